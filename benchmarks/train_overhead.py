@@ -17,7 +17,8 @@ import torch
 from omegaconf import DictConfig
 
 import ablate
-from ablate.train import build, build_data, make_task, prepare
+from ablate.build import build, build_data, make_task
+from ablate.train import prepare
 
 STEPS, ROUNDS = 100, 5
 

@@ -14,11 +14,11 @@ from test_compose import NEEDS
 from torch import nn
 
 from ablate import model as models
+from ablate.build import build
 from ablate.compose import compose
 from ablate.data import Request
 from ablate.facts import IMAGES, Facts
 from ablate.kernel import chunked
-from ablate.train import build
 
 SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())

@@ -11,6 +11,7 @@ from matplotlib.colors import to_hex
 from torch.testing import assert_close
 
 import ablate
+from ablate.build import build, build_data
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures import (
@@ -25,7 +26,6 @@ from ablate.figures import (
 )
 from ablate.model.init import Model
 from ablate.model.vit import PatchEmbedding
-from ablate.train import build, build_data
 
 
 def built(*overrides: str) -> tuple[Model, Data]:

@@ -12,9 +12,10 @@ import yaml
 from tiny import images, overrides
 
 import ablate
+from ablate.build import build, build_data
 from ablate.errors import RunFailed, UserError
 from ablate.run_id import run_dir, run_id
-from ablate.train import build, build_data, prepare
+from ablate.train import prepare
 
 FILES = ("config.yaml", "result.json", "provenance.json", "metrics.csv")
 

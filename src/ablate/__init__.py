@@ -14,10 +14,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ablate.build import build
     from ablate.compose import compose
     from ablate.errors import RunFailed, UserError
     from ablate.load import load
-    from ablate.train import build, run
+    from ablate.train import run
 
 __all__ = ["RunFailed", "UserError", "build", "compose", "load", "run"]
 
@@ -25,7 +26,7 @@ __all__ = ["RunFailed", "UserError", "build", "compose", "load", "run"]
 _HOME = {
     "RunFailed": "ablate.errors",
     "UserError": "ablate.errors",
-    "build": "ablate.train",
+    "build": "ablate.build",
     "compose": "ablate.compose",
     "load": "ablate.load",
     "run": "ablate.train",

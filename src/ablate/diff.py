@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from torch import Tensor, nn
 
+from ablate.build import build, build_data
 from ablate.command import Arguments, command
 from ablate.compose import compose
 from ablate.model.block import kernels
 from ablate.record import count_parameters
-from ablate.train import build, build_data, count_flops
+from ablate.train import count_flops
 
 
 @dataclass

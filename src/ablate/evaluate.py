@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
+from ablate.build import make, make_task
 from ablate.command import Arguments, command
 from ablate.errors import UserError, suggest
 from ablate.load import Run, load
 from ablate.overrides import parse, variants
-from ablate.train import full_pass, make, make_task
+from ablate.train import full_pass
 
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:

@@ -31,7 +31,8 @@ class Run:
 
 def load(run_dir: str | Path) -> Run:
     """Rebuild a run from its folder; UserError if the folder is no run, or has no weights yet."""
-    from ablate.train import build, build_data, load_weights, make_task
+    from ablate.build import build, build_data, make_task
+    from ablate.train import load_weights
 
     path = Path(run_dir)
     if not (path / "config.yaml").exists():

@@ -8,22 +8,20 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 from ablate import record
+from ablate.build import build, build_data, make, make_model, make_task
 from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
 from ablate.curves import Curves
 from ablate.data import Data
 from ablate.data.text import TextData
-from ablate.errors import UserError, unwrap
+from ablate.errors import UserError
 from ablate.flops import flops_per_step
 from ablate.generate import continuation
-from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
 from ablate.model.block import kernels
 from ablate.model.gpt import GPT
@@ -32,7 +30,6 @@ from ablate.progress import progress
 from ablate.record import only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
-from ablate.seeding import derive
 from ablate.task import Task
 
 # Lightning's remarks about its own settings are not news to the person who trains.
@@ -75,58 +72,6 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         result |= measure(trainer, task, data, curves, checkpoints)
         show(task, data, run_dir, trainer)
     return result
-
-
-def make(node: Any, *arguments: Any, **more: Any) -> Any:
-    """Hydra's instantiate, with our own errors as they were raised."""
-    try:
-        return instantiate(node, *arguments, **more)
-    except InstantiationException as error:
-        if ours := unwrap(error):
-            raise ours from error
-        raise
-
-
-def build_data(cfg: DictConfig) -> Data:
-    """The data, read and split."""
-    data: Data = make(cfg.data, seed=cfg.seed)
-    data.setup()
-    return data
-
-
-def build(cfg: DictConfig, data: Data | None = None) -> Model:
-    """The model of a composed config, with its initial values: a torch module.
-
-    Its sizes come from the data, which is read if it is not given.
-    """
-    data = data or build_data(cfg)
-    # Models from outside draw their values while they are made.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(cfg.seed, "init"))
-        model = make_model(cfg, data, make(cfg.kernel))
-    model.initialise(cfg.seed)
-    return model
-
-
-def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
-    """The model's parts put together, with a position encoding and a kernel if it has attention."""
-    slots = {"pos_enc": make(cfg.pos_enc), "kernel": kernel}
-    model: Model = make(
-        cfg.model, **data.sizes, **(slots if "attention" in cfg.model else {}), _convert_="all"
-    )
-    return model
-
-
-def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
-    task: Task = make(
-        cfg.task,
-        model,
-        data=data,
-        optimizer=make(cfg.optimizer, _convert_="all"),
-        schedule=make(cfg.schedule),
-        seed=cfg.seed,
-    )
-    return task
 
 
 def prepare(

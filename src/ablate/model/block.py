@@ -71,11 +71,74 @@ class Block(nn.Module):
         return x if self.feed_forward is None else self.feed_forward(x)
 
 
+class Sublayers:
+    """Makes the sublayers of a model's blocks: the keys of its YAML that shape them, in one place.
+
+    dim: width of the stream; length: positions in training; depth: blocks that are applied.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        depth: int,
+        heads: int,
+        length: int,
+        kernel: Kernel,
+        ffn: str,
+        ffn_dim: int | None,
+        norm: str,
+        norm_type: str,
+        norm_eps: float,
+        residual: bool,
+        dropout: float,
+        bias: bool,
+        init_std: float | None,
+    ):
+        std = init_std or width_std(dim)
+        # GPT-2: what is added to the residual stream is scaled by the number of additions.
+        linear = {"bias": bias, "std": std, "out_std": std / (2 * depth) ** 0.5}
+        self.placement = norm
+        self.make_norm: Callable[[], nn.Module] = partial(NORMS[norm_type], dim, bias, norm_eps)
+        self.make_attention = partial(
+            MultiHeadAttention,
+            dim,
+            heads=heads,
+            kernel=kernel,
+            length=length,
+            dropout=dropout,
+            **linear,
+        )
+        self.make_feed_forward = (
+            None
+            if ffn == "none"
+            else partial(FeedForward, dim, hidden=ffn_dim or 4 * dim, kind=ffn, **linear)
+        )
+        self.wrap = partial(
+            Sublayer, norm=norm, make_norm=self.make_norm, residual=residual, dropout=dropout
+        )
+
+    def block(
+        self, *, score: Callable[..., Score], mask: Mask, pos: PosEnc, layer: int, drop_path: float
+    ) -> Block:
+        """One block; `layer` is its place among those that are built."""
+        attention = self.make_attention(score=score, mask=mask, pos=pos, layer=layer)
+        make = self.make_feed_forward
+        return Block(
+            self.wrap(attention, drop_path=drop_path),
+            None if make is None else self.wrap(make(), drop_path=drop_path),
+        )
+
+    def final_norm(self) -> nn.Module:
+        """Where the stream itself is never normalised, the output has to be."""
+        return self.make_norm() if self.placement in ("pre", "sandwich") else nn.Identity()
+
+
 class Stack(nn.Module):
     """Positions, `depth` blocks and the final norm: what every Transformer here is made of.
 
-    The keys of a model's YAML arrive here by name; `length`, `grid`, `extra` and `causal` say what
-    the model reads (see PosEnc).
+    The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
+    `grid`, `extra` and `causal` say what the model reads (see PosEnc).
     """
 
     def __init__(
@@ -87,22 +150,14 @@ class Stack(nn.Module):
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
         pos_enc: Callable[..., PosEnc],
-        kernel: Kernel,
         length: int,
         causal: bool,
-        ffn: str,
-        ffn_dim: int | None,
-        norm: str,
-        norm_type: str,
-        norm_eps: float,
-        residual: bool,
         dropout: float,
         drop_path: float,
-        bias: bool,
-        init_std: float | None,
         share_layers: bool,
         grid: tuple[int, int] | None = None,
         extra: int = 0,
+        **sublayers: Any,
     ):
         super().__init__()
         self.depth = depth
@@ -119,46 +174,19 @@ class Stack(nn.Module):
             causal=not self.mask.look_ahead,
         )
         self.dropout = nn.Dropout(dropout)
-        std = init_std or width_std(dim)
-        # GPT-2: what is added to the residual stream is scaled by the number of additions.
-        out_std = std / (2 * depth) ** 0.5
-        make_norm = partial(NORMS[norm_type], dim, bias, norm_eps)
-        wrap = partial(Sublayer, norm=norm, make_norm=make_norm, residual=residual, dropout=dropout)
-        attend = partial(
-            MultiHeadAttention,
-            dim,
-            heads=heads,
-            score=attention,
-            mask=self.mask,
-            pos=self.pos_enc,
-            kernel=kernel,
-            length=length,
-            dropout=dropout,
-            bias=bias,
-            std=std,
-            out_std=out_std,
-        )
-        feed = partial(
-            FeedForward,
-            dim,
-            hidden=ffn_dim or 4 * dim,
-            kind=ffn,
-            bias=bias,
-            std=std,
-            out_std=out_std,
-        )
-
-        def block(layer: int) -> Block:
-            # The last block is dropped at the full rate, the first never; a shared one evenly.
-            rate = drop_path if share_layers or depth == 1 else drop_path * layer / (depth - 1)
-            return Block(
-                wrap(attend(layer=layer), drop_path=rate),
-                None if ffn == "none" else wrap(feed(), drop_path=rate),
+        make = Sublayers(dim, depth=depth, heads=heads, length=length, dropout=dropout, **sublayers)
+        self.blocks = nn.ModuleList(
+            make.block(
+                score=attention,
+                mask=self.mask,
+                pos=self.pos_enc,
+                layer=layer,
+                # The last block is dropped at the full rate, the first never; a shared one evenly.
+                drop_path=drop_path * (layer / (depth - 1) if built > 1 else 1),
             )
-
-        self.blocks = nn.ModuleList(block(layer) for layer in range(built))
-        # Where the stream itself is never normalised, the output has to be.
-        self.final_norm = make_norm() if norm in ("pre", "sandwich") else nn.Identity()
+            for layer in range(built)
+        )
+        self.final_norm = make.final_norm()
 
     def forward(
         self, x: Tensor, *, keep: Tensor | None = None, cache: KeyValueCache | None = None
