@@ -2,6 +2,7 @@
 
     python benchmarks/attention.py                         # all scores and kernels, 128 to 4096
     python benchmarks/attention.py --lengths 1024 --scores additive scaled_dot
+    python benchmarks/attention.py --device cuda --dtype bfloat16
 
 Every measurement is a process of its own (peak memory is a process's), and the ways to be compared
 take turns, so that a noisy neighbour meets all of them. `ratio` is the median over the rounds of
@@ -24,28 +25,33 @@ WHOLE = 1024  # longest additive attention as whole matrices: above, it needs ov
 PLAIN = ("plain SDPA", "torch")
 
 
-def measure(score: str, kernel: str, length: int, causal: bool, repeats: int) -> dict[str, Any]:
+def measure(
+    score: str, kernel: str, length: int, causal: bool, repeats: int, device: str, dtype: str
+) -> dict[str, Any]:
     """Fastest of `repeats` passes in seconds, and the growth of peak memory in MB."""
     import torch
     import torch.nn.functional as F
 
     torch.manual_seed(0)
     shape = (BATCH, HEADS, length, WIDTH)
-    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    kind = {"device": device, "dtype": getattr(torch, dtype)}
+    q, k, v = (torch.randn(shape, requires_grad=True, **kind) for _ in range(3))
     if (score, kernel) == PLAIN:
 
         def attend() -> Any:
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     else:
         attend = ours(score, kernel, length, causal, q, k, v)
-    before = resident(peak=False)
+    before = memory(device, peak=False)
     times = []
     for _ in range(repeats + 1):  # the first pays for compiling and for touching memory
         q.grad = k.grad = v.grad = None
         start = time.perf_counter()
         attend().square().mean().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return {"seconds": min(times[1:]), "megabytes": resident(peak=True) - before}
+    return {"seconds": min(times[1:]), "megabytes": memory(device, peak=True) - before}
 
 
 def ours(score: str, kernel: str, length: int, causal: bool, q: Any, k: Any, v: Any) -> Any:
@@ -60,7 +66,7 @@ def ours(score: str, kernel: str, length: int, causal: bool, q: Any, k: Any, v: 
     from ablate.tree import config_dir
 
     make = instantiate(OmegaConf.load(config_dir() / "model.attention" / f"{score}.yaml"))
-    part = make(heads=HEADS, query_dim=WIDTH, key_dim=WIDTH, length=length)
+    part = make(heads=HEADS, query_dim=WIDTH, key_dim=WIDTH, length=length).to(q)
     pos = NoPosEnc(dim=HEADS * WIDTH, heads=HEADS, head_dim=WIDTH, length=length, depth=1)
     how = instantiate(OmegaConf.load(config_dir() / "kernel" / f"{kernel}.yaml")).resolve(part, pos)
     mask = Causal(causal=True) if causal else NoMask(causal=False)
@@ -70,13 +76,17 @@ def ours(score: str, kernel: str, length: int, causal: bool, q: Any, k: Any, v: 
     return lambda: how(Attend(q=q, k=k, v=v, score=part, mask=mask, pos=pos, layer=0))
 
 
-def resident(*, peak: bool) -> float:
-    """Resident memory of this process in MB, now or at its highest."""
+def memory(device: str, *, peak: bool) -> float:
+    """MB now or at the highest: what torch holds on a GPU, else this process in memory."""
+    if device == "cuda":
+        import torch
+
+        return (torch.cuda.max_memory_allocated if peak else torch.cuda.memory_allocated)() / 2**20
     key = "VmHWM" if peak else "VmRSS"
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this benchmark reads /proc/self/status, which only Linux has")
+    raise RuntimeError("on a CPU this reads /proc/self/status, which only Linux has")
 
 
 def ways(scores: list[str]) -> list[tuple[str, str]]:
@@ -108,22 +118,25 @@ def in_process(*arguments: Any) -> dict[str, Any] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--lengths", nargs="*", type=int, default=[128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--scores", nargs="*", default=[])
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     args = parser.parse_args()
     if args.one:
-        score, kernel, length, causal, repeats = args.one
-        found = measure(score, kernel, int(length), causal == "True", int(repeats))
+        score, kernel, length, causal, repeats, device, dtype = args.one
+        found = measure(score, kernel, int(length), causal == "True", int(repeats), device, dtype)
         print(json.dumps(found))
         return
     import torch
 
-    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, "
-          f"{os.cpu_count()} cores, b={BATCH} h={HEADS} k={WIDTH} float32, "
+    where = torch.cuda.get_device_name() if args.device == "cuda" else (
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")  # fmt: skip
+    print(f"torch {torch.__version__}, {where}, b={BATCH} h={HEADS} k={WIDTH} {args.dtype}, "
           f"{'causal' if args.causal else 'no mask'}")  # fmt: skip
     print("| length | score | kernel | ms | ratio to plain SDPA | peak MB |")
     print("|---|---|---|---|---|---|")
@@ -134,7 +147,8 @@ def main() -> None:
         dead = {("additive", "reference")} if length > WHOLE else set()
         for _ in range(args.rounds):
             for way in chosen:
-                one = None if way in dead else in_process(*way, length, args.causal, args.repeats)
+                how = (length, args.causal, args.repeats, args.device, args.dtype)
+                one = None if way in dead else in_process(*way, *how)
                 if one is None:
                     dead.add(way)
                 else:

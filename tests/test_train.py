@@ -284,3 +284,20 @@ def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
     assert found.summary["result"]["status"] == "finished"
     assert found.summary["val/loss"] == pytest.approx(result["metrics"]["val/loss"])
     assert any("attention_layer_01" in path.name for path in folder.rglob("*.png"))
+
+
+def test_the_time_of_a_stopped_run_is_added(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    earlier = {"run_id": run_id(cfg), "status": "failed", "wall_seconds": 1000.0}
+    (folder / "result.json").write_text(json.dumps(earlier))
+    assert 1000 < ablate.run(cfg, folder)["wall_seconds"] < 1100
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can count the peak anew")
+def test_peak_memory_is_that_of_the_run(tmp_path):
+    """Not that of what the process did before, as in a multirun."""
+    before = torch.ones(400, 2**20)  # 1.6 GB
+    del before
+    assert ablate.run(ablate.compose(*overrides(tmp_path)))["peak_memory_bytes"] < 1.5e9

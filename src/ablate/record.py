@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,14 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     }
 
 
+def reset_peak_memory() -> None:
+    """Count from here, so that a run of a multirun does not report the peak of one before it."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):  # not Linux: the peak stays that of the whole process
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
 def peak_memory_bytes() -> int:
     """Of the GPU's allocator where one is used, else the largest resident size of the process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
@@ -154,7 +162,10 @@ def recorded(
 ) -> Iterator[dict[str, Any]]:
     """Writes config.yaml, provenance.json and result.json, whatever happens; closes the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
+    # A run that was stopped and goes on has used the time of both; a killed process left none.
+    earlier = read_json(run_dir / "result.json") or {}
+    started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
+    reset_peak_memory()
     fingerprint = data.fingerprint()
     result: dict[str, Any] = {
         "status": "running",
