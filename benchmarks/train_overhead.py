@@ -77,7 +77,7 @@ def main() -> None:
     bare(cfg)
     ours(cfg)
     data = build_data(cfg)
-    flops = count_flops(cfg, data)
+    flops = count_flops(cfg, make_task(cfg, data, build(cfg, data)))
     ratios = []
     for round_ in range(ROUNDS):
         # Turn about, so that a slow moment of the machine does not always meet the same one.

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from ablate.kernel import Kernel
 from ablate.model.gpt import GPT
+from ablate.model.rnn_lm import RNNLM
+from ablate.model.rnn_seq2seq import RNNSeq2Seq
+from ablate.model.transformer import Transformer
 from ablate.model.vit import ViT
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -18,16 +21,39 @@ CONF = Path(__file__).parents[1] / "conf"
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 7},
     "vit": {"image_size": (6, 6), "channels": 2, "classes": 3},
+    "transformer": {
+        "source_vocab": 12,
+        "target_vocab": 11,
+        "source_length": 8,
+        "target_length": 7,
+        "joint": False,
+    },
+    "rnn_lm": {"vocab_size": 11, "length": 7},
 }
+SIZES["rnn_seq2seq"] = SIZES["transformer"]
 TINY: dict[str, dict[str, Any]] = {
     "gpt": {"dim": 12, "heads": 3, "depth": 2},
     "vit": {"dim": 12, "heads": 3, "depth": 2, "patch": 2, "dropout": 0.0},
+    "transformer": {
+        "dim": 12,
+        "heads": 3,
+        "encoder": {"depth": 2},
+        "decoder": {"depth": 2},
+        "dropout": 0.0,
+    },
+    "rnn_lm": {"dim": 12},
+    "rnn_seq2seq": {"dim": 12},
 }
 
 
 def options(group: str) -> list[str]:
     """The options of a group, from its files."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def scores() -> list[str]:
+    """The score functions: every option of model.attention but `none`, which compares nothing."""
+    return [name for name in options("model.attention") if name != "none"]
 
 
 def part(group: str, option: str, **changes: Any) -> Any:
@@ -53,6 +79,42 @@ def vit(**changes: Any) -> ViT:
     return model
 
 
+def transformer(**changes: Any) -> Transformer:
+    """The model of conf/model/transformer.yaml, tiny; `cross_attention`: option or part."""
+    cross = changes.pop("cross_attention", None)
+    changes["cross_attention"] = part("model.attention", cross) if isinstance(cross, str) else cross
+    model: Transformer = _model("transformer", **changes)
+    return model
+
+
+def rnn_lm(**changes: Any) -> RNNLM:
+    """The model of conf/model/rnn_lm.yaml, tiny."""
+    model: RNNLM = build("rnn_lm", **(SIZES["rnn_lm"] | TINY["rnn_lm"] | changes))
+    return model
+
+
+def rnn_seq2seq(
+    *,
+    attention: str | Callable[..., Any] = "additive",
+    window: str | Callable[..., Any] = "none",
+    kernel: str | Kernel = "reference",
+    **changes: Any,
+) -> RNNSeq2Seq:
+    """The model of conf/model/rnn_seq2seq.yaml, tiny; a window is 2 positions to each side."""
+    if isinstance(window, str):
+        window = part("model.window", window, **({} if window == "none" else {"size": 2}))
+    parts = {
+        "attention": part("model.attention", attention)
+        if isinstance(attention, str)
+        else attention,
+        "window": window,
+        "kernel": part("kernel", kernel) if isinstance(kernel, str) else kernel,
+    }
+    sizes = SIZES["rnn_seq2seq"] | TINY["rnn_seq2seq"]
+    model: RNNSeq2Seq = build("rnn_seq2seq", **(sizes | parts | changes))
+    return model
+
+
 def _model(
     name: str,
     *,
@@ -62,7 +124,7 @@ def _model(
     kernel: str | Kernel = "reference",
     **changes: Any,
 ) -> Any:
-    mask = mask or {"gpt": "causal", "vit": "none"}[name]
+    mask = mask or {"gpt": "causal", "vit": "none", "transformer": "causal"}[name]
     slots = {
         "attention": ("model.attention", attention),
         "mask": ("model.mask", mask),

@@ -6,6 +6,7 @@ A header of 7 bytes, then blocks of 32 KiB; each piece has crc uint32, length ui
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +39,16 @@ def run_folders(run_dir: Path) -> list[Path]:
     return sorted(run_dir.glob("wandb/offline-run-*"))
 
 
-def read(folder: Path) -> OfflineRun:
+def read(folder: Path, *, seconds: float = 10.0) -> OfflineRun:
+    """The run once it has ended: W&B's own process may still write when `finish` has returned."""
     (file,) = folder.glob("*.wandb")
+    until = time.monotonic() + seconds
+    while (run := _read(file)).exit_code is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return run
+
+
+def _read(file: Path) -> OfflineRun:
     run = OfflineRun()
     for record in _records(file.read_bytes()):
         kind = record.WhichOneof("record_type")
@@ -78,6 +87,8 @@ def _records(data: bytes) -> Iterator[wandb_internal_pb2.Record]:
             at += BLOCK - at % BLOCK
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
+        if at + HEADER + length > len(data):  # being written
+            return
         content += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (FULL, LAST):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from make_model import scores
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -21,7 +22,7 @@ from ablate.model.attention.scaled_dot import ScaledDot
 from ablate.model.attention.uniform import Uniform
 
 CONF = Path(__file__).parents[1] / "conf"
-NAMES = sorted(path.stem for path in (CONF / "model.attention").glob("*.yaml"))
+NAMES = scores()
 B, H, I, J, K = 3, 5, 7, 9, 4  # noqa: E741
 SIZES = {"heads": H, "query_dim": K, "key_dim": K, "length": J}
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tiny import images, overrides, write_text
+from tiny import images, overrides, pairs, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
@@ -87,6 +87,8 @@ def test_generate_goes_on_from_the_prompt(finished, monkeypatch, capsys):
         (("--temperature", -1), "--temperature -1"),
         (("--top-k", 0), "--top-k 0"),
         (("--top-p", 2), "--top-p 2"),
+        (("--source", "the cat"), "--source: .* is a language model, and its options are --prompt"),
+        (("--beam", 2, "--top-k", 3), "--beam: .* is a language model"),
     ],
 )
 def test_generate_refuses_in_one_line(finished, monkeypatch, capsys, arguments, message):
@@ -95,11 +97,42 @@ def test_generate_refuses_in_one_line(finished, monkeypatch, capsys, arguments, 
     assert "\n" not in str(caught.value)
 
 
-def test_only_language_models_generate(tmp_path):
+def test_a_model_of_pictures_writes_nothing(tmp_path, monkeypatch, capsys):
     cfg = ablate.compose(*images(tmp_path))
     ablate.run(cfg)
-    with pytest.raises(UserError, match="not a language model"):
-        generate.writer(ablate.load(run_dir(cfg)))
+    with pytest.raises(UserError, match="neither a language model on text, nor"):
+        call(monkeypatch, capsys, generate, run_dir(cfg))
+
+
+def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, monkeypatch, capsys):
+    cfg = ablate.compose(*pairs(tmp_path))
+    trained = ablate.run(cfg)["metrics"]
+    capsys.readouterr()
+    arguments = (run_dir(cfg), "data.test_max_length=5,12", "--json")
+    same, longer = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
+    assert {name: same[name] for name in trained} == pytest.approx(trained, abs=1e-5)
+    assert "test/accuracy/length_11-20" in longer
+    assert "test/accuracy/length_11-20" not in same
+    arguments = (run_dir(cfg), "task.beam=1,4", "task.length_penalty=0.0", "--json")
+    one, four = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
+    assert one["test/bleu"] == pytest.approx(trained["test/bleu"])
+    assert four["test/loss"] == pytest.approx(trained["test/loss"])
+    run = ablate.load(run_dir(cfg))
+    for changes, message in (
+        ({"task.beam": 0}, "task.beam=0: must be a whole number of at least 1"),
+        ({"task.length_penalty": 0.6}, "no effect with task.beam=1"),
+        ({"task.label_smoothing": 0.1}, "can be measured with other data"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate.evaluate(run, changes)
+
+
+def test_diff_of_models_that_read_pairs(tmp_path):
+    base = pairs(tmp_path)
+    first, second = (ablate.compose(*base, f"model.attention={a}") for a in ("dot", "general"))
+    found = diff.difference(first, second)
+    assert found.parameters[1] - found.parameters[0] == 8 * 8
+    assert found.output > 0
 
 
 def test_diff_says_what_a_change_does(tmp_path):

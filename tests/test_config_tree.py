@@ -10,23 +10,34 @@ from make_data import ready
 from make_model import CONF, options, part
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
-from test_compose import NEEDS
+from test_compose import NEEDS, REFUSED
 from torch import nn
 
 from ablate import model as models
 from ablate.build import build
 from ablate.compose import compose
 from ablate.data import Request
-from ablate.facts import IMAGES, Facts
+from ablate.facts import IMAGES, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
 
 SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-OPTIONS = [(group, name) for group in GROUPS for name in options(group)]
+OPTIONS = [
+    (group, name) for group in GROUPS for name in options(group) if f"{group}={name}" != REFUSED
+]
 # Groups in which every file stands for a module of the same name.
-MIRRORED = ["model", "model.attention", "model.mask", "pos_enc", "kernel", "task", "logger"]
+MIRRORED = [
+    "model",
+    "model.attention",
+    "model.mask",
+    "model.window",
+    "pos_enc",
+    "kernel",
+    "task",
+    "logger",
+]
 # Groups in which, besides, every module is an option.
-COMPLETE = ["model.attention", "model.mask", "pos_enc", "kernel", "task", "logger"]
+COMPLETE = ["model.attention", "model.mask", "model.window", "pos_enc", "kernel", "task", "logger"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +54,17 @@ class Sizes:
         if facts.kind == IMAGES:
             side = 8 if cfg.data.get("size") else facts.side
             self.sizes: dict[str, Any] = {"image_size": (side, side), "channels": 2, "classes": 3}
-            self.inputs = torch.randn(2, 2, side, side)
+            self.inputs: tuple[torch.Tensor, ...] = (torch.randn(2, 2, side, side),)
+        elif facts.kind == PAIRS:
+            self.sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
+            self.sizes |= {"source_length": 6, "target_length": 5}
+            self.inputs = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
+        elif facts.kind == SERIES:
+            self.sizes = {"channels": 2, "length": cfg.data.window}
+            self.inputs = (torch.randn(2, cfg.data.window, 2),)
         else:
             self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len}
-            self.inputs = torch.randint(11, (2, cfg.data.seq_len))
+            self.inputs = (torch.randint(11, (2, cfg.data.seq_len)),)
 
 
 def tiny(model: str) -> list[str]:
@@ -55,12 +73,17 @@ def tiny(model: str) -> list[str]:
         "gpt": ["model.dim=8", "model.heads=2", "model.depth=2"],
         "vit": ["model.dim=8", "model.heads=2", "model.depth=2"],
         "timm": ["model.name=test_resnet"],
+        "transformer": ["model.dim=8", "model.heads=2"],
+        "rnn_lm": ["model.dim=8"],
+        "rnn_seq2seq": ["model.dim=8", "model.embedding_dim=8"],
+        "rnn_forecaster": ["model.dim=8"],
+        "transformer_forecaster": ["model.dim=8", "model.heads=2"],
     }[model]
 
 
-def assert_learns(network: nn.Module, inputs: torch.Tensor) -> None:
+def assert_learns(network: nn.Module, *inputs: torch.Tensor) -> None:
     """Every parameter gets a gradient, and it is finite."""
-    network(inputs).square().sum().backward()
+    network(*inputs).square().sum().backward()
     parameters = dict(network.named_parameters())
     assert parameters
     for name, parameter in parameters.items():
@@ -78,7 +101,7 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
     assert cfg.choices[group] == name
     data = Sizes(cfg)
     network = build(cfg, data)  # type: ignore[arg-type]
-    assert_learns(network, data.inputs)
+    assert_learns(network, *data.inputs)
 
 
 def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -86,6 +109,11 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
     if name == "text":
         (tmp_path / "text.txt").write_text("A quick brown fox jumps over the lazy dog. " * 99)
         return {"path": str(tmp_path / "text.txt")}
+    if name == "parallel":
+        lines = (f"{n} {word}\n" for n in range(999) for word in ("Hase", "Igel"))
+        (tmp_path / "lines.txt").write_text("".join(lines))
+        both = dict.fromkeys(("source", "target"), str(tmp_path / "lines.txt"))
+        return both | {"tokenizer": "word"}
     if name == "image_folder":
         for colour in ("red", "blue"):
             (tmp_path / colour).mkdir()
@@ -94,6 +122,8 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
                 shade.putpixel((n % 9, n // 9), (n, n, n))
                 shade.save(tmp_path / colour / f"{n}.png")
         return {"root": str(tmp_path), "size": 8}
+    if name == "series":
+        return {}  # the sunspots come with statsmodels
     folder = request.getfixturevalue("shared_data") / {"shakespeare": "tinyshakespeare"}.get(
         name, name
     )
@@ -107,14 +137,15 @@ def test_every_data_set_feeds_its_model(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     given: dict[str, Any] = {}
-    if {"path", "root"} & set(OmegaConf.load(CONF / "data" / f"{name}.yaml")):
+    if {"path", "root", "source"} & set(OmegaConf.load(CONF / "data" / f"{name}.yaml")):
         given = place(name, tmp_path, request)
     override = f"data={name}"
     overrides = [override, *NEEDS.get(override, []), *(f"data.{k}={v}" for k, v in given.items())]
     cfg = compose(*overrides, *tiny(compose(*overrides).choices.model))
     data = ready(name, **given)
     batch = data.splits["train"][Request(0, torch.arange(2))]
-    assert_learns(build(cfg, data), batch["images"] if "images" in batch else batch["tokens"])
+    read = ("images", "tokens", "source", "target_in", "values")
+    assert_learns(build(cfg, data), *(batch[name] for name in read if name in batch))
 
 
 # conf/ and src/ have the same names
@@ -165,3 +196,15 @@ def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:
             if not key.startswith("override")
         }
     assert groups == set(GROUPS) - {"hydra"}
+
+
+@pytest.mark.parametrize("name", [name for name in options("trainer") if name != "cpu"])
+def test_a_trainer_is_that_of_the_cpu_but_for_what_its_file_says(name: str) -> None:
+    cpu, own = compose().trainer, compose(f"trainer={name}", "trainer.log_every_n_steps=7")
+    assert own.choices.trainer == name
+    assert list(own.trainer) == list(cpu)
+    content = OmegaConf.load(CONF / "trainer" / f"{name}.yaml")
+    for key in set(content) - {"defaults"}:
+        assert own.trainer[key] == content[key] != cpu[key]
+    assert own.trainer.max_steps == cpu.max_steps > 0  # the model's wins over both files
+    assert own.trainer.log_every_n_steps == 7  # and the command line over all

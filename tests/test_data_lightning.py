@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ablate.data import Data, Loader
 from ablate.errors import UserError
+from ablate.facts import KINDS
 
 SMALL = {
     "train_examples": 40,
@@ -182,4 +183,5 @@ def test_importing_a_data_set_loads_no_library_that_only_another_one_needs() -> 
 def test_every_yaml_names_a_data_set_and_says_what_it_is(path: Path) -> None:
     assert path.read_text().startswith("# ")
     missing = {"text": {"path": "x"}, "image_folder": {"root": "x"}}
-    assert make(path.stem, **missing.get(path.stem, {})).kind in {"text", "images", "recall"}
+    missing["parallel"] = {"source": "x", "target": "x"}
+    assert make(path.stem, **missing.get(path.stem, {})).kind in KINDS.values()

@@ -138,9 +138,10 @@ def test_batches_carry_their_group(data: Data) -> None:
         ({"pairs": []}, "data.pairs=[]: must be a list"),
         ({"pairs": 4}, "data.pairs=4: must be a list"),
         ({"pairs": [4, 4]}, "data.pairs=[4, 4]: holds a number twice"),
-        ({"pairs": [0]}, "data.pairs=0: must be a whole number of at least 1"),
+        ({"pairs": [0]}, "data.pairs=[0]: must be a list [..] of a whole number of at least 1"),
         ({"vocab_size": "x"}, "data.vocab_size=x: must be a whole number"),
         ({"val_examples": 2}, "data.val_examples=2: must be a whole number of at least 3"),
+        ({"vocab_size": None}, "data.vocab_size=null: must be a whole number of at least 4"),
         ({"data_seed": -1}, "data.data_seed=-1: must be a whole number of at least 0"),
     ],
 )

@@ -1,45 +1,157 @@
-"""Two processes on the CPU give what one process gives for the same global batch."""
+"""Two processes on the CPU: as one for the same global batch, and after an accident as without."""
 
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
 
+import accident
 import pytest
 import torch
 from tiny import images, overrides
 
-
-def run(arguments, folder, *more):
-    line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={folder}", *more]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "result.json").read_text())
-
+import ablate
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+# Dropout would differ from that of one process: each draws its own.
+PLAIN = (*TWO, "model.dropout=0.0")
+PRONE = (*TWO, "checkpoint_every=1", accident.OVERRIDE)
+# What is started: the model, what is changed, and the accident of one try after the other.
+ACCIDENTS = ("kill 1 4", "nan 1 6", "interrupt 0 8", "none")
+RUNS = {
+    "accidents": (overrides, PRONE, ACCIDENTS),
+    "straight": (overrides, PRONE, ["none"]),
+    "text": (overrides, PLAIN, ["none"]),
+    "images": (images, PLAIN, ["none"]),
+    "refused": (overrides, (*TWO, "data.batch_size=3"), ["none"]),
+}
 
 
-@pytest.mark.parametrize("tiny", [overrides, images])
-def test_two_processes_equal_one(tmp_path, tiny):
-    # Dropout would differ: each process draws its own.
-    arguments = tiny(tmp_path, "model.dropout=0.0")
-    one = run(arguments, tmp_path / "one")
-    two = run(arguments, tmp_path / "two", *TWO)
-    assert two["steps"] == one["steps"]
-    for name, value in one["metrics"].items():
-        assert two["metrics"][name] == pytest.approx(value, abs=2e-5), name
-    a, b = (
-        torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=False)
-        for name in ("one", "two")
+class Try(NamedTuple):
+    """How a command ended, and what it left."""
+
+    code: int
+    errors: str
+    result: dict | None
+    step: int | None  # of the last checkpoint
+
+
+def command(line, folder, disaster):
+    """Runs it as a terminal does, in a process group of its own.
+
+    It has ended when nobody holds its standard error any more: a process left behind is a timeout.
+    """
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    if disaster != "none":
+        environment["ACCIDENT"] = disaster
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ablate", *line, f"hydra.run.dir={folder}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
     )
-    for name, value in a["state_dict"].items():
-        if name.endswith("key.bias"):  # the softmax cancels it: its gradient is rounding alone
+    _, errors = process.communicate(timeout=300)
+    result, last = folder / "result.json", folder / "checkpoints" / "last.ckpt"
+    return Try(
+        process.returncode,
+        errors,
+        json.loads(result.read_text()) if result.exists() else None,
+        torch.load(last, weights_only=False)["global_step"] if last.exists() else None,
+    )
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """Name of a run -> its folder, and how each of its tries ended. Two at a time: starting takes
+    most of it, and takes one core."""
+    place = tmp_path_factory.mktemp("ddp")
+    overrides(place)  # writes the text
+
+    def tries(name):
+        tiny, more, disasters = RUNS[name]
+        return [command(tiny(place, *more), place / name, disaster) for disaster in disasters]
+
+    with ThreadPoolExecutor(2) as pool:
+        return {
+            name: (place / name, ended)
+            for name, ended in zip(RUNS, pool.map(tries, RUNS), strict=True)
+        }
+
+
+def weights(folder):
+    path = folder / "checkpoints" / "last.ckpt"
+    return torch.load(path, weights_only=False)["state_dict"]
+
+
+@pytest.mark.parametrize(("name", "tiny"), [("text", overrides), ("images", images)])
+def test_two_processes_equal_one(started, tmp_path, name, tiny):
+    folder, (ended,) = started[name]
+    assert ended.code == 0, ended.errors
+    one = ablate.run(ablate.compose(*tiny(tmp_path, "model.dropout=0.0")), tmp_path / "one")
+    assert ended.result["steps"] == one["steps"]
+    for metric, value in one["metrics"].items():
+        assert ended.result["metrics"][metric] == pytest.approx(value, abs=2e-5), metric
+    ours, theirs = weights(folder), weights(tmp_path / "one")
+    for parameter, value in theirs.items():
+        if parameter.endswith("key.bias"):  # the softmax cancels it: its gradient is rounding alone
             continue
-        assert torch.allclose(value, b["state_dict"][name], atol=2e-5), name
+        assert torch.allclose(value, ours[parameter], atol=2e-5), parameter
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
-    line = [sys.executable, "-m", "ablate", *overrides(tmp_path, "data.batch_size=3"), *TWO]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "data.batch_size=3" in done.stderr
+def test_a_batch_that_cannot_be_shared_is_refused(started):
+    _, (ended,) = started["refused"]
+    assert ended.code == 2
+    assert "data.batch_size=3" in ended.errors
+    assert "Traceback" not in ended.errors
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(started):
+    """Bit for bit: a sum of two numbers is the same in either order."""
+    (folder, (*_, ended)), (straight, (whole,)) = started["accidents"], started["straight"]
+    assert whole.code == ended.code == 0, whole.errors + ended.errors
+    assert ended.result["status"] == "finished"
+    assert ended.result["metrics"] == whole.result["metrics"]
+    assert (folder / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
+    ours, theirs = weights(folder), weights(straight)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_kill_of_both_processes_leaves_the_last_checkpoint(started):
+    _, (killed, *_) = started["accidents"]
+    assert killed.code == -9
+    assert killed.result["status"] == "running"
+    assert killed.step in (3, 4)  # process 1 goes on while process 0 still writes
+
+
+def test_a_loss_that_is_not_finite_on_one_process_ends_both(started):
+    _, (_, failed, *_) = started["accidents"]
+    assert failed.code == 1
+    assert failed.step == 6
+    assert failed.result["status"] == "failed"
+    assert "nan at step 6" in failed.result["error"]
+    assert "Traceback" not in failed.errors
+
+
+def test_an_interrupt_ends_both_processes_with_a_checkpoint(started):
+    _, (_, _, interrupted, _) = started["accidents"]
+    assert interrupted.code == 130
+    assert interrupted.step == 9
+    assert "Traceback" not in interrupted.errors
+    assert "stopped by SIGINT after step 9" in interrupted.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_one_process_dies_the_other_does_not_wait_for_ever(started, tmp_path, rank):
+    straight, _ = started["straight"]
+    line = overrides(straight.parent, *PRONE)
+    assert command(line, tmp_path, f"die {rank} 6").code != 0
+    ended = command(line, tmp_path, "none")
+    assert ended.code == 0, ended.errors
+    assert (tmp_path / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()

@@ -11,31 +11,25 @@ from matplotlib.colors import to_hex
 from torch.testing import assert_close
 
 import ablate
-from ablate.build import build, build_data
-from ablate.data import Data
+from ablate.build import build, build_data, make_task
+from ablate.data.pairs import Pairs
 from ablate.errors import UserError
-from ablate.figures import (
-    HIDDEN,
-    attention_figures,
-    attention_maps,
-    draw_curves,
-    draw_patches,
-    draw_tokens,
-    picture,
-    spread,
-)
-from ablate.model.init import Model
+from ablate.figures import attention_figures, draw_curves, pairs
+from ablate.figures.maps import attention_maps
+from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
+from ablate.figures.patches import draw_patches, picture, spread
 from ablate.model.vit import PatchEmbedding
+from ablate.task import Task
 
 
-def built(*overrides: str) -> tuple[Model, Data]:
+def built(*overrides: str) -> Task:
     cfg = ablate.compose(*overrides)
     data = build_data(cfg)
-    return build(cfg, data), data
+    return make_task(cfg, data, build(cfg, data))
 
 
 @pytest.fixture
-def gpt(tmp_path: Path) -> tuple[Model, Data]:
+def gpt(tmp_path: Path) -> Task:
     return built(*tiny.overrides(tmp_path, "model.depth=2"))
 
 
@@ -52,56 +46,55 @@ def drawn(path: Path) -> bool:
     return min(image.shape[:2]) > 200 and len(image.flatten(0, 1)[::7].unique(dim=0)) > 10
 
 
-def test_one_png_for_each_layer(gpt: tuple[Model, Data], tmp_path: Path) -> None:
-    paths = attention_figures(*gpt, tmp_path / "maps")
+def test_one_png_for_each_layer(gpt: Task, tmp_path: Path) -> None:
+    paths = attention_figures(gpt, tmp_path / "maps")
     assert [path.name for path in paths] == ["attention_layer_01.png", "attention_layer_02.png"]
     assert all(drawn(path) for path in paths)
     assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == [p.name for p in paths]
 
 
-def test_drawing_changes_nothing(gpt: tuple[Model, Data], tmp_path: Path) -> None:
-    model, data = gpt
-    model.train()
-    tokens = data.example()["tokens"]
+def test_drawing_changes_nothing(gpt: Task, tmp_path: Path) -> None:
+    model = gpt.model.train()
+    tokens = gpt.data.example()["tokens"]
     torch.manual_seed(0)
     before = model(tokens)
-    attention_figures(model, data, tmp_path)
+    attention_figures(gpt, tmp_path)
     torch.manual_seed(0)
     assert model.training
     assert_close(model(tokens), before, rtol=0, atol=0)
 
 
-def test_maps_are_weights(gpt: tuple[Model, Data]) -> None:
-    model, data = gpt
-    maps = attention_maps(model, data.example()["tokens"])
-    assert len(maps) == 2
-    for weights, mask in maps:
-        place = torch.arange(16)
-        assert weights.shape == (2, 16, 16)
-        assert_close(weights.sum(-1), torch.ones(2, 16))
-        assert not weights[:, ~mask.allowed(place, place)].any()
+def test_maps_are_weights(gpt: Task) -> None:
+    maps = attention_maps(gpt, gpt.data.example())
+    assert [one.name for one in maps] == ["attention_layer_01", "attention_layer_02"]
+    for one in maps:
+        assert one.weights.shape == (2, 16, 16)
+        assert_close(one.weights.sum(-1), torch.ones(2, 16))
+        assert torch.equal(one.allowed, torch.ones(16, 16).tril().bool())
+        assert not one.weights[:, ~one.allowed].any()
 
 
 def test_shared_layer_is_drawn_each_time_it_is_applied(tmp_path: Path) -> None:
-    model, data = built(*tiny.overrides(tmp_path, "model.depth=3", "model.share_layers=true"))
-    assert len(attention_figures(model, data, tmp_path / "maps")) == 3
+    task = built(*tiny.overrides(tmp_path, "model.depth=3", "model.share_layers=true"))
+    assert len(attention_figures(task, tmp_path / "maps")) == 3
 
 
-def test_chosen_layer_and_head(gpt: tuple[Model, Data], tmp_path: Path) -> None:
-    (path,) = attention_figures(*gpt, tmp_path / "one", layer=2, head=1)
+def test_chosen_layer_and_head(gpt: Task, tmp_path: Path) -> None:
+    (path,) = attention_figures(gpt, tmp_path / "one", layer=2, head=1)
     assert path.name == "attention_layer_02.png"
-    every = attention_figures(*gpt, tmp_path / "all", layer=2)
+    every = attention_figures(gpt, tmp_path / "all", layer=2)
     assert pixels(every[0]).shape[1] > pixels(path).shape[1]
     for wrong in ({"layer": 3}, {"head": 0}):
         with pytest.raises(UserError, match="1 to 2"):
-            attention_figures(*gpt, tmp_path, **wrong)
+            attention_figures(gpt, tmp_path, **wrong)
 
 
 def test_tokens_are_named_and_the_masked_is_grey() -> None:
     labels = ["␣", "$a$", "\\frac", "語"]
     allowed = torch.ones(4, 4).tril().bool()
     weights = allowed / allowed.sum(-1, keepdim=True)
-    figure = draw_tokens({"layer 1 head 1": weights}, labels, allowed, "layer 1 of 1", 1.0)
+    panel = Panel("layer 1 head 1", weights, labels, labels, allowed, [(range(1, 3), range(0, 3))])
+    figure = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key")
     axis = figure.axes[0]
     assert axis.get_title() == "layer 1 head 1"
     assert [t.get_text() for t in axis.get_xticklabels()] == labels
@@ -113,15 +106,125 @@ def test_tokens_are_named_and_the_masked_is_grey() -> None:
     assert shown.mask.tolist() == (~allowed).tolist()
     assert shown[1, 0] == 0.5
     assert to_hex(axis.get_facecolor()) == HIDDEN
+    (outline,) = axis.patches
+    assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
+    assert to_hex(outline.get_edgecolor()) == OUTLINE
 
 
 def test_long_texts_name_every_nth_token() -> None:
     weights, allowed = torch.full((200, 200), 1 / 200), torch.ones(200, 200).bool()
     labels = [f"t{n}" for n in range(200)]
-    axis = draw_tokens({"head": weights}, labels, allowed, "", 1.0).axes[0]
+    panel = Panel("head", weights, labels, labels, allowed)
+    axis = draw_panels([panel], "", 1.0, query="", key="").axes[0]
     names = [t.get_text() for t in axis.get_xticklabels()]
     assert len(names) <= 64
     assert names[:2] == ["0 t0", "4 t4"]
+
+
+DATES = (
+    "data=dates",
+    "data.train_examples=40",
+    "data.val_examples=6",
+    "data.test_examples=6",
+    "model.dim=8",
+)
+TRANSFORMER = ("model=transformer", *DATES, "model.heads=2", "model.encoder.depth=1")
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("model.decoder=bahdanau",),
+        ("model.input_feeding=true", "model.attention=dot"),
+        ("model.window=local_p",),
+    ],
+)
+def test_an_rnn_has_one_alignment(more: tuple[str, ...], tmp_path: Path) -> None:
+    task = built("model=rnn_seq2seq", *DATES, *more)
+    (one,) = attention_maps(task, task.data.example(2))
+    example = task.data.example(2)
+    size = 1, len(example["target_labels"]), len(example["source_labels"])
+    assert one.weights.shape == size
+    assert one.weights.sum(-1).max() < 1.001
+    (path,) = attention_figures(task, tmp_path)
+    assert path.name == "alignment.png"
+    assert drawn(path)
+
+
+def test_an_rnn_without_attention_has_no_maps(tmp_path: Path) -> None:
+    task = built("model=rnn_seq2seq", *DATES, "model.attention=none")
+    assert attention_figures(task, tmp_path) == []
+
+
+def test_several_examples_each_with_its_tokens_and_true_fields() -> None:
+    task = built("model=rnn_seq2seq", *DATES)
+    data = task.data
+    assert isinstance(data, Pairs)
+    examples = [data.example(index) for index in range(3)]
+    maps = attention_maps(task, examples[0])
+    figure = pairs.pair_drawer(task, examples, maps, "said by whom")(maps[0], [1])
+    for index, axis in enumerate(figure.axes[:3]):
+        read = data.source_tokenizer.decode(examples[index]["source"][0].tolist())
+        assert axis.get_title() == read
+        example = examples[index]
+        assert [t.get_text() for t in axis.get_xticklabels()] == example["source_labels"]
+        assert [t.get_text() for t in axis.get_yticklabels()] == example["target_labels"]
+        assert axis.get_xlabel().startswith("source")
+        assert axis.get_ylabel().startswith("target")
+        outlined = {frame.get_bbox().bounds for frame in axis.patches}
+        assert outlined == {
+            (source.start - 0.5, target.start - 0.5, len(source), len(target))
+            for target, source in data.alignment("val", index) or []
+        }
+        (shown,) = (image.get_array() for image in axis.images)
+        weights = attention_maps(task, example)[0].weights[0]
+        assert_close(torch.tensor(shown.data), weights)
+    assert "said by whom; outlined: where it comes from" in figure.get_suptitle()
+
+
+def test_a_transformer_has_maps_of_each_kind(tmp_path: Path) -> None:
+    task = built(*TRANSFORMER)
+    example = task.data.example()
+    i, j = len(example["target_labels"]), len(example["source_labels"])
+    sizes = {"encoder": (2, j, j), "decoder": (2, i, i), "cross": (2, i, j)}
+    maps = attention_maps(task, example)
+    for one in maps:
+        assert one.weights.shape == sizes[one.kind]
+        assert_close(one.weights.sum(-1), torch.ones(one.weights.shape[:2]))
+        assert one.allowed.all() == (one.kind != "decoder")
+    paths = attention_figures(task, tmp_path)
+    assert sorted(names(paths)) == [
+        "cross_layer_01.png",
+        "cross_layer_02.png",
+        "decoder_layer_01.png",
+        "decoder_layer_02.png",
+        "encoder_layer_01.png",
+    ]
+    assert all(drawn(path) for path in paths)
+    one = attention_figures(task, tmp_path / "one", kinds=["cross"], layer=2, head=2)
+    assert names(one) == ["cross_layer_02.png"]
+    with pytest.raises(UserError, match="layer 3: this model has layers 1 to 2"):
+        attention_figures(task, tmp_path, layer=3)
+
+
+def test_the_axes_say_what_was_read_and_written() -> None:
+    task = built(*TRANSFORMER)
+    example = task.data.example()
+    maps = attention_maps(task, example)
+    draw = pairs.pair_drawer(task, [example], maps, "")
+    for one in maps:
+        axis = draw(one, [1, 2]).axes[1]
+        keys, queries = ([t.get_text() for t in ticks()] for ticks in
+                         (axis.get_xticklabels, axis.get_yticklabels))  # fmt: skip
+        source, target = example["source_labels"], example["target_labels"]
+        assert axis.get_title() == "head 2"
+        assert queries == (source if one.kind == "encoder" else target)
+        assert keys == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
 
 
 VIT = ("model=vit", "model.depth=2", "model.dim=16")
@@ -131,14 +234,13 @@ VIT = ("model=vit", "model.depth=2", "model.dim=16")
     "overrides", [(), ("model.pool=mean",), ("model.patch=4", "model.stride=2")]
 )
 def test_vit(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    paths = attention_figures(*built(*VIT, *overrides), tmp_path)
+    paths = attention_figures(built(*VIT, *overrides), tmp_path)
     assert len(paths) == 2
     assert all(drawn(path) for path in paths)
 
 
 def test_models_without_our_attention_have_no_maps(tmp_path: Path) -> None:
-    model, data = built("model=timm", "model.name=resnet10t")
-    assert attention_figures(model, data, tmp_path) == []
+    assert attention_figures(built("model=timm", "model.name=resnet10t"), tmp_path) == []
 
 
 def test_patches_go_back_to_their_place() -> None:
@@ -167,7 +269,7 @@ def test_a_head_that_sees_one_patch_lights_it_alone() -> None:
 def test_the_picture_is_what_a_person_sees() -> None:
     from sklearn.datasets import load_digits
 
-    _, data = built(*VIT)
+    data = built(*VIT).data
     shown: Any = picture(data, data.example()["images"][0])  # type: ignore[arg-type]
     originals = torch.from_numpy(load_digits().images).float() / 16
     distance = (originals - shown[..., 0]).abs().amax((1, 2))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import gpt, normal, options, part
+from make_model import gpt, normal, options, part, scores
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -23,7 +23,7 @@ def initial(seed: int = 0, **changes: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     "change",
     [
-        *({"attention": name} for name in options("model.attention")),
+        *({"attention": name} for name in scores()),
         *({"pos_enc": name} for name in ONE_D),
         {"mask": "none"},
         {"norm": "post"},

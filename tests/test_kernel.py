@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import kernel, normal, options, part, random_parts
+from make_model import kernel, normal, options, part, random_parts, scores
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -21,7 +21,7 @@ from ablate.pos_enc.relative import Relative
 
 B, H, K, LENGTH = 2, 3, 5, 7
 
-SCORES = {name: {} for name in options("model.attention")} | {
+SCORES = {name: {} for name in scores()} | {
     "additive, hidden": {"hidden": 4},
     "location, longer": {"max_length": LENGTH + 3},
 }

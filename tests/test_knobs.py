@@ -6,25 +6,30 @@ The keys come from the composed config, so that a new one without an entry here 
 from typing import Any
 
 import pytest
+import timm
 import torch
+from make_knobs import equal, fitting, keys_of
 from make_model import options
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ablate.check import leaves
+from ablate.build import build
 from ablate.compose import compose
 from ablate.kernel import chunked
 from ablate.model import timm_weights
-from ablate.train import build
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 32},
     "vit": {"image_size": (8, 8), "channels": 1, "classes": 3},
+    "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
 }
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
     "vit": ["model=vit", "model.dim=12", "model.heads=2", "model.depth=2", "model.dropout=0"],
+    "timm": ["model=timm", "model.name=test_resnet"],
 }
+BLOCKS_OF = ["gpt", "vit"]  # models that are made of our parts
+MEAN: dict[str, list[str]] = {"gpt": [], "vit": ["model.pool=mean"]}  # every mask is allowed
 # Another value for every key of a model, and what else has to be set for it to have an effect.
 BLOCKS: dict[str, list[str]] = {
     "model.dim": ["24"],
@@ -51,6 +56,7 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.pool": ["mean"],
         "model.pretrained": ["vit_tiny_patch16_224"],
     },
+    "timm": {"model.name": ["test_efficientnet"], "model.pretrained": ["true"]},
 }
 # Keys of parts: the choice of the part, the key, another value.
 PARTS: list[tuple[str, str, str]] = [
@@ -69,7 +75,6 @@ PARTS: list[tuple[str, str, str]] = [
     ("pos_enc=t5", "pos_enc.buckets", "8"),
     ("pos_enc=t5", "pos_enc.max_distance", "20"),
 ]
-MEANINGLESS = ("_target_", "_partial_")
 
 
 class Sizes:
@@ -92,7 +97,15 @@ def _weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(model: nn.Module, name: str) -> None:
         nn.init.ones_(model.head.weight)  # type: ignore[union-attr, arg-type]
 
+    def create(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
+        made: nn.Module = create_model(name, **options)
+        if pretrained:
+            nn.init.ones_(made.get_classifier().weight)  # type: ignore[operator]
+        return made
+
+    create_model = timm.create_model
     monkeypatch.setattr(timm_weights, "load_timm", load)
+    monkeypatch.setattr(timm, "create_model", create)
 
 
 def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
@@ -112,22 +125,10 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
     return found
 
 
-def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(
-        value.shape == second[name].shape and torch.equal(value, second[name])
-        for name, value in first.items()
-    )
-
-
-def keys_of(cfg: DictConfig, node: str) -> set[str]:
-    """Every key of a node that holds a value a person would choose."""
-    found = {path for path, _ in leaves(cfg) if path.startswith(f"{node}.")}
-    return {path for path in found if not path.endswith(MEANINGLESS)}
-
-
 @pytest.mark.parametrize("model", KNOBS)
 def test_the_measure_is_repeatable(model: str) -> None:
-    assert equal(measured(model, ["model.dropout=0.1"]), measured(model, ["model.dropout=0.1"]))
+    dropout = ["model.dropout=0.1"] if model in BLOCKS_OF else []
+    assert equal(measured(model, dropout), measured(model, dropout))
 
 
 @pytest.mark.parametrize("model", KNOBS)
@@ -148,15 +149,13 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
     assert not equal(measured(model, []), measured(model, [override]))
 
 
-@pytest.mark.parametrize("model", KNOBS)
+@pytest.mark.parametrize("model", BLOCKS_OF)
 @pytest.mark.parametrize("group", ["model.attention", "model.mask", "pos_enc"])
 def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
     """With the mean of all patches, which allows a causal mask; masks narrower than the text."""
-    always = ["pos_enc=none"] + (["model.pool=mean"] if model == "vit" else [])
+    always = ["pos_enc=none", *MEAN[model]]
     found: dict[str, dict[str, Tensor]] = {}
-    for name in options(group):
-        if group == "pos_enc" and model == "gpt" and name.endswith("_2d"):
-            continue
+    for name in fitting(group, *START[model], *always):
         narrow = ["model.mask.size=3"] if name in ("window", "prefix") else []
         found[name] = measured(model, [*always, f"{group}={name}", *narrow])
     for first in found:
@@ -168,10 +167,10 @@ def of_parts() -> set[tuple[str, str]]:
     """Every key of every part that a model is made of, with its choice."""
     found = set()
     for group in ("model.attention", "model.mask", "pos_enc"):
-        for name in options(group):
-            model = "vit" if name.endswith("_2d") else "gpt"
-            cfg = compose(*START[model], f"{group}={name}")
-            found |= {(f"{group}={name}", key) for key in keys_of(cfg, group)}
+        for model in BLOCKS_OF:
+            for name in fitting(group, *START[model], *MEAN[model]):
+                cfg = compose(*START[model], *MEAN[model], f"{group}={name}")
+                found |= {(f"{group}={name}", key) for key in keys_of(cfg, group)}
     return found
 
 

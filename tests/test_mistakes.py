@@ -18,11 +18,11 @@ MISTAKES = [
     # names
     ("modle=gpt", ["no key or group modle", "did you mean 'model'?"]),
     ("modle.heads=3", ["no key or group modle", "did you mean 'model'?"]),
-    ("model=gtp", ["model=gtp: no such option; allowed: gpt, timm, vit", "did you mean 'gpt'?"]),
+    ("model=gtp", ["model=gtp: no such option; allowed: gpt, ", "did you mean 'gpt'?"]),
     ("model.attention=aditive", ["allowed: additive, cosine", "did you mean 'additive'?"]),
     ("pos_enc=rotery", ["pos_enc=rotery: no such option", "did you mean 'rotary'?"]),
     ("model=null", ["model=null: no such option"]),
-    ("experiment=nothing", ["experiment=nothing: no such option; allowed: nanogpt_cpu"]),
+    ("experiment=nothing", ["experiment=nothing: no such option; allowed: ", "nanogpt_cpu"]),
     ("sweep=atention_scores", ["did you mean 'attention_scores'?"]),
     ("model.head=4", ["no key model.head (model=gpt)", "did you mean 'model.heads'?"]),
     ("model.attention.heads=3", ["no key model.attention.heads", "(model.attention=scaled_dot)"]),

@@ -8,9 +8,17 @@ from make_model import kernel, normal, options, part, random_parts
 from torch import Tensor, nn
 
 from ablate.kernel.reference import Reference
-from ablate.model.multi_head import KeyValueCache, MultiHeadAttention, recording
+from ablate.model.multi_head import (
+    CrossAttention,
+    KeyValueCache,
+    Memory,
+    MultiHeadAttention,
+    SelfAttention,
+    recording,
+)
 
 B, N, M, D, H = 2, 6, 8, 12, 3
+SCORES = [name for name in options("model.attention") if part("model.attention", name).func.weighs]
 KERNELS = {
     "reference": kernel("reference"),
     "sdpa": kernel("sdpa"),
@@ -20,20 +28,38 @@ KERNELS = {
 
 def ours(
     score: str = "scaled_dot", *, mask: str = "none", run: str = "reference", **changes: Any
-) -> MultiHeadAttention:
-    sizes = {"dim": D, "heads": H, "head_dim": D // H, "length": M, "depth": 1}
-    made = MultiHeadAttention(
+) -> SelfAttention:
+    made = SelfAttention(
         D,
         heads=H,
         score=part("model.attention", score),
         mask=part("model.mask", mask)(causal=True),
-        pos=part("pos_enc", "none")(**sizes),
+        pos=none(),
         kernel=KERNELS[run],
         length=M,
         **changes,
     )
     random_parts(made)
     return made
+
+
+def crossing(
+    score: str = "scaled_dot", *, run: str = "reference", **changes: Any
+) -> CrossAttention:
+    made = CrossAttention(
+        D,
+        heads=H,
+        score=part("model.attention", score),
+        kernel=KERNELS[run],
+        length=M,
+        **changes,
+    )
+    random_parts(made)
+    return made
+
+
+def remembered(mine: CrossAttention, source: Tensor, keep: Tensor) -> Memory:
+    return Memory([mine.read(source)], keep)
 
 
 def torchs(mine: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -86,16 +112,12 @@ def test_self_attention_equals_torchs(mask: str, padded: bool, bias: bool, run: 
 @pytest.mark.parametrize("run", KERNELS)
 @pytest.mark.parametrize("padded", [True, False])
 def test_cross_attention_equals_torchs(padded: bool, run: str) -> None:
-    mine = ours(run=run)
-    x, memory, keep = normal(B, N, D), normal(B, M, D, seed=2), padding(M) if padded else None
+    mine, x, source = crossing(run=run), normal(B, N, D), normal(B, M, D, seed=2)
+    keep = padding(M) if padded else torch.ones(B, M, dtype=torch.bool)
     with recording(mine) as weights:
-        output = mine(x, none(), memory=memory, keep=keep)
+        output = mine(x, remembered(mine, source, keep))
     expected, expected_weights = torchs(mine)(
-        x,
-        memory,
-        memory,
-        key_padding_mask=None if keep is None else ~keep,
-        average_attn_weights=False,
+        x, source, source, key_padding_mask=~keep, average_attn_weights=False
     )
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(weights[0][0], expected_weights)
@@ -117,7 +139,7 @@ def test_gradients_equal_torchs() -> None:
         )
 
 
-@pytest.mark.parametrize("score", options("model.attention"))
+@pytest.mark.parametrize("score", SCORES)
 def test_only_what_the_score_reads_is_projected(score: str) -> None:
     mine = ours(score)
     names = {name.split(".")[0] for name, _ in mine.named_parameters()}
@@ -145,6 +167,37 @@ def test_dropout_is_active_in_training_alone(run: str) -> None:
     assert not torch.allclose(first, second)
     torch.manual_seed(0)
     assert torch.equal(mine(x, none()), first)
+
+
+@pytest.mark.parametrize("run", KERNELS)
+@pytest.mark.parametrize("score", SCORES)
+def test_cross_attention_reads_a_set_and_writes_a_list(score: str, run: str) -> None:
+    """The order of the memory says nothing, except to a score that weighs places."""
+    if (score, run) == ("additive", "sdpa"):
+        pytest.skip("sdpa refuses it")
+    mine, x, source, keep = crossing(score, run=run), normal(B, N, D), normal(B, M, D), padding(M)
+    order = torch.randperm(M, generator=torch.Generator().manual_seed(0))
+    output = mine(x, remembered(mine, source, keep))
+    turned = mine(x, remembered(mine, source[:, order], keep[:, order]))
+    assert torch.allclose(turned, output, atol=1e-12) == (score != "location")
+    back = mine(x.flip(1), remembered(mine, source, keep))
+    torch.testing.assert_close(back, output.flip(1))
+    output.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in mine.parameters())
+
+
+def test_a_memory_is_selected_by_rows() -> None:
+    mine, keep = crossing(), padding(M)
+    source = normal(B, M, D, seed=2)
+    memory = remembered(mine, source, keep)
+    for rows in ([0, 0, 1], [1, 0, 2], [2, 2, 0], [2, 0], [1]):  # the second: one source's
+        before, index = memory.layers, torch.tensor(rows)
+        source, keep = source[index], keep[index]
+        memory.select(index)
+        assert (memory.layers is before) == (rows == [1, 0, 2])
+        mixed = normal(len(rows), N, D)
+        expected = mine(mixed, remembered(mine, source, keep))
+        torch.testing.assert_close(mine(mixed, memory), expected)
 
 
 def test_recorded_weights_are_those_before_dropout_and_change_nothing() -> None:
@@ -179,6 +232,29 @@ def test_the_cache_holds_every_place_apart() -> None:
     assert torch.equal(k[:, :, 2:], normal(1, H, 1, 4))
     assert torch.equal(v[:, :, 2:], normal(1, H, 1, 4, seed=2))
     assert torch.equal(v[:, :, :2], normal(1, H, 2, 4))
+
+
+def test_the_cache_is_selected_by_rows() -> None:
+    cache, k, v = KeyValueCache(), normal(3, H, 2, 4), normal(3, H, 2, 4, seed=2)
+    for place in (0, 1):
+        cache.append(place, k, v)
+    cache.select(torch.tensor([2, 0, 0, 1]))
+    for place in (0, 1):
+        more_k, more_v = cache.append(place, normal(4, H, 1, 4), normal(4, H, 1, 4))
+        assert torch.equal(more_k[:, :, :2], k[[2, 0, 0, 1]])
+        assert torch.equal(more_v[:, :, :2], v[[2, 0, 0, 1]])
+
+
+def test_whatever_has_the_attribute_is_recorded() -> None:
+    class Other(nn.Module):
+        recorded: list[Tensor] | None = None
+
+    both = nn.ModuleList([Other(), ours()])
+    with recording(both) as weights:
+        both[0].recorded.append(torch.ones(1, 1, 1, 1))
+        both[1](normal(B, N, D), none())
+    assert [len(each) for each in weights] == [1, 1]
+    assert both[0].recorded is both[1].recorded is None
 
 
 def test_every_layer_gets_a_kernel_resolved_for_its_parts() -> None:

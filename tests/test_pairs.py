@@ -1,103 +1,217 @@
 """Every pair of options of any two axes trains two steps with a finite loss, or is refused."""
 
+from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
+import make_files
 import pytest
-from make_model import options
-from make_pairs import AXES, MODELS, all_pairs, axes_of, base_overrides, books, composed
+import torch
+from make_model import CONF, options
+from make_pairs import all_pairs, books
+from make_rows import (
+    EVERY_AXIS,
+    GROUPS,
+    MODELS,
+    axes_of,
+    base,
+    base_overrides,
+    changes,
+    composed,
+)
 from omegaconf import OmegaConf
 
+from ablate.check import leaves
 from ablate.compose import compose
 from ablate.errors import UserError
 from ablate.kernel import chunked
-from ablate.rules import OneOf
+from ablate.rules import Bool, OneOf
 from ablate.values import rule_of
 
+# What is logged is the same in every process already.
+pytestmark = pytest.mark.filterwarnings("ignore:.*sync_dist:UserWarning")
 
-@pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kernel=auto compiles where it can; test_kernel.py does that."""
-    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+
+@pytest.fixture(autouse=True, scope="module")
+def _machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Small files in the working folder, no GPU, and no compiler, which test_kernel.py uses."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_files.write(tmp_path_factory.mktemp("data"), patch)
+        patch.setattr(torch.cuda, "device_count", lambda: 0)
+        patch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
+        patch.setattr(chunked, "compiler", lambda device: False)
+        yield
 
 
 # What is refused, and nothing else: pairs by their axes, each with the options of both sides.
-NO_QUERY_OR_KEY = ["location", "uniform"]
-REFUSED: dict[str, list[tuple[str, list[Any], str, list[Any]]]] = {
-    "gpt": [
-        ("model.attention", NO_QUERY_OR_KEY, "pos_enc", ["rotary"]),
-        ("model.attention", ["uniform"], "pos_enc", ["relative"]),
-        ("model.attention", ["additive"], "kernel", ["sdpa"]),
-        ("pos_enc", ["relative"], "kernel", ["sdpa"]),
-        ("model.norm", ["none"], "model.norm_type", ["rms", "batch"]),
-        ("model.norm_type", ["batch"], "model.bias", [False]),
-        ("model.residual", [False], "model.drop_path", [0.1]),
-    ],
-    "timm": [],
-}
-REFUSED["vit"] = [
-    *REFUSED["gpt"],
-    ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
+Refused = list[tuple[str, list[Any], str, list[Any]]]
+TEXTS = ["pydoc", "text", "shakespeare"]
+PICTURES = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder"]
+SMOOTHING = EVERY_AXIS["task.label_smoothing"]
+TOKENIZERS = ["char", "byte", "bpe"]  # the others are for pairs of texts
+BLOCKS: Refused = [
+    ("model.attention", ["location", "uniform"], "pos_enc", ["rotary"]),
+    ("model.attention", ["uniform"], "pos_enc", ["relative"]),
+    ("model.attention", ["additive"], "kernel", ["sdpa"]),
+    ("pos_enc", ["relative"], "kernel", ["sdpa"]),
+    ("model.dim", [8], "model.heads", [3]),
+    ("model.depth", [1], "model.share_layers", [True]),
+    ("model.norm", ["none"], "model.norm_type", ["rms", "batch"]),
+    ("model.norm_type", ["batch"], "model.bias", [False]),
+    ("model.residual", [False], "model.drop_path", [0.1]),
+    ("model.ffn", ["none"], "model.ffn_dim", [5]),
 ]
-ALONE = {
-    "gpt": {("pos_enc", "learned_2d"), ("pos_enc", "sinusoidal_2d")},
-    "vit": set(),
-    "timm": {("pos_enc", name) for name in options("pos_enc") if name != "none"}
-    | {("kernel", name) for name in options("kernel") if name != "auto"},
+# Refused by way of a third axis: data=recall wants task=recall, and the one has no tokenizer, the
+# other no label smoothing.
+INDIRECT: Refused = [
+    ("data", ["recall"], "task.label_smoothing", SMOOTHING),
+    ("task", ["recall"], "data.tokenizer", TOKENIZERS),
+]
+REFUSED: dict[str, Refused] = {
+    "gpt": [
+        *BLOCKS,
+        ("task", ["causal_lm"], "data", ["recall"]),
+        ("task", ["recall"], "data", TEXTS),
+        ("task", ["recall"], "task.label_smoothing", SMOOTHING),
+        ("data", ["recall"], "data.tokenizer", TOKENIZERS),
+        *INDIRECT,
+    ],
+    "vit": [
+        *BLOCKS,
+        ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
+        ("data", ["digits"], "data.flip", [False, True]),
+    ],
+    "timm": [("data", ["digits"], "data.flip", [False, True])],
 }
+# The only options of these axes that a model, or a machine without a GPU, can be trained with.
+HERE = {
+    "trainer": ["cpu", "ddp"],
+    "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true"],
+}
+SCORES = {"model.attention": [name for name in options("model.attention") if name != "none"]}
+OF_PICTURES = HERE | {"data": PICTURES, "task": ["classification"]}
+ONLY: dict[str, dict[str, list[Any]]] = {
+    "gpt": HERE
+    | SCORES
+    | {"data.tokenizer": TOKENIZERS}
+    | {"data": [*TEXTS, "recall"], "task": ["causal_lm", "recall"]}
+    | {"pos_enc": [name for name in options("pos_enc") if not name.endswith("_2d")]},
+    "vit": OF_PICTURES | SCORES,
+    "timm": OF_PICTURES | {"pos_enc": ["none"], "kernel": ["auto"]},
+}
+
+
+def pairs(refused: Refused) -> set[frozenset[tuple[str, Any]]]:
+    return {
+        frozenset({(a, x), (b, y)})
+        for a, left, b, right in refused
+        for x, y in product(left, right)
+    }
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_pair_trains_or_is_refused(model: str) -> None:
-    kept = books(model)
-    everything = set(all_pairs(axes_of(model)))
+    kept, axes = books(model), axes_of(model)
     assert kept.trained.isdisjoint(kept.refused)
-    assert kept.trained | kept.refused.keys() == everything
-    assert set(kept.alone) == ALONE[model]
-    expected = {
-        frozenset({(a, x), (b, y)})
-        for a, left, b, right in REFUSED[model]
-        for x, y in product(left, right)
+    assert kept.trained | kept.refused.keys() == set(all_pairs(axes))
+    assert set(kept.alone) == {
+        (axis, choice)
+        for axis, allowed in ONLY[model].items()
+        for choice in axes[axis]
+        if choice not in allowed
     }
     of_pairs = {pair for pair in kept.refused if not any(item in kept.alone for item in pair)}
-    assert of_pairs == expected
+    assert of_pairs == pairs(REFUSED[model])
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_refusal_names_what_to_change(model: str) -> None:
     kept = books(model)
+    assert not any("\n" in reason for reason in kept.refused.values())
     for (axis, _), reason in kept.alone.items():
         assert f"{axis}=" in reason
-        assert f"model={model}" in reason
-        assert "\n" not in reason
     for pair, reason in kept.refused.items():
-        if not any(item in kept.alone for item in pair):
-            for axis, _ in pair:
-                assert f"{axis}=" in reason, (pair, reason)
+        if any(item in kept.alone for item in pair):
+            continue
+        named = [axis for axis, _ in pair if f"{axis}=" in reason or f"({axis}=" in reason]
+        assert len(named) == (1 if pair in pairs(INDIRECT) else 2), (pair, reason)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_axis_that_a_model_lacks_cannot_be_set_on_it(model: str) -> None:
-    for axis in AXES.keys() - axes_of(model).keys():
-        for chosen in AXES[axis]:
+    for axis in EVERY_AXIS.keys() - axes_of(model).keys():
+        for chosen in EVERY_AXIS[axis] if axis in GROUPS else EVERY_AXIS[axis][:1]:
             with pytest.raises(UserError) as caught:
-                compose(f"model={model}", f"{axis}={chosen}")
+                compose(f"model={model}", f"{axis}={'null' if chosen is None else chosen}")
             assert axis in str(caught.value)
             assert "\n" not in str(caught.value)
 
 
 def test_between_them_the_models_have_every_axis() -> None:
-    assert set().union(*(axes_of(model) for model in MODELS)) == set(AXES)
+    assert set().union(*(axes_of(model) for model in MODELS)) == set(EVERY_AXIS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_group_is_an_axis(model: str) -> None:
+    groups = set(base(model).choices) - {"model", "experiment", "sweep", "logger"}
+    assert groups == {axis for axis in axes_of(model) if axis in GROUPS}
+
+
+# Switches that are no axis here, and why.
+NO_AXIS = {
+    "model.pretrained": "weights are downloaded: test_vit.py, test_timm.py",
+    "trainer.accelerator": "goes with the option of `trainer`",
+    "trainer.strategy": "goes with the option of `trainer`",
+    "trainer.deterministic": "changes no number: docs/decisions.md",
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_switch_is_an_axis(model: str) -> None:
+    """What is true or false, or one of some names, in the model, its data, task and trainer."""
+    own = [base(model)] + [
+        composed(model, {group: name}) for group in ("data", "task") for name in ONLY[model][group]
+    ]
+    switches = {
+        path
+        for cfg in own
+        for path, _ in leaves(cfg)
+        if path.split(".")[0] in ("model", "data", "task", "trainer")
+        and isinstance(rule_of(path), Bool | OneOf)
+    }
+    assert switches - NO_AXIS.keys() <= axes_of(model).keys()
 
 
 def test_the_axes_hold_every_value_that_is_allowed() -> None:
-    for axis, choices in AXES.items():
+    for axis, choices in EVERY_AXIS.items():
         if isinstance(rule := rule_of(axis), OneOf):
             assert set(choices) == set(rule.options)
+        if isinstance(rule, Bool):
+            assert set(choices) == {True, False}
 
 
-def test_rows_are_what_hydra_composes() -> None:
-    row = {"model.attention": "additive", "pos_enc": "rotary", "model.norm": "post"}
-    mine = composed("gpt", row)
-    theirs = compose(*base_overrides("gpt"), *(f"{axis}={it}" for axis, it in row.items()))
+@pytest.mark.parametrize(
+    ("model", "row"),
+    [
+        ("gpt", {"model.attention": "additive", "pos_enc": "rotary", "model.norm": "post"}),
+        ("gpt", {"task": "recall", "data": "recall", "trainer": "ddp"}),
+        ("vit", {"trainer.precision": "bf16-true", "trainer": "gpu", "data": "mnist"}),
+    ],
+)
+def test_rows_are_what_hydra_composes(model: str, row: dict[str, Any]) -> None:
+    mine = composed(model, row)
+    small = [
+        f"{axis}.{key}={'null' if value is None else value}"
+        for axis, name in row.items()
+        if axis in GROUPS
+        for key, value in changes(axis, name).items()
+        if key in list(mine[axis])
+    ]
+    own = [it for it in base_overrides(model) if it.split(".")[0] not in row]
+    theirs = compose(*own, *(f"{axis}={it}" for axis, it in row.items()), *small)
     assert OmegaConf.to_container(mine) == OmegaConf.to_container(theirs)
+
+
+def test_the_list_of_groups_is_that_of_conf() -> None:
+    assert all((CONF / group).is_dir() for group in GROUPS)

@@ -1,105 +1,185 @@
 """Stopped anywhere and started again, a run ends as one never stopped, bit for bit."""
 
+import itertools
 import json
+import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import lightning.pytorch as L
 import pytest
 import torch
 from tiny import overrides
 
 import ablate
+from ablate import figures
 from ablate.checkpoint import Checkpoints
+from ablate.curves import Curves
 from ablate.errors import Interrupted
 from ablate.run_id import run_dir
 from ablate.task.causal_lm import CausalLM
 
+# The last validation stands before the last step: the last weights are looked at after training.
+SHORT = ("trainer.max_steps=14", "checkpoint_every=3")
 LONG = ("trainer.max_steps=300", "trainer.val_check_interval=50", "checkpoint_every=7")
-
-
-class Killed(Exception):
-    """Stands for a death without any chance to save."""
+FORK = multiprocessing.get_context("fork")  # a process without the seconds that importing takes
 
 
 def outcome(folder):
-    """Everything that must be equal: metrics, curves, the weights that were kept."""
+    """Everything that must be equal: the result, curves, the weights that were kept."""
     result = json.loads((folder / "result.json").read_text())
-    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
-    return result["metrics"], result["best_step"], (folder / "metrics.csv").read_text(), weights
+    told = {name: result[name] for name in ("status", "error", "metrics", "steps", "best_step")}
+    kept = {
+        f"{name} {parameter}": value
+        for name in ("last.ckpt", "best.ckpt")
+        for parameter, value in load(folder, name)["state_dict"].items()
+    }
+    return told, (folder / "metrics.csv").read_text(), kept
 
 
-def assert_equal(a, b):
-    assert a[:3] == b[:3]
-    assert all(torch.equal(a[3][name], b[3][name]) for name in a[3])
+def load(folder, name="last.ckpt"):
+    return torch.load(folder / "checkpoints" / name, weights_only=False)
+
+
+def assert_equal(stopped, straight):
+    """The outcome of two folders is the same, and the stopped one holds nothing half-written."""
+    (told, curves, kept), expected = outcome(stopped), outcome(straight)
+    assert told["status"] == "finished"
+    assert (told, curves) == expected[:2]
+    assert all(torch.equal(kept[name], expected[2][name]) for name in expected[2])
+    assert not list((stopped / "checkpoints").glob("*.tmp"))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The run that is never stopped."""
+    """The run that is never stopped: its config and its folder."""
     folder = tmp_path_factory.mktemp("whole")
-    cfg = ablate.compose(*overrides(folder, "checkpoint_every=3"))
+    cfg = ablate.compose(*overrides(folder, *SHORT))
     ablate.run(cfg, folder / "run")
-    return folder
+    return cfg, folder / "run"
 
 
-@pytest.mark.parametrize("step", [0, 2, 3, 4, 5, 8, 11])
-def test_death_at_any_step(whole, tmp_path, monkeypatch, step):
-    cfg = ablate.compose(*overrides(whole, "checkpoint_every=3"))
-    loss = CausalLM.loss
+def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL):
+    """Start a run in a process of its own and send it a signal, once, where it calls `place`.
 
-    def die(self, batch):
-        if self.global_step == step:
-            raise Killed
-        return loss(self, batch)
+    place: (owner, name of a function). when: whether this call is the one, by its arguments.
+    Returns the exit code: of a death, minus the signal's number; 130 of a stop on request.
+    """
 
-    with monkeypatch.context() as patched:
-        patched.setattr(CausalLM, "loss", die)
-        with pytest.raises(Killed):
-            ablate.run(cfg, tmp_path)
+    def life():
+        now = nth(1, when)
+        owner, name = place
+        original = getattr(owner, name)
+
+        def struck(*args, **kwargs):
+            if now(*args):
+                os.kill(os.getpid(), number)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, struck)
+        try:
+            ablate.run(cfg, folder)
+        except Interrupted:
+            sys.exit(130)
+
+    process = FORK.Process(target=life)
+    process.start()
+    process.join(120)
+    return process.exitcode
+
+
+def at_step(step):
+    """The place of a training step, and when it is that one; counted from 0."""
+    return {"place": (CausalLM, "loss"), "when": lambda task, *_: task.global_step == step}
+
+
+@pytest.mark.parametrize("step", [0, 2, 3, 4, 5, 8, 11, 13])
+def test_death_at_any_step(whole, tmp_path, step):
+    cfg, straight = whole
+    assert strike(cfg, tmp_path, **at_step(step)) == -signal.SIGKILL
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "running"
     ablate.run(cfg, tmp_path)
-    assert_equal(outcome(tmp_path), outcome(whole / "run"))
+    assert_equal(tmp_path, straight)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_death_around_a_validation(whole, tmp_path, monkeypatch, moment):
-    cfg = ablate.compose(*overrides(whole, "checkpoint_every=3"))
-    end = Checkpoints.on_validation_end
+def nth(number, when=lambda *args: True):
+    """When that has been so for the n-th time."""
+    calls = itertools.count(1)
+    return lambda *args: when(*args) and next(calls) == number
 
-    def die(self, trainer, pl_module):
-        if moment == "after":
-            end(self, trainer, pl_module)
-        if trainer.global_step == 8:
-            raise Killed
-        if moment == "before":
-            end(self, trainer, pl_module)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Checkpoints, "on_validation_end", die)
-        with pytest.raises(Killed):
-            ablate.run(cfg, tmp_path)
+def renames(name, content="", number=1):
+    """When a file of that name, with that in it, is put in place for the n-th time."""
+
+    def when(source, target):
+        return Path(target).name == name and content.encode() in Path(source).read_bytes()
+
+    return {"place": (os, "replace"), "when": nth(number, when)}
+
+
+MOMENTS = {
+    "before the end of a validation": {
+        "place": (Checkpoints, "on_validation_end"),
+        "when": lambda self, trainer, task: trainer.global_step == 8,
+    },
+    "before the best weights are in place": renames("best.ckpt", number=2),
+    "before the last checkpoint is moved away": renames("previous.ckpt", number=2),
+    "between the two renames": renames("last.ckpt", number=3),
+    "after the last step": {"place": (Curves, "on_train_end")},
+    "after training": {"place": (L.Trainer, "validate")},
+    "in the validation after training": {
+        "place": (CausalLM, "evaluate"),
+        "when": lambda task, batch: task.trainer.state.fn == "validate",
+    },
+    "before the last weights are the best": {
+        "place": (Checkpoints, "on_validation_end"),
+        "when": lambda self, trainer, task: trainer.state.fn == "validate",
+    },
+    "before the best weights are measured": {"place": (L.Trainer, "validate"), "when": nth(2)},
+    "before the maps are drawn": {"place": (figures, "attention_figures")},
+    "before the curves are in place": renames("curves.png"),
+    "before the sample is in place": renames("sample.txt"),
+    "before the result is in place": renames("result.json", '"finished"'),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_death_at_a_bad_moment(whole, tmp_path, moment):
+    cfg, straight = whole
+    assert strike(cfg, tmp_path, **MOMENTS[moment]) == -signal.SIGKILL
     ablate.run(cfg, tmp_path)
-    assert_equal(outcome(tmp_path), outcome(whole / "run"))
+    assert_equal(tmp_path, straight)
+
+
+def test_death_between_the_renames_leaves_only_the_one_before(whole, tmp_path, capsys):
+    cfg, _ = whole
+    strike(cfg, tmp_path, **MOMENTS["between the two renames"])
+    found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert found == {"previous.ckpt", "best.ckpt", "last.tmp"}
+    ablate.run(cfg, tmp_path)
+    assert f"going on from {tmp_path / 'checkpoints' / 'previous.ckpt'}" in capsys.readouterr().out
+
+
+def test_what_a_kill_left_half_written_does_no_harm(whole, tmp_path):
+    cfg, straight = whole
+    strike(cfg, tmp_path, **at_step(9))
+    for name in ("last.tmp", "best.tmp"):
+        (tmp_path / "checkpoints" / name).write_bytes(b"PK half of a checkpoint")
+    strike(cfg, tmp_path, **at_step(10))
+    assert not list((tmp_path / "checkpoints").glob("*.tmp"))
+    ablate.run(cfg, tmp_path)
+    assert_equal(tmp_path, straight)
 
 
 @pytest.mark.parametrize("damage", ["half", "empty", "noise"])
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
-    whole, tmp_path, monkeypatch, capsys, damage
-):
-    cfg = ablate.compose(*overrides(whole, "checkpoint_every=3"))
-    loss = CausalLM.loss
-
-    def die(self, batch):
-        if self.global_step == 9:
-            raise Killed
-        return loss(self, batch)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CausalLM, "loss", die)
-        with pytest.raises(Killed):
-            ablate.run(cfg, tmp_path)
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_path, capsys, damage):
+    cfg, straight = whole
+    strike(cfg, tmp_path, **at_step(9))
     last = tmp_path / "checkpoints" / "last.ckpt"
     content = last.read_bytes()
     last.write_bytes(
@@ -109,75 +189,115 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     said = capsys.readouterr().out
     assert "last.ckpt cannot be read" in said
     assert "previous.ckpt" in said
-    assert_equal(outcome(tmp_path), outcome(whole / "run"))
+    assert_equal(tmp_path, straight)
 
 
-def test_accumulated_gradients_resume(whole, tmp_path, monkeypatch):
-    more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6")
-    cfg = ablate.compose(*overrides(whole, "checkpoint_every=1", *more))
+def test_accumulated_gradients_resume(tmp_path):
+    more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6", "checkpoint_every=1")
+    cfg = ablate.compose(*overrides(tmp_path, *more))
     ablate.run(cfg, tmp_path / "whole")
-    loss, calls = CausalLM.loss, []
-
-    def die(self, batch):
-        calls.append(1)
-        if len(calls) == 8:  # the second half of the fourth step
-            raise Killed
-        return loss(self, batch)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CausalLM, "loss", die)
-        with pytest.raises(Killed):
-            ablate.run(cfg, tmp_path / "stopped")
+    eighth = nth(8)  # the second half of the fourth step
+    strike(cfg, tmp_path / "stopped", (CausalLM, "loss"), when=eighth)
+    assert load(tmp_path / "stopped")["global_step"] == 3
     ablate.run(cfg, tmp_path / "stopped")
-    assert_equal(outcome(tmp_path / "stopped"), outcome(tmp_path / "whole"))
+    assert_equal(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_an_interrupt_saves_and_says_so(whole, tmp_path, monkeypatch):
-    cfg = ablate.compose(*overrides(whole, "checkpoint_every=3"))
-    loss = CausalLM.loss
+# Stopping on request
 
-    def interrupt(self, batch):
-        if self.global_step == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-        return loss(self, batch)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(CausalLM, "loss", interrupt)
-        with pytest.raises(Interrupted, match="SIGINT after step 7"):
-            ablate.run(cfg, tmp_path)
-    state = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=False)
-    assert state["global_step"] == 7
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_says_so(whole, tmp_path, number):
+    cfg, straight = whole
+    assert strike(cfg, tmp_path, **at_step(6), number=number) == 130
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert f"stopped by {number.name} after step 7" in result["error"]
+    assert load(tmp_path)["global_step"] == 7
     ablate.run(cfg, tmp_path)
-    assert_equal(outcome(tmp_path), outcome(whole / "run"))
+    assert_equal(tmp_path, straight)
 
 
-def command(folder, *more):
-    """A process of its own, long enough to be caught in the middle."""
-    return [sys.executable, "-m", "ablate", *overrides(folder, *LONG, *more)]
+@pytest.mark.parametrize("moment", ["after the last step", "in the validation after training"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment, number):
+    cfg, straight = whole
+    assert strike(cfg, tmp_path, **MOMENTS[moment], number=number) == 130
+    assert "goes on from" in json.loads((tmp_path / "result.json").read_text())["error"]
+    ablate.run(cfg, tmp_path)
+    assert_equal(tmp_path, straight)
 
 
-def wait_for(path, process, seconds=60.0):
-    until = time.monotonic() + seconds
-    while not path.exists():
+def test_signals_mean_what_they_did_before(whole, tmp_path):
+    cfg, _ = whole
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    ablate.run(cfg, tmp_path)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+# Processes that are stopped from outside, at moments that nobody chose
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """A run long enough to be caught in the middle: its overrides and its folder."""
+    folder = tmp_path_factory.mktemp("long")
+    arguments = overrides(folder, *LONG)
+    ablate.run(ablate.compose(*arguments), folder / "run")
+    return arguments, folder / "run"
+
+
+def next_checkpoint(folder, process, seconds=60.0):
+    """Waits until the process has written one."""
+    last = folder / "checkpoints" / "last.ckpt"
+    before, until = written(last), time.monotonic() + seconds
+    while written(last) == before:
         assert process.poll() is None, "the run ended before it could be stopped"
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
-def test_the_command_goes_on_after_a_signal(tmp_path, number, code):
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    cfg = ablate.compose(*overrides(tmp_path, *LONG))
-    ablate.run(cfg, straight)
-    line = command(tmp_path, f"hydra.run.dir={stopped}")
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_for(stopped / "checkpoints" / "previous.ckpt", process)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "Traceback" not in errors
+def written(path):
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # not yet, or between two renames
+        return 0
+
+
+def test_the_command_goes_on_after_signals(long, tmp_path):
+    arguments, straight = long
+    line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={tmp_path}"]
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+        process = subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        next_checkpoint(tmp_path, process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == code
+        assert "Traceback" not in errors
     subprocess.run(line, check=True, capture_output=True)
-    assert_equal(outcome(stopped), outcome(straight))
+    assert_equal(tmp_path, straight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_death_at_random_moments_again_and_again(long, tmp_path, seed):
+    arguments, straight = long
+    cfg, rng, kills = ablate.compose(*arguments), random.Random(seed), 0
+    while True:
+        process = FORK.Process(target=ablate.run, args=(cfg, tmp_path))
+        process.start()
+        # Ever longer lives: it ends on a slow machine too.
+        process.join(rng.uniform(0.1, 0.5) * 1.1**kills)
+        if process.exitcode == 0:
+            break
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        kills += 1
+    assert kills >= 3
+    assert_equal(tmp_path, straight)
 
 
 def test_run_dir_is_named_by_the_run(tmp_path):

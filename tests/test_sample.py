@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import SIZES, gpt, options, part, random_parts, tokens
+from make_model import SIZES, gpt, options, part, random_parts, rnn_lm, tokens
 from torch import Tensor
 
 from ablate.model.gpt import GPT
+from ablate.model.language_model import LanguageModel
+from ablate.model.rnn_lm import RNNLM
 from ablate.model.sample import choose, sample
 
 LENGTH = SIZES["gpt"]["length"]
@@ -80,7 +82,9 @@ def model_of(**changes: Any) -> GPT:
     return model.eval()
 
 
-def text(model: GPT, prompt: Tensor, count: int, *, seed: int = 0, **changes: Any) -> Tensor:
+def text(
+    model: LanguageModel, prompt: Tensor, count: int, *, seed: int = 0, **changes: Any
+) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     return torch.stack(list(sample(model, prompt, tokens=count, rng=rng, **changes)), dim=1)
 
@@ -135,3 +139,38 @@ def test_the_context_limits_what_is_read() -> None:
     other = prompt.clone()
     other[:, :3] = (other[:, :3] + 1) % SIZES["gpt"]["vocab_size"]
     assert torch.equal(text(model, prompt, 5), text(model, other, 5))
+
+
+# A model without a limit
+
+
+def rnn(**changes: Any) -> RNNLM:
+    model = rnn_lm(**changes)
+    random_parts(model)
+    return model.eval()
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_cached_text_of_an_rnn_equals_uncached(cell: str) -> None:
+    model = rnn(cell=cell, depth=2)
+    for prompt in (tokens(2, 1), tokens(2, LENGTH + 4)):
+        cached, plain = (
+            text(model, prompt, 3 * LENGTH, use_cache=use_cache) for use_cache in (True, False)
+        )
+        assert torch.equal(cached, plain)
+
+
+def test_an_rnn_reads_every_token_once_and_forgets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read = rnn(), []
+    forward = RNNLM.forward
+
+    def watched(self: RNNLM, given: Tensor, **kwargs: Any) -> Tensor:
+        read.append(given.shape[1])
+        return forward(self, given, **kwargs)
+
+    monkeypatch.setattr(RNNLM, "forward", watched)
+    text(model, tokens(1, 3), 2 * LENGTH)
+    assert read == [3] + [1] * (2 * LENGTH - 1)
+    read.clear()
+    text(model, tokens(1, 3), 2 * LENGTH, use_cache=False)
+    assert read == list(range(3, 2 * LENGTH + 3))

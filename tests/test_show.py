@@ -6,23 +6,20 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
-from test_figures import VIT, built, drawn, pixels
+from test_figures import DATES, VIT, built, drawn, pixels
 
 from ablate import show
-from ablate.data import Data
-from ablate.model.init import Model
+from ablate.task import Task
 
 
 @pytest.fixture
-def gpt(tmp_path: Path) -> tuple[Model, Data]:
+def gpt(tmp_path: Path) -> Task:
     return built(*tiny.overrides(tmp_path, "model.depth=2"))
 
 
-def command(
-    monkeypatch: pytest.MonkeyPatch, run: tuple[Model, Data], folder: Path, *arguments: str
-) -> int:
+def command(monkeypatch: pytest.MonkeyPatch, task: Task, folder: Path, *arguments: str) -> int:
     """Exit code of `python -m ablate.show` on a run that is in memory."""
-    loaded = SimpleNamespace(path=folder, model=run[0], data=run[1])
+    loaded = SimpleNamespace(path=folder, task=task, model=task.model, data=task.data)
     monkeypatch.setattr(show, "load", lambda run_dir: loaded)
     monkeypatch.setattr("sys.argv", ["show", str(folder), *arguments])
     with pytest.raises(SystemExit) as exited:
@@ -31,7 +28,7 @@ def command(
 
 
 def test_show_draws_and_prints_paths(
-    gpt: tuple[Model, Data],
+    gpt: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -46,7 +43,7 @@ def test_show_draws_and_prints_paths(
 
 
 def test_show_takes_another_example(
-    gpt: tuple[Model, Data], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpt: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for index in "01":
         folder = tmp_path / index
@@ -66,7 +63,7 @@ def test_show_takes_another_example(
     ],
 )
 def test_show_refuses_in_one_line(
-    gpt: tuple[Model, Data],
+    gpt: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -79,6 +76,47 @@ def test_show_refuses_in_one_line(
     assert error.count("\n") == 1
     assert words in error
     assert not list(tmp_path.rglob("*.png"))
+
+
+PAIRS = ("model=rnn_seq2seq", *DATES)
+
+
+def test_show_writes_the_target_of_a_source_and_draws_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = built(*PAIRS)
+    assert command(monkeypatch, task, tmp_path, "--source", "3 mars 2015") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'figures' / 'alignment.png'}\n"
+    assert drawn(tmp_path / "figures" / "alignment.png")
+    examples = {}
+    for index in "01":
+        folder = tmp_path / index
+        assert command(monkeypatch, task, tmp_path, "--index", index, "--out", str(folder)) == 0
+        examples[index] = pixels(folder / "alignment.png")
+    assert not torch.equal(examples["0"], examples["1"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arguments", "words"),
+    [
+        (PAIRS, ["--text", "3 mars 2015"], "--text: "),
+        (PAIRS, ["--source", " "], "--source is empty"),
+        ((*PAIRS, "model.attention=none"), [], "no attention of ours to draw"),
+        (VIT, ["--source", "3 mars 2015"], "was not trained on pairs"),
+    ],
+)
+def test_show_refuses_what_does_not_fit_the_model(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    overrides: tuple[str, ...],
+    arguments: list[str],
+    words: str,
+) -> None:
+    assert command(monkeypatch, built(*overrides), tmp_path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
 def test_show_of_images_refuses_text(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from make_model import SIZES, normal, options, part, random_parts, vit
+from make_model import SIZES, normal, options, part, random_parts, scores, vit
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -210,7 +210,7 @@ def test_positions_tell_where_a_patch_is(pos_enc: str, pool: str) -> None:
     assert same == (pos_enc == "none")
 
 
-@pytest.mark.parametrize("score", options("model.attention"))
+@pytest.mark.parametrize("score", scores())
 def test_every_score_reads_every_patch(score: str) -> None:
     model = random_vit(attention=score)
     pictures = images().requires_grad_()

@@ -37,7 +37,9 @@ def ablate(site, folder, *arguments):
 
 
 def test_the_wheel_holds_every_option(site):
-    for top, inside in (("conf", "conf"), ("sweeps", "conf/sweep")):
+    folders = [("conf", "conf"), ("sweeps", "conf/sweep")]
+    folders.append(("conf/model.attention", "conf/model.cross_attention"))  # the links, too
+    for top, inside in folders:
         for path in (ROOT / top).rglob("*.yaml"):
             assert (site / "ablate" / inside / path.relative_to(ROOT / top)).exists(), path
 

@@ -47,11 +47,14 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
 
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
-    """The model's parts put together, with a position encoding and a kernel if it has attention."""
-    slots = {"pos_enc": make(cfg.pos_enc), "kernel": kernel}
-    model: Model = make(
-        cfg.model, **data.sizes, **(slots if "attention" in cfg.model else {}), _convert_="all"
-    )
+    """The model's parts put together: with a kernel if it attends, with positions if it is made of
+    Stacks, which have a mask."""
+    slots: dict[str, Any] = {}
+    if "attention" in cfg.model:
+        slots["kernel"] = kernel
+    if "mask" in cfg.model:
+        slots["pos_enc"] = make(cfg.pos_enc)
+    model: Model = make(cfg.model, **data.sizes, **slots, _convert_="all")
     return model
 
 

@@ -35,17 +35,48 @@ def check(cfg: DictConfig) -> None:
 
 def check_devices(cfg: DictConfig) -> None:
     """Refuses devices that this machine does not have. Imports torch."""
+    kind, there = _accelerator(cfg.trainer.accelerator)
+    devices = cfg.trainer.devices
+    if kind == "cpu":
+        if OmegaConf.is_list(devices):
+            raise UserError(
+                f"trainer.devices={devices}: a CPU's processes have no numbers; write how many"
+                f" there are, trainer.devices={len(devices)}"
+            )
+    elif devices != "auto":
+        numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
+        if len(set(numbers)) < len(numbers):
+            raise UserError(f"trainer.devices={devices}: holds a number twice")
+        if max(numbers) >= there:
+            raise UserError(f"trainer.devices={devices}: this machine has {there} GPU(s)")
+    if kind == "mps" and cfg.trainer.strategy != "auto":
+        raise UserError(
+            f"trainer.strategy={cfg.trainer.strategy} cannot run on Apple's GPU (mps); use"
+            " trainer.strategy=auto, or trainer.accelerator=cpu"
+        )
+    # What is refused on a CPU is refused where no GPU was found, too.
+    here = cfg.copy()
+    here.trainer.accelerator = kind
+    if lines := list(_conflicts(here)):
+        raise UserError("; ".join(lines))
+
+
+def _accelerator(asked: str) -> tuple[str, int]:
+    """What Lightning takes for trainer.accelerator here (cuda, mps or cpu), and how many GPUs."""
     import torch
 
-    accelerator, devices = cfg.trainer.accelerator, cfg.trainer.devices
-    gpus = torch.cuda.device_count() or int(torch.backends.mps.is_available())
-    if accelerator in ("gpu", "cuda", "mps") and not gpus:
-        raise UserError(
-            f"trainer.accelerator={accelerator}: torch sees no GPU on this machine; use trainer=cpu"
-        )
-    wanted = 0 if devices == "auto" else devices if isinstance(devices, int) else max(devices) + 1
-    if accelerator != "cpu" and 0 < gpus < wanted:
-        raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPU(s)")
+    there = {
+        "mps": int(torch.backends.mps.is_available()),
+        "cuda": torch.cuda.device_count(),
+        "cpu": 0,
+    }
+    order = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(asked, (asked,))
+    for kind in order:
+        if kind == "cpu" or there[kind]:
+            return kind, there[kind]
+    raise UserError(
+        f"trainer.accelerator={asked}: torch sees no such GPU on this machine; use trainer=cpu"
+    )
 
 
 def check_output(run_dir: Path) -> None:
@@ -97,4 +128,4 @@ def _filled(match: re.Match[str], facts: Facts) -> str:
     if fact:
         return str(getattr(facts, path))
     value = facts(path)
-    return facts.option(path) if OmegaConf.is_dict(value) else written(value)
+    return facts.name(path) if OmegaConf.is_dict(value) else written(value)

@@ -3,7 +3,7 @@
     last.ckpt       the newest state of training; previous.ckpt the one before it
     best.ckpt       the weights with the best validation so far
 
-Each is written under another name, flushed to the disk, then renamed.
+Each is written under another name beside it, flushed to the disk, then renamed.
 """
 
 import os
@@ -15,15 +15,33 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins import TorchCheckpointIO
 
 from ablate.errors import Interrupted
 from ablate.task import Task, require_finite
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+HALF = ".tmp"  # ends the name of what is being written
+
+
+class Flushed(TorchCheckpointIO):
+    """Writes the file where it is told to, and on to the disk.
+
+    Lightning's own goes through the system's folder for temporary files, which may be too small,
+    and leaves a file there when it is killed.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        with open(path, "wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 class Checkpoints(Callback):
-    """Saves every `every` steps and after every validation; Ctrl-C saves, then stops.
+    """Saves every `every` steps, after every validation and at the end; Ctrl-C saves, then stops.
 
     A step that is followed by a validation is saved after it, because Lightning leaves out the
     validation of a step that it resumes from.
@@ -34,6 +52,8 @@ class Checkpoints(Callback):
         self.best: float | None = None
         self.best_step = 0
         self.validated_step = -1
+        self._saved_step = -1
+        self._training = False
         self._interrupted: str | None = None
         self._handlers: dict[int, Any] = {}
 
@@ -44,27 +64,61 @@ class Checkpoints(Callback):
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
         self.validated_step = state_dict["validated"]
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._take_signals()
+        trainer.strategy.checkpoint_io = Flushed()
+        if trainer.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left_by_a_kill in self.folder.glob(f"*{HALF}"):
+                left_by_a_kill.unlink()
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.signal(number, self._interrupt)
+        self._training = True
+        self._take_signals()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._take_signals()
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._take_signals()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._training = False
+        # Asked to stop: after the last step had looked.
+        if self._asked_to_stop(trainer) or self._saved_step != trainer.global_step:
+            self._save_last(trainer, pl_module)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        self._restore_handlers()
+        self._give_signals_back()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._restore_handlers()
+        self._give_signals_back()
 
-    def _restore_handlers(self) -> None:
+    def _take_signals(self) -> None:
+        """Called before and after Lightning takes them, so that those before both come back."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._interrupt)
+            self._handlers.setdefault(number, before)
+
+    def _give_signals_back(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._interrupted:  # asked twice: at once
+        if self._interrupted or not self._training:  # asked twice, or there is nothing to save
             raise Interrupted("stopped at once; the same command goes on from the last checkpoint")
         self._interrupted = signal.Signals(number).name
+
+    def _asked_to_stop(self, trainer: L.Trainer) -> bool:
+        """All processes stop after the same step, or they wait for each other for ever."""
+        asked = bool(self._interrupted)
+        several = trainer.world_size > 1
+        if several and trainer.strategy.reduce_boolean_decision(asked, all=False) and not asked:
+            self._interrupted = "another process"
+        return bool(self._interrupted)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
@@ -75,11 +129,7 @@ class Checkpoints(Callback):
         assert trainer.val_check_batch is not None
         if (loop.batch_idx + 1) % int(trainer.val_check_batch) == 0:
             return  # on_validation_end saves
-        if trainer.world_size > 1:  # all processes stop after the same step, or they wait for ever
-            asked = bool(self._interrupted)
-            if trainer.strategy.reduce_boolean_decision(asked, all=False) and not asked:
-                self._interrupted = "another process"
-        if self._interrupted or trainer.global_step % self.every == 0:
+        if self._asked_to_stop(trainer) or trainer.global_step % self.every == 0:
             self._save_last(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -95,29 +145,31 @@ class Checkpoints(Callback):
         self.validated_step = trainer.global_step
         if better:
             self.best, self.best_step = value, trainer.global_step
-            self._write(trainer, BEST, weights_only=True)
+            self._write(trainer, pl_module, BEST, weights_only=True)
         if fitting:
             self._save_last(trainer, pl_module)
 
     def _save_last(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        assert isinstance(task, Task)
-        require_finite(task.last_loss.item(), trainer.global_step)
-        for parameter in task.parameters():
-            require_finite(parameter.detach().sum().item(), trainer.global_step)
-        self._write(trainer, LAST, weights_only=False)
+        self._write(trainer, task, LAST, weights_only=False)
+        self._saved_step = trainer.global_step
         if self._interrupted:
             raise Interrupted(
                 f"stopped by {self._interrupted} after step {trainer.global_step}; "
                 f"the same command goes on from there"
             )
 
-    def _write(self, trainer: L.Trainer, name: str, *, weights_only: bool) -> None:
+    def _write(
+        self, trainer: L.Trainer, task: L.LightningModule, name: str, *, weights_only: bool
+    ) -> None:
+        """Replace a file by what the training is now; RunFailed where that is no longer finite."""
+        assert isinstance(task, Task)
+        task.require_finite_losses()
+        for parameter in task.parameters():
+            require_finite(parameter.detach().sum().item(), trainer.global_step)
         target = self.folder / name
-        temporary = target.with_suffix(".tmp")
+        temporary = target.with_suffix(HALF)
         trainer.save_checkpoint(temporary, weights_only=weights_only)
         if trainer.is_global_zero:
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
             if name == LAST and target.exists():
                 os.replace(target, self.folder / PREVIOUS)
             os.replace(temporary, target)

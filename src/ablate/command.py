@@ -20,7 +20,10 @@ def command(main: Callable[[], None]) -> NoReturn:
     """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted."""
     try:
         main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Lightning turns Ctrl-C into an exit with 1.
+        if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
         print("ablate: interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from ablate.record import write_text
 from ablate.task import Task
@@ -22,14 +23,14 @@ class Curves(Callback):
     def __init__(self, path: Path):
         self.path = path
         self.rows: list[dict[str, float]] = []
-        self.units = 0
+        self.units: int | Tensor = 0  # a tensor where counting at once would make a GPU wait
         self.train_seconds = 0.0
         self._since = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         running = time.perf_counter() - self._since if self._since else 0.0
         seconds = self.train_seconds + running
-        return {"rows": self.rows, "units": self.units, "train_seconds": seconds}
+        return {"rows": self.rows, "units": int(self.units), "train_seconds": seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.units = state_dict["rows"], state_dict["units"]
@@ -41,11 +42,13 @@ class Curves(Callback):
         if not self._since:
             self._since = time.perf_counter()
         assert isinstance(pl_module, Task)
-        self.units += pl_module.units(batch) * trainer.world_size
+        self.units = self.units + pl_module.units(batch) * trainer.world_size
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
     ) -> None:
+        if trainer.fit_loop.epoch_loop._should_accumulate():  # half of an optimizer step
+            return
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if trainer.global_step % every == 0:
             self._add(trainer, ("train/",))
@@ -64,6 +67,7 @@ class Curves(Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop_clock()
+        self.units = int(self.units)
         if trainer.is_global_zero:
             self.write()
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from torch import Tensor, nn
 
-from ablate.build import build, build_data
+from ablate.build import build, build_data, make_task
 from ablate.command import Arguments, command
 from ablate.compose import compose
 from ablate.model.block import kernels
@@ -61,10 +61,10 @@ class Difference:
 def side(config: DictConfig) -> Side:
     data = build_data(config)
     model = build(config, data).eval()
-    example = data.example()
+    task = make_task(config, data, model)
     with torch.no_grad():
-        output = model(example["images"] if "images" in example else example["tokens"])
-    return Side(config, model, count_flops(config, data), output)
+        output = model(*task.inputs(data.example()))
+    return Side(config, model, count_flops(config, task), output)
 
 
 def difference(first: DictConfig, second: DictConfig) -> Difference:

@@ -1,7 +1,7 @@
 """A finished run on other data or lengths: python -m ablate.evaluate RUN_DIR data.seq_len=512 ...
 
-The model stays as it was trained; only data.* may be changed. A list (data.seq_len=64,128,256)
-makes one row each.
+The model stays as it was trained; only data.*, and how it writes (task.beam), may be changed. A
+list (data.seq_len=64,128,256) makes one column each.
 """
 
 import json
@@ -17,19 +17,21 @@ from ablate.command import Arguments, command
 from ablate.errors import UserError, suggest
 from ablate.load import Run, load
 from ablate.overrides import parse, variants
+from ablate.rules import refusal, written
 from ablate.train import full_pass
+from ablate.values import rule_of
 
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
-    """Validation and test of a run's best weights with some of its data.* keys changed."""
-    config = changed(run.config, changes)
+    """Validation and test of a run's best weights with some keys of its data or search changed."""
+    config = changed(run.config, changes, search=run.task.search_keys)
     data = run.data
-    if changes:
+    if any(key.startswith("data.") for key in changes):
         data = make(config.data, seed=config.seed)
         data.measure_as(run.data)
         data.setup()
     for name, size in run.data.sizes.items():
-        if name != "length" and data.sizes[name] != size:
+        if not name.endswith("length") and data.sizes[name] != size:
             raise UserError(
                 f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
                 f"{name}={size}, this data has {data.sizes[name]}"
@@ -48,16 +50,22 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
     return full_pass(trainer, task, data)
 
 
-def changed(config: DictConfig, changes: dict[str, Any]) -> DictConfig:
-    """The run's config with the changes; UserError for anything that is not a key of its data."""
+def changed(
+    config: DictConfig, changes: dict[str, Any], search: tuple[str, ...] = ()
+) -> DictConfig:
+    """The run's config with the changes; UserError for a key of neither its data nor `search`."""
     config = config.copy()
     known = [f"data.{key}" for key in config.data if key != "_target_"]
+    known += [f"task.{key}" for key in search]
     for key, value in changes.items():
         if key not in known:
             raise UserError(
                 f"{key}={value}: a finished run can be measured with other {', '.join(known)}"
                 f"{suggest(key, known)}"
             )
+        rule = rule_of(key)
+        if key.startswith("task.") and rule is not None and not rule.allows(value):
+            raise UserError(refusal(key, value, rule))
         OmegaConf.update(config, key, value)
     return config
 
@@ -65,7 +73,7 @@ def changed(config: DictConfig, changes: dict[str, Any]) -> DictConfig:
 def main() -> None:
     parser = Arguments(prog="python -m ablate.evaluate", description=__doc__)
     parser.add_argument("run_dir", help="folder of a finished run")
-    parser.add_argument("changes", nargs="*", metavar="data.KEY=VALUE[,VALUE...]")
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE[,VALUE...]")
     parser.add_argument("--json", action="store_true", help="print JSON lines, not a table")
     args = parser.parse_args()
     run = load(args.run_dir)
@@ -85,12 +93,14 @@ def main() -> None:
 
 
 def show(rows: list[tuple[dict[str, Any], dict[str, float]]]) -> None:
-    """A table with a row for each variant."""
-    changes, metrics = rows[0]
-    names = [name for name in metrics if name.count("/") == 1]
-    table = Table(*(Column(name, justify="right", no_wrap=True) for name in [*changes, *names]))
-    for row, values in rows:
-        table.add_row(*map(str, row.values()), *(f"{values[name]:.4f}" for name in names))
+    """A table with a row for each measure and a column for each variant."""
+    heads = [" ".join(f"{k}={written(v)}" for k, v in row.items()) or "value" for row, _ in rows]
+    columns = (Column(head, justify="right") for head in heads)
+    table = Table(Column("measure", no_wrap=True), *columns)
+    # Not every variant has every measure, such as those of a naive forecast by data.period.
+    for name in sorted({name for _, values in rows for name in values if name.count("/") == 1}):
+        cells = (f"{values[name]:.4f}" if name in values else "" for _, values in rows)
+        table.add_row(name, *cells)
     Console(soft_wrap=True).print(table)
 
 

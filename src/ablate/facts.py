@@ -4,10 +4,12 @@ Reading what is not there, or what has a wrong value, raises Unreadable: a rule 
 has nothing to say.
 """
 
+import math
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.errors import UserError
 from ablate.known import OURS, locate
 from ablate.values import rule_of
 
@@ -16,22 +18,37 @@ from ablate.values import rule_of
 # checked without importing torch; other people's parts are imported.
 STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
     "model.attention": {
-        "query": (True, {"uniform"}),
-        "key": (True, {"location", "uniform"}),
-        "lowers": (True, {"additive"}),
+        "query": (True, {"uniform", "none"}),
+        "key": (True, {"location", "uniform", "none"}),
+        "lowers": (True, {"additive", "none"}),
     },
+    "model.window": {"weighs": (False, {"local_p"})},
     "pos_enc": {"compares": (False, {"rotary"})},
 }
+STATED["model.cross_attention"] = STATED["model.attention"]  # the same options
 
-TEXT, IMAGES, RECALL = "text", "images", "recall"
+TEXT, IMAGES, RECALL, PAIRS, SERIES = "text", "images", "recall", "pairs", "series"
 KINDS = {  # of data, by the module of its class
     "pydoc": TEXT,
     "text": TEXT,
     "recall": RECALL,
+    "parallel": PAIRS,
+    "multi30k": PAIRS,
+    "cmudict": PAIRS,
+    "sequences": PAIRS,
+    "dates": PAIRS,
     "digits": IMAGES,
     "mnist": IMAGES,
     "cifar": IMAGES,
     "image_folder": IMAGES,
+    "series": SERIES,
+}
+READERS = {  # a model for each
+    TEXT: "gpt",
+    RECALL: "gpt",
+    IMAGES: "vit",
+    PAIRS: "transformer",
+    SERIES: "rnn_forecaster",
 }
 SIDES = {"digits": 8, "mnist": 28, "cifar": 32}  # pixels
 
@@ -67,6 +84,11 @@ class Facts:
         target = str(self(f"{group}._target_"))
         return target.split(".")[-2] if target.startswith(OURS) else target
 
+    def name(self, group: str) -> str:
+        """What a person writes after GROUP= for a part: several options can have one module."""
+        chosen = OmegaConf.select(self.cfg, "choices", default={}).get(group)
+        return str(chosen or self.option(group))
+
     def is_ours(self, group: str) -> bool:
         return str(self(f"{group}._target_")).startswith(OURS)
 
@@ -85,10 +107,22 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """What the data is: text, images or recall."""
-        if self.is_ours("data"):
+        """What the data is, such as text. UserError if its class does not say so."""
+        if self.is_ours("data") and self.option("data") in KINDS:
             return KINDS[self.option("data")]
-        return str(self._attribute("data", "kind"))
+        target = self("data._target_")
+        kind = getattr(locate(target), "kind", None)
+        if not isinstance(kind, str):
+            raise UserError(
+                f"data._target_={target}: does not say what it holds; give the class a `kind`, one"
+                f" of {', '.join(sorted(set(KINDS.values())))}"
+            )
+        return kind
+
+    @property
+    def reader(self) -> str:
+        """A model that reads this data."""
+        return READERS.get(self.kind, "...")
 
     @property
     def side(self) -> int:
@@ -102,8 +136,16 @@ class Facts:
         return int(self("model.stride") or self("model.patch"))
 
     @property
+    def read_out(self) -> int:
+        """Width of what the output map of a recurrent model reads: Bahdanau's maxout halves it."""
+        dim = int(self("model.dim"))
+        return dim // 2 if self.get("model.decoder", None) == "bahdanau" else dim
+
+    @property
     def positions(self) -> int:
-        """Tokens that the model reads at once in training."""
+        """Tokens or values that the model reads at once in training."""
+        if self.kind == SERIES:
+            return int(self("data.window"))
         if self.option("model") != "vit":
             return int(self("data.seq_len"))
         across = (self.side - self("model.patch")) // self.stride + 1
@@ -111,5 +153,9 @@ class Facts:
 
     @property
     def several_processes(self) -> bool:
-        strategy = self("trainer.strategy")
-        return strategy not in ("auto", "single_device") or self("trainer.devices") not in (1, [0])
+        """Whether the model may be trained by more than one; "auto" can be any number of GPUs."""
+        devices = self("trainer.devices")
+        if devices == "auto":
+            devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
+        per_node = devices if isinstance(devices, int | float) else len(devices)
+        return bool(per_node * self("trainer.num_nodes") > 1)

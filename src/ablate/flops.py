@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def flops_per_step(make_model: Callable[[], nn.Module], inputs: Tensor) -> int:
+def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     """Matrix products of one forward and backward pass over a batch, on torch's meta device.
 
     `make_model` builds the model with the reference kernel, so that two arms are compared by what
@@ -17,5 +17,5 @@ def flops_per_step(make_model: Callable[[], nn.Module], inputs: Tensor) -> int:
     with torch.device("meta"):
         model = make_model()
     with FlopCounterMode(display=False) as counter:
-        model(inputs.to("meta")).sum().backward()
+        model(*(tensor.to("meta") for tensor in inputs)).sum().backward()
     return counter.get_total_flops()

@@ -1,6 +1,9 @@
-"""Text from a finished language model: python -m ablate.generate RUN_DIR --prompt "..."."""
+"""What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
 
-import sys
+Translations: --source "...", or --input FILE --output FILE. Forecasts: --steps N."""
+
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -8,75 +11,114 @@ from ablate.command import Arguments, command
 from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.load import Run, load
-from ablate.model.gpt import GPT
-from ablate.model.sample import sample
+from ablate.model.language_model import LanguageModel
+from ablate.task.causal_lm import CausalLM
+from ablate.task.forecasting import Forecasting
+from ablate.task.seq2seq import SequenceToSequence
+from ablate.translate import write_targets
+
+# Which options each kind of model takes.
+LANGUAGE = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")
+PAIRS = ("source", "beam", "length_penalty", "n_best", "show", "input", "output")
+FORECASTS = ("steps",)
+
+
+def arguments() -> dict[str, Any]:
+    """What was typed: run_dir, and the options that were given."""
+    parser = Arguments(prog="python -m ablate.generate", description=__doc__)
+    parser.add_argument("run_dir", help="folder of a finished run")
+    language = parser.add_argument_group("language models")
+    language.add_argument("--prompt", help="text to go on from; default: 'The '")
+    language.add_argument("--tokens", type=int, help="how many tokens to add; default: 500")
+    language.add_argument("--temperature", type=float, help="0: always the likeliest; default: 0.8")
+    language.add_argument("--top-k", type=int, help="choose among the k likeliest tokens only")
+    language.add_argument(
+        "--top-p", type=float, help="choose among the likeliest that sum to p only"
+    )
+    language.add_argument("--seed", type=int, help="of the draws; default: 0")
+    pairs = parser.add_argument_group("sequence-to-sequence models")
+    pairs.add_argument("--source", help="what to write the target of; prints it and its score")
+    pairs.add_argument("--beam", type=int, help="1: greedy; default: as the run was measured")
+    pairs.add_argument(
+        "--length-penalty", type=float, help="the larger, the longer; default: as the run's"
+    )
+    pairs.add_argument("--n-best", type=int, help="how many targets to print; default: 1")
+    pairs.add_argument("--show", action="store_true", help="draw where the model looks")
+    pairs.add_argument("--input", type=Path, help="a file with a source in each line")
+    pairs.add_argument(
+        "--output", type=Path, help="file for their targets; an empty line stays empty"
+    )
+    series = parser.add_argument_group("forecasters")
+    series.add_argument("--steps", type=int, help="values to forecast; default: data.horizon")
+    given = vars(parser.parse_args())
+    return {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
+
+
+def check_values(given: dict[str, Any]) -> None:
+    """UserError for a value that no model could take."""
+    for name in ("tokens", "top_k", "beam", "n_best", "steps"):
+        if given.get(name, 1) < 1:
+            raise UserError(f"{option(name)} {given[name]} must be at least 1")
+    for name in ("temperature", "length_penalty"):
+        if not given.get(name, 0) >= 0:
+            raise UserError(f"{option(name)} {given[name]} must not be negative")
+    if not 0 < given.get("top_p", 1) <= 1:
+        raise UserError(f"--top-p {given['top_p']} must be above 0 and at most 1")
+    if given.get("prompt") == "" or not given.get("source", "a").strip():
+        name = "prompt" if given.get("prompt") == "" else "source"
+        raise UserError(f"--{name} is empty: give at least one character")
+
+
+def only(run: Run, given: dict[str, Any], allowed: tuple[str, ...], kind: str) -> None:
+    """UserError for an option of another kind of model."""
+    strange = [option(name) for name in given if name not in allowed]
+    if strange:
+        raise UserError(
+            f"{', '.join(strange)}: {run.path} is a {kind} model, and its options are "
+            f"{', '.join(map(option, allowed))}"
+        )
+
+
+def option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def continuation(
-    model: GPT,
-    data: TextData,
-    prompt: str,
+    task: CausalLM,
     *,
-    tokens: int,
+    prompt: str = "The ",
+    tokens: int = 500,
     temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
     seed: int = 0,
+    **limits: Any,
 ) -> str:
-    """The prompt and what the model makes of it."""
-    ids = data.tokenizer.encode(prompt)
-    if not ids:
-        raise UserError("--prompt is empty: give at least one character")
+    """The prompt and what the model makes of it; limits: top_k, top_p."""
     rng = torch.Generator().manual_seed(seed)
-    drawn = sample(
-        model,
-        torch.tensor([ids]),
-        tokens=tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        rng=rng,
-    )
-    return data.tokenizer.decode([*ids, *(int(token) for token in drawn)])
-
-
-def writer(run: Run) -> tuple[GPT, TextData]:
-    """The language model and the text of a run, or UserError if it is no language model."""
-    if not (isinstance(run.model, GPT) and isinstance(run.data, TextData)):
-        raise UserError(f"{run.path} is not a language model on text: it cannot generate")
-    return run.model, run.data
+    return task.continuation(prompt, tokens=tokens, temperature=temperature, rng=rng, **limits)
 
 
 def main() -> None:
-    parser = Arguments(prog="python -m ablate.generate", description=__doc__)
-    parser.add_argument("run_dir", help="folder of a finished run")
-    parser.add_argument("--prompt", default="The ", help="text to go on from")
-    parser.add_argument("--tokens", type=int, default=500, help="how many tokens to add")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest")
-    parser.add_argument("--top-k", type=int, help="choose among the k likeliest tokens only")
-    parser.add_argument("--top-p", type=float, help="choose among the likeliest that sum to p only")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    args = parser.parse_args()
-    if args.tokens < 1:
-        raise UserError(f"--tokens {args.tokens} must be at least 1")
-    if args.temperature < 0:
-        raise UserError(f"--temperature {args.temperature} must not be negative")
-    if args.top_k is not None and args.top_k < 1:
-        raise UserError(f"--top-k {args.top_k} must be at least 1")
-    if args.top_p is not None and not 0 < args.top_p <= 1:
-        raise UserError(f"--top-p {args.top_p} must be above 0 and at most 1")
-    model, data = writer(load(args.run_dir))
-    text = continuation(
-        model,
-        data,
-        args.prompt,
-        tokens=args.tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        seed=args.seed,
-    )
-    sys.stdout.write(text + "\n")
+    given = arguments()
+    check_values(given)
+    run = load(given.pop("run_dir"))
+    task = run.task
+    if isinstance(task, SequenceToSequence):
+        only(run, given, PAIRS, "sequence-to-sequence")
+        write_targets(run, task, given)
+    elif isinstance(task, Forecasting):
+        only(run, given, FORECASTS, "forecasting")
+        print(task.forecast(given.get("steps", task.data.horizon)))
+    elif isinstance(run.model, LanguageModel) and isinstance(run.data, TextData):
+        assert isinstance(task, CausalLM)
+        only(run, given, LANGUAGE, "language")
+        print(continuation(task, **given))
+    else:
+        raise UserError(
+            f"{run.path} writes nothing: it is neither a language model on text, nor a"
+            f" sequence-to-sequence model, nor a forecaster"
+        )
 
 
 if __name__ == "__main__":

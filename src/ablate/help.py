@@ -84,7 +84,7 @@ def _switches(cfg: DictConfig) -> Iterator[str]:
 
 def _entry(name: str, options: str, meaning: str) -> str:
     text = f"{options}   ({meaning})" if meaning else options
-    return fill(text, WIDTH, initial_indent=f"  {name + '=':<22}", subsequent_indent=" " * 24)
+    return fill(text, WIDTH, initial_indent=f"  {name + '=':<23}", subsequent_indent=" " * 25)
 
 
 def _options(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:

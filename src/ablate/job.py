@@ -52,7 +52,9 @@ def report(error: Exception) -> int:
         traceback.print_exception(error)
     if ours is None:
         return 1
-    print(f"ablate: {_line(ours)}", file=sys.stderr)
+    # Of the processes of a node, which fail alike, one says so.
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"ablate: {_line(ours)}", file=sys.stderr)
     if isinstance(ours, UserError):
         remove_made()
     return {UserError: 2, RunFailed: 1, Interrupted: 130}[type(ours)]

@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.errors import UserError, suggest
+from ablate.rules import written as written_as
 from ablate.tree import config_dir
 
 OURS = "ablate."
@@ -66,8 +67,14 @@ def _in_node(node: DictConfig, path: str) -> Iterator[str]:
             yield from _wrong(node, path, allowed)
     for key in node:
         part: Any = None if OmegaConf.is_missing(node, key) else node[key]
+        inside = {name.partition(".")[2] for name in written if name.startswith(f"{key!s}.")}
         if OmegaConf.is_dict(part) and "_target_" in part:
             yield from _in_node(part, f"{path}.{key!s}")
+        elif OmegaConf.is_dict(part) and inside:
+            yield from _wrong(part, f"{path}.{key!s}", inside)
+        elif inside:
+            shown = ", ".join(f"{path}.{key!s}.{name}" for name in sorted(inside))
+            yield f"{path}.{key!s}={written_as(part)}: is no value; set {shown}"
 
 
 def _wrong(node: DictConfig, path: str, allowed: Set[str]) -> Iterator[str]:
@@ -81,7 +88,10 @@ def _wrong(node: DictConfig, path: str, allowed: Set[str]) -> Iterator[str]:
 
 @cache
 def keys_of(target: str) -> frozenset[str]:
-    """The keys that our YAML files give a class; none for a class that stands in no file."""
+    """The keys that our YAML files give a class; none for a class that stands in no file.
+
+    Those of a node in it, such as encoder.depth, are among them; an empty node takes any.
+    """
     keys: set[str] = set()
     for path in config_dir().glob("*/*.yaml"):
         text = path.read_text()
@@ -94,6 +104,8 @@ def keys_of(target: str) -> frozenset[str]:
             keys |= {slot.removeprefix(f"/{node}.") for slot in slots if "." in slot}
             content = content[node]
         keys |= set(content) | EVERYWHERE
+        for key, value in content.items():
+            keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else set()
     return frozenset(keys)
 
 

@@ -28,7 +28,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
 from ablate.model.block import kernels
-from ablate.run_id import run_id
+from ablate.run_id import FILES, run_id
 from ablate.task import Task
 
 PACKAGES = (
@@ -70,7 +70,7 @@ def _finite(value: Any) -> Any:
 def write_config(run_dir: Path, cfg: DictConfig) -> None:
     """The composed config, resolved, with absolute paths: enough to run it from any folder."""
     cfg = cfg.copy()
-    for key in ("path", "root"):
+    for key in FILES:
         place = cfg.data.get(key)
         if place and Path(place).expanduser().exists():
             cfg.data[key] = str(Path(place).expanduser().absolute())
@@ -150,6 +150,8 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{run_dir}: another process is training this run now") from None
+        for left_by_a_kill in run_dir.rglob(".*.tmp"):
+            left_by_a_kill.unlink()
     try:
         yield
     finally:

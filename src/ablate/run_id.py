@@ -14,8 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.check import check
 from ablate.errors import UserError, unwrap
 
+# Keys of data.* that say where files lie; what is in them enters by the data's fingerprint.
+FILES = (
+    "path",
+    "root",
+    *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
+)
 # What cannot change a result: where things lie, what is shown, and how fast data is read.
-# The content of the data enters by its fingerprint, not by its path.
 EXCLUDED = (
     "checkpoint_every",
     "choices",
@@ -24,8 +29,7 @@ EXCLUDED = (
     "output_dir",
     "study",
     "sweep",
-    "data.path",
-    "data.root",
+    *(f"data.{key}" for key in FILES),
     "data.sha256",
     "data.workers",
     "trainer.log_every_n_steps",

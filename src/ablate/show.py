@@ -10,15 +10,19 @@ from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.figures import attention_figures
 from ablate.load import Run, load
+from ablate.task.seq2seq import SequenceToSequence
 
 
-def chosen_example(run: Run, text: str | None, index: int) -> dict[str, Any]:
-    """A batch of size 1: a person's own text, or an example of the validation split."""
-    if text is None:
-        count = run.data.length("val")
-        if not 0 <= index < count:
-            raise UserError(f"--index {index}: the validation split has examples 0 to {count - 1}")
-        return run.data.example(index)
+def validation_example(run: Run, index: int) -> dict[str, Any]:
+    """A batch of size 1."""
+    count = run.data.length("val")
+    if not 0 <= index < count:
+        raise UserError(f"--index {index}: the validation split has examples 0 to {count - 1}")
+    return run.data.example(index)
+
+
+def own_text(run: Run, text: str) -> dict[str, Any]:
+    """A person's own text for a language model, as a batch of size 1."""
     if not isinstance(run.data, TextData):
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
     tokens = run.data.tokenizer.encode(text)
@@ -26,6 +30,16 @@ def chosen_example(run: Run, text: str | None, index: int) -> dict[str, Any]:
         raise UserError("--text is empty: give at least one character")
     labels = [run.data.tokenizer.label(token) for token in tokens]
     return {"tokens": torch.tensor([tokens]), "labels": labels}
+
+
+def own_source(run: Run, source: str) -> dict[str, Any]:
+    """A person's own source, and what the model writes for it, as a batch of size 1."""
+    if not isinstance(run.task, SequenceToSequence):
+        raise UserError(f"--source: {run.path} was not trained on pairs; use --text or --index")
+    if not source.strip():
+        raise UserError("--source is empty: give at least one character")
+    (best, *_), *_ = run.task.search(run.task.read([source]))
+    return run.task.example(source, best.tokens)
 
 
 def main() -> None:
@@ -36,20 +50,22 @@ def main() -> None:
     parser.add_argument("run_dir", help="folder of a finished run")
     parser.add_argument("--layer", type=int, help="this layer only, counted from 1")
     parser.add_argument("--head", type=int, help="this head only, counted from 1")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--text", help="text to read; default: an example of the validation split")
-    source.add_argument("--index", type=int, default=0, help="which validation example, from 0")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--text", help="text to read; default: an example of the validation split")
+    chosen.add_argument("--source", help="source to write the target of, as the model does")
+    chosen.add_argument("--index", type=int, help="which validation example, from 0")
     parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
     args = parser.parse_args()
     run = load(args.run_dir)
-    paths = attention_figures(
-        run.model,
-        run.data,
-        args.out or run.path / "figures",
-        example=chosen_example(run, args.text, args.index),
-        layer=args.layer,
-        head=args.head,
-    )
+    options: dict[str, Any] = {"layer": args.layer, "head": args.head}
+    if args.text is not None:
+        options["examples"] = [own_text(run, args.text)]
+    elif args.source is not None:
+        options["examples"] = [own_source(run, args.source)]
+        options["caption"] = "the target is what the model wrote"
+    elif args.index is not None:
+        options["examples"] = [validation_example(run, args.index)]
+    paths = attention_figures(run.task, args.out or run.path / "figures", **options)
     if not paths:
         raise UserError(f"{run.path}: this model has no attention of ours to draw")
     for path in paths:

@@ -8,6 +8,8 @@ from rich.table import Table
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
+# What a person may ask a model to write, by its task.
+ASK = {"causal_lm": ' --prompt "The "', "seq2seq": ' --source "..."'}
 
 
 def show_result(result: dict[str, Any], run_dir: Path) -> None:
@@ -38,7 +40,8 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
     table.add_row(
         "time", f"{result['wall_seconds']:.0f} s, {result['train_seconds']:.0f} s training"
     )
-    table.add_row("kernels", ", ".join(sorted(set(result["kernels"].values()))) or "not ours")
+    if result["kernels"]:
+        table.add_row("kernels", ", ".join(sorted(set(result["kernels"].values()))))
     console = Console(soft_wrap=True, highlight=False)
     console.print(table)
     if sample.exists():
@@ -65,11 +68,12 @@ def _next_commands(result: dict[str, Any], run_dir: Path) -> list[str]:
     """Commands that make sense for this run."""
     model = result["choices"]["model"]
     commands = [f"python -m ablate.evaluate {run_dir}"]
-    if "model.attention" in result["choices"]:
+    if result["choices"].get("model.attention", "none") != "none":
         commands.insert(0, f"python -m ablate.show {run_dir}")
         commands.append(
             f"python -m ablate model={model} model.attention=additive   # another score"
         )
     if (run_dir / "sample.txt").exists():
-        commands.insert(0, f'python -m ablate.generate {run_dir} --prompt "The "')
+        task = result["choices"]["task"]
+        commands.insert(0, f"python -m ablate.generate {run_dir}{ASK.get(task, '')}")
     return commands

@@ -18,13 +18,10 @@ from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
 from ablate.curves import Curves
 from ablate.data import Data
-from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.flops import flops_per_step
-from ablate.generate import continuation
 from ablate.kernel.reference import Reference
 from ablate.model.block import kernels
-from ablate.model.gpt import GPT
 from ablate.model.init import Model
 from ablate.progress import progress
 from ablate.record import only_one, recorded
@@ -36,6 +33,8 @@ from ablate.task import Task
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+# torchmetrics has combined the processes before a measure is logged.
+warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
@@ -66,11 +65,11 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     data = build_data(cfg)
     model = build(cfg, data)
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
-    flops = count_flops(cfg, data)
+    flops = count_flops(cfg, task)
     with only_one(run_dir, trainer), recorded(cfg, run_dir, data, task, trainer, flops) as result:
         fit(trainer, task, data, run_dir)
         result |= measure(trainer, task, data, curves, checkpoints)
-        show(task, data, run_dir, trainer)
+        show(task, run_dir, trainer)
     return result
 
 
@@ -154,8 +153,9 @@ def measure(
         "steps": steps,
         "best_step": checkpoints.best_step,
         "kernels": kernels(task.model),
+        **task.notes(),
         "train_seconds": curves.train_seconds,
-        "throughput": {"unit": f"{task.unit}/s", "value": curves.units / curves.train_seconds},
+        "throughput": {"unit": f"{task.unit}/s", "value": int(curves.units) / curves.train_seconds},
     }
 
 
@@ -174,32 +174,23 @@ def load_weights(task: Task, path: Path) -> None:
     task.load_state_dict(state)
 
 
-def show(task: Task, data: Data, run_dir: Path, trainer: L.Trainer) -> None:
-    """Attention maps of a fixed validation example, curves, and text a language model writes."""
+def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:
+    """Attention maps of fixed validation examples, curves, and what the model writes."""
     if not trainer.is_global_zero:
         return
     from ablate.figures import attention_figures, draw_curves
 
-    model, folder = task.model.to("cpu", torch.float32).eval(), run_dir / "figures"
-    attention_figures(model, data, folder)
-    draw_curves(run_dir / "metrics.csv", folder / "curves.png")
-    if isinstance(model, GPT) and isinstance(data, TextData):
-        prompt = opening(data)
-        record.write_text(run_dir / "sample.txt", continuation(model, data, prompt, tokens=400))
+    task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
+    attention_figures(task, folder)
+    draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
+    task.draw(folder)
+    if (sample := task.sample()) is not None:
+        record.write_text(run_dir / "sample.txt", sample)
 
 
-def opening(data: TextData) -> str:
-    """What the sample of text goes on from: English, or the first characters of validation."""
-    try:
-        data.tokenizer.encode("The ")
-    except UserError:  # a text in another script
-        return data.texts["val"][:4]
-    return "The "
-
-
-def count_flops(cfg: DictConfig, data: Data) -> int:
+def count_flops(cfg: DictConfig, task: Task) -> int:
     """Floating-point operations of one optimizer step, forward and backward."""
-    batch = next(iter(data.train_dataloader()))
-    inputs = batch["images"] if "images" in batch else batch["tokens"]
-    one = flops_per_step(partial(make_model, cfg, data, Reference()), inputs)
+    batch = next(iter(task.data.train_dataloader()))
+    make_one = partial(make_model, cfg, task.data, Reference())
+    one = flops_per_step(make_one, *task.inputs(batch))
     return one * int(cfg.trainer.accumulate_grad_batches)

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.data.loader import Batch, InOrder, Loader, Order, Request, Share, Shuffled, Stream
-from ablate.data.options import whole
+from ablate.data.options import checked
 from ablate.errors import UserError
 
-__all__ = ["Batch", "Data", "Loader", "Request", "Share", "digest"]
+__all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
+
+IGNORED = -100  # a target that does not count, as torch's cross_entropy has it
 
 
 def digest(*parts: Any) -> str:
@@ -40,8 +42,8 @@ class Data(LightningDataModule):
 
     def __init__(self, *, batch_size: int, seed: int, workers: int = 0) -> None:
         super().__init__()
-        self.batch_size = whole("batch_size", batch_size, at_least=1)
-        self.workers = whole("workers", workers, at_least=0)
+        self.batch_size = checked("batch_size", batch_size)
+        self.workers = checked("workers", workers)
         self.seed = seed
         self.train_batches: int | None = None
         self.measured_as: Data | None = None

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from ablate.data import digest
 from ablate.data.augment import Pixels
 from ablate.data.images import Images, Source
-from ablate.data.options import whole
+from ablate.data.options import checked
 from ablate.data.split import BOUNDS, VALIDATION, hold_out, three_way
 from ablate.errors import UserError
 
@@ -63,7 +63,7 @@ class ImageFolder(Images):
 
     def __init__(self, *, root: str, size: int, **options: Any) -> None:
         super().__init__(**options)
-        self.size = whole("size", size, at_least=1)
+        self.size = checked("size", size)
         if not isinstance(root, str) or not root:
             raise UserError(f"data.root={root}: must be a folder of images")
         self.root = root

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from ablate.data import Data
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
-from ablate.data.options import switch
+from ablate.data.options import checked
 
 CHUNK = 512  # images looked at together, which bounds the memory
 
@@ -97,7 +97,7 @@ class Images(Data):
         workers: int = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, workers=workers)
-        self.flip, self.randaugment = switch("flip", flip), randaugment
+        self.flip, self.randaugment = checked("flip", flip), randaugment
 
     @abstractmethod
     def read(self) -> dict[str, Source]:

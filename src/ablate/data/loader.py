@@ -80,6 +80,33 @@ class Shuffled(Order):
         return lambda n: order[n * self.batch_size : (n + 1) * self.batch_size]
 
 
+POOL = 100  # batches whose examples are sorted together
+
+
+class Bucketed(Order):
+    """The examples that another order takes in an epoch, in batches of similar lengths.
+
+    As many as fill `POOL` batches are sorted by length and cut into batches, and the batches of the
+    whole epoch are shuffled. lengths: of every example, in any unit.
+    """
+
+    def __init__(self, order: Order, lengths: Tensor, *, seed: int) -> None:
+        super().__init__(len(order), share=order.share)
+        self.order, self.lengths, self.seed = order, lengths, seed
+
+    def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
+        indices = self.order.of_epoch(epoch)
+        batches: list[Tensor] = []
+        for first in range(0, self.batches, POOL):
+            drawn = [indices(number) for number in range(first, min(first + POOL, self.batches))]
+            pool = torch.cat(drawn)
+            pool = pool[self.lengths[pool].argsort(stable=True)]
+            batches += pool.split([len(batch) for batch in drawn])
+        generator = torch.Generator().manual_seed(derive(self.seed, "buckets", epoch))
+        order = torch.randperm(self.batches, generator=generator).tolist()
+        return lambda number: batches[order[number]]
+
+
 class Windows(Order):
     """Window starts 0 .. count-1 drawn with replacement, as nanoGPT does."""
 
@@ -122,25 +149,28 @@ class Stream(Order):
 
 
 class InOrder(Order):
-    """Every example once, in the order it is stored, over all processes together.
+    """Every example once, over all processes together, in the order it is stored or in `order`.
 
     A last batch too small to give every process an example joins the one before it, so that all
     processes see the same number of batches and none is empty.
     """
 
-    def __init__(self, count: int, batch_size: int, *, share: Share) -> None:
+    def __init__(
+        self, count: int, batch_size: int, *, share: Share, order: Tensor | None = None
+    ) -> None:
         assert count >= share.world, "a process would have nothing to evaluate"
         batches = -(-count // batch_size)
         if count - (batches - 1) * batch_size < share.world:
             batches -= 1
         super().__init__(batches, share=share)
         self.count, self.batch_size = count, batch_size
+        self.order = torch.arange(count) if order is None else order
 
     def of_epoch(self, epoch: int) -> Callable[[int], Tensor]:
         def indices(number: int) -> Tensor:
             last = number == self.batches - 1
             end = self.count if last else (number + 1) * self.batch_size
-            return torch.arange(number * self.batch_size, end)
+            return self.order[number * self.batch_size : end]
 
         return indices
 

@@ -1,34 +1,19 @@
-"""Checks of the values a person chose under `data.`: each mistake is one line naming the key."""
+"""The rules of values.py for people who make a data set in Python, without the command line."""
 
-from collections.abc import Iterable
+from typing import TypeVar
 
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError
+from ablate.rules import Rule, refusal
+from ablate.values import rule_of
+
+Value = TypeVar("Value")
 
 
-def whole(key: str, value: object, *, at_least: int) -> int:
-    """`value` as an integer, or a refusal that names `data.<key>`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise UserError(f"data.{key}={value}: must be a whole number of at least {at_least}")
+def checked(key: str, value: Value, rule: Rule | None = None) -> Value:
+    """`value`, if the rule of `data.KEY` allows it; a data set that takes less gives its `rule`."""
+    path = f"data.{key}"
+    rule = rule or rule_of(path)
+    assert rule is not None, f"values.py has no rule for {path}"
+    if not rule.allows(value):
+        raise UserError(refusal(path, value, rule))
     return value
-
-
-def share(key: str, value: object) -> float:
-    """`value` as a fraction strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise UserError(f"data.{key}={value}: must be a number between 0 and 1, both excluded")
-    return float(value)
-
-
-def switch(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"data.{key}={value}: must be true or false")
-    return value
-
-
-def choice(key: str, value: object, allowed: Iterable[str]) -> str:
-    """`value` if it is one of the allowed names."""
-    names = list(allowed)
-    if value not in names:
-        hint = suggest(str(value), names)
-        raise UserError(f"data.{key}={value}: must be one of {', '.join(names)}{hint}")
-    return str(value)

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import Data, digest, rows
+from ablate.data import IGNORED, Data, digest, rows
 from ablate.data.loader import Batch, Request
-from ablate.data.options import whole
+from ablate.data.options import checked
 from ablate.errors import UserError
+from ablate.rules import Int
 from ablate.seeding import derive
 
-IGNORED = -100
 POWER = 0.01  # a in the power law, Zoology's value
 CHUNK = 4096  # sequences made at a time, which bounds the memory
 
@@ -66,20 +66,18 @@ class Recall(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.vocab_size = whole("vocab_size", vocab_size, at_least=4)
-        self.seq_len = whole("seq_len", seq_len, at_least=4)
-        self.data_seed = whole("data_seed", data_seed, at_least=0)
+        self.vocab_size = checked("vocab_size", vocab_size, Int(4))
+        self.seq_len = checked("seq_len", seq_len)
+        self.data_seed = checked("data_seed", data_seed)
         self.pairs = self._pairs(pairs)
         counts = {"train": train_examples, "val": val_examples, "test": test_examples}
         self.counts = {
-            split: whole(f"{split}_examples", count, at_least=len(self.pairs))
+            split: checked(f"{split}_examples", count, Int(len(self.pairs)))
             for split, count in counts.items()
         }
 
-    def _pairs(self, pairs: object) -> list[int]:
-        if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not pairs:
-            raise UserError(f"data.pairs={pairs}: must be a list such as [4,8]")
-        numbers = [whole("pairs", n, at_least=1) for n in pairs]
+    def _pairs(self, pairs: Sequence[int]) -> list[int]:
+        numbers = list(checked("pairs", pairs))
         if len(set(numbers)) < len(numbers):
             raise UserError(f"data.pairs={numbers}: holds a number twice")
         most, keys = max(numbers), self.vocab_size // 2 - 1

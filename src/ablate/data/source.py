@@ -1,4 +1,7 @@
-"""Raw bytes and text from a file or a URL, with one clear line for everything that can go wrong."""
+"""Raw bytes and text from a file or a URL, with one clear line for everything that can go wrong.
+
+The lines name the key that the path was written for, `key`.
+"""
 
 import gzip
 import hashlib
@@ -11,6 +14,7 @@ from ablate.errors import UserError, suggest
 
 # Seconds without an answer after which a server counts as unreachable.
 PATIENCE = 20
+KEY = "data.path"
 
 
 def cache() -> Path:
@@ -26,26 +30,40 @@ def cache() -> Path:
     return folder
 
 
-def is_url(path: str) -> bool:
+def is_url(path: str, *, key: str = KEY) -> bool:
     if "://" in path and not path.startswith(("http://", "https://")):
-        raise UserError(f"data.path={path}: must be a file or an http:// or https:// URL")
+        raise UserError(f"{key}={path}: must be a file or an http:// or https:// URL")
     return "://" in path
 
 
-def read(path: str, sha256: str | None) -> bytes:
+def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
     """The bytes of a local file or of a download, unpacked if they are gzip.
 
     sha256: of the file as it lies there, before unpacking.
     """
-    raw = _bytes(fetch(path, sha256) if is_url(path) else Path(path).expanduser(), path)
+    fetched = is_url(path, key=key)
+    raw = _bytes(fetch(path, sha256, key=key) if fetched else Path(path).expanduser(), path, key)
     if sha256 is not None and (found := hashlib.sha256(raw).hexdigest()) != sha256:
         raise UserError(
-            f"data.path={path}: is not the file with data.sha256={sha256} (it has {found}); "
+            f"{key}={path}: is not the file with data.sha256={sha256} (it has {found}); "
             "set data.sha256=null to use it anyway"
         )
     if not raw:
-        raise UserError(f"data.path={path}: the file is empty")
-    return _unpacked(raw, path) if raw[:2] == b"\x1f\x8b" else raw
+        raise UserError(f"{key}={path}: the file is empty")
+    return _unpacked(raw, path, key) if raw[:2] == b"\x1f\x8b" else raw
+
+
+def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
+    """A file of a published data set: from the folder `root`, or downloaded where that is null."""
+    if root is None:
+        fetched = fetch(url, sha256, key="data.root", local="FOLDER")
+        return read(str(fetched), key="data.root")
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        raise UserError(f"data.root={root}: no such folder; data.root=null downloads the data")
+    either = [path / name, path / name.removesuffix(".gz")]
+    found = next((file for file in either if file.is_file()), either[0])
+    return read(str(found), key="data.root")
 
 
 def content_hash(path: str, sha256: str | None) -> str:
@@ -53,23 +71,26 @@ def content_hash(path: str, sha256: str | None) -> str:
     if is_url(path):
         if sha256 is not None:
             return sha256
-        return hashlib.sha256(_bytes(fetch(path, None), path)).hexdigest()
-    return hashlib.sha256(_bytes(Path(path).expanduser(), path)).hexdigest()
+        return hashlib.sha256(_bytes(fetch(path, None), path, KEY)).hexdigest()
+    return hashlib.sha256(_bytes(Path(path).expanduser(), path, KEY)).hexdigest()
 
 
-def text(raw: bytes, path: str) -> str:
+def text(raw: bytes, path: str, *, key: str = KEY) -> str:
     """Strict UTF-8, line ends as they are."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"data.path={path}: not UTF-8 at byte offset {error.start} "
+            f"{key}={path}: not UTF-8 at byte offset {error.start} "
             f"(0x{raw[error.start]:02x}); convert it first, for example with iconv"
         ) from None
 
 
-def fetch(url: str, sha256: str | None) -> Path:
-    """The cached copy of a download, checked against its sha256 every time."""
+def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") -> Path:
+    """The cached copy of a download, checked against its sha256 every time.
+
+    local: what `key` is set to for a copy that is here already.
+    """
     import pooch
     import requests
     from filelock import FileLock
@@ -91,32 +112,34 @@ def fetch(url: str, sha256: str | None) -> Path:
     except requests.RequestException as error:
         reason = f"no answer from the network, {type(error).__name__}"
     except ValueError:
-        raise UserError(
-            f"data.path={url}: the download does not have data.sha256={sha256}; "
-            "set data.sha256=null to use it anyway, or data.path=FILE for a local copy"
-        ) from None
+        if key == KEY:  # where a person gives the sha256
+            raise UserError(
+                f"data.path={url}: the download does not have data.sha256={sha256}; "
+                "set data.sha256=null to use it anyway, or data.path=FILE for a local copy"
+            ) from None
+        reason = f"what came does not have the sha256 {sha256}"
     except OSError as error:
         reason = f"{error.strerror} in {folder}; ABLATE_CACHE sets another folder"
-    raise UserError(f"cannot download {url} ({reason}); data.path=FILE uses a local copy")
+    raise UserError(f"cannot download {url} ({reason}); {key}={local} uses a local copy")
 
 
-def _bytes(path: Path, shown: str) -> bytes:
+def _bytes(path: Path, shown: str, key: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"data.path={shown}: no such file{suggest(path.name, near)}") from None
+        raise UserError(f"{key}={shown}: no such file{suggest(path.name, near)}") from None
     except IsADirectoryError:
-        raise UserError(f"data.path={shown}: is a folder, must be a file") from None
+        raise UserError(f"{key}={shown}: is a folder, must be a file") from None
     except OSError as error:
-        raise UserError(f"data.path={shown}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
 
 
-def _unpacked(raw: bytes, shown: str) -> bytes:
+def _unpacked(raw: bytes, shown: str, key: str) -> bytes:
     try:
         unpacked = gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"data.path={shown}: damaged gzip file ({error})") from None
+        raise UserError(f"{key}={shown}: damaged gzip file ({error})") from None
     if not unpacked:
-        raise UserError(f"data.path={shown}: the gzip file is empty inside")
+        raise UserError(f"{key}={shown}: the gzip file is empty inside")
     return unpacked

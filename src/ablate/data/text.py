@@ -13,13 +13,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from ablate.data import Data, digest, source
+from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
-from ablate.data.options import choice, share, whole
+from ablate.data.options import checked
 from ablate.data.tokenizer import TOKENIZERS, Tokenizer
 from ablate.errors import UserError
-
-IGNORED = -100
+from ablate.rules import Real, one_of
 
 
 class RandomWindows(Dataset[Batch]):
@@ -80,17 +79,17 @@ class TextData(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.make_tokenizer = TOKENIZERS[choice("tokenizer", tokenizer, TOKENIZERS)]
-        if vocab_size is not None:
-            whole("vocab_size", vocab_size, at_least=1)
-            if tokenizer != "bpe":
-                raise UserError(
-                    f"data.vocab_size={vocab_size}: data.tokenizer={tokenizer} has a fixed "
-                    "vocabulary; use data.tokenizer=bpe, or data.vocab_size=null"
-                )
-        self.vocab_size = vocab_size
-        self.seq_len = whole("seq_len", seq_len, at_least=1)
-        self.val_fraction = share("val_fraction", val_fraction)
+        self.make_tokenizer = TOKENIZERS[checked("tokenizer", tokenizer, one_of(*TOKENIZERS))]
+        self.vocab_size = checked("vocab_size", vocab_size)
+        if vocab_size is not None and tokenizer != "bpe":
+            raise UserError(
+                f"data.vocab_size={vocab_size}: data.tokenizer={tokenizer} has a fixed "
+                "vocabulary; use data.tokenizer=bpe, or data.vocab_size=null"
+            )
+        self.seq_len = checked("seq_len", seq_len)
+        self.val_fraction = checked(
+            "val_fraction", val_fraction, Real(0, 1, above=True, below=True)
+        )
 
     @abstractmethod
     def read(self) -> str:

@@ -13,6 +13,11 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}
 
 
+def printable(text: str) -> str:
+    """With a sign for everything that would leave no mark on paper."""
+    return "".join(SIGNS.get(c, c if c.isprintable() else repr(c)[1:-1]) for c in text)
+
+
 class Tokenizer(ABC):
     vocab_size: int
 
@@ -28,8 +33,7 @@ class Tokenizer(ABC):
 
     def label(self, token: int) -> str:
         """One token in printable characters, for drawings."""
-        text = self.decode([token])
-        return "".join(SIGNS.get(c, c if c.isprintable() else repr(c)[1:-1]) for c in text)
+        return printable(self.decode([token]))
 
 
 class Char(Tokenizer):
@@ -79,34 +83,38 @@ class Bpe(Tokenizer):
 
     Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. No special tokens,
     so any text comes back unchanged.
+
+    training: one text or more, between which nothing is merged.
+    reserved: how many numbers, the first ones, are left to others; vocab_size counts them.
     """
 
-    def __init__(self, training: str, *, vocab_size: int) -> None:
+    def __init__(self, training: Iterable[str], *, vocab_size: int, reserved: int = 0) -> None:
         from tokenizers import Tokenizer as Model
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        if vocab_size < 256:
-            raise UserError(f"data.vocab_size={vocab_size}: bpe starts from the 256 bytes")
+        if vocab_size < 256 + reserved:
+            more = f" and {reserved} special tokens" if reserved else ""
+            raise UserError(f"data.vocab_size={vocab_size}: bpe starts from the 256 bytes{more}")
         model: Any = Model(models.BPE())
         model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
+            vocab_size=vocab_size - reserved, initial_alphabet=alphabet, show_progress=False
         )
-        model.train_from_iterator([training], trainer)
-        self.model = model
-        self.vocab_size = int(model.get_vocab_size())
+        model.train_from_iterator(training, trainer)
+        self.model, self.reserved = model, reserved
+        self.vocab_size = int(model.get_vocab_size()) + reserved
         if self.vocab_size < vocab_size:
             raise UserError(
                 f"data.vocab_size={vocab_size}: the training text gives at most {self.vocab_size}"
             )
 
     def array(self, text: str) -> NDArray[np.int32]:
-        return np.array(self.model.encode(text).ids, np.int32)
+        return np.array(self.model.encode(text).ids, np.int32) + np.int32(self.reserved)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        return str(self.model.decode(list(map(int, tokens))))
+        return str(self.model.decode([int(token) - self.reserved for token in tokens]))
 
 
 def _codes(text: str) -> NDArray[np.uint32]:
@@ -123,7 +131,7 @@ def _byte(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
 
 
 def _bpe(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    return Bpe(training, vocab_size=DEFAULT_BPE if vocab_size is None else vocab_size)
+    return Bpe([training], vocab_size=DEFAULT_BPE if vocab_size is None else vocab_size)
 
 
 # Enough merges for common words, and small beside the models that train on a CPU.

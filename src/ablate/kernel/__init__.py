@@ -33,6 +33,8 @@ class Attend:
     start: int = 0  # absolute position of the first query
     first_key: int = 0  # absolute position of the first key
     keep: Tensor | None = None  # b j, True = a real key, False = padding
+    prepared: Tensor | None = None  # score.keys(k), where it was computed before
+    factors: Tensor | None = None  # b 1 i j, times the weights; a key whose factor is 0 is not seen
     dropout: float = 0.0  # on the weights; 0 outside training
 
     @property
@@ -43,12 +45,19 @@ class Attend:
     def keys(self) -> int:
         return self.k.shape[2]
 
+    def scores(self) -> Tensor:
+        """b h i j, before biases and masks."""
+        if self.prepared is None:
+            return self.score(self.q, self.k)
+        return self.score.compare(self.q, self.prepared)
+
     def rows(self, first: int, last: int) -> Attend:
         """The queries `first` to `last` (exclusive), with only the keys that they may see."""
         assert self.first_key == 0
         begin, end = self.mask.span(self.start + first, self.start + last, self.keys)
         if not self.score.key:  # such a score tells keys apart by their place, counted from 0
             begin = 0
+        prepared, factors = self.prepared, self.factors
         return replace(
             self,
             q=self.q[:, :, first:last],
@@ -57,6 +66,8 @@ class Attend:
             start=self.start + first,
             first_key=begin,
             keep=None if self.keep is None else self.keep[:, begin:end],
+            prepared=None if prepared is None else prepared[:, :, begin:end],
+            factors=None if factors is None else factors[:, :, first:last, begin:end],
         )
 
     def positions(self) -> tuple[Tensor, Tensor]:
@@ -71,21 +82,28 @@ class Attend:
         """What is added to the scores (None: nothing), and who may attend (None: all)."""
         i, j = self.positions()
         bias = self.pos.bias(self.q, i, j, self.layer)
-        return bias, combine(self.mask, i, j, self.keep)
+        allowed = combine(self.mask, i, j, self.keep)
+        if self.factors is not None:
+            near = self.factors > 0
+            allowed = near if allowed is None else near & allowed
+        return bias, allowed
 
 
 class Kernel:
-    """Computes `Attend`. `name` is what result.json records for a layer."""
+    """Computes `Attend`. `name` is what result.json records for a layer.
+
+    `factors`: whether the layer multiplies its weights by factors.
+    """
 
     name: ClassVar[str]
 
-    def refuses(self, score: Score, pos: PosEnc) -> str | None:
+    def refuses(self, score: Score, pos: PosEnc, *, factors: bool = False) -> str | None:
         """Why this kernel cannot compute these parts exactly; None if it can."""
         return None
 
-    def resolve(self, score: Score, pos: PosEnc) -> Kernel:
+    def resolve(self, score: Score, pos: PosEnc, *, factors: bool = False) -> Kernel:
         """The kernel that a layer of these parts will use; UserError if there is none."""
-        if reason := self.refuses(score, pos):
+        if reason := self.refuses(score, pos, factors=factors):
             raise UserError(
                 f"kernel={self.name} cannot compute this model: {reason}; use kernel=auto"
             )
@@ -101,19 +119,20 @@ class Kernel:
 
 
 def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
-    """b h i j: softmax of the scores over the allowed keys; zeros where a query may see nothing.
+    """b h i j: softmax of the scores over the allowed keys, times the factors, if there are any.
 
-    A finite fill keeps the gradient of an empty row finite, where -inf would give NaN.
+    Zeros where a query may see nothing: a finite fill keeps the gradient of such a row finite,
+    where -inf would give NaN.
     """
-    scores = attend.score(attend.q, attend.k) if scores is None else scores
+    scores = attend.scores() if scores is None else scores
     bias, allowed = attend.bias_and_mask()
     if bias is not None:
         scores = scores + bias
     if allowed is None:
         return scores.softmax(-1)
     lowest = torch.finfo(scores.dtype).min
-    weights = scores.masked_fill(~allowed, lowest).softmax(-1)
-    return weights.masked_fill(~allowed, 0.0)
+    weights = scores.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
+    return weights if attend.factors is None else weights * attend.factors
 
 
 def mix(attend: Attend, weights: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ class Auto(Kernel):
 
     name: ClassVar[str] = "auto"
 
-    def resolve(self, score: Score, pos: PosEnc) -> Kernel:
-        if SDPA().refuses(score, pos) is None:
+    def resolve(self, score: Score, pos: PosEnc, *, factors: bool = False) -> Kernel:
+        if SDPA().refuses(score, pos, factors=factors) is None:
             return SDPA()
-        if score.lowers:  # positions on the values need the weights, but no tensor has a width
+        if score.lowers:  # something needs the weights themselves, but no tensor has a width
             return Reference()
         return Chunked(chunk=None, compile="auto").resolve(score, pos)

@@ -8,6 +8,7 @@ https://arxiv.org/abs/1604.06174; in attention: Rabe and Staats 2021, https://ar
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import ClassVar, Literal
 
@@ -26,13 +27,15 @@ RunScore = Callable[[Score, Tensor, Tensor], Tensor]
 class Chunked(Kernel):
     """`chunk` queries at a time; null: as many as keep the largest tensor at `ELEMENTS` numbers.
 
+    `ELEMENTS` was measured on a CPU alone. A GPU can do more at once: kernel.chunk=N sets it.
+
     `compile` fuses the score of a chunk into one loop (torch.compile): worth its few seconds where
     the score is not a product. `auto` compiles such scores in training when a compiler is there and
     a call is large enough to pay for it.
     """
 
     name: ClassVar[str] = "chunked"
-    # 16 MB of float32: found best on a laptop CPU, docs/decisions.md.
+    # 16 MB of float32: docs/decisions.md.
     ELEMENTS: ClassVar[int] = 2**22
 
     def __init__(self, *, chunk: int | None, compile: bool | Literal["auto"]):
@@ -40,7 +43,7 @@ class Chunked(Kernel):
         self.may_compile = False
         self.compiled = False  # whether it was compiled, which the first call decides
 
-    def resolve(self, score: Score, pos: PosEnc) -> Kernel:
+    def resolve(self, score: Score, pos: PosEnc, *, factors: bool = False) -> Kernel:
         kernel = Chunked(chunk=self.chunk, compile=self.compile)
         if self.compile is True and not (compiler("cpu") or torch.cuda.is_available()):
             raise UserError("kernel.compile=true needs a C++ compiler (g++ or clang++) on the path")
@@ -61,8 +64,12 @@ class Chunked(Kernel):
             if self.compile is True or (large and compiler(attend.v.device.type)):
                 score, self.compiled = compiled_score(), True
 
+        if attend.prepared is None:
+            attend = replace(attend, prepared=attend.score.keys(attend.k))
+
         def context(rows: Attend) -> Tensor:
-            return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.k)))
+            assert rows.prepared is not None
+            return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
 
         outputs = []
         for first in range(0, attend.queries, size):
@@ -88,8 +95,8 @@ class Chunked(Kernel):
         return b * h * j * max(widths)
 
 
-def run_score(score: Score, q: Tensor, k: Tensor) -> Tensor:
-    return score(q, k)
+def run_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
+    return score.compare(q, prepared)
 
 
 @cache

@@ -18,11 +18,13 @@ class SDPA(Kernel):
 
     name: ClassVar[str] = "sdpa"
 
-    def refuses(self, score: Score, pos: PosEnc) -> str | None:
+    def refuses(self, score: Score, pos: PosEnc, *, factors: bool = False) -> str | None:
         if not score.lowers:
             return f"the score {type(score).__name__} is not a scaled dot product"
         if pos.value_term:
             return f"{type(pos).__name__} positions add to the values, which needs the weights"
+        if factors:
+            return "the weights are multiplied by factors, and it never shows them"
         return None
 
     def __call__(self, attend: Attend) -> Tensor:

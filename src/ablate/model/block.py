@@ -1,4 +1,4 @@
-"""Blocks: attention and feed-forward, each wrapped by norm, dropout and residual, stacked.
+"""Blocks: attention, cross-attention and feed-forward, each in norm, dropout and residual.
 
 Post-norm: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; pre-norm: Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745; sandwich: Ding et al. 2021, CogView, section 2.4,
@@ -19,7 +19,12 @@ from ablate.model.attention import Score
 from ablate.model.feed_forward import FeedForward
 from ablate.model.linear import width_std
 from ablate.model.mask import Mask
-from ablate.model.multi_head import KeyValueCache, MultiHeadAttention
+from ablate.model.multi_head import (
+    CrossAttention,
+    KeyValueCache,
+    Memory,
+    SelfAttention,
+)
 from ablate.model.norm import NORMS
 from ablate.pos_enc import PosEnc
 
@@ -59,22 +64,28 @@ class Sublayer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward (unless there is none)."""
+    """Attention, then cross-attention and feed-forward (unless there is none)."""
 
-    def __init__(self, attention: Sublayer, feed_forward: Sublayer | None):
+    def __init__(
+        self, attention: Sublayer, cross_attention: Sublayer | None, feed_forward: Sublayer | None
+    ):
         super().__init__()
         self.attention = attention
+        self.cross_attention = cross_attention
         self.feed_forward = feed_forward
 
-    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+    def forward(self, x: Tensor, *, memory: Memory | None = None, **kwargs: Any) -> Tensor:
         x = self.attention(x, **kwargs)
+        if self.cross_attention is not None:
+            x = self.cross_attention(x, memory=memory)
         return x if self.feed_forward is None else self.feed_forward(x)
 
 
 class Sublayers:
     """Makes the sublayers of a model's blocks: the keys of its YAML that shape them, in one place.
 
-    dim: width of the stream; length: positions in training; depth: blocks that are applied.
+    dim: width of the stream; length: positions in training; depth: blocks that are applied;
+    cross_attention: makes the score against a memory of `memory_length` positions, None: no memory.
     """
 
     def __init__(
@@ -94,20 +105,24 @@ class Sublayers:
         dropout: float,
         bias: bool,
         init_std: float | None,
+        cross_attention: Callable[..., Score] | None = None,
+        memory_length: int = 0,
     ):
         std = init_std or width_std(dim)
-        # GPT-2: what is added to the residual stream is scaled by the number of additions.
-        linear = {"bias": bias, "std": std, "out_std": std / (2 * depth) ** 0.5}
+        # GPT-2: what is added to the residual stream is scaled by the number of additions. Without
+        # a feed-forward they count as many, so that the attentions start as they do beside one.
+        additions = depth * (2 if cross_attention is None else 3)
+        linear = {"bias": bias, "std": std, "out_std": std / additions**0.5}
         self.placement = norm
         self.make_norm: Callable[[], nn.Module] = partial(NORMS[norm_type], dim, bias, norm_eps)
-        self.make_attention = partial(
-            MultiHeadAttention,
-            dim,
-            heads=heads,
-            kernel=kernel,
-            length=length,
-            dropout=dropout,
-            **linear,
+        attention = {"heads": heads, "kernel": kernel, "dropout": dropout, **linear}
+        self.make_attention = partial(SelfAttention, dim, length=length, **attention)
+        self.make_cross_attention = (
+            None
+            if cross_attention is None
+            else partial(
+                CrossAttention, dim, score=cross_attention, length=memory_length, **attention
+            )
         )
         self.make_feed_forward = (
             None
@@ -122,11 +137,12 @@ class Sublayers:
         self, *, score: Callable[..., Score], mask: Mask, pos: PosEnc, layer: int, drop_path: float
     ) -> Block:
         """One block; `layer` is its place among those that are built."""
-        attention = self.make_attention(score=score, mask=mask, pos=pos, layer=layer)
-        make = self.make_feed_forward
+        wrap = partial(self.wrap, drop_path=drop_path)
+        cross, feed_forward = self.make_cross_attention, self.make_feed_forward
         return Block(
-            self.wrap(attention, drop_path=drop_path),
-            None if make is None else self.wrap(make(), drop_path=drop_path),
+            wrap(self.make_attention(score=score, mask=mask, pos=pos, layer=layer)),
+            None if cross is None else wrap(cross(layer=layer)),
+            None if feed_forward is None else wrap(feed_forward()),
         )
 
     def final_norm(self) -> nn.Module:
@@ -189,14 +205,28 @@ class Stack(nn.Module):
         self.final_norm = make.final_norm()
 
     def forward(
-        self, x: Tensor, *, keep: Tensor | None = None, cache: KeyValueCache | None = None
+        self,
+        x: Tensor,
+        *,
+        keep: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        memory: Memory | None = None,
     ) -> Tensor:
         """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real."""
         x = self.dropout(self.pos_enc.embed(x, cache.length() if cache else 0))
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
-            x = block(x, pos=self.pos_enc, keep=keep, cache=cache, place=step)
+            x = block(x, pos=self.pos_enc, keep=keep, cache=cache, place=step, memory=memory)
         return self.final_norm(x)
+
+    @property
+    def cross(self) -> list[CrossAttention]:
+        """The layers that read a memory, from the first to the last; none without one."""
+        return [module for module in self.modules() if isinstance(module, CrossAttention)]
+
+    def remember(self, encoded: Tensor, keep: Tensor) -> Memory:
+        """b j d, and b j, True = real -> what `forward` reads; each layer looks at it once."""
+        return Memory([layer.read(encoded) for layer in self.cross], keep)
 
 
 def kernels(model: nn.Module) -> dict[str, str]:
@@ -204,5 +234,5 @@ def kernels(model: nn.Module) -> dict[str, str]:
     return {
         name: module.kernel.describe()
         for name, module in model.named_modules()
-        if isinstance(module, MultiHeadAttention)
+        if isinstance(getattr(module, "kernel", None), Kernel)
     }

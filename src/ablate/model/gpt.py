@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.model.block import Stack
-from ablate.model.init import Model
+from ablate.model.language_model import LanguageModel
 from ablate.model.linear import Embedding, Linear
 from ablate.model.multi_head import KeyValueCache
 
 
-class GPT(Model):
+class GPT(LanguageModel):
     """Tokens in, logits of the next token out. `stack` holds the keys of Stack."""
 
     embeddings = ("embedding.", "stack.pos_enc.")
@@ -36,3 +36,6 @@ class GPT(Model):
         """tokens: b i (with a cache: those after what it has seen); keep: b j -> b i vocab_size."""
         x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+
+    def new_cache(self) -> KeyValueCache | None:
+        return None if self.stack.mask.look_ahead else KeyValueCache()

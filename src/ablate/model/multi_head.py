@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -18,7 +19,9 @@ from ablate.kernel import Attend, Kernel, attention_weights
 from ablate.model.attention import Score
 from ablate.model.linear import STD, Linear
 from ablate.model.mask import Mask
+from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
+from ablate.pos_enc.none import NoPosEnc
 
 
 class KeyValueCache:
@@ -39,9 +42,33 @@ class KeyValueCache:
         self.places[place] = k, v
         return k, v
 
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        self.places = {place: (k[rows], v[rows]) for place, (k, v) in self.places.items()}
+
+
+class Memory:
+    """What a decoder reads beside its own tokens: an encoded source, as each layer sees it.
+
+    `layers` holds the keys and values that each cross-attention made of it, b h j k, once for a
+    source; keep: b j, True = not padding.
+    """
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], keep: Tensor) -> None:
+        self.layers, self.keep = layers, keep
+        self.sources = torch.arange(len(keep), device=keep.device)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        sources = self.sources[rows]
+        # A beam search mostly reorders hypotheses of one source, which read the same.
+        if not torch.equal(sources, self.sources):
+            self.layers = [(k[rows], v[rows]) for k, v in self.layers]
+            self.sources, self.keep = sources, self.keep[rows]
+
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention over x, or cross-attention from x to a memory.
+    """Projections, score and kernel; whether x attends to itself or to a memory, subclasses say.
 
     `score` makes the score from heads, query_dim, key_dim and length. A score that does not look at
     the query (or key) gets none: there is no such projection.
@@ -76,31 +103,26 @@ class MultiHeadAttention(nn.Module):
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 
-    def forward(
+    def queries(self, x: Tensor) -> Tensor:
+        """b i d -> b h i k."""
+        return self._heads(self.query, x)
+
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """b j d -> b h j k twice."""
+        return self._heads(self.key, x), self._heads(self.value, x)
+
+    def attend(
         self,
-        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         pos: PosEnc,
         *,
-        memory: Tensor | None = None,
+        start: int = 0,
         keep: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        place: int = 0,
+        prepared: Tensor | None = None,
     ) -> Tensor:
-        """x: b i d; memory: b j d, x itself if absent; keep: b j, True = not padding -> b i d.
-
-        With a cache, x holds the tokens after those the cache has seen. `place` counts the
-        attention layers passed so far; where one is applied several times it is not `self.layer`.
-        """
-        assert memory is None or cache is None, "a memory is read once, not token by token"
-        source = x if memory is None else memory
-        q, k = self._heads(self.query, x), self._heads(self.key, source)
-        v = self._heads(self.value, source)
-        start = cache.length(place) if cache is not None else 0
-        new = torch.arange(start, start + x.shape[1], device=x.device)
-        if memory is None:
-            q, k = pos.rotate(q, k, new, new)
-        if cache is not None:
-            k, v = cache.append(place, k, v)
+        """b h i k, b h j k twice -> b i d; the others are those of Attend."""
         attend = Attend(
             q=q,
             k=k,
@@ -111,6 +133,7 @@ class MultiHeadAttention(nn.Module):
             layer=self.layer,
             start=start,
             keep=keep,
+            prepared=prepared,
             dropout=self.dropout if self.training else 0.0,
         )
         if self.recorded is not None:
@@ -124,18 +147,70 @@ class MultiHeadAttention(nn.Module):
         return rearrange(projection(x), "b i (h k) -> b h i k", h=self.heads)
 
 
+class SelfAttention(MultiHeadAttention):
+    """From every position of a sequence to the positions of the same sequence."""
+
+    def forward(
+        self,
+        x: Tensor,
+        pos: PosEnc,
+        *,
+        keep: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        place: int = 0,
+    ) -> Tensor:
+        """x: b i d; keep: b j, True = not padding -> b i d.
+
+        With a cache, x holds the tokens after those the cache has seen. `place` counts the
+        attention layers passed so far; where one is applied several times it is not `self.layer`.
+        """
+        q, (k, v) = self.queries(x), self.keys_and_values(x)
+        start = cache.length(place) if cache is not None else 0
+        new = torch.arange(start, start + x.shape[1], device=x.device)
+        q, k = pos.rotate(q, k, new, new)
+        if cache is not None:
+            k, v = cache.append(place, k, v)
+        return self.attend(q, k, v, pos, start=start, keep=keep)
+
+
+class CrossAttention(MultiHeadAttention):
+    """From every position of a sequence to all of another's, the memory.
+
+    Two sequences have no distance, so no mask and no positions act here (see ablate.pos_enc).
+    """
+
+    def __init__(self, dim: int, *, heads: int, length: int, **parts: Any):
+        pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=length, depth=1)
+        mask = NoMask(causal=False)
+        super().__init__(dim, heads=heads, length=length, mask=mask, pos=pos, **parts)
+        self.pos = pos
+
+    def read(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """b j d -> keys and values for `Memory`; the keys as the score prepares them, if it is no
+        product, for which kernels want them bare.
+        """
+        k, v = self.keys_and_values(source)
+        return (k if self.score.lowers else self.score.keys(k)), v
+
+    def forward(self, x: Tensor, memory: Memory) -> Tensor:
+        """b i d -> b i d."""
+        k, v = memory.layers[self.layer]
+        prepared = None if self.score.lowers else k
+        return self.attend(self.queries(x), k, v, self.pos, keep=memory.keep, prepared=prepared)
+
+
 @contextmanager
 def recording(model: nn.Module) -> Iterator[list[list[Tensor]]]:
     """Collect the attention weights of every layer while the block runs: per layer, b h i j each.
 
-    They are computed beside the kernel by the reference formula, and change no result.
+    A layer is any module with an attribute `recorded`, a list to append to or None. The weights are
+    computed beside the kernel by the reference formula, and change no result.
     """
-    layers = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    layers: list[Any] = [m for m in model.modules() if hasattr(m, "recorded")]
     for layer in layers:
         layer.recorded = []
-    weights: list[list[Tensor]] = [layer.recorded for layer in layers if layer.recorded is not None]
     try:
-        yield weights
+        yield [layer.recorded for layer in layers]
     finally:
         for layer in layers:
             layer.recorded = None

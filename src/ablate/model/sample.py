@@ -1,4 +1,4 @@
-"""Sampling from a language model: temperature, top-k, top-p, with a key/value cache.
+"""Sampling from a language model: temperature, top-k, top-p, with a cache of what was read.
 
 Top-k: Fan et al. 2018, https://arxiv.org/abs/1805.04833; top-p (nucleus): Holtzman et al. 2019,
 https://arxiv.org/abs/1904.09751.
@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ablate.model.gpt import GPT
-from ablate.model.multi_head import KeyValueCache
+from ablate.model.language_model import LanguageModel
 
 
 def choose(
@@ -41,7 +40,7 @@ def choose(
 
 @torch.no_grad()
 def sample(
-    model: GPT,
+    model: LanguageModel,
     prompt: Tensor,
     *,
     tokens: int,
@@ -53,19 +52,27 @@ def sample(
 ) -> Iterator[Tensor]:
     """Yield the next `tokens` tokens (each of shape b) after the prompt (b i), one by one.
 
-    The model sees at most its training length: once that is full, the oldest token is forgotten and
-    the rest is read anew. The cache serves until then, for masks that never look ahead (under any
-    other, a new token changes what the earlier ones see).
+    The model sees at most as many tokens as it can read at once, if that is limited: once they are
+    that many, the oldest is forgotten and the rest is read anew. The cache serves until then.
     """
     rng = rng or torch.Generator(prompt.device)
-    cacheable = use_cache and not model.stack.mask.look_ahead
-    read, new, cache = prompt[:, -model.length :], prompt[:, -model.length :], KeyValueCache()
+    cache = model.new_cache() if use_cache else None
+    read = new = _latest(prompt, model.length)
     for _ in range(tokens):
-        if cacheable and cache.length() + new.shape[1] <= model.length:
+        if cache is not None and _fits(cache.length() + new.shape[1], model.length):
             logits = model(new, cache=cache)
         else:
             logits = model(read)
         token = choose(logits[:, -1], temperature=temperature, top_k=top_k, top_p=top_p, rng=rng)
         yield token
         new = token[:, None]
-        read = torch.cat([read, new], dim=1)[:, -model.length :]
+        read = _latest(torch.cat([read, new], dim=1), model.length)
+
+
+def _latest(tokens: Tensor, length: int | None) -> Tensor:
+    """The last of b i that can be read at once."""
+    return tokens if length is None else tokens[:, -length:]
+
+
+def _fits(tokens: int, length: int | None) -> bool:
+    return length is None or tokens <= length

@@ -1,4 +1,11 @@
-"""Position encodings: how a model knows where a token stands. One class per file; their base."""
+"""Position encodings: how a model knows where a token stands. One class per file; their base.
+
+In cross-attention query and key stand in two sequences, between which there is no distance, so
+`rotate`, `bias` and `values` are never called there. What is added to the embedded tokens (`embed`)
+reaches it through them: encoder and decoder have an instance each, of their own length. What says a
+distance (rotary, alibi, relative, t5) acts in the self-attention of both sides and nowhere else:
+cross-attention then finds its keys by what they hold.
+"""
 
 from typing import Any, ClassVar
 
@@ -12,9 +19,10 @@ from ablate.errors import UserError
 class PosEnc(nn.Module):
     """Four hooks that do nothing; each encoding overrides the ones it acts through.
 
-    One instance serves all layers of a model. `length` is the number of positions in training, all
-    of them, `grid` the (rows, columns) of a picture's patches, `extra` the number of leading tokens
-    that have no place in the grid, and `causal` says that the model's attention only looks back.
+    One instance serves all layers of a stack: those of an encoder, or of a decoder. `length` is the
+    number of positions in training, all of them, `grid` the (rows, columns) of a picture's patches,
+    `extra` the number of leading tokens that have no place in the grid, and `causal` says that the
+    model's attention only looks back.
     Positions are absolute, counted from 0, in 1-d integer tensors `i` (queries) and `j` (keys).
     """
 

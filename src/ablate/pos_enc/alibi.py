@@ -5,6 +5,7 @@ of h heads are 2^(-8/h), 2^(-16/h), ..., 2^-8. Where h is no power of two the au
 those of the next lower power, then every other one of twice that many heads; so do we. The paper is
 causal, where |i - j| = i - j; for a model that looks both ways ours is symmetric, as the authors
 advise for encoders in issue 5 of their repository. The bias is not divided by sqrt(k), as there.
+Two sequences have no distance: cross-attention has no such penalty.
 """
 
 import math

@@ -3,7 +3,8 @@
 Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1,
 https://arxiv.org/abs/1705.03122; as drawn, from a normal distribution of standard deviation 0.02,
 Devlin et al. 2018, "BERT", https://arxiv.org/abs/1810.04805, its code. There are as many positions
-as in training, and no more.
+as in training, and no more. Cross-attention meets them in the states of both sides, which have a
+table each.
 """
 
 from typing import Any

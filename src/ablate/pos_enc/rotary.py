@@ -4,6 +4,7 @@ Su et al. 2021, "RoFormer", section 3.2.2, https://arxiv.org/abs/2104.09864. The
 query and a key then depends on their distance alone. Pair m of a head of width k is (2m, 2m + 1) in
 the paper, layout=interleaved; (m, m + k/2) in GPT-NeoX, layout=half. The two differ by a
 permutation of the width, which a learned projection absorbs.
+Two sequences have no distance: cross-attention turns nothing.
 """
 
 from typing import Any, ClassVar, Literal

@@ -2,6 +2,7 @@
 
 Vaswani et al. 2017, "Attention is all you need", section 3.5; the factor sqrt(d) on the embedding
 is in section 3.4; https://arxiv.org/abs/1706.03762. Fixed, and takes any length.
+Cross-attention meets them in the states of both sides, which count from 0 each.
 """
 
 from typing import Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import lightning.pytorch as L
@@ -22,6 +23,8 @@ from ablate.seeding import derive
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]
 
+NEVER = torch.iinfo(torch.int64).max
+
 
 class Task(L.LightningModule):
     """Base of every task: optimizer, schedule, seeded steps, and a loss that must stay finite.
@@ -35,6 +38,10 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # What `throughput` counts, and how many of them a batch holds.
     unit: ClassVar[str]
+    # Keys that say how a model writes: a finished run can be measured with others.
+    search_keys: ClassVar[tuple[str, ...]] = ()
+    # What the loss is counted in.
+    loss_unit: ClassVar[str] = "nats"
 
     def __init__(
         self, model: Model, *, data: Data, optimizer: MakeOptimizer, schedule: Schedule, seed: int
@@ -45,6 +52,7 @@ class Task(L.LightningModule):
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.decaying = matrices(model)
         self.last_loss = torch.tensor(0.0)
+        self.first_bad_step = torch.tensor(NEVER)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.model(*args, **kwargs)
@@ -53,7 +61,11 @@ class Task(L.LightningModule):
         """Mean loss of a training batch; over all processes it must average to the global mean."""
         raise NotImplementedError
 
-    def units(self, batch: Batch) -> int:
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What of a batch the model reads, as its positional arguments."""
+        raise NotImplementedError
+
+    def units(self, batch: Batch) -> int | Tensor:
         """How many `unit`s a batch holds."""
         raise NotImplementedError
 
@@ -64,21 +76,33 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
-        self.last_loss = loss.detach()
-        # Looking at a value makes a GPU wait, so there it is looked at only before a checkpoint.
-        if loss.device.type == "cpu":
-            value = loss.item()
-            if (
-                self.trainer.world_size > 1
-            ):  # one process that fails alone leaves the others waiting
-                finite = self.trainer.strategy.reduce_boolean_decision(math.isfinite(value))
-                value = value if finite else math.nan
-            require_finite(value, self.global_step)
+        self._watch(loss.detach())
         if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self.require_finite_losses()
             rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-            self.log("train/loss", self.last_loss, prog_bar=True)
+            self.log("train/loss", self.last_loss, prog_bar=True, sync_dist=True)
             self.log("train/lr", rate)
         return loss
+
+    def _watch(self, loss: Tensor) -> None:
+        """Notes the first step whose loss is not finite, without making a GPU wait for it."""
+        self.last_loss = loss
+        bad_step = torch.where(loss.isfinite(), NEVER, self.global_step)
+        self.first_bad_step = torch.minimum(self.first_bad_step.to(loss.device), bad_step)
+
+    def require_finite_losses(self) -> None:
+        """RunFailed if any loss so far, in any process, was NaN or infinite; a GPU waits here.
+
+        Asked before a value is logged and before a validation.
+        """
+        first = self.first_bad_step.to(self.device)
+        # A process that failed alone would leave the others waiting.
+        step = int(self.trainer.strategy.reduce(first, reduce_op="min"))
+        if step < NEVER:
+            raise not_finite(step)
+
+    def on_validation_start(self) -> None:
+        self.require_finite_losses()
 
     def evaluate(self, batch: Batch) -> None:
         """Update the torchmetrics of this task with a batch of validation or test."""
@@ -87,6 +111,17 @@ class Task(L.LightningModule):
     def measures(self, split: str) -> dict[str, Tensor]:
         """The measures of a full pass over a split, from the torchmetrics, over all processes."""
         raise NotImplementedError
+
+    def notes(self) -> dict[str, Any]:
+        """What result.json says about how the measures were made."""
+        return {}
+
+    def sample(self) -> str | None:
+        """What the model writes, for a person to read; None for a model that does not write."""
+        return None
+
+    def draw(self, folder: Path) -> None:
+        """Figures of this task alone, as PNGs, from a model in evaluation mode on the CPU."""
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.evaluate(batch)
@@ -152,11 +187,16 @@ def parameter_groups(model: nn.Module, decaying: set[str]) -> list[dict[str, Any
     return [group for group in groups if group["params"]]
 
 
-def require_finite(loss: float, step: int) -> None:
-    """RunFailed when the loss is NaN or infinite: where, and what to try."""
-    if not (float("-inf") < loss < float("inf")):
-        raise RunFailed(
-            f"the loss is {loss} at step {step}: try a smaller optimizer.lr, a longer "
-            f"schedule.warmup_steps, model.norm=pre or trainer.gradient_clip_val=1; the last good "
-            f"checkpoint is kept"
-        )
+def require_finite(value: float, step: int) -> None:
+    """RunFailed when a measure or a weight is NaN or infinite."""
+    if not math.isfinite(value):
+        raise not_finite(step)
+
+
+def not_finite(step: int) -> RunFailed:
+    """Where the training broke down, and what to try."""
+    return RunFailed(
+        f"the loss is infinite or nan at step {step}: try a smaller optimizer.lr, a longer "
+        f"schedule.warmup_steps, model.norm=pre or trainer.gradient_clip_val=1; the last good "
+        f"checkpoint is kept"
+    )

@@ -8,8 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import MeanMetric
 
-from ablate.data import Batch
-from ablate.data.text import IGNORED, TextData
+from ablate.data import IGNORED, Batch
+from ablate.data.text import TextData
+from ablate.errors import UserError
+from ablate.model.language_model import LanguageModel
+from ablate.model.sample import sample
 from ablate.task import Task
 
 
@@ -26,11 +29,14 @@ class CausalLM(Task):
         self.label_smoothing = label_smoothing
         self.mean_loss = MeanMetric()
 
-    def units(self, batch: Batch) -> int:
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["tokens"],)
+
+    def units(self, batch: Batch) -> int | Tensor:
         return batch["tokens"].numel()
 
     def loss(self, batch: Batch) -> Tensor:
-        logits, targets = self.model(batch["tokens"]), batch["targets"]
+        logits, targets = self.model(*self.inputs(batch)), batch["targets"]
         total = F.cross_entropy(
             logits.flatten(0, 1),
             targets.flatten(),
@@ -63,3 +69,27 @@ class CausalLM(Task):
         loss = self.mean_loss.compute()
         bits = loss / math.log(2) / self.data.characters_per_token(split)
         return {"loss": loss, "perplexity": loss.exp(), "bits_per_char": bits}
+
+    def sample(self) -> str | None:
+        if not (isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)):
+            return None
+        rng = torch.Generator().manual_seed(0)
+        return self.continuation(self._opening(self.data), tokens=400, temperature=0.8, rng=rng)
+
+    def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> str:
+        """The prompt and what the model makes of it; options: as for `sample.sample`."""
+        assert isinstance(self.model, LanguageModel)
+        assert isinstance(self.data, TextData)
+        tokenizer = self.data.tokenizer
+        ids = tokenizer.encode(prompt)
+        drawn = sample(self.model, torch.tensor([ids]), rng=rng, **options)
+        return tokenizer.decode([*ids, *(int(token) for token in drawn)])
+
+    @staticmethod
+    def _opening(data: TextData) -> str:
+        """What the sample goes on from: English, or the first characters of validation."""
+        try:
+            data.tokenizer.encode("The ")
+        except UserError:  # a text in another script
+            return data.texts["val"][:4]
+        return "The "

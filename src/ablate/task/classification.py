@@ -11,6 +11,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from ablate.data import Batch
 from ablate.data.images import Images
+from ablate.errors import UserError
 from ablate.seeding import derive
 from ablate.task import Task
 
@@ -46,6 +47,18 @@ class Classification(Task):
             MulticlassAccuracy(classes, average="micro", top_k=TOP) if classes > TOP else None
         )
         self.by_class = MulticlassAccuracy(classes, average=None)
+
+    def setup(self, stage: str) -> None:
+        processes = self.trainer.world_size
+        if stage == "fit" and self.mix is not None and self.data.batch_size % (2 * processes):
+            raise UserError(
+                f"data.batch_size={self.data.batch_size}: task.mixup and task.cutmix mix pairs, so "
+                f"it must be a multiple of {2 * processes}, twice the processes that share it "
+                f"(trainer.devices times trainer.num_nodes)"
+            )
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["images"],)
 
     def units(self, batch: Batch) -> int:
         return len(batch["images"])

@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import MeanMetric
 
-from ablate.data import Batch
+from ablate.data import IGNORED, Batch
 from ablate.data import recall as data
-from ablate.data.text import IGNORED
 from ablate.task.causal_lm import CausalLM
 
 

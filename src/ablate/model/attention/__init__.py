@@ -12,7 +12,8 @@ Lowered = tuple[Tensor, Tensor, float]
 class Score(nn.Module):
     """How strongly each query position attends to each key position, before masks and softmax.
 
-    Widths are per head. `length` is the longest key sequence of training.
+    Widths are per head. `length` is the longest key sequence of training. `projected` says whether
+    the model projects queries and keys for every head before they come here.
     """
 
     # Whether forward looks at the query, the key. Where it does not, the model makes no projection
@@ -21,13 +22,18 @@ class Score(nn.Module):
     key: ClassVar[bool] = True
     # Whether `lower` has an answer.
     lowers: ClassVar[bool] = False
+    # Whether there are any weights: attention=none has none.
+    weighs: ClassVar[bool] = True
 
-    def __init__(self, *, heads: int, query_dim: int, key_dim: int, length: int) -> None:
+    def __init__(
+        self, *, heads: int, query_dim: int, key_dim: int, length: int, projected: bool = True
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.query_dim = query_dim
         self.key_dim = key_dim
         self.length = length
+        self.projected = projected
 
     def reset_parameters(self) -> None:
         """Draw the parameters, if any, as the paper did, from torch's global generator."""
@@ -35,6 +41,14 @@ class Score(nn.Module):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """The specification: `b h i k`, `b h j k` -> `b h i j`, in plain tensor operations."""
         raise NotImplementedError
+
+    def keys(self, k: Tensor) -> Tensor:
+        """What `compare` needs of the keys, `b h j *`: computed once where they are met often."""
+        return k
+
+    def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
+        """forward(q, k), given prepared = keys(k)."""
+        return self(q, prepared)
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered | None:
         """q', k' and scale so that scale * q' @ k'^T equals forward, or None where nothing does."""

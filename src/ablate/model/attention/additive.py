@@ -4,10 +4,11 @@ Bahdanau et al. 2015, "Neural machine translation by jointly learning to align a
 appendix A.1.2, https://arxiv.org/abs/1409.0473; drawn as in its appendix B.1: v zero, W and U
 normal with standard deviation 0.001. There they are v_a, W_a, U_a; q is s_{i-1} and k is h_j.
 Luong's "concat", v . tanh(W_a [h_t; h_s]), is the same thing: W_a is [W U] side by side.
-With no hidden width the multi-head projections before it are W and U, and only v is added.
+With no hidden width the multi-head projections before it are W and U, and only v is added; where
+the model makes no projections, W and U are the score's own, as wide as the query (n' = n there).
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +20,18 @@ from ablate.model.attention import Score, require_equal_widths
 class Additive(Score):
     """A network with one hidden layer, of width `hidden`, that reads a query and a key.
 
-    hidden=None adds no hidden layer of its own: queries and keys are of equal width and are summed
-    as they come.
+    hidden=None adds no hidden layer of its own where queries and keys are projected already: they
+    are of equal width and are summed as they come. Otherwise it is the width of the query.
     """
 
     lowers: ClassVar[bool] = False
     w: nn.Parameter | None
     u: nn.Parameter | None
 
-    def __init__(self, *, hidden: int | None, **sizes: int) -> None:
+    def __init__(self, *, hidden: int | None, **sizes: Any) -> None:
         super().__init__(**sizes)
+        if hidden is None and not self.projected:
+            hidden = self.query_dim
         if hidden is not None and not (isinstance(hidden, int) and hidden >= 1):
             raise UserError(
                 f"model.attention.hidden={hidden} must be a whole number of at least 1, or null"
@@ -49,11 +52,17 @@ class Additive(Score):
             nn.init.normal_(self.u, std=0.001)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.compare(q, self.keys(k))
+
+    def keys(self, k: Tensor) -> Tensor:
+        return k if self.u is None else k @ self.u
+
+    def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
         """The specification: it holds a tensor `b h i j hidden`. A row depends on its query alone,
         so a kernel may pass the queries in pieces.
         """
-        if self.w is not None and self.u is not None:
-            q, k = q @ self.w, k @ self.u
-        hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])
+        if self.w is not None:
+            q = q @ self.w
+        hidden = torch.tanh(q[:, :, :, None] + prepared[:, :, None])
         # Not einsum: torch.compile fuses a product and a sum, but keeps all of `hidden` for einsum.
         return (hidden * self.v[:, None, None]).sum(-1)

@@ -8,7 +8,7 @@ https://arxiv.org/abs/2111.09883, whose tau is 1 / t. As in the Swin code, t = e
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class Cosine(Score):
 
     lowers: ClassVar[bool] = True
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_equal_widths(self, "cosine")
         self.log_t = nn.Parameter(torch.empty(self.heads))

@@ -5,7 +5,7 @@ Luong et al. 2015, "Effective approaches to attention-based neural machine trans
 with the width, so the softmax starts sharper. No parameters.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ class Dot(Score):
 
     lowers: ClassVar[bool] = True
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_equal_widths(self, "dot")
 

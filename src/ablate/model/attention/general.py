@@ -5,7 +5,7 @@ Luong et al. 2015, "Effective approaches to attention-based neural machine trans
 source state h_s. Drawn from [-0.1, 0.1] as all parameters there (section 4.1).
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ class General(Score):
 
     lowers: ClassVar[bool] = True
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         self.weight = nn.Parameter(torch.empty(self.heads, self.query_dim, self.key_dim))
         self.reset_parameters()

@@ -6,7 +6,7 @@ stands at a position is not looked at. Drawn from [-0.1, 0.1] as all parameters 
 The number of positions is fixed: the paper cuts longer sentences, here they are refused.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class Location(Score):
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
 
-    def __init__(self, *, max_length: int | None, **sizes: int) -> None:
+    def __init__(self, *, max_length: int | None, **sizes: Any) -> None:
         super().__init__(**sizes)
         if max_length is not None and not (
             isinstance(max_length, int) and max_length >= self.length

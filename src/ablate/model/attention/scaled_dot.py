@@ -6,7 +6,7 @@ their width. No parameters.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ class ScaledDot(Score):
 
     lowers: ClassVar[bool] = True
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_equal_widths(self, "scaled_dot")
 

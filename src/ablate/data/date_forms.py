@@ -1,0 +1,179 @@
+"""The ways in which languages write dates: what they write, where the day stands, what is unclear.
+
+The patterns and names are those of Unicode's CLDR (Unicode Technical Standard 35, part 4) as Babel
+has them. A form follows one pattern, such as "EEEE d MMMM y", and writes exactly what
+`babel.dates.format_date` writes, place by place, so that the characters of each field are known.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from babel import Locale, UnknownLocaleError
+from babel.dates import DateTimeFormat, tokenize_pattern
+from babel.localedata import locale_identifiers
+from numpy.typing import NDArray
+
+from ablate.errors import UserError, suggest
+
+ALIGNED = ("year", "month", "day")
+SAME = "same"  # the field of what does not depend on the date
+# What the letters of a pattern say. The era is the same for every date that Python has.
+LETTERS = {
+    "y": "year",
+    "M": "month",
+    "L": "month",
+    "d": "day",
+    "E": "weekday",
+    "c": "weekday",
+    "G": SAME,
+}
+ODD = 0x9E3779B97F4A7C15  # any large odd number, at which texts are evaluated as polynomials
+
+
+class Piece(NamedTuple):
+    """What stands in one place of a text: values[n] for dates whose `field` has number n."""
+
+    field: str
+    values: tuple[str, ...]
+
+
+class Form(NamedTuple):
+    """One way of writing dates; `locale` and `style` are the first that have it."""
+
+    pieces: tuple[Piece, ...]
+    pattern: str
+    locale: str
+    style: str
+
+    def text(self, numbers: dict[str, int]) -> str:
+        return "".join([values[numbers[field]] for field, values in self.pieces])
+
+    def spans(self, numbers: dict[str, int]) -> dict[str, range]:
+        """The characters of year, month, day and weekday."""
+        spans, start = {}, 0
+        for field, values in self.pieces:
+            end = start + len(values[numbers[field]])
+            if field != SAME:
+                spans[field] = range(start, end)
+            start = end
+        return spans
+
+    def hashes(self, columns: dict[str, NDArray[np.int64]]) -> NDArray[np.uint64]:
+        """The hash of each date's text, joined from those of its pieces."""
+        joined = np.zeros(len(columns[SAME]), np.uint64)
+        for field, values in self.pieces:
+            hashed, power = np.array([_hash(value) for value in values], np.uint64).T
+            number = columns[field]
+            joined = joined * power[number] + hashed[number]
+        return joined
+
+
+def fields_of(day: date, *, first_year: int) -> dict[str, int]:
+    """The number that a date has in every field of a form."""
+    return {
+        "year": day.year - first_year,
+        "month": day.month - 1,
+        "day": day.day - 1,
+        "weekday": day.weekday(),
+        SAME: 0,
+    }
+
+
+def find_forms(locales: Sequence[str], styles: Sequence[str], years: range) -> list[Form]:
+    """The distinct forms of these locales and styles; their first year has number 0."""
+    examples = _examples(years)
+    forms: dict[tuple[Piece, ...], Form] = {}
+    for name, style in product(locales, styles):
+        locale = Locale.parse(name)
+        pattern = locale.date_formats[style].pattern
+        tokens = tokenize_pattern(pattern)
+        fields = [LETTERS.get(token[0]) for kind, token in tokens if kind == "field"]
+        if None in fields or not all(fields.count(field) == 1 for field in ALIGNED):
+            raise UserError(
+                f"data.locales: Babel's {style} dates of {name} ({pattern}) are no plain day, "
+                "month and year; leave out that locale"
+            )
+        pieces = tuple(_piece(token, locale, examples) for _, token in tokens)
+        forms.setdefault(pieces, Form(pieces, pattern, name, style))
+    return list(forms.values())
+
+
+def check_locale(name: str) -> None:
+    """One spelling only, so that the same work has the same run id."""
+    known = locale_identifiers()
+    if name in known:
+        return
+    try:  # CLDR knows what is meant by fr-FR, zh_CN and en_UK
+        near = f"; did you mean '{Locale.parse(name.replace('-', '_'))}'?"
+    except (ValueError, UnknownLocaleError):
+        near = suggest(name, known) or "; write them as in fr_FR"
+    raise UserError(f"data.locales: Babel has no locale {name!r}{near}")
+
+
+def ambiguous(forms: Sequence[Form], days: Sequence[date]) -> NDArray[np.bool_]:
+    """forms by dates: whether any form writes another of the dates in the same way.
+
+    days: in order; their first year has number 0 in the forms.
+
+    Equal texts have equal hashes, so that only where hashes meet texts are made and compared.
+    """
+    first_year = days[0].year
+    numbers = [fields_of(day, first_year=first_year) for day in days]
+    columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
+    hashes = np.stack([form.hashes(columns) for form in forms])
+    dates_of: dict[str, set[int]] = defaultdict(set)
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for place in _meeting(hashes).tolist():
+        form, day = divmod(place, len(days))
+        text = forms[form].text(numbers[day])
+        dates_of[text].add(day)
+        places[text].append((form, day))
+    result = np.zeros(hashes.shape, np.bool_)
+    for text, dates in dates_of.items():
+        if len(dates) > 1:
+            result[tuple(zip(*places[text], strict=True))] = True
+    return result
+
+
+def _examples(years: range) -> dict[str, list[date]]:
+    """A date for each number of each field."""
+    return {
+        "year": [date(year, 1, 1) for year in years],
+        "month": [date(2000, month, 1) for month in range(1, 13)],
+        "day": [date(2000, 1, day) for day in range(1, 32)],
+        "weekday": [date(2001, 1, day) for day in range(1, 8)],  # the first was a Monday
+        SAME: [date(2000, 1, 1)],
+    }
+
+
+def _piece(token: str | tuple[str, int], locale: Locale, examples: dict[str, list[date]]) -> Piece:
+    """One token of a pattern: characters, or a letter and how often it is repeated."""
+    if isinstance(token, str):
+        return Piece(SAME, (token,))
+    letter, width = token
+    field = LETTERS[letter]
+    written = (DateTimeFormat(day, locale)[letter * width] for day in examples[field])
+    return Piece(field, tuple(written))
+
+
+def _hash(text: str) -> tuple[int, int]:
+    """A text as a polynomial modulo 2**64, and by what to multiply what stands before it."""
+    value, power = 0, 1
+    for character in text:
+        value, power = value * ODD + ord(character), power * ODD
+    return value % 2**64, power % 2**64
+
+
+def _meeting(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Flat places, in forms by dates, whose hash stands at another date too."""
+    order = hashes.argsort(axis=None)
+    same = np.diff(hashes.flat[order]) == 0
+    other_date = np.diff(order % hashes.shape[1]) != 0
+    group = np.concatenate([[0], np.cumsum(~same)])
+    meets = np.zeros(len(order), np.bool_)
+    meets[group[1:][same & other_date]] = True
+    return order[meets[group]]

@@ -1,0 +1,119 @@
+"""Dates as people write them in many languages, and the same date in ISO 8601.
+
+    mardi 3 mars 2015  ->  2015-03-03
+
+The formats are Babel's (date_forms.py). A text that the forms in use write for two dates is
+ambiguous, such as 3/4/15 in American and Spanish: no split holds one. Every form and date of what
+is left is drawn equally often, and no text twice.
+"""
+
+from collections.abc import Sequence
+from datetime import MAXYEAR, date
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.data.date_forms import Form, ambiguous, check_locale, fields_of, find_forms
+from ablate.data.options import checked
+from ablate.data.pairs import Link, Pair, Pairs
+from ablate.data.split import three_way
+from ablate.errors import UserError
+from ablate.seeding import derive
+
+TARGET = {"year": range(0, 4), "month": range(5, 7), "day": range(8, 10)}  # in 2015-03-03
+
+
+class Dates(Pairs):
+    """locales: Babel's names, as in fr_FR. styles: full, long, medium, short.
+
+    years: the first and the last.
+    data_seed: draws the texts of each split. The dates of a split depend on nothing but the date,
+    so that no date of validation or test is trained on, in whatever language.
+    """
+
+    def __init__(
+        self,
+        *,
+        locales: Sequence[str],
+        styles: Sequence[str],
+        years: Sequence[int],
+        train_examples: int,
+        val_examples: int,
+        test_examples: int,
+        batch_size: int,
+        data_seed: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.locales = _once("locales", checked("locales", locales))
+        for name in self.locales:
+            check_locale(name)
+        self.styles = _once("styles", checked("styles", styles))
+        self.first_year, self.last_year = checked("years", years)
+        if not self.first_year <= self.last_year <= MAXYEAR:
+            raise UserError(
+                f"data.years=[{self.first_year}, {self.last_year}]: must be the first year and the"
+                f" last, which is at most {MAXYEAR}"
+            )
+        counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.counts = {
+            split: checked(f"{split}_examples", count) for split, count in counts.items()
+        }
+        self.data_seed = checked("data_seed", data_seed)
+
+    def read(self) -> dict[str, list[Pair]]:
+        first = date(self.first_year, 1, 1).toordinal()
+        last = date(self.last_year, 12, 31).toordinal()
+        days = [date.fromordinal(number) for number in range(first, last + 1)]
+        forms = find_forms(self.locales, self.styles, range(self.first_year, self.last_year + 1))
+        clear = ~ambiguous(forms, days)
+        pairs: dict[str, list[Pair]] = {}
+        self._drawn: dict[str, list[tuple[Form, date]]] = {}
+        for split, numbers in three_way([day.isoformat().encode() for day in days]).items():
+            self._require_clear(forms, clear[:, numbers])
+            drawn = self._draw(split, forms, [days[n] for n in numbers], clear[:, numbers])
+            pairs[split] = [Pair(text, day.isoformat()) for text, (_, day) in drawn.items()]
+            self._drawn[split] = list(drawn.values())
+        return pairs
+
+    def alignment(self, split: str, index: int) -> list[Link]:
+        """Year, month and day; weekdays, and the signs and words in between, belong to none."""
+        form, day = self._drawn[split][self.numbers[split][index]]
+        spans = form.spans(self._fields(day))
+        return [(positions, spans[field]) for field, positions in TARGET.items()]
+
+    def _require_clear(self, forms: list[Form], clear: NDArray[np.bool_]) -> None:
+        """Every form must write some date of every split so that it can be read in one way."""
+        for form, names_one in zip(forms, clear, strict=True):
+            if not names_one.any():
+                raise UserError(
+                    f"data.years=[{self.first_year}, {self.last_year}]: {form.style} dates of"
+                    f" {form.locale} ({form.pattern}) can be read as other dates, so that a split"
+                    " has none; take fewer years, or leave out that style or locale"
+                )
+
+    def _draw(
+        self, split: str, forms: list[Form], days: list[date], clear: NDArray[np.bool_]
+    ) -> dict[str, tuple[Form, date]]:
+        """Different texts of these days, and what each was made from."""
+        count = self.counts[split]
+        rng = np.random.default_rng(derive(self.data_seed, "dates", split))
+        drawn: dict[str, tuple[Form, date]] = {}
+        for place in rng.permutation(np.flatnonzero(clear)):
+            form, day = forms[place // len(days)], days[place % len(days)]
+            drawn.setdefault(form.text(self._fields(day)), (form, day))
+            if len(drawn) == count:
+                return drawn
+        raise UserError(
+            f"data.{split}_examples={count}: data.locales, data.styles and data.years give only"
+            f" {len(drawn)} texts for this split"
+        )
+
+    def _fields(self, day: date) -> dict[str, int]:
+        return fields_of(day, first_year=self.first_year)
+
+
+def _once(key: str, names: Sequence[str]) -> list[str]:
+    if twice := next((name for name in names if list(names).count(name) > 1), None):
+        raise UserError(f"data.{key}: names {twice} twice")
+    return list(names)

@@ -1,0 +1,192 @@
+"""Sentences to token numbers and back, with four numbers that no text can produce.
+
+Every tokenizer is made from training sentences alone, and both sides use the same first numbers.
+"""
+
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+from ablate.data.tokenizer import DEFAULT_BPE, Bpe, printable
+from ablate.data.tokenizer import UNKNOWN as STRANGE
+
+PAD, BOS, EOS, UNKNOWN = range(4)  # UNKNOWN stands for what training never showed
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+JOINER = "\N{HALFWIDTH BLACK SQUARE}"  # in drawings: no space before this token, as OpenNMT has it
+
+
+class PairTokenizer(ABC):
+    """lower: sentences are read in small letters."""
+
+    vocab_size: int  # the four special tokens included
+
+    def __init__(self, *, lower: bool = False) -> None:
+        self.lower = lower
+
+    def encode(self, text: str) -> list[int]:
+        """Without BOS and EOS."""
+        return self._encode(text.lower() if self.lower else text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Up to the first EOS; PAD and BOS are passed over."""
+        kept: list[int] = []
+        for token in map(int, tokens):
+            if token == EOS:
+                break
+            if token not in (PAD, BOS):
+                kept.append(token)
+        return self._decode(kept)
+
+    def label(self, token: int) -> str:
+        """One token in printable characters, for drawings."""
+        return SPECIALS[token] if token < len(SPECIALS) else self._label(token)
+
+    @abstractmethod
+    def _encode(self, text: str) -> list[int]: ...
+
+    @abstractmethod
+    def _decode(self, tokens: list[int]) -> str: ...
+
+    def _label(self, token: int) -> str:
+        return printable(self._decode([token]))
+
+
+class Characters(PairTokenizer):
+    """One token for each distinct character, in code point order; unknown ones decode to U+FFFD."""
+
+    def __init__(self, training: Iterable[str], *, lower: bool = False) -> None:
+        super().__init__(lower=lower)
+        found: set[str] = set()
+        for text in training:
+            found.update(text.lower() if lower else text)
+        self.characters = ["", "", "", STRANGE, *sorted(found)]
+        self.numbers = {c: n for n, c in enumerate(self.characters) if n >= len(SPECIALS)}
+        self.vocab_size = len(self.characters)
+
+    def _encode(self, text: str) -> list[int]:
+        return [self.numbers.get(character, UNKNOWN) for character in text]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return "".join(self.characters[token] for token in tokens)
+
+
+class Word(NamedTuple):
+    """joined: it follows what stands before it without a space."""
+
+    joined: bool
+    text: str
+
+
+class Words(PairTokenizer):
+    """Words and single punctuation marks, the most frequent first.
+
+    A sentence comes back with single spaces between its words, if they are all known. Whether a
+    space stands before a word is part of the token: OpenNMT's joiner mark (Klein et al. 2017, arXiv
+    1701.02810), but no character of the text.
+
+    min_count: words seen fewer times are unknown, and unknown ones decode to <unk>.
+    """
+
+    def __init__(self, training: Iterable[str], *, min_count: int = 1, lower: bool = False) -> None:
+        super().__init__(lower=lower)
+        texts = (text.lower() if lower else text for text in training)
+        runs = Counter(run for text in texts for run in text.split())
+        counts: Counter[Word] = Counter()
+        for run, times in runs.items():
+            for word in _words(run):
+                counts[word] += times
+        kept = [word for word, count in counts.items() if count >= min_count]
+        kept.sort(key=lambda word: (-counts[word], word))
+        self.words = [Word(False, special) for special in SPECIALS] + kept
+        self.numbers = {word: number for number, word in enumerate(kept, len(SPECIALS))}
+        self.vocab_size = len(self.words)
+        self.runs = {run: self._run(run) for run in runs}
+
+    def _encode(self, text: str) -> list[int]:
+        known = self.runs
+        return [t for run in text.split() for t in (known[run] if run in known else self._run(run))]
+
+    def _run(self, run: str) -> list[int]:
+        """The tokens of signs that no space parts."""
+        return [self.numbers.get(word, UNKNOWN) for word in _words(run)]
+
+    def _decode(self, tokens: list[int]) -> str:
+        words = [self.words[token] for token in tokens]
+        return "".join(word.text if word.joined else f" {word.text}" for word in words).lstrip(" ")
+
+    def _label(self, token: int) -> str:
+        joined, text = self.words[token]
+        return JOINER * joined + printable(text)
+
+
+class Subwords(PairTokenizer):
+    """Byte-level byte pair encoding, without which no text is unknown.
+
+    A space is put before the sentence, so that its first word is the same token as elsewhere; any
+    sentence comes back without the spaces at its ends.
+    """
+
+    def __init__(
+        self, training: Iterable[str], *, vocab_size: int | None, lower: bool = False
+    ) -> None:
+        super().__init__(lower=lower)
+        spaced = (" " + (text.lower() if lower else text).strip() for text in training)
+        size = DEFAULT_BPE if vocab_size is None else vocab_size
+        self.bpe = Bpe(spaced, vocab_size=size, reserved=len(SPECIALS))
+        self.vocab_size = self.bpe.vocab_size
+
+    def _encode(self, text: str) -> list[int]:
+        text = text.strip()
+        return self.bpe.encode(f" {text}") if text else []
+
+    def _decode(self, tokens: list[int]) -> str:
+        return "".join(self._pieces(tokens)).removeprefix(" ")
+
+    def _label(self, token: int) -> str:
+        return printable(self.bpe.decode([token]))
+
+    def _pieces(self, tokens: list[int]) -> Iterator[str]:
+        """The texts between unknown tokens, which a model can write and no text holds."""
+        start = 0
+        for place, token in enumerate(tokens):
+            if token == UNKNOWN:
+                yield self.bpe.decode(tokens[start:place])
+                yield STRANGE
+                start = place + 1
+        yield self.bpe.decode(tokens[start:])
+
+
+def make(
+    kind: str,
+    training: Iterable[str],
+    *,
+    vocab_size: int | None = None,
+    min_count: int = 1,
+    lower: bool = False,
+) -> PairTokenizer:
+    """The tokenizer that `data.tokenizer` names."""
+    if kind == "bpe":
+        return Subwords(training, vocab_size=vocab_size, lower=lower)
+    if kind == "word":
+        return Words(training, min_count=min_count, lower=lower)
+    return Characters(training, lower=lower)
+
+
+def _words(run: str) -> list[Word]:
+    return [Word(place > 0, text) for place, text in enumerate(_pattern().findall(run))]
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    r"""A run of letters and digits, or one other sign; accents stay with what they stand on.
+
+    Python's \w leaves out combining marks, with which many scripts write their vowels.
+    """
+    marks = "".join(
+        re.escape(chr(code)) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M"
+    )
+    return re.compile(rf"\w[\w{marks}]*|[^\w\s][{marks}]*")

@@ -1,0 +1,222 @@
+"""Pairs of texts: a source and the target that it is to become, as numbered tokens.
+
+A batch holds, filled up with PAD at the end,
+
+    source     b j   the source's tokens, EOS
+    target_in  b i   BOS, the target's tokens
+    targets    b i   the target's tokens, EOS, then IGNORED in place of PAD
+    index      b     the example's number in its split
+
+Training batches hold sources of similar length (Sutskever et al. 2014, section 3.4, arXiv
+1409.3215), validation and test go through in order of length.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ablate.data import IGNORED, Data, digest
+from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
+from ablate.data.options import checked
+from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
+from ablate.errors import UserError
+
+__all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
+
+Link = tuple[range, range]  # target positions and the source positions they say the same as
+Tokens = NDArray[np.int32]
+Encoded = dict[int, tuple[Tokens, Tokens]]  # of source and target, by number
+SPOKEN = {"train": "training", "val": "validation", "test": "test"}
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+class Sentences:
+    """Sentences of any length, end to end in one tensor, each between BOS and EOS.
+
+    lengths: tokens of each, EOS included and BOS not.
+    """
+
+    def __init__(self, sentences: Sequence[Tokens]) -> None:
+        self.lengths = torch.tensor([len(tokens) + 1 for tokens in sentences])
+        self.starts = (self.lengths + 1).cumsum(0) - (self.lengths + 1)
+        first, last = np.array([BOS], np.int32), np.array([EOS], np.int32)
+        marked = chain.from_iterable((first, tokens, last) for tokens in sentences)
+        self.flat = torch.from_numpy(np.concatenate(list(marked)))
+
+    def rows(self, indices: Tensor, *, shift: int, fill: int) -> Tensor:
+        """From BOS (shift 0) or from the token after it (shift 1), as many as `lengths` says."""
+        lengths = self.lengths[indices, None]
+        column = torch.arange(int(lengths.max()))
+        places = self.starts[indices, None] + shift + column.minimum(lengths - 1)
+        return self.flat[places].long().where(column < lengths, fill)
+
+
+class Split(Dataset[Batch]):
+    """The pairs of one split as batches."""
+
+    def __init__(self, source: Sentences, target: Sentences) -> None:
+        self.source, self.target = source, target
+
+    def __len__(self) -> int:
+        return len(self.source.lengths)
+
+    def __getitem__(self, request: Request) -> Batch:
+        numbers = request.indices
+        return {
+            "source": self.source.rows(numbers, shift=1, fill=PAD),
+            "target_in": self.target.rows(numbers, shift=0, fill=PAD),
+            "targets": self.target.rows(numbers, shift=1, fill=IGNORED),
+            "index": numbers,
+        }
+
+    @property
+    def by_length(self) -> Tensor:
+        """A number for each pair that sorts by source length, then by target length."""
+        widest = int(self.target.lengths.max()) + 1
+        return self.source.lengths * widest + self.target.lengths
+
+
+class Pairs(Data):
+    """Base of every set of pairs: a subclass reads them, and says how they become tokens.
+
+    max_length: training pairs with more tokens on a side are dropped, which is said; null: none.
+
+    texts: the pairs of each split after what was dropped; `index` in a batch counts in them.
+    numbers: where each of them stands in what `read` returned.
+    item: what a token of the target is called where error rates are counted in it, as in "phoneme".
+    """
+
+    kind: ClassVar[str] = "pairs"
+    item: ClassVar[str | None] = None
+    texts: dict[str, list[Pair]]
+    numbers: dict[str, list[int]]
+    source_tokenizer: PairTokenizer
+    target_tokenizer: PairTokenizer
+
+    def __init__(self, *, batch_size: int, seed: int, max_length: int | None = None) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.max_length = checked("max_length", max_length)
+
+    @abstractmethod
+    def read(self) -> dict[str, list[Pair]]:
+        """The pairs of "train", "val" and mostly "test", without spaces at their ends."""
+
+    def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
+        """For source and target; the same one twice where both sides share their tokens."""
+        return Characters(p.source for p in training), Characters(p.target for p in training)
+
+    def place(self, split: str, number: int) -> str:
+        """Where a pair that `read` returned stands, for messages."""
+        return f"example {number + 1} of the {split} split"
+
+    def alignment(self, split: str, index: int) -> list[Link] | None:
+        """What of a target comes from where in its source, an entry a field; None if unknown."""
+        return None
+
+    @cached_property
+    def _read(self) -> dict[str, list[Pair]]:
+        return self.read()
+
+    def fingerprint(self) -> str:
+        return digest(self._read)
+
+    def load(self) -> None:
+        self.numbers = {split: self._with_text(split) for split in self._read}
+        if isinstance(self.measured_as, Pairs):
+            known = self.measured_as
+            both = known.source_tokenizer, known.target_tokenizer
+        else:
+            both = self.make_tokenizers([self._read["train"][n] for n in self.numbers["train"]])
+        self.source_tokenizer, self.target_tokenizer = both
+        self.splits = {split: self._split(split) for split in self.numbers}
+        self.texts = {
+            split: [self._read[split][number] for number in numbers]
+            for split, numbers in self.numbers.items()
+        }
+        sides = [(split.source, split.target) for split in map(self._of, self.splits)]
+        self.sizes = {
+            "source_vocab": self.source_tokenizer.vocab_size,
+            "target_vocab": self.target_tokenizer.vocab_size,
+            "source_length": max(int(source.lengths.max()) for source, _ in sides),
+            "target_length": max(int(target.lengths.max()) for _, target in sides),
+            "joint": self.source_tokenizer is self.target_tokenizer,
+        }
+
+    def train_order(self, share: Share) -> Order:
+        shuffled = super().train_order(share)
+        return Bucketed(shuffled, self._of("train").by_length, seed=self.seed)
+
+    def example(self, index: int = 0) -> dict[str, Any]:
+        """A validation pair, with the tokens of `source` and `targets` in printable characters."""
+        batch = super().example(index)
+        source, target = batch["source"][0].tolist(), batch["targets"][0].tolist()
+        return batch | {
+            "source_labels": [self.source_tokenizer.label(token) for token in source],
+            "target_labels": [self.target_tokenizer.label(token) for token in target],
+        }
+
+    def _loader(self, split: str, order: Order) -> Loader:
+        if isinstance(order, InOrder):
+            ranks = self._of(split).by_length.argsort(stable=True)
+            order = InOrder(order.count, order.batch_size, share=order.share, order=ranks)
+        return super()._loader(split, order)
+
+    def _of(self, split: str) -> Split:
+        made = self.splits[split]
+        assert isinstance(made, Split)
+        return made
+
+    def _with_text(self, split: str) -> list[int]:
+        """Numbers of the pairs to use: all of a test split, which is a yardstick for everyone."""
+        everything = range(len(self._read[split]))
+        empty = {number for number in everything if not all(self._read[split][number])}
+        if empty:
+            done = "kept, so that the test stays the same" if split == "test" else "dropped"
+            self._say(split, f"{len(empty)} with an empty side, {done}", min(empty))
+        kept = [n for n in everything if split == "test" or n not in empty]
+        if not kept:
+            raise UserError(f"the {SPOKEN[split]} split has no pair with text on both sides")
+        return kept
+
+    def _split(self, split: str) -> Split:
+        """A split's pairs as tokens; takes out of `numbers` what is too long for training."""
+        pairs = self._read[split]
+        tokens = {
+            number: (
+                np.array(self.source_tokenizer.encode(pairs[number].source), np.int32),
+                np.array(self.target_tokenizer.encode(pairs[number].target), np.int32),
+            )
+            for number in self.numbers[split]
+        }
+        if split == "train" and self.max_length is not None:
+            tokens = self._short(tokens, self.max_length)
+        self.numbers[split] = list(tokens)
+        sources, targets = zip(*tokens.values(), strict=True)
+        return Split(Sentences(sources), Sentences(targets))
+
+    def _short(self, tokens: Encoded, most: int) -> Encoded:
+        longest = {number: max(map(len, pair)) for number, pair in tokens.items()}
+        long = [number for number, length in longest.items() if length > most]
+        if len(long) == len(tokens):
+            raise UserError(f"data.max_length={most}: every training pair is longer")
+        if long:
+            what = f"{len(long)} dropped, longer than data.max_length={most}"
+            self._say("train", what, long[0], f", {longest[long[0]]} tokens")
+        return {number: pair for number, pair in tokens.items() if longest[number] <= most}
+
+    def _say(self, split: str, what: str, first: int, more: str = "") -> None:
+        line = f"{SPOKEN[split]} pairs: {what}; the first is {self.place(split, first)}{more}"
+        on_first_process(print)(f"ablate: {line}")

@@ -1,0 +1,193 @@
+"""Translations in two files, plain or gzip: line n of one says the same as line n of the other."""
+
+from typing import Any, NamedTuple
+
+from ablate.data import source as files
+from ablate.data.options import checked
+from ablate.data.pair_tokenizer import PairTokenizer, make
+from ablate.data.pairs import Pair, Pairs
+from ablate.data.split import position
+from ablate.errors import UserError
+from ablate.rules import one_of
+
+TOKENIZERS = one_of("char", "word", "bpe")
+VALIDATION = 0.05  # of the training files, where nothing else is given to validate on
+
+
+class Translations(Pairs):
+    """Base of the sets of sentences: how they are cut into tokens.
+
+    tokenizer: char, word or bpe. vocab_size: of bpe, the special tokens included, null for the
+    default of data/tokenizer.py. min_count: words that training shows fewer times are unknown.
+    joint: one tokenizer for both sides, made from both. lower: everything in small letters.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer: str,
+        vocab_size: int | None,
+        min_count: int,
+        joint: bool,
+        lower: bool,
+        max_length: int | None,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
+        self.tokenizer = checked("tokenizer", tokenizer, TOKENIZERS)
+        self.vocab_size = checked("vocab_size", vocab_size)
+        self.min_count = checked("min_count", min_count)
+        self.joint, self.lower = checked("joint", joint), checked("lower", lower)
+        if vocab_size is not None and tokenizer != "bpe":
+            raise UserError(f"data.vocab_size={vocab_size}: needs data.tokenizer=bpe")
+        if min_count > 1 and tokenizer != "word":
+            raise UserError(f"data.min_count={min_count}: needs data.tokenizer=word")
+
+    def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
+        sources, targets = [p.source for p in training], [p.target for p in training]
+        if self.joint:
+            both = self._tokenizer(sources + targets)
+            return both, both
+        return self._tokenizer(sources), self._tokenizer(targets)
+
+    def _tokenizer(self, texts: list[str]) -> PairTokenizer:
+        return make(
+            self.tokenizer,
+            texts,
+            vocab_size=self.vocab_size,
+            min_count=self.min_count,
+            lower=self.lower,
+        )
+
+    def learned(self, pair: Pair) -> Pair:
+        """Without spaces at the ends, and in small letters if wanted."""
+        source, target = (line.strip() for line in pair)
+        return Pair(source.lower(), target.lower()) if self.lower else Pair(source, target)
+
+
+class Files(NamedTuple):
+    """Two files, and what stands before `source` and `target` in the keys that name them."""
+
+    prefix: str
+    source: str
+    target: str
+
+    def pairs(self) -> list[Pair]:
+        keys = f"data.{self.prefix}source", f"data.{self.prefix}target"
+        source, target = lines(self.source, keys[0]), lines(self.target, keys[1])
+        if len(source) != len(target):
+            raise UserError(
+                f"{keys[0]}={self.source} has {len(source)} lines and {keys[1]}={self.target} has "
+                f"{len(target)}; line n of one must say the same as line n of the other"
+            )
+        return [Pair(*both) for both in zip(source, target, strict=True)]
+
+
+class Parallel(Translations):
+    """source, target: the training files. val_*, test_*: files, or null.
+
+    val_fraction, test_fraction: shares of the training files, chosen by a hash of each source so
+    that the same sentence never stands in two splits; null where files are given. Without any of
+    them 1 line in 20 validates; without a test file or share there is no test split.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        target: str,
+        val_source: str | None,
+        val_target: str | None,
+        test_source: str | None,
+        test_target: str | None,
+        val_fraction: float | None,
+        test_fraction: float | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.files = {"train": Files("", checked("source", source), checked("target", target))}
+        for split, pair in {
+            "val": (val_source, val_target),
+            "test": (test_source, test_target),
+        }.items():
+            if (given := _given(f"{split}_", *pair)) is not None:
+                self.files[split] = given
+        self.shares = {
+            "val": self._taken("val", val_fraction, VALIDATION),
+            "test": self._taken("test", test_fraction, 0.0),
+        }
+        if sum(self.shares.values()) >= 1:
+            raise UserError(
+                f"data.val_fraction={self.shares['val']} and "
+                f"data.test_fraction={self.shares['test']} leave nothing to train on"
+            )
+
+    def _taken(self, split: str, share: float | None, default: float) -> float:
+        """The share of the training files that a split takes."""
+        checked(f"{split}_fraction", share)
+        if share is None:
+            return 0.0 if split in self.files else default
+        if split in self.files:
+            raise UserError(
+                f"data.{split}_fraction={share}: data.{split}_source is given; set one null"
+            )
+        return share
+
+    def read(self) -> dict[str, list[Pair]]:
+        read = {
+            split: [self.learned(pair) for pair in given.pairs()]
+            for split, given in self.files.items()
+        }
+        everything = read["train"]
+        self.lines = self._divided(everything)
+        read |= {s: [everything[line] for line in lines] for s, lines in self.lines.items()}
+        return {split: read[split] for split in ("train", "val", "test") if split in read}
+
+    def place(self, split: str, number: int) -> str:
+        if split in self.lines:
+            return f"line {self.lines[split][number] + 1} of {self.files['train'].source}"
+        return f"line {number + 1} of {self.files[split].source}"
+
+    def _divided(self, pairs: list[Pair]) -> dict[str, list[int]]:
+        """Lines of the training files for each split that is taken from them."""
+        divided: dict[str, list[int]] = {"train": []}
+        divided |= {split: [] for split, share in self.shares.items() if share}
+        for line, pair in enumerate(pairs):
+            at = position(pair.source.encode())
+            if at < self.shares["val"]:
+                divided["val"].append(line)
+            elif at >= 1 - self.shares["test"]:
+                divided["test"].append(line)
+            else:
+                divided["train"].append(line)
+        for split, chosen in divided.items():
+            if not chosen:
+                shares = ", ".join(f"data.{s}_fraction={v}" for s, v in self.shares.items() if v)
+                raise UserError(f"{shares}: the {split} split of {len(pairs)} pairs would be empty")
+        return divided
+
+
+def lines(path: str, key: str) -> list[str]:
+    r"""The lines of a text file. Only \n ends one: other signs that Unicode takes for the end of a
+    line stand inside sentences, and would put the two files out of step.
+    """
+    return split_lines(files.text(files.read(path, key=key), path, key=key))
+
+
+def split_lines(text: str) -> list[str]:
+    byte_order_mark = "\ufeff"
+    return text.removeprefix(byte_order_mark).removesuffix("\n").split("\n")
+
+
+def _given(prefix: str, source: str | None, target: str | None) -> Files | None:
+    """The files of a split, both or none."""
+    checked(f"{prefix}source", source)
+    checked(f"{prefix}target", target)
+    if source is None and target is None:
+        return None
+    if source is None:
+        raise UserError(f"data.{prefix}target={target}: needs data.{prefix}source beside it")
+    if target is None:
+        raise UserError(f"data.{prefix}source={source}: needs data.{prefix}target beside it")
+    return Files(prefix, source, target)

@@ -1,0 +1,109 @@
+"""Sequences of integers to write backwards, copy or sort: what attends where is known.
+
+    reverse  3 17 42 5 -> 5 42 17 3        sort  3 17 42 5 -> 3 5 17 42
+
+The reverse task and its sizes are JoeyNMT's (Kreutzer et al. 2019, arXiv 1907.12484; its
+scripts/generate_reverse_task.py): validation and test go on to lengths that training never shows.
+"""
+
+from abc import abstractmethod
+
+import numpy as np
+
+from ablate.data.options import checked
+from ablate.data.pair_tokenizer import PairTokenizer, Words
+from ablate.data.pairs import Link, Pair, Pairs
+from ablate.errors import UserError
+from ablate.seeding import derive
+
+
+class Sequences(Pairs):
+    """Lengths and numbers are drawn uniformly.
+
+    symbols: the numbers are 0 to symbols - 1. data_seed: makes the three splits, which do not
+    depend on the seed of the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        symbols: int,
+        min_length: int,
+        max_train_length: int,
+        test_max_length: int,
+        train_examples: int,
+        val_examples: int,
+        test_examples: int,
+        batch_size: int,
+        data_seed: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.symbols = checked("symbols", symbols)
+        self.min_length = checked("min_length", min_length)
+        self.longest = {
+            "train": checked("max_train_length", max_train_length),
+            "val": checked("test_max_length", test_max_length),
+            "test": test_max_length,
+        }
+        if min_length > min(self.longest.values()):
+            raise UserError(
+                f"data.min_length={min_length}: is above data.max_train_length={max_train_length} "
+                f"or data.test_max_length={test_max_length}"
+            )
+        counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.counts = {
+            split: checked(f"{split}_examples", count) for split, count in counts.items()
+        }
+        self.data_seed = checked("data_seed", data_seed)
+
+    @abstractmethod
+    def sources(self, numbers: list[int]) -> list[int]:
+        """For each place of the target, the place of the source whose number it repeats."""
+
+    def read(self) -> dict[str, list[Pair]]:
+        return {split: self._drawn(split) for split in self.counts}
+
+    def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
+        """A token for every number that there can be, drawn or not."""
+        words = Words(map(str, range(self.symbols)))
+        return words, words
+
+    def alignment(self, split: str, index: int) -> list[Link]:
+        numbers = list(map(int, self.texts[split][index].source.split()))
+        return [
+            (range(target, target + 1), range(source, source + 1))
+            for target, source in enumerate(self.sources(numbers))
+        ]
+
+    def _drawn(self, split: str) -> list[Pair]:
+        rng = np.random.default_rng(derive(self.data_seed, "sequences", split))
+        lengths = rng.integers(self.min_length, self.longest[split] + 1, self.counts[split])
+        drawn = rng.integers(self.symbols, size=lengths.sum())
+        sequences = np.split(drawn, lengths.cumsum()[:-1])
+        return [self._pair(sequence.tolist()) for sequence in sequences]
+
+    def _pair(self, numbers: list[int]) -> Pair:
+        target = [numbers[place] for place in self.sources(numbers)]
+        return Pair(" ".join(map(str, numbers)), " ".join(map(str, target)))
+
+
+class Reverse(Sequences):
+    """The same numbers from the last to the first."""
+
+    def sources(self, numbers: list[int]) -> list[int]:
+        return list(reversed(range(len(numbers))))
+
+
+class Copy(Sequences):
+    """The same numbers again."""
+
+    def sources(self, numbers: list[int]) -> list[int]:
+        return list(range(len(numbers)))
+
+
+class Sort(Sequences):
+    """The same numbers in ascending order, equal ones in the order of the source."""
+
+    def sources(self, numbers: list[int]) -> list[int]:
+        return sorted(range(len(numbers)), key=numbers.__getitem__)

@@ -1,0 +1,213 @@
+"""Series of numbers in order of time: the first part trains, the next validates, the last tests.
+
+By default the yearly sunspot numbers from 1700 to 2008 of the National Geophysical Data Center, as
+statsmodels ships them (statsmodels.datasets.sunspots, public domain).
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.data import Dataset
+
+from ablate.data import Data, digest
+from ablate.data.loader import Batch, Request
+from ablate.data.options import checked
+from ablate.data.table import read_columns
+from ablate.errors import UserError
+from ablate.rules import Real, or_null
+
+SUNSPOTS, FIRST_YEAR, CYCLE = "SUNACTIVITY", 1700, 11  # column, first row, and years of a cycle
+SHARE = Real(0, 1, above=True, below=True)
+
+
+class TrainingWindows(Dataset[Batch]):
+    """Every stretch of `window` + 1 values; an index is the position of its first."""
+
+    def __init__(self, values: Tensor, window: int) -> None:
+        self.windows = values.unfold(0, window + 1, 1).mT  # window, i + 1, c
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, request: Request) -> Batch:
+        window = self.windows[request.indices]
+        return {"values": window[:, :-1], "targets": window[:, 1:]}
+
+
+class MeasuredWindows(Dataset[Batch]):
+    """For each value from `first` on: the `window` values before it, and the `horizon` values that
+    it begins. Those that would lie behind the end are NaN.
+    """
+
+    def __init__(self, values: Tensor, first: int, *, window: int, horizon: int) -> None:
+        self.past = values[first - window : -1].unfold(0, window, 1).mT
+        future = pad(values[first:], (0, 0, 0, horizon - 1), value=torch.nan)
+        self.future = future.unfold(0, horizon, 1).mT
+
+    def __len__(self) -> int:
+        return len(self.past)
+
+    def __getitem__(self, request: Request) -> Batch:
+        rows = request.indices
+        return {"values": self.past[rows], "future": self.future[rows]}
+
+
+class Series(Data):
+    """One number a column at every point of time.
+
+    path: a CSV file whose first row names its columns, or an http(s) URL; null: the sunspots.
+    columns: of that file. window: values that the model reads. horizon: values in a row that are
+    forecast. period: values after which the series repeats; null: 11 of the sunspots, unknown of a
+    file.
+
+    `mean` and `deviation` (c) are those of the training values. All values in batches, `b i c`, are
+    normalised by them. Every value of the validation and of the test part is a target exactly once;
+    what is read before it may lie in the part before.
+    """
+
+    kind: ClassVar[str] = "series"
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        columns: Sequence[str] | None,
+        window: int,
+        horizon: int,
+        period: int | None,
+        val_fraction: float,
+        test_fraction: float | None,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.path, self.window, self.horizon = path, checked("window", window), horizon
+        checked("horizon", horizon)
+        if checked("columns", columns) is not None and path is None:
+            raise UserError(
+                f"data.columns=[{','.join(columns or ())}]: the sunspots have one column; set"
+                " data.path=FILE, or data.columns=null"
+            )
+        self.columns = None if columns is None else list(columns)
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise UserError(f"data.columns=[{','.join(self.columns)}]: names a column twice")
+        self.period = CYCLE if checked("period", period) is None and path is None else period
+        if self.period is not None and self.period > window:
+            raise UserError(
+                f"data.window={window}: the seasonal naive forecast repeats the last"
+                f" data.period={self.period} values, so the window must hold as many"
+            )
+        self.shares = {
+            "val": checked("val_fraction", val_fraction, SHARE),
+            "test": checked("test_fraction", test_fraction, or_null(SHARE)) or 0.0,
+        }
+
+    @cached_property
+    def _read(self) -> NDArray[np.float64]:
+        """n c, in the unit of the data."""
+        if self.path is not None:
+            return read_columns(self.path, self.columns)
+        # Not imported: statsmodels would bring pandas, which takes a second.
+        package = find_spec("statsmodels")
+        assert package is not None
+        assert package.submodule_search_locations
+        folder = Path(package.submodule_search_locations[0], "datasets", "sunspots")
+        return read_columns(str(folder / "sunspots.csv"), [SUNSPOTS])
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return self.columns or [SUNSPOTS]
+
+    def fingerprint(self) -> str:
+        content = sha256(self._read.tobytes()).hexdigest()
+        return digest(content, self._read.shape, "in order", self.shares)
+
+    def load(self) -> None:
+        count = len(self._read)
+        held = {split: round(count * share) for split, share in self.shares.items()}
+        ends = {"train": count - sum(held.values()), "val": count - held["test"], "test": count}
+        self._require_room(ends, held)
+        if isinstance(self.measured_as, Series):
+            self.mean, self.deviation = self.measured_as.mean, self.measured_as.deviation
+        else:
+            self.mean, self.deviation = self._statistics(self._read[: ends["train"]])
+        if len(self.mean) != len(self.names):
+            raise UserError(
+                f"data.columns: the model was trained on {len(self.mean)} column(s), these are"
+                f" {len(self.names)}: {', '.join(self.names)}"
+            )
+        self.values = self.normalise(self._read)
+        self.starts = {"train": 0, "val": ends["train"], "test": ends["val"]}
+        self.splits = {"train": TrainingWindows(self.values[: ends["train"]], self.window)}
+        for split, share in self.shares.items():
+            if share:
+                self.splits[split] = MeasuredWindows(
+                    self.values[: ends[split]],
+                    self.starts[split],
+                    window=self.window,
+                    horizon=self.horizon,
+                )
+        self.sizes = {"channels": len(self.names), "length": self.window}
+
+    def normalise(self, values: NDArray[np.float64]) -> Tensor:
+        """n c in the unit of the data -> what the model reads."""
+        return torch.from_numpy((values - self.mean) / self.deviation).float()
+
+    def restore(self, values: Tensor) -> NDArray[np.float64]:
+        """The inverse of `normalise`, for any shape that ends in c."""
+        restored: NDArray[np.float64] = values.double().cpu().numpy() * self.deviation + self.mean
+        return restored
+
+    def time(self, place: int) -> str:
+        """What a point of time is called: the year of the sunspots, else its row, from 1."""
+        return str(place + (FIRST_YEAR if self.path is None else 1))
+
+    @property
+    def latest(self) -> Tensor:
+        """The last window of all: 1 i c."""
+        return self.values[None, -self.window :]
+
+    def example(self, index: int = 0) -> dict[str, Any]:
+        """A validation window, with `labels`: when its values were."""
+        first = self.starts["val"] + index - self.window
+        labels = [self.time(first + place) for place in range(self.window)]
+        return super().example(index) | {"labels": labels}
+
+    def _statistics(
+        self, training: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        mean, deviation = training.mean(0), training.std(0)
+        for name, spread in zip(self.names, deviation, strict=True):
+            if not spread > 0:
+                raise UserError(
+                    f"data.columns: column '{name}' has the same value throughout the training"
+                    " part, so it cannot be normalised; leave it out"
+                )
+        return mean, deviation
+
+    def _require_room(self, ends: dict[str, int], held: dict[str, int]) -> None:
+        shares = ", ".join(f"data.{s}_fraction={v}" for s, v in self.shares.items() if v)
+        where = f"of {ends['test']} values ({shares})"
+        if ends["train"] <= self.window:
+            raise UserError(
+                f"data.window={self.window}: the training part {where} has"
+                f" {max(ends['train'], 0)} and needs at least {self.window + 1}"
+            )
+        for split, share in self.shares.items():
+            if share and held[split] < self.horizon:
+                raise UserError(
+                    f"data.horizon={self.horizon}: the {split} part {where} has {held[split]}"
+                    " and needs at least as many"
+                )

@@ -1,0 +1,90 @@
+"""Columns of numbers from a CSV file, with one clear line for whatever is wrong in it."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.data import source
+from ablate.errors import UserError, suggest
+
+# How files say that there is no value.
+MISSING = {"", "na", "n/a", "nan", "null", "none", "-", "?"}
+Row = tuple[int, list[str]]  # the number of its last line in the file; its cells
+
+
+def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64]:
+    """rows x columns of a file, plain or gzip, or of a download; its first row names the columns.
+
+    None: UserError that says which columns there are.
+    """
+    text = source.text(source.read(path), path).removeprefix("\ufeff")
+    rows = _rows(text.rstrip("\r\n"), path)
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if not any(header):
+        raise UserError(f"data.path={path}: the first row must name the columns")
+    if columns is None:
+        raise UserError(
+            f"data.columns=null: name the columns of data.path={path} to use; {_named(header)}"
+        )
+    places = [_place(name, header, path) for name in columns]
+    read = [_numbers(row, header, places, path) for row in rows]
+    return np.array(read, np.float64).reshape(len(read), len(places))
+
+
+def _rows(text: str, path: str) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    try:
+        for cells in reader:
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise UserError(f"data.path={path}: line {reader.line_num} is no CSV ({error})") from None
+
+
+def _named(header: Sequence[str]) -> str:
+    return f"allowed: {', '.join(header)}"
+
+
+def _place(name: str, header: Sequence[str], path: str) -> int:
+    """Where a column stands."""
+    if name not in header:
+        raise UserError(
+            f"data.columns: data.path={path} has no column '{name}'; {_named(header)}"
+            f"{suggest(name, header)}"
+        )
+    if header.count(name) > 1:
+        raise UserError(f"data.columns: data.path={path} has several columns '{name}'")
+    return header.index(name)
+
+
+def _numbers(row: Row, header: Sequence[str], places: Sequence[int], path: str) -> list[float]:
+    line, cells = row
+    if len(cells) > len(header):
+        raise UserError(
+            f"data.path={path}: line {line} has {len(cells)} cells, the header has {len(header)}"
+        )
+    cells = cells + [""] * (len(header) - len(cells))
+    return [
+        _number(cells[at].strip(), f"line {line}, column '{header[at]}'", path) for at in places
+    ]
+
+
+def _number(cell: str, where: str, path: str) -> float:
+    if cell.lower() in MISSING:
+        raise UserError(
+            f"data.path={path}: {where}: the value is missing ('{cell}'); fill it in, or leave out"
+            f" the rows before it"
+        )
+    try:
+        number = float(cell)
+    except ValueError:
+        raise UserError(
+            f"data.path={path}: {where}: '{cell}' is not a number; data.columns= takes columns of"
+            f" numbers, written as in 1234.5"
+        ) from None
+    if not math.isfinite(number):
+        raise UserError(f"data.path={path}: {where}: '{cell}' is not a finite number")
+    return number

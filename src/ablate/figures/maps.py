@@ -1,0 +1,76 @@
+"""The attention weights of a model while it reads one example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.data import Batch
+from ablate.model.mask import Mask
+from ablate.model.mask.none import NoMask
+from ablate.model.multi_head import recording
+from ablate.model.seq2seq import Seq2Seq
+from ablate.task import Task
+
+ALIGNMENT = "alignment"  # the name of the one map there is of an RNN
+
+
+@dataclass(frozen=True)
+class Map:
+    """What the heads of a layer looked at.
+
+    kind: "attention"; in a sequence-to-sequence model "encoder", "decoder" (each on itself) or
+    "cross" (the decoder on the encoder). layer: its place among `layers` of that kind, from 1.
+    weights: h i j.
+    """
+
+    kind: str
+    layer: int
+    layers: int
+    weights: Tensor
+    mask: Mask
+
+    @property
+    def name(self) -> str:
+        """What its PNG is called."""
+        if self.kind == "cross" and self.layers == len(self.weights) == 1:
+            return ALIGNMENT
+        return f"{self.kind}_layer_{self.layer:02}"
+
+    @property
+    def allowed(self) -> Tensor:
+        """i j, True where the mask lets a query look."""
+        queries, keys = (torch.arange(count) for count in self.weights.shape[1:])
+        return self.mask.allowed(queries, keys).expand(len(queries), len(keys))
+
+
+@torch.no_grad()
+def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
+    """Of each layer in the order of application, kind by kind. example: a batch of size 1."""
+    model = task.model
+    was_training = model.training
+    device = next(model.parameters()).device
+    layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
+    with recording(model.eval()) as recorded:
+        model(*(tensor.to(device) for tensor in task.inputs(example)))
+    model.train(was_training)
+    cross = model.cross if isinstance(model, Seq2Seq) else []
+    found: dict[str, list[tuple[Tensor, Mask]]] = {}
+    for (name, module), seen in zip(layers.items(), recorded, strict=True):
+        kind = "attention"
+        if isinstance(model, Seq2Seq):
+            kind = "cross" if module in cross else name.partition(".")[0]
+        mask = getattr(module, "mask", NoMask(causal=False))
+        # A layer that is applied several times has recorded several; a decoder step by step, rows.
+        rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]
+        weights = torch.cat([part[0].float().cpu() for part in seen], dim=1)
+        for application in weights.split(rows, dim=1):
+            found.setdefault(kind, []).append((application, mask))
+    return [
+        Map(kind, number, len(maps), weights, mask)
+        for kind, maps in found.items()
+        for number, (weights, mask) in enumerate(maps, 1)
+    ]

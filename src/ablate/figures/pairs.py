@@ -1,0 +1,82 @@
+"""Attention maps of a sequence-to-sequence model: target by source, and each side by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ablate.data.pairs import BOS, Pairs
+from ablate.figures.maps import ALIGNMENT, Map, attention_maps
+from ablate.figures.panels import Panel, draw_panels
+from ablate.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CELL = 0.15  # inches of a token: sentences are short
+LONGEST = 36  # characters of a sentence above its panel
+# By kind of map: the title, what stands along the axes of queries and of keys.
+WORDS = {
+    "cross": (
+        "Where the decoder looks in the source while it writes each token",
+        "target: the token that is written",
+        "source: the token that is looked at",
+    ),
+    "encoder": (
+        "Where the tokens of the source look in the source (encoder)",
+        "source: the token that looks",
+        "source: the token that is looked at",
+    ),
+    "decoder": (
+        "Where the decoder looks in what it has written; grey: hidden by the mask",
+        "target: the token that is written",
+        "target: the token that is looked at",
+    ),
+}
+
+
+def pair_drawer(
+    task: Task, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+) -> Callable[[Map, Sequence[int]], Figure]:
+    """Draws a layer: a panel for each head, or for each example where one head is all there is.
+
+    caption: where the targets come from. Where the data knows what comes from where, it is
+    outlined.
+    """
+    data = task.data
+    assert isinstance(data, Pairs)
+
+    def panel(one: Map, head: int, example: dict[str, Any], title: str) -> Panel:
+        source, target = example["source_labels"], example["target_labels"]
+        read = [data.target_tokenizer.label(BOS), *target[:-1]]
+        queries, keys = {
+            "cross": (target, source),
+            "encoder": (source, source),
+            "decoder": (target, read),
+        }[one.kind]
+        return Panel(title, one.weights[head - 1], queries, keys, one.allowed, links(one, example))
+
+    def links(one: Map, example: dict[str, Any]) -> Sequence[tuple[range, range]]:
+        known = one.kind == "cross" and "index" in example
+        return (data.alignment("val", int(example["index"])) if known else None) or ()
+
+    def alignment(example: dict[str, Any]) -> Panel:
+        one = next(one for one in attention_maps(task, example) if one.name == ALIGNMENT)
+        text = data.source_tokenizer.decode(example["source"][0].tolist())
+        return panel(one, 1, example, text[:LONGEST] + "…" * (len(text) > LONGEST))
+
+    def figure(one: Map, heads: Sequence[int]) -> Figure:
+        if one.name == ALIGNMENT:
+            panels = [alignment(example) for example in examples]
+            where = ""
+        else:
+            panels = [panel(one, head, examples[0], f"head {head}") for head in heads]
+            where = f"layer {one.layer} of {one.layers}; "
+        # Layers can be compared, kinds not: the first token a decoder reads gets all of one row.
+        top = max(float(other.weights.max()) for other in maps if other.kind == one.kind)
+        title, query, key = WORDS[one.kind]
+        outlined = "; outlined: where it comes from" if any(p.outlined for p in panels) else ""
+        title = f"{title}\n{where}{caption}{outlined}"
+        return draw_panels(panels, title, top, query=query, key=key, cell=CELL)
+
+    return figure

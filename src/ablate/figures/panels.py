@@ -1,0 +1,117 @@
+"""Panels beside each other with one colour scale, and how a figure gets onto the disk."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDEST = 16.0  # inches of panels beside each other
+MOST_LABELS = 64  # tokens named along an axis; of more, every n-th
+CELL = 0.085  # inches of a token along an axis, at least
+HIDDEN = "#d9d9d9"  # what the mask forbids
+OUTLINE = "#ff5555"
+SCALE = 0.5  # colours follow the square root, or weights spread over many keys would look zero
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Queries from top to bottom, keys from left to right.
+
+    weights: i j. allowed: i j, False is drawn grey. outlined: rectangles of queries and keys.
+    """
+
+    title: str
+    weights: Tensor
+    queries: Sequence[str]
+    keys: Sequence[str]
+    allowed: Tensor
+    outlined: Sequence[tuple[range, range]] = field(default=())
+
+
+def draw_panels(
+    panels: Sequence[Panel], title: str, top: float, *, query: str, key: str, cell: float = CELL
+) -> Figure:
+    """top: the weight that gets the brightest colour. query, key: what stands along the axes."""
+    import numpy as np
+    from matplotlib.patches import Rectangle
+
+    width, height = (
+        1.2 + cell * min(max(map(len, names)), MOST_LABELS)
+        for names in ([one.keys for one in panels], [one.queries for one in panels])
+    )
+    figure, axes = grid(len(panels), width=max(3.0, width), height=max(2.4, height))
+    for axis, panel in zip(axes, panels, strict=True):
+        axis.set_facecolor(HIDDEN)
+        seen = np.ma.masked_array(panel.weights.numpy(), ~panel.allowed.numpy())
+        shown = axis.imshow(seen, norm=scale(top), interpolation="nearest")
+        # A token such as $x$ is no formula.
+        axis.set_title(panel.title, parse_math=False)
+        places, names, size = ticks(panel.keys)
+        axis.set_xticks(places, names, rotation=90, fontsize=size, parse_math=False)
+        places, names, size = ticks(panel.queries)
+        axis.set_yticks(places, names, fontsize=size, parse_math=False)
+        axis.tick_params(length=1.5, pad=1)
+        axis.set(xlabel=key, ylabel=query)
+        for rows, columns in panel.outlined:
+            corner = columns.start - 0.5, rows.start - 0.5
+            frame = Rectangle(corner, len(columns), len(rows))
+            frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
+            axis.add_patch(frame)
+    figure.suptitle(title)
+    colour_bar(figure, shown, axes)
+    return figure
+
+
+def ticks(tokens: Sequence[str]) -> tuple[range, list[str], int]:
+    """Where tokens are named along an axis, by what, and how large."""
+    step = math.ceil(len(tokens) / MOST_LABELS)
+    names = [token if step == 1 else f"{n} {token}" for n, token in enumerate(tokens)]
+    return range(0, len(tokens), step), names[::step], 7 - (step > 1)
+
+
+def scale(top: float) -> Any:
+    """Weights to colours."""
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(SCALE, 0, top)
+
+
+def grid(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """That many panels of so many inches in rows; the places left over are removed."""
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(count / max(1, int(WIDEST // width)))
+    columns = math.ceil(count / rows)
+    size = (max(columns * width + 0.8, 4.6), rows * height + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[count:]:
+        axis.remove()
+    return figure, axes[:count]
+
+
+def colour_bar(figure: Figure, shown: Any, axes: list[Axes]) -> None:
+    figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01, label="attention weight")
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the PNG under another name, then rename: nobody sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with warnings.catch_warnings():
+        # A token in a script that the font lacks is drawn as a box.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(temporary, format="png", dpi=150)
+    os.replace(temporary, path)
+    return path

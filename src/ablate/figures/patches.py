@@ -1,0 +1,86 @@
+"""Attention maps of a ViT: the weights of the patches in their places on the picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from einops import rearrange, reduce, repeat
+from torch import Tensor
+from torch.nn import functional as F
+
+from ablate.data.images import Images
+from ablate.figures.maps import Map
+from ablate.figures.panels import colour_bar, grid, scale
+from ablate.model.vit import PatchEmbedding, ViT
+from ablate.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def patch_drawer(
+    task: Task, example: dict[str, Any], maps: Sequence[Map]
+) -> Callable[[Map, Sequence[int]], Figure]:
+    """Draws a layer: the row of its class token, or the mean of the rows without one."""
+    model, data = task.model, task.data
+    assert isinstance(model, ViT)
+    assert isinstance(data, Images)
+    patches = model.patches
+    extra = 0 if model.class_token is None else 1
+    rows = [one.weights[:, 0] if extra else one.weights.mean(1) for one in maps]
+    top = max(float(row[:, extra:].max()) for row in rows)
+    image = picture(data, example["images"][0])
+    who = "the class token attends" if extra else "the patches attend, on average over queries"
+
+    def figure(one: Map, heads: Sequence[int]) -> Figure:
+        named = {}
+        for head in heads:
+            row = rows[one.layer - 1][head - 1]
+            itself = f"\n({float(row[0]):.0%} on itself)" if extra else ""
+            named[f"layer {one.layer} head {head}{itself}"] = row[extra:]
+        title = f"Where {who}: layer {one.layer} of {one.layers}"
+        return draw_patches(named, image, patches, title, top)
+
+    return figure
+
+
+def picture(data: Images, image: Tensor) -> Tensor:
+    """c y x as the model sees it -> y x c between 0 and 1, as a person does."""
+    mean, std = (rearrange(t.float(), "c -> c 1 1") for t in (data.mean, data.std))
+    image = (image * std + mean).clamp(0, 1)
+    if len(image) != 3:
+        image = reduce(image, "c y x -> 1 y x", "mean").expand(3, -1, -1)
+    return rearrange(image, "c y x -> y x c")
+
+
+def draw_patches(
+    heads: dict[str, Tensor], image: Tensor, patches: PatchEmbedding, title: str, top: float
+) -> Figure:
+    """The picture, then for each head the weights of the patches in their places.
+
+    heads: title -> weight of each patch, row by row. image: y x c.
+    """
+    figure, axes = grid(len(heads) + 1, width=2.9, height=2.9)
+    axes[0].imshow(image)
+    axes[0].set_title("the picture")
+    for axis, (name, weights) in zip(axes[1:], heads.items(), strict=True):
+        heat = spread(weights, patches, image.shape[0], image.shape[1])
+        shown = axis.imshow(heat, norm=scale(top), interpolation="nearest")
+        axis.set_title(name)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+    figure.suptitle(title)
+    colour_bar(figure, shown, axes[1:])
+    return figure
+
+
+def spread(weights: Tensor, patches: PatchEmbedding, height: int, width: int) -> Tensor:
+    """Weights of the patches, row by row -> y x: the mean weight of the patches over each pixel."""
+    side, stride = patches.kernel_size, patches.stride
+    both = torch.stack([weights, torch.ones_like(weights)])  # counted, to take the mean
+    filled = repeat(both, "n j -> n k j", k=math.prod(side))
+    total, count = F.fold(filled, (height, width), kernel_size=side, stride=stride)[:, 0]
+    return total / count

@@ -1,0 +1,43 @@
+"""Attention maps of a model that reads one sequence of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ablate.figures.maps import Map
+from ablate.figures.panels import Panel, draw_panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOOKED_AT = "key: the token that is looked at"
+LOOKS = "query: the token that looks"
+
+
+def token_drawer(
+    example: dict[str, Any], maps: Sequence[Map]
+) -> Callable[[Map, Sequence[int]], Figure]:
+    """Draws a layer: a panel for each head."""
+    labels = example.get("labels") or [str(n) for n in range(maps[0].weights.shape[-1])]
+    # The scale is that of the whole model, so that layers can be compared.
+    top = max(float(one.weights.max()) for one in maps)
+
+    def figure(one: Map, heads: Sequence[int]) -> Figure:
+        panels = [
+            Panel(
+                f"layer {one.layer} head {head}",
+                one.weights[head - 1],
+                labels,
+                labels,
+                one.allowed,
+            )
+            for head in heads
+        ]
+        title = (
+            f"Attention weights, layer {one.layer} of {one.layers}\n"
+            "each row sums to 1; grey: hidden by the mask"
+        )
+        return draw_panels(panels, title, top, query=LOOKS, key=LOOKED_AT)
+
+    return figure

@@ -1,0 +1,128 @@
+"""How good the targets are that a model wrote. Every state is a sum, so that processes add up."""
+
+from collections.abc import Sequence
+
+import torch
+from sacrebleu.metrics.base import Metric as SacreMetric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.text import WordErrorRate
+
+from ablate.data.pairs import Link
+
+LENGTHS = (10, 20, 30, 40, 50)  # accuracy is told apart by source length: up to 10, to 20, ...
+
+
+class Corpus(Metric):
+    """A score of sacrebleu over a whole corpus (Post 2018, https://arxiv.org/abs/1804.08771).
+
+    It is a function of counts that add up over sentences: sacrebleu's own, which it sums likewise.
+    """
+
+    full_state_update = False
+    counts: Tensor
+
+    def __init__(self, score: SacreMetric):
+        super().__init__()
+        self.score = score
+        size = len(self._count([""], [""])[0])
+        self.add_state("counts", torch.zeros(size, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, outputs: Sequence[str], references: Sequence[str]) -> None:
+        counts = torch.tensor(self._count(outputs, references), device=self.counts.device)
+        self.counts += counts.sum(0)
+
+    def compute(self) -> Tensor:
+        return torch.tensor(self.score._compute_score_from_stats(self.counts.tolist()).score)
+
+    def signature(self) -> str:
+        """Everything another person needs to compute the same."""
+        return str(self.score.get_signature())
+
+    def _count(self, outputs: Sequence[str], references: Sequence[str]) -> list[list[int]]:
+        counts: list[list[int]] = self.score._extract_corpus_statistics(outputs, [references])
+        return counts
+
+
+class ByLength(Metric):
+    """The share of right targets by length of the source."""
+
+    full_state_update = False
+    right: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("right", "count"):
+            zeros = torch.zeros(len(LENGTHS) + 1, dtype=torch.long)
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    def update(self, right: Tensor, lengths: Tensor) -> None:
+        """b twice: whether each target is right, and how many tokens its source has."""
+        place = torch.bucketize(lengths, torch.tensor(LENGTHS, device=lengths.device))
+        self.count += place.bincount(minlength=len(LENGTHS) + 1)
+        self.right += place[right].bincount(minlength=len(LENGTHS) + 1)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Keys such as "length_1-10", of lengths that occur."""
+        least = [1, *(length + 1 for length in LENGTHS)]
+        most = [*(f"-{length}" for length in LENGTHS), "+"]
+        return {
+            f"length_{first}{last}": right / count
+            for first, last, right, count in zip(least, most, self.right, self.count, strict=True)
+            if count
+        }
+
+
+class Written(nn.Module):
+    """All measures of targets as texts.
+
+    item: what stands between spaces where that is no word, as in "phoneme"; all of them are one
+    word then. lower: references are read in small letters, as the model writes them.
+    """
+
+    def __init__(self, *, item: str | None, lower: bool):
+        super().__init__()
+        self.item, self.lower = item, lower
+        self.exact_match = MeanMetric()
+        self.error_rate = WordErrorRate()
+        self.by_length = ByLength()
+        # force: no advice about tokens that look like they were split before.
+        scores = {"bleu": BLEU(lowercase=lower, force=True), "chrf": CHRF(lowercase=lower)}
+        self.corpus = nn.ModuleDict({name: Corpus(score) for name, score in scores.items()})
+
+    def update(self, outputs: list[str], references: list[str], lengths: Tensor) -> None:
+        """lengths: b, tokens of the sources."""
+        if self.lower:
+            references = [reference.lower() for reference in references]
+        pairs = zip(outputs, references, strict=True)
+        right = torch.tensor([one == other for one, other in pairs], device=lengths.device)
+        self.exact_match.update(right.float())
+        self.by_length.update(right, lengths)
+        self.error_rate.update(outputs, references)
+        for score in self.corpus.values():
+            score.update(outputs, references)  # type: ignore[operator]  # Corpus
+
+    def compute(self) -> dict[str, Tensor]:
+        exact = self.exact_match.compute()
+        errors = {"wer": self.error_rate.compute()}
+        if self.item is not None:
+            errors = {f"{self.item[0]}er": errors["wer"], "wer": 1 - exact}
+        corpus = {name: score.compute() for name, score in self.corpus.items()}  # type: ignore[operator]
+        lengths = {f"accuracy/{name}": value for name, value in self.by_length.compute().items()}
+        return {"exact_match": exact, **corpus, **errors, **lengths}
+
+    def signatures(self) -> dict[str, str]:
+        return {name: score.signature() for name, score in self.corpus.items()}  # type: ignore[operator]
+
+
+def right_links(weights: Tensor, links: Sequence[Link]) -> tuple[int, int]:
+    """How many target tokens look most at the source field that they come from, and of how many.
+
+    weights: i j, of one sentence.
+    """
+    most = weights.argmax(-1).tolist()
+    right = [most[place] in source for target, source in links for place in target]
+    return sum(right), len(right)

@@ -1,0 +1,27 @@
+"""No attention: a decoder reads one fixed vector, the last hidden state of the encoder.
+
+The ablated attention, and what came before it: Cho et al. 2014, "Learning phrase representations
+using RNN encoder-decoder", section 2.2, https://arxiv.org/abs/1406.1078; Sutskever et al. 2014,
+"Sequence to sequence learning with neural networks", section 2, https://arxiv.org/abs/1409.3215.
+"""
+
+from typing import Any, ClassVar
+
+from ablate.errors import UserError
+from ablate.model.attention import Score
+
+
+class NoAttention(Score):
+    """Nothing is compared and nothing is weighed: a model asks `weighs` before it does either."""
+
+    query: ClassVar[bool] = False
+    key: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        if self.projected:
+            raise UserError(
+                "model.attention=none needs a model with an encoder whose last state is the "
+                "context, model=rnn_seq2seq; model.attention=uniform is the ablation of others"
+            )

@@ -1,0 +1,113 @@
+"""What an RNN decoder knows of the source: attention over the encoder's states, or one vector.
+
+Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, and Luong et al. 2015,
+https://arxiv.org/abs/1508.04025: decoder states are compared with encoder states as they are, in
+one head and without projections; what is averaged are the encoder states. Any score, kernel and
+window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from ablate.kernel import Attend, Kernel, attention_weights
+from ablate.model.attention import Score
+from ablate.model.window import Window
+from ablate.pos_enc.none import NoPosEnc
+
+
+@dataclass
+class Memory:
+    """An encoded source."""
+
+    states: Tensor  # b j d: of the encoder
+    keep: Tensor  # b j: True = a real token
+    last: Tensor  # b d: what the encoder said last
+    keys: Tensor | None = None  # b 1 j *: Score.keys, computed once for a source
+
+    def select(self, rows: Tensor) -> Memory:
+        """Those rows of the batch."""
+        return Memory(
+            states=self.states[rows],
+            keep=self.keep[rows],
+            last=self.last[rows],
+            keys=None if self.keys is None else self.keys[rows],
+        )
+
+
+class LastState(nn.Module):
+    """model.attention=none: the context of every step is what the encoder said last."""
+
+    def prepare(self, memory: Memory) -> Memory:
+        return memory
+
+    def forward(self, query: Tensor, memory: Memory, start: int) -> Tensor:
+        return memory.last[:, None].expand(-1, query.shape[1], -1)
+
+
+class RNNAttention(nn.Module):
+    """Decoder states b i d against encoder states b j d; `length` is the longest source."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        score: Score,
+        window: Callable[..., Window],
+        kernel: Kernel,
+        length: int,
+    ):
+        super().__init__()
+        self.score = score
+        self.window = window(dim=dim)
+        self.mask = self.window.mask
+        # Encoder states carry their positions themselves.
+        self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
+        self.kernel = kernel.resolve(score, self.pos, factors=self.window.weighs)
+        # A list while somebody wants to see the weights (`recording`), else None.
+        self.recorded: list[Tensor] | None = None
+
+    def prepare(self, memory: Memory) -> Memory:
+        """The memory with what does not depend on the decoder."""
+        return replace(memory, keys=self.score.keys(self._keys(memory)))
+
+    def forward(self, query: Tensor, memory: Memory, start: int) -> Tensor:
+        """The context of the steps `start`, `start` + 1 ..: b i d."""
+        attend = Attend(
+            q=query[:, None, :, : query.shape[-1] * self.score.query],
+            k=self._keys(memory),
+            v=memory.states[:, None],
+            score=self.score,
+            mask=self.mask,
+            pos=self.pos,
+            layer=0,
+            start=start,
+            keep=memory.keep,
+            prepared=memory.keys,
+            factors=self.window.factors(query, memory.keep),
+        )
+        if self.recorded is not None:
+            self.recorded.append(attention_weights(attend).detach())
+        return self.kernel(attend)[:, 0]
+
+    def _keys(self, memory: Memory) -> Tensor:
+        """b 1 j d; width 0 where the score does not look."""
+        return memory.states[:, None, :, : memory.states.shape[-1] * self.score.key]
+
+
+def make_context(
+    dim: int,
+    *,
+    attention: Callable[..., Score],
+    window: Callable[..., Window],
+    kernel: Kernel,
+    length: int,
+) -> RNNAttention | LastState:
+    """What `attention` stands for."""
+    score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
+    if not score.weighs:
+        return LastState()
+    return RNNAttention(dim, score=score, window=window, kernel=kernel, length=length)

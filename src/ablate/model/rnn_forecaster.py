@@ -1,0 +1,79 @@
+"""RNN forecaster: recurrent layers over the values, attention of each state to those up to it.
+
+Elman 1990, "Finding structure in time"; attention over the states of a forecaster: Qin et al. 2017,
+https://arxiv.org/abs/1704.02971, section 3.2, here within one network and read out as in Luong et
+al. 2015, equation 5, https://arxiv.org/abs/1508.04025: tanh(W [c; h]). The linear map of the values
+is the cell's own.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.forecaster import Forecaster
+from ablate.model.linear import Linear, width_std
+from ablate.model.mask import Mask
+from ablate.model.mask.causal import Causal
+from ablate.model.recurrent import Recurrent
+from ablate.model.rnn_attention import Memory, RNNAttention
+from ablate.model.window import Window
+
+
+class UpToNow(Window):
+    """A state sees itself and those before it."""
+
+    @property
+    def mask(self) -> Mask:
+        return Causal(causal=True)
+
+
+class RNNForecaster(Forecaster):
+    """`length` values are read in training; longer windows may be read afterwards.
+
+    Without attention (model.attention=none) the state itself is read out.
+    """
+
+    def __init__(
+        self,
+        *,
+        channels: int,
+        length: int,
+        dim: int,
+        cell: str,
+        depth: int,
+        residual: bool,
+        dropout: float,
+        difference: bool,
+        attention: Callable[..., Score],
+        kernel: Kernel,
+    ):
+        super().__init__()
+        self.difference = difference
+        self.recurrent = Recurrent(
+            channels, dim, cell=cell, depth=depth, residual=residual, dropout=dropout
+        )
+        score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
+        self.attention = self.combine = None
+        if score.weighs:
+            self.attention = RNNAttention(
+                dim, score=score, window=UpToNow, kernel=kernel, length=length
+            )
+            self.combine = Linear(2 * dim, dim, bias=False, std=width_std(2 * dim))
+        self.dropout = nn.Dropout(dropout)
+        self.head = Linear(dim, channels, std=width_std(dim))
+
+    def read(self, values: Tensor) -> Tensor:
+        states, _ = self.recurrent(values)
+        return self.head(self.dropout(self._attend(states)))
+
+    def _attend(self, states: Tensor) -> Tensor:
+        """b i d -> b i d."""
+        if self.attention is None or self.combine is None:
+            return states
+        everything = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        memory = Memory(states=states, keep=everything, last=states[:, -1])
+        context = self.attention(states, self.attention.prepare(memory), 0)
+        return torch.tanh(self.combine(torch.cat([context, states], dim=-1)))

@@ -1,0 +1,81 @@
+"""RNN language model: Mikolov et al. 2010; regularised as Zaremba et al. 2014.
+
+"Recurrent neural network based language model", Interspeech; https://arxiv.org/abs/1409.2329:
+dropout on embeddings, between layers and before the output map. The output map is the embedding
+table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.errors import UserError
+from ablate.model.language_model import LanguageModel
+from ablate.model.linear import Linear, width_std
+from ablate.model.recurrent import Hidden, Recurrent, Table
+
+
+class HiddenState:
+    """The layers after the tokens so far: all that an RNN remembers of them."""
+
+    def __init__(self) -> None:
+        self.hidden: list[Hidden] | None = None
+        self.tokens = 0
+
+    def length(self) -> int:
+        return self.tokens
+
+
+class RNNLM(LanguageModel):
+    """Tokens in, logits of the next token out.
+
+    Every window of training starts from a state of zeros, as it starts anywhere in the text; the
+    windows may be of any `length`, and longer ones may be read afterwards.
+    """
+
+    embeddings = ("embedding.",)
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        length: int,
+        dim: int,
+        embedding_dim: int | None,
+        cell: str,
+        depth: int,
+        residual: bool,
+        dropout: float,
+        tie_embeddings: bool,
+    ):
+        super().__init__()
+        self.length = None
+        embedding_dim = embedding_dim or dim
+        require_tied_widths(tie_embeddings, embedding_dim, dim)
+        self.embedding = Table(vocab_size, embedding_dim)
+        self.recurrent = Recurrent(
+            embedding_dim, dim, cell=cell, depth=depth, residual=residual, dropout=dropout
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = None
+        if not tie_embeddings:
+            self.head = Linear(dim, vocab_size, bias=False, std=width_std(dim))
+
+    def forward(self, tokens: Tensor, *, cache: HiddenState | None = None) -> Tensor:
+        before = None if cache is None else cache.hidden
+        x, after = self.recurrent(self.dropout(self.embedding(tokens)), before)
+        if cache is not None:
+            cache.hidden, cache.tokens = after, cache.tokens + tokens.shape[1]
+        x = self.dropout(x)
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+
+    def new_cache(self) -> HiddenState:
+        return HiddenState()
+
+
+def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:
+    """Refuse to read `width` numbers out by a table that is `embedding_dim` wide."""
+    if tied and embedding_dim != width:
+        raise UserError(
+            f"model.tie_embeddings=true needs embeddings as wide as what the output map reads: "
+            f"model.embedding_dim={width}, not {embedding_dim}"
+        )

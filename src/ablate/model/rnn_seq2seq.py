@@ -1,0 +1,126 @@
+"""RNN encoder-decoder: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015.
+
+https://arxiv.org/abs/1409.3215, https://arxiv.org/abs/1409.0473, https://arxiv.org/abs/1508.04025.
+The encoder reads the source in one or in both directions; the decoder (luong.py, bahdanau.py)
+writes the target with any score over the encoder's states, or with its last state alone. Dropout as
+in Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: on embeddings, between layers, before the
+output map. The output map is the target's embedding table when tied: Press and Wolf 2017,
+https://arxiv.org/abs/1608.05859.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.data.pairs import PAD
+from ablate.errors import UserError
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.bahdanau import Bahdanau
+from ablate.model.linear import Linear, width_std
+from ablate.model.luong import Luong
+from ablate.model.recurrent import Recurrent, Table
+from ablate.model.rnn_attention import Memory, RNNAttention, make_context
+from ablate.model.rnn_decoder import Decoder, RNNState
+from ablate.model.rnn_lm import require_tied_widths
+from ablate.model.seq2seq import Seq2Seq, State
+from ablate.model.window import Window
+
+
+class RNNSeq2Seq(Seq2Seq):
+    """`dim` is the width of the decoder's states and of the encoder's, both directions together.
+
+    A target may be longer than any in training (`target_length`), and each side has a table of its
+    own, whether they share a vocabulary (`joint`) or not.
+    """
+
+    embeddings = ("source_embedding.", "target_embedding.")
+
+    def __init__(
+        self,
+        *,
+        source_vocab: int,
+        target_vocab: int,
+        source_length: int,
+        target_length: int,
+        joint: bool,
+        dim: int,
+        embedding_dim: int | None,
+        cell: str,
+        depth: int,
+        bidirectional: bool,
+        residual: bool,
+        decoder: str,
+        input_feeding: bool,
+        dropout: float,
+        tie_embeddings: bool,
+        attention: Callable[..., Score],
+        window: Callable[..., Window],
+        kernel: Kernel,
+    ):
+        super().__init__()
+        require_even(dim, decoder, bidirectional)
+        embedding_dim = embedding_dim or dim
+        layers: dict[str, Any] = {
+            "cell": cell,
+            "depth": depth,
+            "residual": residual,
+            "dropout": dropout,
+        }
+        self.source_embedding = Table(source_vocab, embedding_dim)
+        self.target_embedding = Table(target_vocab, embedding_dim)
+        self.encoder = Recurrent(embedding_dim, dim, bidirectional=bidirectional, **layers)
+        made: dict[str, Callable[..., Decoder]] = {
+            "luong": partial(Luong, input_feeding=input_feeding),
+            "bahdanau": Bahdanau,
+        }
+        self.decoder = made[decoder](
+            embedding_dim,
+            dim,
+            context=make_context(
+                dim, attention=attention, window=window, kernel=kernel, length=source_length
+            ),
+            bidirectional=bidirectional,
+            **layers,
+        )
+        width = self.decoder.width
+        require_tied_widths(tie_embeddings, embedding_dim, width)
+        self.head = None
+        if not tie_embeddings:
+            self.head = Linear(width, target_vocab, bias=False, std=width_std(width))
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def cross(self) -> list[nn.Module]:
+        context = self.decoder.context
+        return [context] if isinstance(context, RNNAttention) else []
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        return self._read(target_in, self.encode(source))
+
+    def encode(self, source: Tensor) -> RNNState:
+        keep = source != PAD
+        embedded = self.dropout(self.source_embedding(source))
+        states, last = self.encoder(embedded, keep=keep)
+        memory = Memory(states=states, keep=keep, last=self.encoder.output(last))
+        return self.decoder.start(memory, last)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        assert isinstance(state, RNNState)
+        return self._read(tokens[:, None], state)[:, 0]
+
+    def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
+        """The next tokens of the target, b i, to the logits of those after them."""
+        embedded = self.dropout(self.target_embedding(tokens))
+        out = self.dropout(self.decoder(embedded, state))
+        return F.linear(out, self.target_embedding.weight) if self.head is None else self.head(out)
+
+
+def require_even(dim: int, decoder: str, bidirectional: bool) -> None:
+    """Refuse a width that cannot be halved, for two directions or for maxout."""
+    if dim % 2 and (bidirectional or decoder == "bahdanau"):
+        half = "model.bidirectional=true" if bidirectional else "model.decoder=bahdanau"
+        raise UserError(f"{half} halves model.dim, which must be even, not {dim}")

@@ -1,0 +1,126 @@
+"""Transformer: an encoder reads the source, a decoder with cross-attention writes the target.
+
+Vaswani et al. 2017, "Attention is all you need", section 3, https://arxiv.org/abs/1706.03762. There
+both sides and the output map share one table (section 3.4): tie_embeddings and share_embeddings.
+The factor sqrt(d) on the embeddings is pos_enc.scale of pos_enc=sinusoidal.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.data.pairs import PAD
+from ablate.errors import UserError
+from ablate.model.attention import Score
+from ablate.model.block import Stack
+from ablate.model.linear import Embedding, Linear
+from ablate.model.mask import Mask
+from ablate.model.mask.none import NoMask
+from ablate.model.multi_head import KeyValueCache, Memory
+from ablate.model.seq2seq import Seq2Seq, State
+
+
+class TransformerState(State):
+    """The encoded sources, and the target tokens written so far: b i, and what was made of them."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.cache = KeyValueCache()
+        self.written = torch.empty_like(memory.keep[:, :0], dtype=torch.long)
+
+    def select(self, rows: Tensor) -> None:
+        self.memory.select(rows)
+        self.cache.select(rows)
+        self.written = self.written[rows]
+
+
+class Transformer(Seq2Seq):
+    """`encoder` and `decoder` hold keys of Stack that each side has for itself, `stack` the others.
+
+    `attention` makes the score of both self-attentions, and of cross-attention unless
+    `cross_attention` does; `mask` is that of the decoder, the encoder sees every token.
+    """
+
+    embeddings = ("source_embedding.", "target_embedding.", "encoder.pos_enc.", "decoder.pos_enc.")
+
+    def __init__(
+        self,
+        *,
+        source_vocab: int,
+        target_vocab: int,
+        source_length: int,
+        target_length: int,
+        joint: bool,
+        dim: int,
+        encoder: dict[str, Any],
+        decoder: dict[str, Any],
+        attention: Callable[..., Score],
+        mask: Callable[..., Mask],
+        tie_embeddings: bool,
+        share_embeddings: bool,
+        cross_attention: Callable[..., Score] | None = None,
+        **stack: Any,
+    ):
+        super().__init__()
+        if share_embeddings and not joint:
+            raise UserError(
+                "model.share_embeddings=true needs one vocabulary for source and target, and this"
+                " data has two; set model.share_embeddings=false"
+            )
+        self.target_embedding = Embedding(target_vocab, dim)
+        self.source_embedding = None if share_embeddings else Embedding(source_vocab, dim)
+        stack = {"attention": attention, **stack}
+        self.encoder = Stack(
+            dim, length=source_length, mask=NoMask, causal=False, **encoder, **stack
+        )
+        self.decoder = Stack(
+            dim,
+            length=target_length,
+            mask=mask,
+            causal=True,
+            cross_attention=cross_attention or attention,
+            memory_length=source_length,
+            **decoder,
+            **stack,
+        )
+        self.head = None if tie_embeddings else Linear(dim, target_vocab, bias=False)
+
+    @property
+    def cross(self) -> list[nn.Module]:
+        return [*self.decoder.cross]
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        return self._decode(target_in, self._read(source))
+
+    def encode(self, source: Tensor) -> TransformerState:
+        return TransformerState(self._read(source))
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Under a mask that looks ahead, a new token changes what the earlier ones see: all are
+        read anew.
+        """
+        assert isinstance(state, TransformerState)
+        new = tokens[:, None]
+        if self.decoder.mask.look_ahead:
+            state.written = torch.cat([state.written, new], dim=1)
+            return self._decode(state.written, state.memory)[:, -1]
+        return self._decode(new, state.memory, cache=state.cache)[:, -1]
+
+    def _read(self, source: Tensor) -> Memory:
+        """b j -> what the decoder reads of it."""
+        table = self.target_embedding if self.source_embedding is None else self.source_embedding
+        keep = source != PAD
+        return self.decoder.remember(self.encoder(table(source), keep=keep), keep)
+
+    def _decode(
+        self, target_in: Tensor, memory: Memory, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """b i (with a cache: those after what it has seen) -> b i target_vocab."""
+        # Padding stands last: where nothing looks ahead, no token sees it.
+        keep = target_in != PAD if self.decoder.mask.look_ahead else None
+        table = self.target_embedding
+        x = self.decoder(table(target_in), keep=keep, cache=cache, memory=memory)
+        return F.linear(x, table.weight) if self.head is None else self.head(x)

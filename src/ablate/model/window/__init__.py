@@ -1,0 +1,43 @@
+"""Windows of local attention: which part of the source a decoder step looks at.
+
+Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section
+3.2, https://arxiv.org/abs/1508.04025. One class per file; this is what they share. Positions of
+source and target are counted from 0.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from ablate.errors import UserError
+from ablate.model.mask import Mask
+from ablate.model.mask.none import NoMask
+
+
+class Window(nn.Module):
+    """The whole source, unless a subclass says otherwise; `dim` is the width of the decoder."""
+
+    # Whether `factors` has an answer: a kernel then has to show its weights.
+    weighs: ClassVar[bool] = False
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    @property
+    def mask(self) -> Mask:
+        """What a step may see, where that follows from positions alone."""
+        return NoMask(causal=False)
+
+    def factors(self, query: Tensor, keep: Tensor) -> Tensor | None:
+        """What the weights are multiplied by, b 1 i j, 0 outside the window; None: nothing.
+
+        query: decoder states b i d; keep: b j, True = a real source token.
+        """
+        return None
+
+
+def require_size(size: int) -> None:
+    """Refuse a half width that is no number of positions."""
+    if not (isinstance(size, int) and size >= 1):
+        raise UserError(f"model.window.size={size} must be a whole number of at least 1")

@@ -1,0 +1,43 @@
+"""Local-p: step t sees |s - p_t| <= D, its weights times exp(-(s - p_t)^2 / (2 sigma^2)).
+
+Predictive local attention, Luong et al. 2015, section 3.2, equations 9 and 10,
+https://arxiv.org/abs/1508.04025: p_t = S sigmoid(v tanh(W h_t)), where S is the length of the
+source, its end counted, and h_t the decoder state; sigma = D / 2, and D is `size`. As in the paper
+the products are not normalised again, so they sum to less than 1. The paper leaves open how wide
+W h_t is: as wide as h_t here. Drawn from [-0.1, 0.1] as all parameters there (section 4.1).
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ablate.model.window import Window, require_size
+
+
+class LocalP(Window):
+    """Where to look is predicted from the decoder state; the Gaussian passes the gradient on."""
+
+    weighs: ClassVar[bool] = True
+
+    def __init__(self, *, size: int, dim: int) -> None:
+        super().__init__(dim=dim)
+        require_size(size)
+        self.size = size
+        self.w = nn.Parameter(torch.empty(dim, dim))
+        self.v = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.w, -0.1, 0.1)
+        nn.init.uniform_(self.v, -0.1, 0.1)
+
+    def centre(self, query: Tensor, keep: Tensor) -> Tensor:
+        """p_t, b i."""
+        return keep.sum(-1, keepdim=True) * torch.sigmoid(torch.tanh(query @ self.w) @ self.v)
+
+    def factors(self, query: Tensor, keep: Tensor) -> Tensor:
+        s = torch.arange(keep.shape[1], device=keep.device)
+        apart = s - self.centre(query, keep)[:, :, None]
+        gaussian = torch.exp(-2 * (apart / self.size).square())  # 2 sigma^2 = D^2 / 2
+        return torch.where(apart.abs() <= self.size, gaussian, 0.0)[:, None]

@@ -1,0 +1,142 @@
+"""Forecasting: the next value of a series, and further ones from forecasts."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
+
+from ablate.data import Batch
+from ablate.data.series import Series
+from ablate.model.forecaster import Forecaster, roll_out
+from ablate.task import Task
+
+
+class Errors(Metric):
+    """Mean absolute error and root mean squared error of each column. Its states are sums."""
+
+    full_state_update = False
+    absolute: Tensor
+    squared: Tensor
+    count: Tensor
+
+    def __init__(self, columns: int):
+        super().__init__()
+        for name in ("absolute", "squared"):
+            self.add_state(name, torch.zeros(columns), dist_reduce_fx="sum")
+        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, forecast: Tensor, truth: Tensor) -> None:
+        """b s c twice."""
+        error = (forecast - truth).flatten(0, 1)
+        self.absolute += error.abs().sum(0)
+        self.squared += error.square().sum(0)
+        self.count += len(error)
+
+    def compute(self) -> dict[str, Tensor]:
+        return {"mae": self.absolute / self.count, "rmse": (self.squared / self.count).sqrt()}
+
+
+class Forecasting(Task):
+    """Squared error of normalised values, at every position of a window in training.
+
+    Measured is the forecast after each window of a split: mae and rmse of the value that follows,
+    horizon_mae and horizon_rmse of the `data.horizon` values that follow, where the model reads its
+    own forecasts; these are measured where all of them lie in the split. naive_* are the same of
+    the forecast that repeats the last value, seasonal_* of the one that repeats the last
+    `data.period` values, on exactly the same windows. All are in the unit of the data; of several
+    columns they are the mean, and each column's stand beside it.
+
+    In the course of training the one-step measures of the model are all that is measured.
+    """
+
+    metric: ClassVar[str] = "val/rmse"
+    mode: ClassVar[str] = "min"
+    unit: ClassVar[str] = "values"
+    loss_unit: ClassVar[str] = "squared error of normalised values"
+    data: Series
+    model: Forecaster
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.mean_loss = MeanMetric()
+        columns = len(self.data.names)
+        kinds = ["", "naive_"] + ["seasonal_"] * (self.data.period is not None)
+        self.errors = nn.ModuleDict(
+            {f"{kind}{steps}": Errors(columns) for kind in kinds for steps in ("step", "horizon")}
+        )
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["values"],)
+
+    def units(self, batch: Batch) -> int:
+        return batch["values"].numel()
+
+    def loss(self, batch: Batch) -> Tensor:
+        return F.mse_loss(self.model(batch["values"]), batch["targets"])
+
+    @property
+    def fitting(self) -> bool:
+        """Whether this is validation in the course of training."""
+        return self.trainer.state.fn == TrainerFn.FITTING
+
+    def evaluate(self, batch: Batch) -> None:
+        values, future = batch["values"].float(), batch["future"].float()
+        steps = 1 if self.fitting else self.data.horizon
+        forecasts = {"": roll_out(self.model, batch["values"], steps).float()}
+        if not self.fitting:
+            forecasts |= self.naive(values, steps)
+        one = future[:, :1]
+        self.mean_loss.update(F.mse_loss(forecasts[""][:, :1], one), len(values))
+        whole = future.isfinite().flatten(1).all(1)
+        for kind, forecast in forecasts.items():
+            self._errors(f"{kind}step").update(forecast[:, :1], one)
+            if not self.fitting:
+                self._errors(f"{kind}horizon").update(forecast[whole], future[whole])
+
+    def naive(self, values: Tensor, steps: int) -> dict[str, Tensor]:
+        """What needs no model: b i c -> b steps c each."""
+        found = {"naive_": values[:, -1:].expand(-1, steps, -1)}
+        if (period := self.data.period) is not None:
+            places = torch.arange(steps, device=values.device) % period - period
+            found["seasonal_"] = values[:, places]
+        return found
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        found = {"loss": self.mean_loss.compute()}
+        for name in ["step"] if self.fitting else self.errors:
+            prefix = name.removesuffix("step").replace("horizon", "horizon_")
+            for measure, value in self._errors(name).compute().items():
+                found |= self._in_unit(f"{prefix}{measure}", value)
+        return found
+
+    def _errors(self, name: str) -> Errors:
+        errors = self.errors[name]
+        assert isinstance(errors, Errors)
+        return errors
+
+    def forecast(self, steps: int) -> str:
+        """What the model expects after the end of the series: a line for each point of time."""
+        first = len(self.data.values)
+        values = roll_out(self.model, self.data.latest.to(self.device), steps)[0]
+        lines = ["\t".join(["time", *self.data.names])]
+        for place, row in enumerate(self.data.restore(values), first):
+            lines.append("\t".join([self.data.time(place), *(f"{value:.6g}" for value in row)]))
+        return "\n".join(lines)
+
+    def sample(self) -> str:
+        return self.forecast(self.data.horizon)
+
+    def draw(self, folder: Path) -> None:
+        from ablate.figures.forecast import draw_forecast
+
+        draw_forecast(self, folder / "forecast.png")
+
+    def _in_unit(self, name: str, errors: Tensor) -> dict[str, Tensor]:
+        """Of normalised values, c -> their mean in the unit of the data, and each column's."""
+        errors = errors * torch.tensor(self.data.deviation).to(errors)
+        columns = zip(self.data.names, errors, strict=True) if len(errors) > 1 else ()
+        return {name: errors.mean()} | {f"{name}/{column}": error for column, error in columns}

@@ -1,0 +1,182 @@
+"""Sequence to sequence: predict the next token of the target, given the source."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torchmetrics import MeanMetric
+
+from ablate.data import IGNORED, Batch
+from ablate.data.pairs import BOS, EOS, PAD, Pairs
+from ablate.errors import UserError
+from ablate.metrics import Written, right_links
+from ablate.model.multi_head import recording
+from ablate.model.search import Hypothesis, beam_search, greedy
+from ablate.model.seq2seq import Seq2Seq
+from ablate.task.causal_lm import CausalLM
+
+SHOWN = 6  # validation examples in the sample of what the model writes
+
+
+class SequenceToSequence(CausalLM):
+    """Cross-entropy in nats a target token: the reference's next one, after its prefix.
+
+    Validation and test after training also let the model write: `beam` hypotheses at once (1:
+    greedy), ranked with `length_penalty`, of at most `max_length` tokens, EOS counted (null: as
+    many as the longest target has). `ablate.metrics.Written` measures the texts.
+
+    aer: alignment error rate, Och and Ney 2003 (https://aclanthology.org/J03-1002), section 6,
+    1 - (|A & S| + |A & P|) / (|A| + |S|). S = P links every target token of a field to the field of
+    the source that it comes from; A links it to the field of the source token at which it looks
+    most, in the last layer that reads the encoder and on average over heads, with the reference as
+    prefix. Both hold one link a token, which makes aer the share of wrong ones.
+    """
+
+    metric: ClassVar[str] = "val/loss"
+    mode: ClassVar[str] = "min"
+    unit: ClassVar[str] = "tokens"
+    search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
+    data: Pairs
+    model: Seq2Seq
+
+    def __init__(
+        self,
+        *args: Any,
+        beam: int,
+        length_penalty: float,
+        max_length: int | None,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        longest = self.data.sizes["target_length"]
+        if max_length is not None and max_length > longest:
+            raise UserError(
+                f"task.max_length={max_length}: no target of this data has more than {longest} "
+                f"tokens, its end counted; give that or less, or null"
+            )
+        if beam == 1 and length_penalty > 0:
+            raise UserError(
+                f"task.length_penalty={length_penalty} ranks what a beam finds, and has no effect "
+                f"with task.beam=1"
+            )
+        self.beam, self.length_penalty = beam, length_penalty
+        self.max_length = longest if max_length is None else max_length
+        self.token_accuracy = MeanMetric()
+        lower = self.data.target_tokenizer.lower
+        self.written = Written(item=self.data.item, lower=lower)
+        aligned = self.model.cross and self.data.alignment("val", 0) is not None
+        self.wrong_links = MeanMetric() if aligned else None
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch["source"], batch["target_in"]
+
+    def units(self, batch: Batch) -> Tensor:
+        return (batch["targets"] != IGNORED).sum()
+
+    @property
+    def fitting(self) -> bool:
+        """Whether this is validation in the course of training."""
+        return self.trainer.state.fn == TrainerFn.FITTING
+
+    def evaluate(self, batch: Batch) -> None:
+        follow = self.wrong_links is not None and not self.fitting
+        with recording(self.model) if follow else nullcontext():
+            logits = self.model(*self.inputs(batch)).float()
+            if follow:
+                self._follow_links(batch)
+        targets = batch["targets"]
+        counted = targets != IGNORED
+        loss = F.cross_entropy(logits[counted], targets[counted])
+        self.mean_loss.update(loss, counted.sum())
+        right = logits.argmax(-1)[counted] == targets[counted]
+        self.token_accuracy.update(right.float().mean(), counted.sum())
+        if not self.fitting:
+            self._compare_texts(batch)
+
+    def _follow_links(self, batch: Batch) -> None:
+        """While the model records what it looks at."""
+        assert self.wrong_links is not None
+        weights = torch.cat(self.model.cross[-1].recorded, dim=2).float().mean(1)  # type: ignore
+        for one, index in zip(weights, batch["index"].tolist(), strict=True):
+            right, count = right_links(one, self.data.alignment(self._split, index) or [])
+            self.wrong_links.update(1 - right / max(count, 1), count)
+
+    def _compare_texts(self, batch: Batch) -> None:
+        outputs = [found[0] for found in self.search(batch["source"])]
+        examples = self.data.texts[self._split]
+        self.written.update(
+            [self.data.target_tokenizer.decode(output.tokens) for output in outputs],
+            [examples[index].target for index in batch["index"].tolist()],
+            (batch["source"] != PAD).sum(1) - 1,
+        )
+
+    @property
+    def _split(self) -> str:
+        return "test" if self.trainer.testing else "val"
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        loss = self.mean_loss.compute()
+        values = {
+            "loss": loss,
+            "perplexity": loss.exp(),
+            "token_accuracy": self.token_accuracy.compute(),
+        }
+        if self.fitting:
+            return values
+        if self.wrong_links is not None:
+            values["aer"] = self.wrong_links.compute()
+        return values | self.written.compute()
+
+    def notes(self) -> dict[str, Any]:
+        return {"signatures": self.written.signatures()}
+
+    def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
+        """What the model writes for each row of source (b j), the best first."""
+        if self.beam == 1:
+            return [[found] for found in greedy(self.model, source, max_length=self.max_length)]
+        return beam_search(
+            self.model,
+            source,
+            size=self.beam,
+            max_length=self.max_length,
+            length_penalty=self.length_penalty,
+            n_best=n_best,
+        )
+
+    def read(self, sources: Sequence[str]) -> Tensor:
+        """Texts as the model reads them: b j."""
+        encode = self.data.source_tokenizer.encode
+        rows = [torch.tensor([*encode(text), EOS]) for text in sources]
+        return pad_sequence(rows, batch_first=True, padding_value=PAD).to(self.device)
+
+    def example(self, source: str, tokens: list[int]) -> dict[str, Any]:
+        """A source and the tokens written for it, as a batch of size 1 like data.example's."""
+        target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
+        read = self.read([source])
+        label = self.data.source_tokenizer.label, self.data.target_tokenizer.label
+        return {
+            "source": read,
+            "target_in": target[:, :-1],
+            "targets": target[:, 1:],
+            "source_labels": [label[0](token) for token in read[0].tolist()],
+            "target_labels": [label[1](token) for token in target[0, 1:].tolist()],
+        }
+
+    def translate(self, sources: Sequence[str]) -> list[str]:
+        """What the model writes for texts, as texts."""
+        decode = self.data.target_tokenizer.decode
+        return [decode(found[0].tokens) for found in self.search(self.read(sources))]
+
+    def sample(self) -> str:
+        """Validation examples: what was read, what was to be written, what was written."""
+        examples = self.data.texts["val"][:SHOWN]
+        outputs = self.translate([pair.source for pair in examples])
+        return "\n\n".join(
+            f"source     {pair.source}\nreference  {pair.target}\noutput     {output}"
+            for pair, output in zip(examples, outputs, strict=True)
+        )

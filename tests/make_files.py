@@ -1,0 +1,116 @@
+"""Data sets of a few examples, in the files that the real ones come in."""
+
+import pickle
+import random
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.datasets import cifar
+
+from ablate.data import mnist
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz     "
+
+# What each data set is given where `write` was: the least that it can be trained on.
+FILES: dict[str, dict[str, Any]] = {
+    "pydoc": {"seq_len": 8, "batch_size": 2, "val_fraction": 0.0005},
+    "text": {"path": "text.txt", "seq_len": 8, "batch_size": 2, "val_fraction": 0.01},
+    "shakespeare": {
+        "path": "text.txt",
+        "sha256": None,
+        "seq_len": 8,
+        "batch_size": 2,
+        "val_fraction": 0.01,
+    },
+    "recall": {
+        "vocab_size": 32,
+        "seq_len": 8,
+        "pairs": [2],
+        "train_examples": 8,
+        "val_examples": 4,
+        "test_examples": 4,
+        "batch_size": 2,
+    },
+    "digits": {"batch_size": 64},
+    "image_folder": {"root": "image_folder", "size": 8, "batch_size": 2},
+    **{
+        name: {"root": name, "batch_size": 2}
+        for name in ("mnist", "fashion_mnist", "cifar10", "cifar100")
+    },
+}
+
+
+def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Makes the files and goes to them; their checksums then count as those of the real files."""
+    patch.chdir(folder)
+    rng = np.random.default_rng(0)
+    _text(Path("text.txt"))
+    for name in ("mnist", "fashion_mnist"):
+        sums = _idx(Path(name), rng)
+        owner = mnist.Mnist if name == "mnist" else mnist.FashionMnist
+        patch.setattr(owner, "md5", sums)
+    _cifar10(Path("cifar10", cifar.CIFAR10.base_folder), rng)
+    _cifar100(Path("cifar100", cifar.CIFAR100.base_folder), rng)
+    patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
+    _image_folder(Path("image_folder"), rng)
+
+
+def _text(path: Path, seed: int = 0) -> None:
+    """Random letters, rich enough for the 1,024 tokens of data.tokenizer=bpe."""
+    rng = random.Random(seed)
+    path.write_text("".join(rng.choice(LETTERS) for _ in range(20_000)))
+
+
+def _idx(folder: Path, rng: np.random.Generator) -> list[str]:
+    """The four files of MNIST; returns their checksums."""
+    folder.mkdir()
+    sums = []
+    for name in mnist.FILES:
+        count = 36 if name.startswith("train") else 4
+        shape = (count, 28, 28) if "images" in name else (count,)
+        head = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
+        content = (
+            head
+            + rng.integers(256 if "images" in name else 10, size=shape, dtype=np.uint8).tobytes()
+        )
+        (folder / name).write_bytes(content)
+        sums.append(md5(content).hexdigest())
+    return sums
+
+
+def _cifar10(folder: Path, rng: np.random.Generator) -> None:
+    folder.mkdir(parents=True)
+    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
+        _pickle(folder / name, {"data": _pixels(rng), "labels": rng.integers(10, size=8).tolist()})
+    _pickle(folder / "batches.meta", {"label_names": [f"class {n}" for n in range(10)]})
+
+
+def _cifar100(folder: Path, rng: np.random.Generator) -> None:
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        content = {
+            "data": np.concatenate([_pixels(rng)] * 4),
+            "fine_labels": rng.integers(100, size=32).tolist(),
+        }
+        _pickle(folder / name, content)
+    _pickle(folder / "meta", {"fine_label_names": [f"class {n}" for n in range(100)]})
+
+
+def _pixels(rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    return rng.integers(256, size=(8, 3 * 32 * 32), dtype=np.uint8)
+
+
+def _pickle(path: Path, content: dict[str, Any]) -> None:
+    path.write_bytes(pickle.dumps(content))
+
+
+def _image_folder(folder: Path, rng: np.random.Generator) -> None:
+    for name in ("left", "right"):
+        (folder / name).mkdir(parents=True)
+        for n in range(20):
+            pixels = rng.integers(256, size=(9, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{n}.png")

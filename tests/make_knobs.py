@@ -1,0 +1,99 @@
+"""What the tests of the knobs share: the keys of a composition, and what a run ends with."""
+
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from make_files import FILES
+from make_model import options
+from make_rows import changes
+from omegaconf import DictConfig
+from torch import Tensor
+
+from ablate.build import build, build_data
+from ablate.check import leaves
+from ablate.compose import compose
+from ablate.errors import UserError
+from ablate.train import prepare
+
+MEANINGLESS = ("_target_", "_partial_")
+# Digits for pictures; every text of the rest comes from make_files.py.
+DATA = {"gpt": "text", "vit": "digits"}
+START = {
+    "gpt": ["model=gpt", "data=text"],
+    "vit": ["model=vit", "model.patch=4", "model.dropout=0"],
+}
+
+
+class Run(NamedTuple):
+    """What four steps with two validations leave behind."""
+
+    parameters: dict[str, Tensor]
+    rows: list[dict[str, float]]  # of metrics.csv
+    units: int  # tokens or pictures
+    previous: int  # the step of previous.ckpt
+    deterministic: bool  # whether torch was
+
+
+def keys_of(cfg: DictConfig, node: str) -> set[str]:
+    """Every key of a node that holds a value a person would choose."""
+    found = {path for path, _ in leaves(cfg) if path.startswith(f"{node}.")}
+    return {path for path in found if not path.endswith(MEANINGLESS)}
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        value.shape == second[name].shape
+        and value.dtype == second[name].dtype
+        and torch.equal(value, second[name])
+        for name, value in first.items()
+    )
+
+
+def fitting(group: str, *more: str) -> list[str]:
+    """The options of a group that are not refused; test_pairs.py says which are."""
+    found = []
+    for name in options(group):
+        with suppress(UserError):
+            compose(*more, f"{group}={name}")
+            found.append(name)
+    return found
+
+
+def overrides(model: str) -> list[str]:
+    """A tiny run on the files of make_files.py."""
+    small = {"max_steps": 4, "val_check_interval": 2}
+    trainer: dict[str, Any] = changes("trainer", "cpu") | small
+    values = {f"trainer.{key}": value for key, value in trainer.items()}
+    values |= {f"data.{key}": value for key, value in FILES[DATA[model]].items()}
+    return [
+        *START[model],
+        *("model.dim=8", "model.heads=2", "model.depth=1", "schedule.warmup_steps=1"),
+        "logger=none",
+        *(f"{key}={'null' if value is None else value}" for key, value in values.items()),
+    ]
+
+
+@cache
+def trained(model: str, *more: str) -> Run:
+    """Trains as `ablate.train` does."""
+    cfg = compose(*overrides(model), *more)
+    data = build_data(cfg)
+    network = build(cfg, data)
+    with TemporaryDirectory() as name, mock.patch.dict(os.environ):
+        folder = Path(name)
+        (folder / "checkpoints").mkdir()
+        trainer, task, curves, _ = prepare(cfg, folder, data, network)
+        try:
+            trainer.fit(task, datamodule=data)
+            deterministic = torch.are_deterministic_algorithms_enabled()
+        finally:
+            torch.use_deterministic_algorithms(False)
+        previous = torch.load(folder / "checkpoints" / "previous.ckpt", weights_only=False)
+    parameters = {name: p.detach().clone() for name, p in network.named_parameters()}
+    return Run(parameters, curves.rows, curves.units, previous["global_step"], deterministic)

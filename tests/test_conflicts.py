@@ -1,0 +1,206 @@
+"""What cannot be combined is refused, and what can be is not."""
+
+from functools import cache
+
+import pytest
+
+from ablate.compose import compose
+from ablate.conflicts import CONFLICTS
+from ablate.errors import UserError
+
+FILES = "model=transformer data=parallel data.source=a data.target=b"
+# Overrides that are refused, and a part of the line: an example of every conflict.
+REFUSED = [
+    ("model.heads=3", "model.heads=3 does not divide model.dim=128"),
+    ("pos_enc=rotary model.dim=36 model.heads=12", "even head width"),
+    ("model=vit pos_enc=learned_2d model.dim=5 model.heads=5", "even model.dim, not 5"),
+    ("model=vit pos_enc=sinusoidal_2d model.dim=6 model.heads=2", "multiple of 4, not 6"),
+    ("pos_enc=rotary model.attention=location", "model.attention=location does not compare"),
+    ("pos_enc=rotary model.attention=uniform", "model.attention=uniform does not compare"),
+    ("pos_enc=relative model.attention=uniform", "set pos_enc.keys=false"),
+    ("model.attention=location model.attention.max_length=50", "the 64 positions of training"),
+    (
+        "model=vit model.attention=location model.attention.max_length=16",
+        "model.attention.max_length=16 is shorter than the 17 positions",
+    ),
+    ("pos_enc=learned_2d", "pos_enc=learned_2d needs pictures"),
+    ("model=vit model.mask=causal", "set model.pool=mean"),
+    ("model=vit model.mask=prefix", "model.mask=prefix with model.pool=class"),
+    ("model.drop_path=0.1 model.residual=false", "model.residual=true"),
+    ("model.share_layers=true model.depth=1", "model.share_layers=true has no effect"),
+    (
+        "model=transformer model.share_layers=true model.encoder.depth=1 model.decoder.depth=1",
+        "no effect with model.encoder.depth=1 and model.decoder.depth=1",
+    ),
+    ("model.norm=none model.norm_type=rms", "model.norm_type=rms has no effect"),
+    ("model.norm_type=batch model.bias=false", "always has a bias"),
+    ("model.ffn=none model.ffn_dim=64", "model.ffn_dim=64 has no effect"),
+    ("model=rnn_seq2seq model.dim=9", "half of model.dim=9, which must be even"),
+    (
+        "model=rnn_seq2seq model.decoder=bahdanau model.bidirectional=false model.dim=9",
+        "the larger of each pair of model.dim=9 numbers",
+    ),
+    ("model=rnn_seq2seq model.residual=true", "has no effect with model.depth=1"),
+    ("model=rnn_lm model.residual=true", "has no effect with model.depth=1"),
+    (
+        "model=rnn_seq2seq model.decoder=bahdanau model.input_feeding=true",
+        "model.decoder=bahdanau always feeds the context",
+    ),
+    (
+        "model=rnn_seq2seq model.decoder=bahdanau model.tie_embeddings=true",
+        "set model.embedding_dim=64",
+    ),
+    ("model=rnn_lm model.embedding_dim=9", "set model.embedding_dim=256"),
+    ("model.attention=none", "model.attention=none leaves model=gpt nothing to read"),
+    ("model=transformer model.cross_attention=none", "leaves model=transformer nothing to read of"),
+    (
+        "model=rnn_seq2seq model.attention=none model.window=local_m",
+        "model.window=local_m has no effect with model.attention=none",
+    ),
+    ("model=rnn_seq2seq pos_enc=rotary", "pos_enc=rotary has no effect on model=rnn_seq2seq"),
+    ("model=rnn_lm pos_enc=learned", "pos_enc=learned has no effect on model=rnn_lm"),
+    ("model=rnn_lm data=dates", "model=rnn_lm reads one text"),
+    ("model=rnn_lm data=digits", "model=rnn_lm reads text, and data=digits is pictures"),
+    ("model=rnn_seq2seq data=digits", "data=digits is"),
+    (
+        "model=rnn_seq2seq model.attention=dot model.window=local_p kernel=sdpa",
+        "hides the weights that model.window=local_p multiplies",
+    ),
+    (
+        "model=rnn_seq2seq model.attention=none kernel=sdpa",
+        "kernel=sdpa has no effect with model.attention=none",
+    ),
+    ("model=rnn_lm kernel=reference", "kernel=reference has no effect on model=rnn_lm"),
+    ("model=vit model.patch=9", "which are 8 pixels a side"),
+    ("model=vit model.patch=3", "leaves pixels out at the border of pictures of 8 pixels"),
+    ("model=vit data=mnist model.patch=4 model.stride=5", "larger than model.patch=4"),
+    ("model=vit model.pretrained=true", "the name of a timm ViT, or null"),
+    ("model=timm model.pretrained=vit_tiny", "must be true or false"),
+    ("model=timm pos_enc=alibi", "pos_enc=alibi has no effect on model=timm"),
+    ("model=timm kernel=chunked", "kernel=chunked has no effect on model=timm"),
+    ("data=digits", "model=gpt reads text, and data=digits is pictures"),
+    ("model=vit data=pydoc", "model=vit reads pictures, and data=pydoc is text"),
+    ("model=timm data=recall", "model=timm reads pictures, and data=recall is recall"),
+    ("data=reverse", "model=gpt reads one text, and data=reverse is pairs of texts; use model="),
+    ("model=vit data=cmudict", "data=cmudict is pairs; use model=transformer"),
+    ("data.tokenizer=word", "data=pydoc takes char, byte or bpe"),
+    ("data.val_fraction=null", "data.val_fraction=null: data=pydoc has nothing else"),
+    ("model=transformer data=multi30k data.tokenizer=byte", "data=multi30k takes char, word or"),
+    ("data.vocab_size=300", "data.vocab_size=300: data.tokenizer=char takes what it finds"),
+    (f"{FILES} data.tokenizer=word data.vocab_size=300", "data.tokenizer=word takes what it"),
+    (f"{FILES} data.min_count=2", "data.min_count=2 has no effect with data.tokenizer=bpe"),
+    (f"{FILES} data.val_source=c", "data.val_source=c and data.val_target=null: set both"),
+    (f"{FILES} data.test_target=c", "data.test_source=null and data.test_target=c: set both"),
+    (
+        f"{FILES} data.val_source=c data.val_target=d data.val_fraction=0.1",
+        "data.val_fraction=0.1 has no effect",
+    ),
+    (
+        f"{FILES} data.test_source=c data.test_target=d data.test_fraction=0.1",
+        "data.test_fraction=0.1 has no effect",
+    ),
+    ("model=transformer data=multi30k data.pair=[en,en]", "must be two different languages"),
+    ("model=transformer data=sort data.min_length=28", "is above data.max_train_length=25"),
+    ("data=recall", "task=causal_lm needs text, and data=recall is recall"),
+    ("task=classification", "task=classification needs pictures"),
+    ("model=transformer data=pydoc", "task=seq2seq needs pairs of texts, and data=pydoc is text"),
+    ("task=seq2seq data=copy", "a model that reads a source and writes a target, and model=gpt"),
+    (
+        "model=rnn_seq2seq task=causal_lm",
+        "model=rnn_seq2seq needs task=seq2seq, not task=causal_lm",
+    ),
+    ("model=transformer task.length_penalty=0.6", "has no effect with task.beam=1"),
+    ("task=recall", "task=recall needs data=recall, and data=pydoc is text"),
+    ("model=vit task.mixup=0.2 data.batch_size=5", "data.batch_size=5 must be even"),
+    ("kernel=sdpa model.attention=additive", "model.attention=additive is none"),
+    ("kernel=sdpa pos_enc=relative", "pos_enc.values=false"),
+    ("optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true", "optimizer.momentum above 0"),
+    ("trainer.max_steps=-1", "set trainer.max_steps or trainer.max_epochs"),
+    ("trainer.max_steps=50", "schedule.warmup_steps=100 is longer"),
+    ("trainer.check_val_every_n_epoch=2", "set one null"),
+    ("trainer=ddp model.norm_type=batch", "statistics of its own"),
+    ("+trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true needs GPUs"),
+    ("trainer.strategy=fsdp", "trainer.strategy=fsdp needs GPUs"),
+    ("trainer.precision=16-mixed", "on a CPU use bf16-mixed"),
+    ("data=series", "model=gpt reads text, and data=series is a series of numbers"),
+    ("model=rnn_forecaster data=pydoc", "reads a series of numbers, and data=pydoc is text"),
+    ("model=transformer_forecaster data=digits", "and data=digits is images"),
+    ("task=forecasting", "task=forecasting needs a series of numbers, and data=pydoc is text"),
+    ("task=forecasting", "use model=rnn_forecaster or model=transformer_forecaster"),
+    ("model=rnn_forecaster task=causal_lm", "model=rnn_forecaster needs task=forecasting"),
+    ("model=rnn_forecaster pos_enc=learned", "pos_enc=learned has no effect on model=rnn_fo"),
+    ("model=rnn_forecaster kernel=sdpa", "no effect with model.attention=none"),
+    ("model=transformer_forecaster model.attention=none", "nothing to read"),
+    ("model=transformer_forecaster pos_enc=learned_2d", "pos_enc=learned_2d needs pictures"),
+    (
+        "model=rnn_forecaster model.attention=location model.attention.max_length=9",
+        "shorter than the 22 positions",
+    ),
+    ("model=rnn_forecaster data.columns=[x]", "data.columns=['x']: the sunspots have one column"),
+    ("model=rnn_forecaster data.window=10 data.period=12", "repeats the last data.period=12"),
+    ("model=rnn_forecaster data.val_fraction=null", "has nothing else to validate on"),
+    ("model=rnn_forecaster data.val_fraction=0.6 data.test_fraction=0.4", "nothing to train on"),
+    ("data=text data.path=null", "data.path=null: data=text needs a file or a URL"),
+    ("model.norm_type=batch trainer.devices=2", "statistics of its own"),
+    ("model.norm_type=batch trainer.num_nodes=2", "statistics of its own"),
+    ("model.norm_type=batch trainer=gpu trainer.devices=auto", "statistics of its own"),
+]
+
+ALLOWED = [
+    "model=rnn_seq2seq model.attention=dot model.window=local_m kernel=sdpa",
+    "model=rnn_seq2seq model.window=local_p kernel=chunked",
+    "model=rnn_seq2seq model.attention=none model.input_feeding=true",
+    "model=rnn_seq2seq model.decoder=bahdanau model.tie_embeddings=true model.embedding_dim=64",
+    "model=rnn_seq2seq model.dim=9 model.bidirectional=false",
+    "model=rnn_lm model.residual=true model.depth=2",
+    "model=rnn_lm data=shakespeare",
+    "pos_enc=relative model.attention=uniform pos_enc.keys=false",
+    "pos_enc=relative model.attention=location",
+    "kernel=sdpa pos_enc=relative pos_enc.values=false",
+    "kernel=sdpa model.attention=uniform pos_enc=alibi",
+    "model=vit model.mask=causal model.pool=mean",
+    "model=vit model.mask=window",
+    "model=vit model.attention=location model.attention.max_length=17",
+    "model=vit data=mnist model.patch=4 model.stride=2",
+    "model=vit model.norm_type=batch",
+    "model=timm +model.args.in_chans=1",
+    "trainer.max_steps=50 schedule.warmup_steps=50",
+    f"{FILES} data.tokenizer=word data.min_count=2 data.joint=true",
+    f"{FILES} data.val_source=c data.val_target=d data.test_fraction=0.1",
+    "model=transformer data=copy data.min_length=25",
+    "data.tokenizer=bpe data.vocab_size=300",
+    "trainer=ddp trainer.accelerator=cpu trainer.devices=2",
+    "model.norm_type=batch trainer.devices=auto",
+    "model.norm_type=batch trainer=ddp trainer.devices=1",
+    "model.norm_type=batch trainer=gpu trainer.devices=[3]",
+    "trainer.max_steps=-1 trainer.max_epochs=1",
+    "model=rnn_forecaster data.test_fraction=null data.window=12 data.period=12",
+    "model=rnn_forecaster model.attention=additive kernel=reference",
+    "+optimizer.amsgrad=true",
+    "+trainer.benchmark=true",
+]
+
+
+@cache
+def refusal(overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        compose(*overrides.split())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("overrides", "line"), REFUSED)
+def test_what_cannot_be_combined_is_refused(overrides: str, line: str) -> None:
+    assert line in refusal(overrides)
+
+
+@pytest.mark.parametrize("overrides", ALLOWED)
+def test_what_can_be_combined_is_not(overrides: str) -> None:
+    compose(*overrides.split())
+
+
+def test_every_conflict_has_an_example() -> None:
+    lines = [refusal(overrides) for overrides, _ in REFUSED]
+    for conflict in CONFLICTS:
+        start = conflict.says.split("{")[0] or conflict.says.split("}")[1].split("{")[0]
+        assert any(start in line for line in lines), conflict.says

@@ -1,0 +1,265 @@
+"""Dates: written as Babel does, each field where it is said to be, and read in one way only."""
+
+from collections import defaultdict
+from datetime import date, timedelta
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from babel.dates import format_date, get_month_names
+from babel.localedata import locale_identifiers
+from hydra.errors import InstantiationException
+from make_data import make, ready
+
+from ablate.data import Data, date_forms
+from ablate.data.date_forms import Form, ambiguous, fields_of, find_forms
+from ablate.data.dates import Dates
+from ablate.errors import UserError, unwrap
+
+STYLES = ["full", "long", "medium", "short"]
+SPLITS = ["train", "val", "test"]
+SMALL = {"train_examples": 600, "val_examples": 200, "test_examples": 200}
+
+
+@pytest.fixture(scope="module")
+def data() -> Dates:
+    return dates(**SMALL)
+
+
+def dates(**changes: Any) -> Dates:
+    made = ready("dates", **changes)
+    assert isinstance(made, Dates)
+    return made
+
+
+def form_of(locale: str, style: str) -> Form:
+    (form,) = find_forms([locale], [style], range(2015, 2017))
+    return form
+
+
+def written(form: Form, day: date) -> str:
+    return form.text(fields_of(day, first_year=2015))
+
+
+def targets(data: Data, split: str) -> list[str]:
+    assert isinstance(data, Dates)
+    return [pair.target for pair in data.texts[split]]
+
+
+# forms
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_locale_is_written_as_babel_does(style: str) -> None:
+    days = [date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)]
+    for locale in locale_identifiers():
+        form = form_of(locale, style)
+        for day in days:
+            assert written(form, day) == format_date(day, style, locale), (locale, day)  # type: ignore[arg-type]
+
+
+# Counted by hand: first character and the one after the last of year, month and day.
+BY_HAND = [
+    ("en_US", "full", "Tuesday, March 3, 2015", (18, 22), (9, 14), (15, 16)),
+    ("en_GB", "full", "Tuesday, 3 March 2015", (17, 21), (11, 16), (9, 10)),
+    ("fr_FR", "full", "mardi 3 mars 2015", (13, 17), (8, 12), (6, 7)),
+    ("de_DE", "full", "Dienstag, 3. März 2015", (18, 22), (13, 17), (10, 11)),
+    ("es_ES", "full", "martes, 3 de marzo de 2015", (22, 26), (13, 18), (8, 9)),
+    ("it_IT", "short", "03/03/15", (6, 8), (3, 5), (0, 2)),
+    ("nl_NL", "medium", "3 mrt 2015", (6, 10), (2, 5), (0, 1)),
+    ("pt_BR", "medium", "3 de mar. de 2015", (13, 17), (5, 9), (0, 1)),
+    ("ru_RU", "long", "3 марта 2015\u202fг.", (8, 12), (2, 7), (0, 1)),  # noqa: RUF001
+    ("ja_JP", "full", "2015年3月3日火曜日", (0, 4), (5, 6), (7, 8)),
+    ("hu_HU", "full", "2015. március 3., kedd", (0, 4), (6, 13), (14, 15)),
+    ("ko_KR", "short", "15. 3. 3.", (0, 2), (4, 5), (7, 8)),
+    ("ar_EG", "medium", "03\u200f/03\u200f/2015", (8, 12), (4, 6), (0, 2)),
+    ("th_TH", "long", "3 มีนาคม ค.ศ. 2015", (14, 18), (2, 8), (0, 1)),
+    ("sv_SE", "short", "2015-03-03", (0, 4), (5, 7), (8, 10)),
+]
+
+
+@pytest.mark.parametrize(("locale", "style", "text", "year", "month", "day"), BY_HAND)
+def test_fields_stand_where_a_person_finds_them(
+    locale: str,
+    style: str,
+    text: str,
+    year: tuple[int, int],
+    month: tuple[int, int],
+    day: tuple[int, int],
+) -> None:
+    form, when = form_of(locale, style), date(2015, 3, 3)
+    assert written(form, when) == text
+    spans = form.spans(fields_of(when, first_year=2015))
+    assert spans["year"] == range(*year)
+    assert spans["month"] == range(*month)
+    assert spans["day"] == range(*day)
+
+
+def test_a_form_is_found_once() -> None:
+    forms = find_forms(["en_GB", "fr_FR", "fr", "pt_BR"], ["short"], range(2015, 2017))
+    assert [(form.locale, form.pattern) for form in forms] == [("en_GB", "dd/MM/y")]
+
+
+def test_a_text_is_ambiguous_where_reading_all_texts_says_so() -> None:
+    """The reference writes every text with Babel and looks for those that name two dates."""
+    locales = ["en_US", "es_ES", "it_IT", "de_DE", "sv_SE", "hr_HR"]
+    days = [date(year, 1, 1) + timedelta(n) for year in (1915, 2014, 2015) for n in range(365)]
+    forms = find_forms(locales, STYLES, range(1915, 2016))
+    found = ambiguous(forms, days)
+    named: dict[str, set[date]] = defaultdict(set)
+    for locale, style, day in product(locales, STYLES, days):
+        named[format_date(day, style, locale)].add(day)  # type: ignore[arg-type]
+    for form, row in zip(forms, found.tolist(), strict=True):
+        for day, answer in zip(days, row, strict=True):
+            text = format_date(day, form.style, form.locale)  # type: ignore[arg-type]
+            assert answer == (len(named[text]) > 1), text
+    assert 0 < found.sum() < found.size
+
+
+def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces() -> None:
+    days = [date(2015, 1, 1) + timedelta(n) for n in range(731)]
+    numbers = [fields_of(day, first_year=2015) for day in days]
+    columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
+    for form in find_forms(["en_US", "ja_JP", "ko_KR"], STYLES, range(2015, 2017)):
+        alone = [date_forms._hash(form.text(n))[0] for n in numbers]
+        assert form.hashes(columns).tolist() == alone
+
+
+def test_hashes_only_say_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    days = [date(2015, 1, 1) + timedelta(n) for n in range(365)]
+    forms = find_forms(["en_US", "es_ES", "ja_JP"], STYLES, range(2015, 2016))
+    good = ambiguous(forms, days)
+    monkeypatch.setattr(date_forms, "ODD", 1)  # the hash is now the sum of the characters
+    assert (ambiguous(forms, days) == good).all()
+
+
+# the data set
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_alignment_finds_what_the_target_says(data: Dates, split: str) -> None:
+    months: dict[str, set[int]] = defaultdict(set)
+    for locale, width in product(data.locales, ("wide", "abbreviated")):
+        for number, name in get_month_names(width, "format", locale).items():  # type: ignore[arg-type]
+            months[name].add(number)
+    for index, (source, target) in enumerate(data.texts[split]):
+        links = data.alignment(split, index)
+        assert "-".join(target[p.start : p.stop] for p, _ in links) == target
+        year, month, day = (source[s.start : s.stop] for _, s in links)
+        when = date.fromisoformat(target)
+        assert int(day) == when.day
+        assert year in (str(when.year), target[2:4])
+        assert when.month in ([int(month)] if month.isdigit() else months[month])
+
+
+def test_positions_are_tokens(data: Dates) -> None:
+    source, target = data.texts["val"][0]
+    assert len(data.source_tokenizer.encode(source)) == len(source)
+    assert data.target_tokenizer.decode(data.target_tokenizer.encode(target)) == target
+    assert data.sizes["target_length"] == len("2015-03-03") + 1
+
+
+def test_the_alignment_follows_what_was_dropped() -> None:
+    data = make("dates", **SMALL)
+    assert isinstance(data, Dates)
+    data.max_length = 12
+    data.setup()
+    assert 0 < len(data.texts["train"]) < 600
+    for index, (source, target) in enumerate(data.texts["train"]):
+        _, _, (_, day) = data.alignment("train", index)
+        assert int(source[day.start : day.stop]) == int(target[8:])
+
+
+def test_no_date_is_in_two_splits(data: Dates) -> None:
+    of_split = [set(targets(data, split)) for split in SPLITS]
+    assert sum(map(len, of_split)) == len(set.union(*of_split))
+    assert [len(data.texts[split]) for split in SPLITS] == [600, 200, 200]
+
+
+def test_a_date_stays_in_its_split_whatever_is_chosen(data: Dates) -> None:
+    other = dates(**SMALL, data_seed=1, locales=["sv_SE"], styles=["long"], years=[1900, 2000])
+    for split, rest in (("train", ("val", "test")), ("val", ("test",))):
+        for far in rest:
+            assert not set(targets(data, split)) & set(targets(other, far))
+            assert not set(targets(other, split)) & set(targets(data, far))
+
+
+def test_no_text_comes_twice_or_has_two_readings() -> None:
+    locales, years = ["en_US", "en_GB", "es_ES", "fr_FR"], [2011, 2012]
+    data = dates(**SMALL, locales=locales, years=years)
+    named: dict[str, set[str]] = defaultdict(set)
+    for locale, style, n in product(locales, STYLES, range(731)):
+        day = date(2011, 1, 1) + timedelta(n)
+        named[format_date(day, style, locale)].add(day.isoformat())  # type: ignore[arg-type]
+    pairs = [pair for split in SPLITS for pair in data.texts[split]]
+    assert len({source for source, _ in pairs}) == len(pairs)
+    for source, target in pairs:
+        assert named[source] == {target}
+    assert any(source.count("/") for source, _ in pairs)
+
+
+def test_every_form_of_the_default_is_drawn(data: Dates) -> None:
+    drawn = {(form.locale, form.style) for form, _ in data._drawn["train"]}
+    forms = find_forms(data.locales, STYLES, range(1950, 2050))
+    assert drawn == {(form.locale, form.style) for form in forms}
+
+
+def test_the_seed_of_the_run_changes_nothing_and_the_seed_of_the_data_all(data: Dates) -> None:
+    assert dates(seed=1, **SMALL).texts == data.texts
+    other = dates(data_seed=1, **SMALL)
+    for split in SPLITS:
+        assert len(set(other.texts[split]) & set(data.texts[split])) < 10
+    assert other.fingerprint() != data.fingerprint() == dates(seed=1, **SMALL).fingerprint()
+
+
+def test_the_fingerprint_changes_with_what_is_written(data: Dates) -> None:
+    changes: dict[str, Any] = {
+        "locales": ["en_US", "de_DE"],
+        "styles": ["full"],
+        "years": [1950, 2000],
+        "val_examples": 201,
+    }
+    found = {dates(**SMALL | {key: value}).fingerprint() for key, value in changes.items()}
+    assert len(found | {data.fingerprint()}) == 5
+
+
+ONE_YEAR = {"years": [2015, 2015], "styles": ["long"], "locales": ["sv_SE"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"locales": ["fr-FR"]}, "data.locales: Babel has no locale 'fr-FR'; did you mean 'fr_FR'"),
+        ({"locales": ["en_USA"]}, "no locale 'en_USA'; did you mean 'en_US'"),
+        ({"locales": ["zh_CN"]}, "no locale 'zh_CN'; did you mean 'zh_Hans_CN'"),
+        ({"locales": ["en_US", "klingon?"]}, "no locale 'klingon?'; write them as in fr_FR"),
+        ({"locales": []}, "data.locales=[]: must be a list"),
+        ({"locales": "fr_FR"}, "data.locales=fr_FR: must be a list"),
+        ({"locales": ["fr_FR", "fr_FR"]}, "data.locales: names fr_FR twice"),
+        ({"styles": ["full", "wide"]}, "must be a list [..] of full, long, medium or short"),
+        ({"styles": []}, "data.styles=[]: must be a list"),
+        ({"styles": ["full", "full"]}, "data.styles: names full twice"),
+        ({"years": [2049, 1950]}, "data.years=[2049, 1950]: must be the first year and the last"),
+        ({"years": [2000, 10000]}, "the last, which is at most 9999"),
+        ({"years": [2000]}, "data.years=[2000]: must be a list [..] of 2 items"),
+        ({"train_examples": 0}, "data.train_examples=0: must be a whole number of at least 1"),
+        ({"years": [1900, 2099]}, "short dates of en_US (M/d/yy) can be read as other dates"),
+        (ONE_YEAR | {"test_examples": 100}, "data.test_examples=100: data.locales, data.styles"),
+    ],
+)
+def test_a_mistake_is_one_line(changes: dict[str, Any], line: str) -> None:
+    few = {"train_examples": 9, "val_examples": 9, "test_examples": 9}
+    with pytest.raises((UserError, InstantiationException)) as caught:
+        dates(**few | changes)
+    error = unwrap(caught.value)
+    assert isinstance(error, UserError)
+    assert line in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_format_that_says_more_than_a_date_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No locale of today has one."""
+    monkeypatch.delitem(date_forms.LETTERS, "G")
+    with pytest.raises(UserError, match=r"full dates of th_TH \(EEEE.* G y\) are no plain day"):
+        find_forms(["th_TH"], ["full"], range(2015, 2016))

@@ -1,0 +1,271 @@
+"""Two files line by line: read strictly, split without leaks, refused in one line."""
+
+import gzip
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_data import make
+
+from ablate.data.pairs import Pair
+from ablate.data.parallel import Parallel
+from ablate.errors import UserError
+
+RNG = random.Random(1)
+WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(3, 9))) + "." for _ in range(count)]
+
+
+def write(path: Path, lines: list[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), newline="")
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    return {
+        "source": write(tmp_path / "train.de", sentences(300)),
+        "target": write(tmp_path / "train.en", sentences(300, seed=1)),
+    }
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> dict[str, str]:
+    """Files for validation and test."""
+    return {
+        f"{split}_{side}": write(tmp_path / f"{split}.{side}", sentences(20, seed))
+        for seed, (split, side) in enumerate(
+            [(split, side) for split in ("val", "test") for side in ("source", "target")], 2
+        )
+    }
+
+
+def parallel(**changes: Any) -> Parallel:
+    data = make("parallel", **({"tokenizer": "word", "batch_size": 4} | changes))
+    assert isinstance(data, Parallel)
+    return data
+
+
+def ready(**changes: Any) -> Parallel:
+    data = parallel(**changes)
+    data.setup()
+    return data
+
+
+def refusal(**changes: Any) -> str:
+    """The one line of a mistake, said by the constructor or while reading."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        ready(**changes)
+    error = caught.value if isinstance(caught.value, UserError) else caught.value.__cause__
+    assert isinstance(error, UserError)
+    assert "\n" not in str(error)
+    return str(error)
+
+
+# the splits
+
+
+def test_given_files_are_the_splits(files: dict[str, str], more: dict[str, str]) -> None:
+    data = ready(**files, **more)
+    for split, pairs in data.texts.items():
+        prefix = "" if split == "train" else f"{split}_"
+        for side in ("source", "target"):
+            path = Path((files | more)[f"{prefix}{side}"])
+            assert [getattr(pair, side) for pair in pairs] == path.read_text().splitlines()
+    assert list(data.texts) == ["train", "val", "test"]
+
+
+@pytest.mark.parametrize("shares", [{}, {"val_fraction": 0.2}, {"test_fraction": 0.3}])
+def test_shares_are_taken_of_the_training_files(
+    files: dict[str, str], shares: dict[str, float]
+) -> None:
+    data = ready(**files, **shares)
+    lines = list(
+        zip(*(Path(path).read_text().splitlines() for path in files.values()), strict=True)
+    )
+    wanted = {"val": shares.get("val_fraction", 0.05), "test": shares.get("test_fraction", 0.0)}
+    for split, share in wanted.items():
+        assert abs(len(data.texts.get(split, [])) - 300 * share) < 20
+    assert sorted(pair for pairs in data.texts.values() for pair in pairs) == sorted(lines)
+    assert data.has_test == ("test_fraction" in shares)
+
+
+def test_a_source_stands_in_one_split_alone_and_stays_there(tmp_path: Path) -> None:
+    lines = [*sentences(300), *sentences(300)]  # each twice
+    options = {"val_fraction": 0.2, "test_fraction": 0.2}
+    paths = [write(tmp_path / "a", lines), write(tmp_path / "b", sentences(600, seed=1))]
+    before = ready(source=paths[0], target=paths[1], **options).texts
+    sources = {split: {pair.source for pair in pairs} for split, pairs in before.items()}
+    assert sum(map(len, sources.values())) == len(set(lines))
+    paths = [
+        write(tmp_path / "a", [*sentences(50, seed=7), *lines[::-1]]),
+        write(tmp_path / "b", sentences(650, seed=1)),
+    ]
+    after = ready(source=paths[0], target=paths[1], **options).texts
+    for split, kept in sources.items():
+        assert kept <= {pair.source for pair in after[split]}
+
+
+def test_gzip_and_plain_are_the_same(tmp_path: Path, files: dict[str, str]) -> None:
+    plain = parallel(**files).fingerprint()
+    packed = {}
+    for side, path in files.items():
+        packed[side] = f"{path}.gz"
+        Path(packed[side]).write_bytes(gzip.compress(Path(path).read_bytes()))
+    assert parallel(**packed).fingerprint() == plain
+    assert parallel(**packed, val_fraction=0.2).fingerprint() != plain
+
+
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    odd = ["\ufeffone\u2028two\r", " \x85three ", "four\x0bfive\x1cs"]
+    (tmp_path / "a").write_bytes("\n".join(odd).encode())  # without one at the end
+    target = write(tmp_path / "b", ["1", "2", "3"])
+    val = {"val_source": target, "val_target": target}
+    texts = ready(source=str(tmp_path / "a"), target=target, tokenizer="char", **val).texts
+    sources = [pair.source for pair in texts["train"]]
+    assert sources == ["one\u2028two", "three", "four\x0bfive\x1cs"]
+
+
+def test_small_letters(files: dict[str, str]) -> None:
+    lower, as_is = ready(**files, lower=True), ready(**files)
+    for pairs in lower.texts.values():
+        assert all(text == text.lower() for pair in pairs for text in pair)
+    assert any(text != text.lower() for pair in as_is.texts["train"] for text in pair)
+    assert lower.source_tokenizer.encode("HUND") == lower.source_tokenizer.encode("hund")
+
+
+# tokens
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "word", "bpe"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_tokens_come_from_the_training_split_alone(
+    tmp_path: Path, files: dict[str, str], more: dict[str, str], tokenizer: str, joint: bool
+) -> None:
+    """Whatever stands in validation and test, no vocabulary changes."""
+    options: dict[str, Any] = {"tokenizer": tokenizer, "joint": joint}
+    options["vocab_size"] = 300 if tokenizer == "bpe" else None
+    made = ready(**files, **more, **options)
+    strange = ["ξένος κόσμος " * 9, *(["zwölf Boxkämpfer"] * 40)]
+    for key in more:
+        write(Path(more[key]), strange)
+    other = ready(**files, **more, **options)
+    assert other.texts["val"] != made.texts["val"]
+    text = "zwei rote Boxkämpfer, ξένος!"
+    for side in ("source_tokenizer", "target_tokenizer"):
+        first, second = getattr(made, side), getattr(other, side)
+        assert first.vocab_size == second.vocab_size
+        labels = [first.label(token) for token in range(first.vocab_size)]
+        assert labels == [second.label(token) for token in range(first.vocab_size)]
+        assert first.encode(text) == second.encode(text)
+    assert (made.source_tokenizer is made.target_tokenizer) == joint == made.sizes["joint"]
+
+
+def test_a_joint_vocabulary_knows_both_sides(tmp_path: Path) -> None:
+    paths = {
+        "source": write(tmp_path / "a", [f"ja nein {n}" for n in range(180)]),
+        "target": write(tmp_path / "b", ["yes no"] * 180),
+    }
+    joint, apart = ready(**paths, joint=True), ready(**paths)
+    assert joint.target_tokenizer.decode(joint.target_tokenizer.encode("nein yes")) == "nein yes"
+    assert apart.target_tokenizer.decode(apart.target_tokenizer.encode("nein yes")) == "<unk> yes"
+
+
+# mistakes
+
+
+def test_different_numbers_of_lines_name_both_files(files: dict[str, str]) -> None:
+    shorter = write(Path(files["target"]), sentences(299))
+    assert refusal(**files) == (
+        f"data.source={files['source']} has 300 lines and data.target={shorter} has 299; "
+        "line n of one must say the same as line n of the other"
+    )
+
+
+def test_empty_and_long_lines_are_named_in_their_file(
+    tmp_path: Path, more: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = sentences(9), sentences(9)
+    source[3], target[5], target[7] = "  ", "", "eins " * 20
+    paths = {"source": write(tmp_path / "a", source), "target": write(tmp_path / "b", target)}
+    write(Path(more["test_source"]), ["", *sentences(19)])
+    data = ready(**paths, **more, max_length=15)
+    assert len(data.texts["train"]) == 6
+    assert data.texts["test"][0] == Pair("", sentences(20, 5)[0])
+    empty, test, long = capsys.readouterr().out.splitlines()
+    assert empty.endswith(
+        f"2 with an empty side, dropped; the first is line 4 of {paths['source']}"
+    )
+    assert test.endswith(f"the first is line 1 of {more['test_source']}")
+    assert "1 dropped, longer than data.max_length=15" in long
+    assert long.endswith(f"the first is line 8 of {paths['source']}, 20 tokens")
+
+
+def test_lines_are_counted_in_the_file_where_it_was_split(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = [*sentences(200), "zu lang " * 30]
+    paths = {"source": write(tmp_path / "a", source), "target": write(tmp_path / "b", source)}
+    data = ready(**paths, val_fraction=0.3, max_length=20)
+    said = capsys.readouterr().out
+    assert len(data.texts["val"]) > 20  # so that line and number in the split differ
+    assert f"line 201 of {paths['source']}, 60 tokens" in said
+
+
+@pytest.mark.parametrize("key", ["source", "target", "val_source", "test_target"])
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "no such file"),
+        (b"", "the file is empty"),
+        (b"caf\xe9\n", "not UTF-8 at byte offset 3"),
+        (b"\x1f\x8b\x08broken", "damaged gzip file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_its_key(
+    files: dict[str, str], more: dict[str, str], key: str, content: bytes | None, line: str
+) -> None:
+    path = Path((files | more)[key])
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    said = refusal(**files, **more)
+    assert said.startswith(f"data.{key}={path}: ")
+    assert line in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"val_source": "a"}, "data.val_source=a: needs data.val_target beside it"),
+        ({"test_target": "a"}, "data.test_target=a: needs data.test_source beside it"),
+        ({"val_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
+        ({"val_fraction": 1.5}, "data.val_fraction=1.5: must be"),
+        ({"val_fraction": 0.0001}, "data.val_fraction=0.0001: the val split of 300 pairs would be"),
+        ({"test_fraction": 0.9499}, "the train split of 300 pairs would be empty"),
+        ({"tokenizer": "byte"}, "data.tokenizer=byte: must be char, word or bpe"),
+        ({"tokenizer": "words"}, "did you mean 'word'?"),
+        ({"vocab_size": 300}, "data.vocab_size=300: needs data.tokenizer=bpe"),
+        ({"tokenizer": "char", "min_count": 2}, "data.min_count=2: needs data.tokenizer=word"),
+        ({"min_count": 0}, "data.min_count=0: must be"),
+        ({"source": "  "}, "data.source='  ': must be"),
+    ],
+)
+def test_other_mistakes_are_one_line(
+    files: dict[str, str], changes: dict[str, Any], line: str
+) -> None:
+    assert line in refusal(**(files | changes))
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_files_and_a_share_for_the_same_split_are_refused(
+    files: dict[str, str], more: dict[str, str], split: str
+) -> None:
+    given = {key: path for key, path in more.items() if key.startswith(split)}
+    line = refusal(**files, **given, **{f"{split}_fraction": 0.1})
+    assert line == f"data.{split}_fraction=0.1: data.{split}_source is given; set one null"

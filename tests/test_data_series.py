@@ -1,0 +1,234 @@
+"""data=series: which values are read and which are targets, and what a file may not hold."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from make_data import CONF, make, ready
+from omegaconf import OmegaConf
+
+from ablate.build import build_data
+from ablate.data.loader import Request, Share
+from ablate.data.series import Series
+from ablate.errors import UserError
+
+COUNT = 60
+SMALL = {"window": 6, "horizon": 4, "val_fraction": 0.2, "test_fraction": 0.25, "batch_size": 4}
+DEFAULT = OmegaConf.to_container(OmegaConf.load(CONF / "series.yaml"))
+ENDS = {"train": 33, "val": 45, "test": 60}  # 60 - 12 - 15, 60 - 15, 60
+
+
+def write(path: Path, *columns: np.ndarray, names: str = "x,y") -> str:
+    rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
+    path.write_text("\n".join([names, *rows]) + "\n")
+    return str(path)
+
+
+def counting(path: Path, **changes: object) -> Series:
+    """A series whose values are their places, 0, 1, 2 .., and its negative in another column."""
+    places = np.arange(float(COUNT))
+    file = write(path / "series.csv", places, -places)
+    data = ready("series", path=file, columns=["x"], **(SMALL | changes))
+    assert isinstance(data, Series)
+    return data
+
+
+def everything(data: Series, split: str) -> dict[str, torch.Tensor]:
+    return data.splits[split][Request(0, torch.arange(data.length(split)))]
+
+
+def places(data: Series, values: torch.Tensor) -> np.ndarray:
+    """Which values of `counting` they are."""
+    found = data.restore(values)[..., 0]
+    np.testing.assert_allclose(found, np.round(found), atol=1e-4)
+    return np.round(found)
+
+
+def test_the_default_is_the_sunspots_of_309_years() -> None:
+    data = ready("series")
+    assert isinstance(data, Series)
+    spots = data.restore(data.values)[:, 0]
+    assert len(spots) == 309
+    # R. Wolf's first and the data centre's last: 1700, 1701, 1705, 1957 (the highest), 2008.
+    years = {1700: 5.0, 1701: 11.0, 1705: 58.0, 1957: 190.2, 2008: 2.9}
+    for year, value in years.items():
+        assert spots[year - 1700] == pytest.approx(value, abs=1e-4)
+        assert data.time(year - 1700) == str(year)
+    assert spots.argmax() == 257
+    assert data.period == 11
+    assert data.sizes == {"channels": 1, "length": data.window}
+    labels = data.example(3)["labels"]
+    assert len(labels) == data.window
+    assert int(labels[-1]) == 1700 + data.starts["val"] + 2
+
+
+def test_training_sees_nothing_but_the_training_part(tmp_path: Path) -> None:
+    data = counting(tmp_path)
+    batch = everything(data, "train")
+    values, targets = places(data, batch["values"]), places(data, batch["targets"])
+    np.testing.assert_array_equal(targets, values + 1)
+    assert targets.max() == ENDS["train"] - 1
+    # Every stretch there is, once.
+    np.testing.assert_array_equal(values[:, 0], np.arange(ENDS["train"] - SMALL["window"]))
+    np.testing.assert_array_equal(values - values[:, :1], np.tile(np.arange(6), (len(values), 1)))
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_every_value_of_a_split_is_a_target_once_and_no_other_is(
+    tmp_path: Path, split: str
+) -> None:
+    data = counting(tmp_path)
+    start = {"val": ENDS["train"], "test": ENDS["val"]}[split]
+    batch = everything(data, split)
+    values, future = places(data, batch["values"]), data.restore(batch["future"])[..., 0]
+    np.testing.assert_array_equal(np.round(future[:, 0]), np.arange(start, ENDS[split]))
+    # The values before it, which may lie in the split before.
+    np.testing.assert_array_equal(values[:, -1], np.arange(start - 1, ENDS[split] - 1))
+    np.testing.assert_array_equal(values[:, 0], values[:, -1] - SMALL["window"] + 1)
+    for first, row in zip(range(start, ENDS[split]), future, strict=True):
+        expected = np.arange(first, first + SMALL["horizon"], dtype=float)
+        expected[expected >= ENDS[split]] = np.nan  # another split's, or not there
+        np.testing.assert_allclose(row, expected, atol=1e-4)
+
+
+def test_normalisation_knows_the_training_part_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    series = rng.normal(size=(COUNT, 2)) * [3, 50] + [1, -7]
+    later = series.copy()
+    later[ENDS["train"] :] *= 100
+    one, other = (
+        ready("series", path=write(tmp_path / f"{n}.csv", *v.T), columns=["x", "y"], **SMALL)
+        for n, v in enumerate((series, later))
+    )
+    assert isinstance(one, Series)
+    assert isinstance(other, Series)
+    training = series[: ENDS["train"]]
+    for data in (one, other):
+        np.testing.assert_allclose(data.mean, training.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(data.deviation, training.std(0), rtol=1e-12)
+    assert torch.equal(everything(one, "train")["values"], everything(other, "train")["values"])
+    np.testing.assert_allclose(one.restore(one.values), series, rtol=1e-5, atol=1e-5)
+    part = everything(one, "train")
+    np.testing.assert_allclose(
+        part["values"][0, :, 1].numpy(),
+        (series[:6, 1] - training.mean(0)[1]) / training.std(0)[1],
+        rtol=1e-5,
+    )
+
+
+def test_another_series_is_measured_with_the_runs_normalisation(tmp_path: Path) -> None:
+    run, other = counting(tmp_path), make("series", **(SMALL | {"window": 12}))
+    assert isinstance(other, Series)
+    other.measure_as(run)
+    other.setup()
+    assert (other.mean, other.deviation) == (run.mean, run.deviation)
+    spots = other.restore(other.values)[:, 0]
+    assert spots[1957 - 1700] == pytest.approx(190.2, abs=1e-3)
+    two = make("series", path=str(tmp_path / "series.csv"), columns=["x", "y"], **SMALL)
+    two.measure_as(run)
+    with pytest.raises(UserError, match=r"trained on 1 column\(s\), these are 2: x, y"):
+        two.setup()
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_processes_share_a_split(tmp_path: Path, split: str) -> None:
+    data = counting(tmp_path, batch_size=4)
+    seen = []
+    for rank in range(2):
+        data._share = lambda rank=rank: Share(rank, 2)  # type: ignore[method-assign]
+        loader = data._full_pass(split)
+        seen += [round(v) for b in loader for v in data.restore(b["future"])[:, 0, 0]]
+    assert sorted(seen) == list(range(data.starts[split], ENDS[split]))
+
+
+def test_the_fingerprint_is_of_the_content_and_the_splits(tmp_path: Path) -> None:
+    places = np.arange(float(COUNT))
+    first = write(tmp_path / "a.csv", places, places**2)
+    (tmp_path / "moved.csv.gz").write_bytes(gzip.compress(Path(first).read_bytes()))
+    changed = write(tmp_path / "b.csv", places + (places == 50), places**2)
+
+    def fingerprint(path: str, column: str = "x", **changes: object) -> str:
+        return make("series", path=path, columns=[column], **(SMALL | changes)).fingerprint()
+
+    same = fingerprint(first)
+    assert same == fingerprint(str(tmp_path / "moved.csv.gz")) == fingerprint(first, window=9)
+    others = {
+        fingerprint(changed),
+        fingerprint(first, "y"),
+        fingerprint(first, val_fraction=0.3),
+        fingerprint(first, test_fraction=None),
+    }
+    assert len(others | {same}) == 5
+
+
+def test_without_a_test_part(tmp_path: Path) -> None:
+    data = counting(tmp_path, test_fraction=None)
+    assert not data.has_test
+    assert places(data, everything(data, "val")["future"][:, 0]).max() == COUNT - 1
+
+
+# Content of a file, the columns, and what the line says.
+WRONG_FILES = [
+    ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y"),
+    ("heat,y\n1,2\n", ["haet"], r"no column 'haet'; allowed: heat, y; did you mean 'heat'\?"),
+    ("\n\n", ["x"], r"the first row must name the columns"),
+    ("x,x\n1,2\n", ["x"], r"several columns 'x'"),
+    ("x,y\n1,2\n3,warm\n", ["x", "y"], r"series\.csv: line 3, column 'y': 'warm' is not a number"),
+    ("x,y\n1,2\n,4\n", ["x"], r"line 3, column 'x': the value is missing \(''\)"),
+    ("x,y\n1,2\n3\n5,6\n", ["y"], r"line 3, column 'y': the value is missing \(''\)"),
+    ("x\n1\n\n3\n", ["x"], r"line 3, column 'x': the value is missing \(''\)"),
+    ("x,y\n1,NaN\n", ["y"], r"line 2, column 'y': the value is missing \('NaN'\)"),
+    ("x,y\n1,inf\n", ["y"], r"line 2, column 'y': 'inf' is not a finite number"),
+    ("x,y\n1,2,3\n", ["x"], r"line 2 has 3 cells, the header has 2"),
+    ('x,y\n1,"2\n', ["x"], r"line 2 is no CSV"),
+    ("x\n" + "5\n" * 60, ["x"], r"column 'x' has the same value throughout the training part"),
+    ("x\n1\n2\n", ["x"], r"data\.window=6: the training part of 2 values .*needs at least 7"),
+]
+
+
+@pytest.mark.parametrize(("content", "columns", "line"), WRONG_FILES)
+def test_a_wrong_file_is_one_line(
+    tmp_path: Path, content: str, columns: list[str] | None, line: str
+) -> None:
+    (tmp_path / "series.csv").write_text(content)
+    data = make("series", path=str(tmp_path / "series.csv"), columns=columns, **SMALL)
+    with pytest.raises(UserError, match=line) as caught:
+        data.setup()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_files_may_look_like(tmp_path: Path) -> None:
+    """A byte order mark, quotes, spaces, lines of Windows, other columns, an end without a line."""
+    rows = [f'"day, {n}", {n}.5 ,1e-1' for n in range(40)]
+    file = tmp_path / "series.csv"
+    file.write_bytes(("\ufeff" + "\r\n".join(['when, "x",y', *rows])).encode())
+    data = ready("series", path=str(file), columns=["x"], **SMALL)
+    assert isinstance(data, Series)
+    np.testing.assert_allclose(data.restore(data.values)[:, 0], np.arange(40) + 0.5, rtol=1e-5)
+    file.write_bytes(file.read_bytes() + b"\r\n\r\n\r\n")
+    assert ready("series", path=str(file), columns=["x"], **SMALL).fingerprint() == (
+        data.fingerprint()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"columns": ["x"]}, r"data\.columns=\[x\]: the sunspots have one column"),
+        ({"path": "a.csv", "columns": ["x", "x"]}, r"names a column twice"),
+        ({"window": 10}, r"data\.window=10: .*data\.period=11"),
+        ({"window": 20, "period": 21}, r"data\.period=21"),
+        ({"window": 280}, r"data\.window=280: the training part of 309 values .*has 217"),
+        ({"horizon": 47}, r"data\.horizon=47: the val part .* has 46 and needs"),
+        ({"horizon": 0}, r"data\.horizon=0: must be"),
+        ({"val_fraction": None}, r"data\.val_fraction=null: must be"),
+        ({"val_fraction": 0.6, "test_fraction": 0.5}, r"data\.window=22: the training part"),
+        ({"path": "gone.csv", "columns": ["x"]}, r"data\.path=gone\.csv: no such file"),
+    ],
+)
+def test_wrong_values_are_one_line(changes: dict[str, object], line: str) -> None:
+    with pytest.raises(UserError, match=line) as caught:
+        build_data(OmegaConf.create({"data": DEFAULT | changes, "seed": 0}))
+    assert "\n" not in str(caught.value)

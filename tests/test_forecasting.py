@@ -1,0 +1,245 @@
+"""task=forecasting: every measure against loops in numpy, and what is done with a finished run."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import ablate
+from ablate import evaluate, generate
+from ablate.build import build, build_data, make_task
+from ablate.errors import UserError
+from ablate.load import Run
+from ablate.run_id import run_dir
+from ablate.task.forecasting import Errors
+
+COUNT, WINDOW, HORIZON, PERIOD = 90, 8, 7, 3
+ENDS = {"val": (60, 75), "test": (75, 90)}  # a sixth each
+COLUMNS = ["load", "price"]
+Numbers = NDArray[np.float64]
+
+
+def write(path: Path, *, seed: int = 0) -> Numbers:
+    """Two columns of different sizes: a period of three and noise; n c."""
+    rng = np.random.default_rng(seed)
+    wave = 3 * np.sin(np.arange(COUNT) * 2 * np.pi / PERIOD)[:, None]
+    series = (rng.normal(size=(COUNT, 2)) + wave) * [1.0, 40.0] + [5.0, -300.0]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, *series.tolist()])
+    return series
+
+
+def overrides(folder: Path, model: str) -> list[str]:
+    """A run of a second."""
+    return [
+        f"model={model}_forecaster",
+        f"data.path={folder / 'series.csv'}",
+        f"data.columns=[{','.join(COLUMNS)}]",
+        f"data.window={WINDOW}",
+        f"data.horizon={HORIZON}",
+        f"data.period={PERIOD}",
+        f"data.val_fraction={1 / 6}",
+        f"data.test_fraction={1 / 6}",
+        "data.batch_size=4",
+        "model.dim=8",
+        "model.depth=1",
+        "trainer.max_steps=6",
+        "trainer.val_check_interval=3",
+        "trainer.log_every_n_steps=1",
+        "schedule.warmup_steps=1",
+        "logger=none",
+        f"output_dir={folder / 'outputs'}",
+    ]
+
+
+@pytest.fixture(scope="module", params=["rnn", "transformer"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The series, n c, and the run that learned it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    series = write(folder / "series.csv")
+    cfg = ablate.compose(*overrides(folder, request.param))
+    ablate.run(cfg)
+    return series, ablate.load(run_dir(cfg))
+
+
+def rolled(run: Run, read: Numbers, steps: int) -> Numbers:
+    """What the model says after the last of n c, each forecast read as a value; by hand."""
+    mean, deviation = run.data.mean, run.data.deviation  # type: ignore[attr-defined]
+    known = [*(read - mean) / deviation]
+    for _ in range(steps):
+        window = torch.tensor(np.array(known[-WINDOW:]), dtype=torch.float32)[None]
+        with torch.no_grad():
+            known.append(run.model(window)[0, -1].double().numpy())
+    return np.array(known[len(read) :]) * deviation + mean
+
+
+def errors(pairs: Iterator[tuple[Numbers, Numbers]]) -> dict[str, Numbers]:
+    """Of each column, over everything."""
+    every = np.concatenate([forecast - truth for forecast, truth in pairs])
+    return {"mae": np.abs(every).mean(0), "rmse": np.sqrt((every**2).mean(0))}
+
+
+def by_hand(run: Run, series: Numbers, split: str, *, horizon: int = HORIZON) -> dict[str, float]:
+    """All measures of a split."""
+    first, end = ENDS[split]
+    forecasts = {
+        "": lambda now, steps: rolled(run, series[:now], steps),
+        "naive_": lambda now, steps: np.array([series[now - 1] for _ in range(steps)]),
+        "seasonal_": lambda now, steps: np.array(
+            [series[now - PERIOD + step % PERIOD] for step in range(steps)]
+        ),
+    }
+    found: dict[str, float] = {}
+    for kind, forecast in forecasts.items():
+        one = errors((forecast(now, 1), series[now : now + 1]) for now in range(first, end))
+        many = errors(
+            (forecast(now, horizon), series[now : now + horizon])
+            for now in range(first, end - horizon + 1)
+        )
+        for name, values in {**one, **{f"horizon_{k}": v for k, v in many.items()}}.items():
+            found[f"{split}/{kind}{name}"] = values.mean()
+            for column, value in zip(COLUMNS, values, strict=True):
+                found[f"{split}/{kind}{name}/{column}"] = value
+    return found
+
+
+def test_every_measure_is_what_loops_find(finished: tuple[Numbers, Run]) -> None:
+    series, run = finished
+    measured = dict(run.result["metrics"])
+    losses = {split: measured.pop(f"{split}/loss") for split in ENDS}
+    expected = by_hand(run, series, "val") | by_hand(run, series, "test")
+    assert measured == pytest.approx(expected, rel=1e-4)
+    for split in ENDS:
+        per_column = [
+            measured[f"{split}/rmse/{column}"] / deviation
+            for column, deviation in zip(COLUMNS, run.data.deviation, strict=True)  # type: ignore
+        ]
+        assert losses[split] == pytest.approx(np.square(per_column).mean(), rel=1e-4)
+    assert run.result["metric"]["name"] == "val/rmse"
+
+
+def test_during_training_only_one_step_is_measured(finished: tuple[Numbers, Run]) -> None:
+    _, run = finished
+    with open(run.path / "metrics.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    measured = {name for name in rows[0] if name.startswith("val/")}
+    parts = {f"val/{name}/{column}" for name in ("mae", "rmse") for column in COLUMNS}
+    assert measured == {"val/loss", "val/mae", "val/rmse"} | parts
+    best = min(float(row["val/rmse"]) for row in rows if row["val/rmse"])
+    assert run.result["metrics"]["val/rmse"] == pytest.approx(best, rel=1e-5)
+
+
+def test_naive_forecasts_of_a_few_numbers() -> None:
+    cfg = ablate.compose("model=rnn_forecaster", "data.window=12", "data.period=4")
+    data = build_data(cfg)
+    task: Any = make_task(cfg, data, build(cfg, data))
+    values = torch.arange(1.0, 13)[None, :, None]
+    naive = {kind: found[0, :, 0].tolist() for kind, found in task.naive(values, 6).items()}
+    assert naive == {"naive_": [12.0] * 6, "seasonal_": [9.0, 10, 11, 12, 9, 10]}
+
+
+def test_errors_add_up_in_any_parts() -> None:
+    rng = torch.Generator().manual_seed(0)
+    forecast, truth = torch.randn(2, 7, 3, 2, generator=rng)
+    whole, parts = Errors(2), Errors(2)
+    whole.update(forecast, truth)
+    for rows in (slice(0, 1), slice(1, 5), slice(5, 7), slice(7, 7)):
+        parts.update(forecast[rows], truth[rows])
+    for name, value in whole.compute().items():
+        torch.testing.assert_close(parts.compute()[name], value)
+
+
+def test_another_horizon_and_another_series(
+    finished: tuple[Numbers, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    series, run = finished
+    measured = evaluate.evaluate(run, {"data.horizon": 2})
+    expected = by_hand(run, series, "test", horizon=2)
+    assert {name: measured[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    assert measured["test/rmse"] == pytest.approx(run.result["metrics"]["test/rmse"], rel=1e-5)
+
+    other = write(tmp_path / "other.csv", seed=1) * 3
+    with open(tmp_path / "other.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["a", "b"], *other.tolist()])
+    change = [f"data.path={tmp_path / 'other.csv'}", "data.columns=[a,b]", "--json"]
+    monkeypatch.setattr("sys.argv", ["", str(run.path), *change])
+    evaluate.main()
+    row = json.loads(capsys.readouterr().out)
+    # With the mean and deviation of the run, not with its own.
+    for name, value in by_hand(run, other, "test").items():
+        if name.count("/") == 1:
+            assert row[name] == pytest.approx(value, rel=1e-4), name
+    with pytest.raises(UserError, match=r"trained on 2 column\(s\), these are 1: a"):
+        evaluate.evaluate(run, {"data.path": str(tmp_path / "other.csv"), "data.columns": ["a"]})
+
+
+def test_the_forecast_goes_on_after_the_end(
+    finished: tuple[Numbers, Run], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    series, run = finished
+    monkeypatch.setattr("sys.argv", ["", str(run.path), "--steps", "10"])
+    generate.main()
+    printed = capsys.readouterr().out
+    header, *lines = printed.splitlines()
+    assert header.split("\t") == ["time", *COLUMNS]
+    rows = [line.split("\t") for line in lines]
+    assert [int(row[0]) for row in rows] == list(range(COUNT + 1, COUNT + 11))
+    expected = rolled(run, series, 10)
+    np.testing.assert_allclose([[*map(float, row[1:])] for row in rows], expected, rtol=1e-4)
+    sample = (run.path / "sample.txt").read_text()
+    assert sample.splitlines() == printed.splitlines()[: HORIZON + 1]
+    monkeypatch.setattr("sys.argv", ["", str(run.path), "--prompt", "The "])
+    with pytest.raises(UserError, match=r"--prompt: .*is a forecasting model.*--steps"):
+        generate.main()
+    monkeypatch.setattr("sys.argv", ["", str(run.path), "--steps", "0"])
+    with pytest.raises(UserError, match=r"--steps 0 must be at least 1"):
+        generate.main()
+
+
+def test_figures_of_a_run(finished: tuple[Numbers, Run]) -> None:
+    from matplotlib.image import imread
+
+    _, run = finished
+    forecast = imread(run.path / "figures" / "forecast.png")
+    assert len(np.unique(forecast.reshape(-1, forecast.shape[-1]), axis=0)) > 50
+    maps = sorted(path.name for path in (run.path / "figures").glob("attention*"))
+    assert maps == (["attention_layer_01.png"] if "heads" in run.config.model else [])
+
+
+def test_the_state_of_an_rnn_can_be_seen_to_attend(tmp_path: Path) -> None:
+    write(tmp_path / "series.csv")
+    cfg = ablate.compose(*overrides(tmp_path, "rnn"), "model.attention=additive")
+    result = ablate.run(cfg)
+    assert result["status"] == "finished"
+    assert (run_dir(cfg) / "figures" / "attention_layer_01.png").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_measure_every_example_once(tmp_path: Path) -> None:
+    series = write(tmp_path / "series.csv")
+    two = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
+    folder = f"hydra.run.dir={tmp_path / 'run'}"
+    command = [sys.executable, "-m", "ablate", *overrides(tmp_path, "rnn"), *two, folder]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    run = ablate.load(tmp_path / "run")
+    expected = by_hand(run, series, "val") | by_hand(run, series, "test")
+    measured = run.result["metrics"]
+    assert {name: measured[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["rnn_forecaster", "transformer_forecaster"])
+def test_sunspots_are_forecast_better_than_naively(model: str, tmp_path: Path) -> None:
+    cfg = ablate.compose(f"model={model}", "logger=none", f"output_dir={tmp_path}")
+    metrics = ablate.run(cfg)["metrics"]
+    for naive in ("naive", "seasonal"):
+        for measure in ("mae", "rmse"):
+            assert metrics[f"test/{measure}"] < 0.8 * metrics[f"test/{naive}_{measure}"]

@@ -1,0 +1,178 @@
+"""python -m ablate.generate of a sequence-to-sequence model."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny
+from make_model import random_parts
+from test_figures import built, drawn
+
+from ablate import generate, translate
+from ablate.model.search import Hypothesis, beam_search
+from ablate.task.seq2seq import SequenceToSequence
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> SequenceToSequence:
+    """A model that writes something else for each source."""
+    made = built(*tiny.pairs(tmp_path_factory.mktemp("run"))).eval()
+    random_parts(made.model, std=1.0)
+    assert isinstance(made, SequenceToSequence)
+    return made
+
+
+class Command:
+    """`python -m ablate.generate RUN_DIR` on a run that is in memory."""
+
+    def __init__(self, task: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        run = SimpleNamespace(path=folder, task=task, model=task.model, data=task.data)
+
+        def load(run_dir: str) -> Any:
+            task.beam, task.length_penalty = 1, 0.0
+            return run
+
+        monkeypatch.setattr(generate, "load", load)
+
+    def __call__(self, *arguments: Any) -> tuple[int, str, str]:
+        """Exit code, what was printed, and the errors."""
+        self.monkeypatch.setattr("sys.argv", ["generate", "RUN", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exited:
+            generate.command(generate.main)
+        printed = self.capsys.readouterr()
+        return int(exited.value.code or 0), printed.out, printed.err
+
+
+@pytest.fixture
+def command(
+    task: SequenceToSequence,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    return Command(task, tmp_path, monkeypatch, capsys)
+
+
+def found(task: SequenceToSequence, source: str, **options: Any) -> list[Hypothesis]:
+    (best,) = beam_search(task.model, task.read([source]), max_length=task.max_length, **options)
+    return best
+
+
+def test_the_output_and_its_score(command: Command, task: SequenceToSequence) -> None:
+    code, out, err = command("--source", " 3 1 2 ")
+    (best,) = found(task, "3 1 2", size=1)
+    assert (code, err) == (0, "")
+    assert out == f"{task.data.target_tokenizer.decode(best.tokens)}\t{best.log_prob:.4f}\n"
+
+
+def test_the_best_of_a_beam_with_the_length_penalty(
+    command: Command, task: SequenceToSequence
+) -> None:
+    arguments = ("--beam", 4, "--length-penalty", 0.8, "--n-best", 3)
+    code, out, _ = command("--source", "3 1 2", *arguments)
+    best = found(task, "3 1 2", size=4, length_penalty=0.8, n_best=3)
+    assert code == 0
+    decode = task.data.target_tokenizer.decode
+    assert out.splitlines() == [f"{decode(one.tokens)}\t{one.score:.4f}" for one in best]
+    assert any(one.score != one.log_prob for one in best)
+
+
+def test_show_draws_the_alignment_and_says_where(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("--source", "3 1 2", "--show")
+    assert code == 0
+    path = Path(out.splitlines()[-1])
+    assert path == tmp_path / "figures" / "generated" / "alignment.png"
+    assert drawn(path)
+
+
+def test_what_training_never_showed_is_said(command: Command) -> None:
+    code, out, err = command("--source", "3 77 1")
+    assert code == 0
+    assert out
+    assert err == "ablate: 1 token(s) of --source never occurred in training\n"
+
+
+def test_a_file_is_written_line_by_line(
+    command: Command, task: SequenceToSequence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lines share a batch, and with empty ones in between."""
+    lines = ["3 1 2", "", "4", " 0 1 ", "2 2 2 2", "1 0", "   "]
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(translate, "BATCH", 2)
+    code, out, err = command("--input", source, "--output", target)
+    assert (code, err) == (0, "")
+    assert out == f"7 lines (2 of them empty): {target}\n"
+    alone = [task.translate([line.strip()])[0] if line.strip() else "" for line in lines]
+    assert target.read_text() == "".join(f"{line}\n" for line in alone)
+    assert len({*alone}) > 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_a_stop_leaves_what_was_there(
+    command: Command, task: SequenceToSequence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("1 2\n3\n")
+    target.write_text("before\n")
+
+    def stop(texts: list[str]) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(task, "translate", stop)
+    code, _, err = command("--input", source, "--output", target)
+    assert (code, err) == (130, "ablate: interrupted\n")
+    assert target.read_text() == "before\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give --source TEXT, or --input FILE"),
+        (["--source", "1", "--input", "a", "--output", "b"], "give --source TEXT, or --input"),
+        (["--source", "  "], "--source is empty: give at least one character"),
+        (["--source", "1", "--output", "x"], "--input FILE and --output FILE belong together"),
+        (["--input", "x"], "--input FILE and --output FILE belong together"),
+        (["--input", "x", "--output", "y"], "--input x: cannot be read (No such file"),
+        (["--input", "IN", "--output", "no/y"], "--output no/y: there is no folder no"),
+        (["--input", "IN", "--output", "."], "--output . is a folder"),
+        (["--input", "BAD", "--output", "y"], "is not UTF-8 text"),
+        (["--input", "IN", "--output", "y", "--show"], "--show goes with --source"),
+        (["--source", "1", "--prompt", "The"], "--prompt: "),
+        (["--source", "1", "--beam", "0"], "--beam 0 must be at least 1"),
+        (["--source", "1", "--n-best", "2"], "--n-best 2 is more than --beam 1 finds"),
+        (["--source", "1", "--length-penalty", "0.5"], "--length-penalty ranks what a beam finds"),
+        (["--source", "1", "--beam", "2", "--length-penalty", "-1"], "must not be negative"),
+        (["--source", "1", "--beam", "x"], "invalid int value"),
+    ],
+)
+def test_mistakes_get_one_line(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("IN").write_text("1 2\n")
+    Path("BAD").write_bytes(b"\xff\xfe1")
+    code, out, err = command(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("ablate: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["BAD", "IN"]
+
+
+def test_without_attention_there_is_nothing_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = built(*tiny.pairs(tmp_path, "model.attention=none")).eval()
+    command = Command(task, tmp_path, monkeypatch, capsys)
+    code, _, err = command("--source", "1 2", "--show")
+    assert code == 2
+    assert "has no attention to the source to draw" in err

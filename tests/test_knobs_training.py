@@ -1,0 +1,247 @@
+"""Every knob of training does something, shown on four steps of a tiny model.
+
+The keys come from the composed config, so that a new one without an entry here fails.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import make_files
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+from make_knobs import Run, equal, keys_of, overrides, trained
+from make_model import gpt, kernel, options
+from torch import Tensor
+
+from ablate.build import build, build_data
+from ablate.check import check_devices
+from ablate.compose import compose
+from ablate.errors import UserError
+from ablate.kernel import chunked
+from ablate.run_id import run_dir, run_id
+from ablate.train import prepare
+
+# Groups whose keys change the parameters after a few steps: the choice, the key, another value.
+STEPS: list[tuple[str, str, str]] = [
+    ("optimizer=adam", "optimizer.lr", "0.01"),
+    ("optimizer=adam", "optimizer.betas", "[0.5,0.98]"),
+    ("optimizer=adam", "optimizer.eps", "0.1"),
+    ("optimizer=adam", "optimizer.weight_decay", "0.5"),
+    ("optimizer=adamw", "optimizer.lr", "0.01"),
+    ("optimizer=adamw", "optimizer.betas", "[0.9,0.5]"),
+    ("optimizer=adamw", "optimizer.eps", "0.1"),
+    ("optimizer=adamw", "optimizer.weight_decay", "0.5"),
+    ("optimizer=lion", "optimizer.lr", "0.01"),
+    ("optimizer=lion", "optimizer.betas", "[0.5,0.99]"),
+    ("optimizer=lion", "optimizer.weight_decay", "0.5"),
+    ("optimizer=sgd", "optimizer.lr", "0.01"),
+    ("optimizer=sgd", "optimizer.momentum", "0.5"),
+    ("optimizer=sgd", "optimizer.nesterov", "true"),
+    ("optimizer=sgd", "optimizer.weight_decay", "0.5"),
+    ("schedule=constant", "schedule.warmup_steps", "3"),
+    ("schedule=cosine", "schedule.warmup_steps", "3"),
+    ("schedule=cosine", "schedule.floor", "0.5"),
+    ("schedule=linear", "schedule.warmup_steps", "3"),
+    ("schedule=linear", "schedule.floor", "0.5"),
+    ("schedule=noam", "schedule.warmup_steps", "3"),
+    ("task=causal_lm", "task.label_smoothing", "0.3"),
+    ("task=classification", "task.label_smoothing", "0.3"),
+    ("task=classification", "task.mixup", "0.5"),
+    ("task=classification", "task.cutmix", "1.0"),
+]
+TASKS = ["causal_lm", "classification", "recall"]
+OPTIONS = {"optimizer": options("optimizer"), "schedule": options("schedule"), "task": TASKS}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        make_files.write(tmp_path_factory.mktemp("data"), patch)
+        patch.setattr(torch.cuda, "device_count", lambda: 0)
+        patch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
+        yield
+
+
+def of(choice: str) -> str:
+    return "vit" if choice == "task=classification" else "gpt"
+
+
+def test_the_measure_is_repeatable() -> None:
+    again = trained.__wrapped__("gpt")
+    assert equal(trained("gpt").parameters, again.parameters)
+    assert trained("gpt").rows == again.rows
+
+
+def test_no_key_of_a_part_is_left_out() -> None:
+    found = set()
+    for group, names in OPTIONS.items():
+        for choice in [f"{group}={name}" for name in names]:
+            recall = ["data=recall"] if choice == "task=recall" else []
+            cfg = compose(f"model={of(choice)}", choice, *recall)
+            found |= {(choice, key) for key in keys_of(cfg, group)}
+    assert found == {(choice, key) for choice, key, _ in STEPS}
+
+
+@pytest.mark.parametrize(("choice", "key", "value"), STEPS)
+def test_every_knob_of_a_part_changes_the_parameters(choice: str, key: str, value: str) -> None:
+    plain, changed = trained(of(choice), choice), trained(of(choice), choice, f"{key}={value}")
+    assert not equal(plain.parameters, changed.parameters)
+
+
+@pytest.mark.parametrize("group", ["optimizer", "schedule"])
+def test_no_two_options_of_a_group_are_the_same(group: str) -> None:
+    found = [trained("gpt", f"{group}={name}").parameters for name in OPTIONS[group]]
+    for n, first in enumerate(found):
+        assert not any(equal(first, second) for second in found[n + 1 :])
+
+
+# The Trainer's keys that act in one process: what is set, what is looked at, and what it is then.
+def validations(run: Run) -> int:
+    return sum("val/loss" in row for row in run.rows)
+
+
+def losses(run: Run) -> int:
+    return sum("train/loss" in row for row in run.rows)
+
+
+def dtype(run: Run) -> torch.dtype:
+    return next(iter(run.parameters.values())).dtype
+
+
+# An epoch is 25 batches: 19,800 characters in windows of 8, 96 windows at a time.
+EPOCH = ["data.batch_size=96", "trainer.max_steps=-1", "trainer.max_epochs=1"]
+BY_EPOCH = [*EPOCH, "trainer.max_epochs=3", "trainer.val_check_interval=null"]
+Look = Callable[[Run], Any]
+TRAINER: dict[str, tuple[list[str], Look, Any]] = {
+    "trainer.precision": (["trainer.precision=64-true"], dtype, torch.float64),
+    "trainer.max_steps": (["trainer.max_steps=6"], lambda run: run.rows[-1]["step"], 6),
+    "trainer.max_epochs": (EPOCH, lambda run: run.rows[-1]["step"], 25),
+    "trainer.val_check_interval": (["trainer.val_check_interval=1"], validations, 4),
+    "trainer.check_val_every_n_epoch": (
+        [*BY_EPOCH, "trainer.check_val_every_n_epoch=1"],
+        validations,
+        3,
+    ),
+    "trainer.accumulate_grad_batches": (
+        ["trainer.accumulate_grad_batches=3"],
+        lambda run: run.units,
+        3 * 4 * 2 * 8,  # batches, steps, windows, tokens
+    ),
+    "trainer.log_every_n_steps": (["trainer.log_every_n_steps=2"], losses, 2),
+    "trainer.deterministic": (["trainer.deterministic=true"], lambda run: run.deterministic, True),
+}
+# Those that say where and in how many processes: seen before anything is trained.
+PLACES: dict[str, str] = {
+    "trainer.accelerator": "gpu",
+    "trainer.devices": "2",
+    "trainer.num_nodes": "2",
+    "trainer.strategy": "ddp",
+}
+
+
+@pytest.mark.parametrize("name", options("trainer"))
+def test_no_key_of_the_trainer_is_left_out(name: str) -> None:
+    keys = keys_of(compose(f"trainer={name}"), "trainer")
+    assert keys == {*TRAINER, *PLACES, "trainer.gradient_clip_val"}
+
+
+@pytest.mark.parametrize("key", TRAINER)
+def test_every_knob_of_the_trainer_changes_what_it_says(key: str) -> None:
+    changed, look, expected = TRAINER[key]
+    assert look(trained("gpt", *changed)) == expected
+    assert look(trained("gpt")) != expected
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_every_precision_changes_the_parameters(precision: str) -> None:
+    changed = trained("gpt", f"trainer.precision={precision}").parameters
+    assert not equal(trained("gpt").parameters, changed)
+    single = {name: value.float() for name, value in changed.items()}
+    assert not equal(trained("gpt").parameters, single)
+
+
+def test_clipping_bounds_the_step() -> None:
+    """Of plain descent: no parameter moves farther than rate times norm, all steps together."""
+    plain = ["optimizer=sgd", "optimizer.momentum=0", "optimizer.lr=1", "schedule=constant"]
+    start = dict(build(compose(*overrides("gpt"))).named_parameters())
+
+    def moved(clip: str) -> float:
+        after = trained("gpt", *plain, f"trainer.gradient_clip_val={clip}").parameters
+        return float(sum((after[n] - start[n]).square().sum() for n in start) ** 0.5)
+
+    assert moved("0.01") <= 4 * 0.01 + 1e-6
+    assert moved("null") > 1
+
+
+def placed(*more: str) -> tuple[int, int, bool]:
+    """Processes on a node, nodes, and whether gradients are averaged."""
+    cfg = compose(*overrides("gpt"), *more)
+    data = build_data(cfg)
+    with mock.patch.dict(os.environ):
+        trainer, *_ = prepare(cfg, Path("nowhere"), data, build(cfg, data))
+    return trainer.num_devices, trainer.num_nodes, isinstance(trainer.strategy, DDPStrategy)
+
+
+def test_every_knob_of_the_place_changes_it() -> None:
+    assert placed() == (1, 1, False)
+    assert placed("trainer.devices=2") == (2, 1, True)
+    assert placed("trainer.num_nodes=2") == (1, 2, True)
+    assert placed("trainer.strategy=ddp") == (1, 1, True)
+    with pytest.raises(UserError, match=r"trainer\.accelerator=gpu"):
+        check_devices(compose("trainer.accelerator=gpu"))
+
+
+# Kernels change no number: test_knobs.py. Their keys change how it is computed.
+KERNELS = {"kernel=chunked": {"kernel.chunk", "kernel.compile"}}
+
+
+def test_no_key_of_a_kernel_is_left_out() -> None:
+    for name in options("kernel"):
+        choice = f"kernel={name}"
+        assert keys_of(compose(choice), "kernel") == KERNELS.get(choice, set())
+
+
+def scored(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> tuple[list[int], bool]:
+    """Queries of each call of the score, and whether it was compiled."""
+    sizes: list[int] = []
+    asked = False
+
+    def score(part: Any, q: Tensor, k: Tensor) -> Tensor:
+        sizes.append(q.shape[2])
+        return chunked_score(part, q, k)
+
+    def compiled() -> Callable[..., Tensor]:
+        nonlocal asked
+        asked = True
+        return score
+
+    chunked_score = chunked.run_score
+    with monkeypatch.context() as patch:
+        patch.setattr(chunked, "run_score", score)
+        patch.setattr(chunked, "compiled_score", compiled)
+        patch.setattr(chunked, "compiler", lambda device: True)
+        gpt(kernel=kernel("chunked", **keys), depth=1)(torch.zeros(1, 7, dtype=torch.long))
+    return sizes, asked
+
+
+def test_every_knob_of_a_kernel_changes_how_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scored(monkeypatch, chunk=None, compile=False) == ([7], False)
+    assert scored(monkeypatch, chunk=3, compile=False) == ([3, 3, 1], False)
+    assert scored(monkeypatch, chunk=None, compile=True) == ([7], True)
+
+
+def test_every_knob_at_the_top_changes_what_it_says() -> None:
+    cfg = compose()
+    top = {key for key in cfg if not isinstance(cfg.get(key), dict) and key not in cfg.choices}
+    assert top - {"choices"} == {"seed", "output_dir", "study", "checkpoint_every"}
+    assert not equal(trained("gpt").parameters, trained("gpt", "seed=1").parameters)
+    assert trained("gpt").previous == 2
+    assert trained("gpt", "checkpoint_every=1").previous == 3
+    there = compose("output_dir=there", "study=mine")
+    assert run_dir(there) == Path("there", "mine", run_id(cfg))
+    assert run_dir(cfg) == Path("outputs", "runs", run_id(cfg))

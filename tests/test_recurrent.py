@@ -1,0 +1,216 @@
+"""Recurrent layers: the cells step by step by hand, padding, residuals, both directions, FLOPs."""
+
+import pytest
+import torch
+from make_model import normal, random_parts
+from torch import Tensor, nn
+
+from ablate.flops import flops_per_step
+from ablate.model.init import draw_by_name
+from ablate.model.recurrent import CELLS, Hidden, Recurrent, Table
+
+B, N, E, D = 4, 6, 5, 8
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+LENGTHS = [6, 1, 4, 3]
+
+
+def made(
+    cell: str = "gru",
+    *,
+    depth: int = 1,
+    residual: bool = False,
+    dropout: float = 0.0,
+    bidirectional: bool = False,
+) -> Recurrent:
+    layers = Recurrent(
+        E,
+        D,
+        cell=cell,
+        depth=depth,
+        residual=residual,
+        dropout=dropout,
+        bidirectional=bidirectional,
+    )
+    random_parts(layers)
+    return layers
+
+
+def padding() -> Tensor:
+    return torch.arange(N) < torch.tensor(LENGTHS)[:, None]
+
+
+def step(cell: str, x: Tensor, hidden: Hidden, weights: list[Tensor]) -> Hidden:
+    """One step of a cell by its formula: x and h are vectors; weights as torch orders them."""
+    from_x = weights[0] @ x + weights[2]
+    from_h = weights[1] @ hidden[0] + weights[3]
+    if cell == "rnn":
+        return (torch.tanh(from_x + from_h),)
+    if cell == "gru":
+        (r_x, z_x, n_x), (r_h, z_h, n_h) = from_x.chunk(3), from_h.chunk(3)
+        r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+        return ((1 - z) * torch.tanh(n_x + r * n_h) + z * hidden[0],)
+    i, f, g, o = (from_x + from_h).chunk(4)
+    c = torch.sigmoid(f) * hidden[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def by_hand(layers: Recurrent, cell: str, xs: Tensor) -> tuple[Tensor, list[list[Hidden]]]:
+    """One sentence, i e: what the layers say, i d, and the last states by layer and direction."""
+    last: list[list[Hidden]] = []
+    for number, layer in enumerate(layers.layers):
+        said, ends = [], []
+        for suffix in ("", "_reverse") if layer.bidirectional else ("",):
+            names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            weights = [getattr(layer, f"{name}_l0{suffix}") for name in names]
+            zeros = xs.new_zeros(D // (1 + layer.bidirectional))
+            hidden: Hidden = (zeros,) * layers.states
+            states = []
+            for x in xs.flip(0) if suffix else xs:
+                hidden = step(cell, x, hidden, weights)
+                states.append(hidden[0])
+            said.append(torch.stack(states).flip(0) if suffix else torch.stack(states))
+            ends.append(hidden)
+        new = torch.cat(said, -1)
+        xs = xs + new if layers.residual and number else new
+        last.append(ends)
+    return xs, last
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("depth", "residual"), [(1, False), (3, False), (3, True)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_is_its_formula_for_every_sentence_alone(
+    cell: str, depth: int, residual: bool, bidirectional: bool
+) -> None:
+    """A padded batch against a loop over its sentences, each without its padding."""
+    layers = made(cell, depth=depth, residual=residual, bidirectional=bidirectional)
+    x = normal(B, N, E)
+    y, hidden = layers(x, keep=padding())
+    output = layers.output(hidden)
+    for b, length in enumerate(LENGTHS):
+        expected, last = by_hand(layers, cell, x[b, :length])
+        torch.testing.assert_close(y[b, :length], expected)
+        assert not y[b, length:].any()
+        for layer, ends in zip(hidden, last, strict=True):
+            for n, part in enumerate(layer):
+                torch.testing.assert_close(part[:, b], torch.stack([end[n] for end in ends]))
+        if not bidirectional:
+            torch.testing.assert_close(output[b], expected[-1])
+
+
+def test_the_output_of_both_directions_is_what_each_said_last() -> None:
+    layers = made(bidirectional=True)
+    y, hidden = layers(normal(B, N, E))
+    half = D // 2
+    torch.testing.assert_close(
+        layers.output(hidden), torch.cat([y[:, -1, :half], y[:, 0, half:]], dim=-1)
+    )
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_steps_one_by_one_are_all_steps_at_once(cell: str) -> None:
+    layers, x = made(cell, depth=2, residual=True), normal(B, N, E)
+    expected, after = layers(x)
+    hidden, steps = None, []
+    for one in x.split(1, dim=1):
+        y, hidden = layers(one, hidden)
+        steps.append(y)
+        torch.testing.assert_close(layers.output(hidden), y[:, 0])
+    torch.testing.assert_close(torch.cat(steps, 1), expected)
+    for mine, theirs in zip(hidden, after, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_padding_gets_no_gradient_and_gives_none() -> None:
+    layers, x = made(bidirectional=True), normal(B, N, E).requires_grad_()
+    y, _ = layers(x, keep=padding())
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad.abs().sum(-1) > 0, padding())
+
+
+def test_dropout_is_between_layers_in_training_alone() -> None:
+    one, two, x = made(dropout=0.5), made(depth=2, dropout=0.5), normal(B, N, E)
+    assert torch.equal(one(x)[0], one(x)[0])
+    assert not torch.equal(two(x)[0], two(x)[0])
+    two.eval()
+    assert torch.equal(two(x)[0], two(x)[0])
+
+
+# Initial values
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_initial_values_are_the_stated_ones(cell: str) -> None:
+    layers = Recurrent(30, 40, cell=cell, depth=2, residual=False, dropout=0.0)
+    draw_by_name(layers, 0)
+    for number, layer in enumerate(layers.layers):
+        inputs = 40 if number else 30
+        for recurrent in layer.weight_hh_l0.split(40):
+            torch.testing.assert_close(recurrent @ recurrent.T, torch.eye(40), atol=1e-5, rtol=0)
+        for read in layer.weight_ih_l0.split(40):
+            bound = (6 / (inputs + 40)) ** 0.5
+            assert read.abs().max() <= bound
+            assert read.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+        biases = (layer.bias_ih_l0 + layer.bias_hh_l0).view(GATES[cell], 40)
+        expected = torch.zeros(GATES[cell], 40)
+        if cell == "lstm":
+            expected[1] = 1
+        assert torch.equal(biases, expected)
+
+
+def test_a_value_depends_on_the_seed_and_its_name_alone() -> None:
+    def drawn(seed: int, depth: int) -> dict[str, Tensor]:
+        layers = Recurrent(E, D, cell="gru", depth=depth, residual=False, dropout=0.0)
+        draw_by_name(layers, seed)
+        return {name: parameter.detach().clone() for name, parameter in layers.named_parameters()}
+
+    shallow, deep, other = drawn(0, 1), drawn(0, 3), drawn(1, 3)
+    for name, value in shallow.items():
+        assert torch.equal(value, deep[name])
+        assert torch.equal(value, other[name]) == ("bias" in name)
+    assert not torch.equal(deep["layers.1.weight_hh_l0"], deep["layers.2.weight_hh_l0"])
+
+
+def test_layers_compute_with_what_was_drawn_for_them() -> None:
+    """torch's layers keep a second list of their weights, which drawing must not leave behind."""
+    layers = Recurrent(E, D, cell="gru", depth=1, residual=False, dropout=0.0)
+    draw_by_name(layers, 3)
+    x = normal(1, N, E).float()
+    torch.testing.assert_close(layers(x)[0][0], by_hand(layers, "gru", x[0])[0])
+
+
+def test_tables_are_drawn_as_luong_did() -> None:
+    table = Table(50, 40)
+    draw_by_name(table, 0)
+    assert table.weight.abs().max() <= 0.1
+    assert table.weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.05)
+
+
+# Floating-point operations
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_flops_are_those_of_the_products(cell: str, bidirectional: bool) -> None:
+    """Forward, W x and U h at every step; backward, twice that, but no gradient for the first h."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, E)
+            self.layers = made(cell, bidirectional=bidirectional).float()
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            y, _ = self.layers(self.table(tokens), keep=tokens != 0)
+            return y
+
+    directions = 1 + bidirectional
+    rows, width = GATES[cell] * D // directions, D // directions
+    read = B * N * rows * E * directions
+    remembered = B * N * rows * width * directions
+    first = B * rows * width * directions
+    products = 3 * read + 3 * remembered - first
+    # Padding counts as if it were read, for its place is unknown where nothing is computed.
+    assert flops_per_step(Reader, torch.ones(B, N, dtype=torch.long)) == 2 * products

@@ -1,0 +1,251 @@
+"""Attention of an RNN decoder: against numpy, with padding, windows by hand, every kernel."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from make_model import kernel, normal, part, random_parts, scores
+from torch import Tensor
+
+from ablate.errors import UserError
+from ablate.kernel import chunked
+from ablate.model.multi_head import recording
+from ablate.model.rnn_attention import LastState, Memory, RNNAttention, make_context
+
+B, I, J, D = 3, 7, 6, 8  # noqa: E741
+LENGTHS = [6, 2, 4]
+SIZE = 2
+WINDOWS = ["none", "local_m", "local_p"]
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernel=auto compiles where it can; test_kernel.py does that."""
+    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+
+
+def made(
+    score: str = "additive", *, window: str = "none", run: str = "reference", **changes: Any
+) -> RNNAttention:
+    size = {} if window == "none" else {"size": SIZE}
+    attention = make_context(
+        D,
+        attention=part("model.attention", score, **changes),
+        window=part("model.window", window, **size),
+        kernel=kernel(run, **({"chunk": 3, "compile": False} if run == "chunked" else {})),
+        length=J,
+    )
+    assert isinstance(attention, RNNAttention)
+    random_parts(attention)
+    return attention
+
+
+def memory(seed: int = 1) -> Memory:
+    keep = torch.arange(J) < torch.tensor(LENGTHS)[:, None]
+    return Memory(states=normal(B, J, D, seed=seed), keep=keep, last=normal(B, D, seed=3))
+
+
+def attend(attention: RNNAttention, query: Tensor, read: Memory, start: int = 0) -> Tensor:
+    context: Tensor = attention(query, attention.prepare(read), start)
+    return context
+
+
+def numpy_scores(name: str, attention: RNNAttention, s: np.ndarray, h: np.ndarray) -> list[float]:
+    """Of one decoder state with every encoder state, from the papers' formulas."""
+    values = {n: p.detach().numpy()[0] for n, p in attention.score.named_parameters()}
+    if name == "additive":  # v_a . tanh(W_a s + U_a h)
+        w, u, v = values["w"].T, values["u"].T, values["v"]
+        return [float(v @ np.tanh(w @ s + u @ one)) for one in h]
+    if name == "general":  # s W_a h
+        return [float(s @ values["weight"] @ one) for one in h]
+    return [float(s @ one) for one in h]
+
+
+@pytest.mark.parametrize("run", ["reference", "auto", "chunked"])
+@pytest.mark.parametrize("name", ["additive", "general", "dot"])
+def test_the_context_is_that_of_numpy(name: str, run: str) -> None:
+    attention, query, read = made(name, run=run), normal(B, I, D, seed=5), memory()
+    with recording(attention) as recorded:
+        context = attend(attention, query, read)
+    for b, length in enumerate(LENGTHS):
+        states = read.states[b, :length].numpy()
+        for i in range(I):
+            raw = np.array(numpy_scores(name, attention, query[b, i].numpy(), states))
+            weights = np.exp(raw) / np.exp(raw).sum()
+            np.testing.assert_allclose(context[b, i].detach().numpy(), weights @ states)
+            np.testing.assert_allclose(recorded[0][0][b, 0, i, :length].numpy(), weights)
+            assert not recorded[0][0][b, 0, i, length:].any()
+
+
+def test_additive_has_bahdanaus_matrices_and_a_width_of_its_own_if_set() -> None:
+    score, narrow = made().score, made(hidden=5).score
+    assert {n: tuple(p.shape) for n, p in score.named_parameters()} == {
+        "w": (1, D, D),
+        "u": (1, D, D),
+        "v": (1, D),
+    }
+    assert {p.shape[-1] for p in narrow.parameters()} == {5}
+
+
+@pytest.mark.parametrize("score", scores())
+def test_prepared_keys_change_nothing(score: str) -> None:
+    made_score = made(score).score
+    q = normal(B, 1, I, D * made_score.query, seed=1)
+    k = normal(B, 1, J, D * made_score.key, seed=2)
+    torch.testing.assert_close(made_score.compare(q, made_score.keys(k)), made_score(q, k))
+
+
+def test_keys_are_prepared_once_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, calls = made(), []
+    keys = type(attention.score).keys
+    monkeypatch.setattr(
+        type(attention.score), "keys", lambda self, k: calls.append(1) or keys(self, k)
+    )
+    read = attention.prepare(memory())
+    for step in range(3):
+        attention(normal(B, 1, D), read, step)
+    assert len(calls) == 1
+
+
+# Windows
+
+
+def expected_weights(
+    attention: RNNAttention, query: Tensor, read: Memory, window: str, b: int, i: int, step: int
+) -> list[float]:
+    """Luong's section 3.2 for one step, number by number, of a dot product."""
+    length = LENGTHS[b]
+    raw = {s: float(query[b, i] @ read.states[b, s]) for s in range(length)}
+    if window == "local_m":
+        raw = {s: x for s, x in raw.items() if abs(s - step) <= SIZE}
+        factor = dict.fromkeys(raw, 1.0)
+    else:
+        p, h = {n: x.detach() for n, x in attention.window.named_parameters()}, query[b, i]
+        inner = sum(
+            float(p["v"][n]) * math.tanh(sum(float(h[m] * p["w"][m, n]) for m in range(D)))
+            for n in range(D)
+        )
+        centre = length / (1 + math.exp(-inner))
+        raw = {s: x for s, x in raw.items() if abs(s - centre) <= SIZE}
+        sigma = SIZE / 2
+        factor = {s: math.exp(-((s - centre) ** 2) / (2 * sigma**2)) for s in raw}
+    total = sum(math.exp(x) for x in raw.values())
+    return [math.exp(raw[s]) / total * factor[s] if s in raw else 0.0 for s in range(J)]
+
+
+@pytest.mark.parametrize("run", ["reference", "auto", "chunked", "sdpa"])
+@pytest.mark.parametrize("window", ["local_m", "local_p"])
+@pytest.mark.parametrize("start", [0, 3])
+def test_windows_are_luongs(window: str, start: int, run: str) -> None:
+    if (window, run) == ("local_p", "sdpa"):
+        return  # refused, below
+    attention, query, read = made("dot", window=window, run=run), normal(B, I, D, seed=5), memory()
+    with recording(attention) as recorded:
+        context = attend(attention, query, read, start)
+    for b, i in itertools.product(range(B), range(I)):
+        weights = expected_weights(attention, query, read, window, b, i, i + start)
+        expected = torch.tensor(weights, dtype=torch.float64)
+        torch.testing.assert_close(recorded[0][0][b, 0, i], expected)
+        torch.testing.assert_close(context[b, i], expected @ read.states[b])
+    # A short source leaves late steps of local-m without anything to see.
+    assert (context[1, -1] == 0).all() == (window == "local_m")
+
+
+def test_the_predicted_position_lies_within_the_source_and_learns() -> None:
+    attention, query, read = made("uniform", window="local_p"), normal(B, I, D, seed=5), memory()
+    attend(attention, query, read).square().sum().backward()
+    for parameter in attention.window.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+    centre = attention.window.centre(query, read.keep)  # type: ignore[operator]
+    assert ((centre > 0) & (centre < torch.tensor(LENGTHS)[:, None])).all()
+
+
+def test_weights_of_local_p_are_not_normalised_again() -> None:
+    attention = made("dot", window="local_p")
+    with recording(attention) as recorded:
+        attend(attention, normal(B, I, D, seed=5), memory())
+    assert (recorded[0][0].sum(-1) < 1).all()
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("score", scores())
+def test_every_kernel_computes_the_same_or_is_refused(score: str, window: str) -> None:
+    reference = made(score, window=window)
+    read = memory()
+    query, states = normal(B, I, D, seed=5).requires_grad_(), read.states.requires_grad_()
+
+    def results(attention: RNNAttention) -> list[Tensor | None]:
+        context = attend(attention, query, read)
+        inputs = [query, states, *attention.parameters()]
+        gradients = torch.autograd.grad(context.square().sum(), inputs, allow_unused=True)
+        return [context, *gradients]
+
+    expected = results(reference)
+    for run in ("auto", "chunked", "sdpa"):
+        if run == "sdpa" and (window == "local_p" or not reference.score.lowers):
+            with pytest.raises(UserError, match="kernel=sdpa cannot compute this model"):
+                made(score, window=window, run=run)
+            continue
+        for mine, theirs in zip(
+            results(made(score, window=window, run=run)), expected, strict=True
+        ):
+            # Where a kernel never touches the query, another may multiply it by nothing.
+            mine, theirs = (torch.zeros(1) if x is None else x for x in (mine, theirs))
+            torch.testing.assert_close(mine, theirs.expand_as(mine).to(mine.dtype))
+
+
+@pytest.mark.parametrize(
+    ("score", "window", "name"),
+    [
+        ("dot", "none", "sdpa"),
+        ("dot", "local_m", "sdpa"),
+        ("dot", "local_p", "reference"),
+        ("additive", "none", "chunked"),
+        ("additive", "local_p", "chunked"),
+    ],
+)
+def test_the_kernel_that_ran_is_described(score: str, window: str, name: str) -> None:
+    assert made(score, window=window, run="auto").kernel.describe() == name
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("score", scores())
+def test_padding_changes_nothing(score: str, window: str) -> None:
+    attention, query, read = made(score, window=window), normal(B, I, D, seed=5), memory()
+    alone = Memory(states=read.states[1:2, :2], keep=read.keep[1:2, :2], last=read.last[1:2])
+    together = attend(attention, query, read)
+    torch.testing.assert_close(attend(attention, query[1:2], alone), together[1:2])
+    other = memory(seed=9)
+    other.states[read.keep] = read.states[read.keep]
+    assert torch.equal(attend(attention, query, other), together)
+
+
+def test_no_attention_is_the_last_state_at_every_step() -> None:
+    context = make_context(
+        D,
+        attention=part("model.attention", "none"),
+        window=part("model.window", "none"),
+        kernel=kernel("auto"),
+        length=J,
+    )
+    assert isinstance(context, LastState)
+    assert not list(context.parameters())
+    read = memory()
+    seen = context(normal(B, I, D), context.prepare(read), 4)
+    assert torch.equal(seen, read.last[:, None].expand(-1, I, -1))
+
+
+def test_no_attention_is_refused_where_queries_and_keys_are_projected() -> None:
+    with pytest.raises(UserError, match=r"model.attention=none needs .*model=rnn_seq2seq"):
+        part("model.attention", "none")(heads=2, query_dim=4, key_dim=4, length=9)
+
+
+@pytest.mark.parametrize("window", ["local_m", "local_p"])
+@pytest.mark.parametrize("size", [0, -1, 2.5])
+def test_a_window_without_a_width_is_refused(window: str, size: float) -> None:
+    with pytest.raises(UserError, match=rf"model.window.size={size} must be"):
+        part("model.window", window, size=size)(dim=D)

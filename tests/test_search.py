@@ -1,0 +1,218 @@
+"""Greedy and beam search, against every sequence there is, on tables of random logits."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ablate.data.pairs import BOS, EOS, PAD
+from ablate.model.search import Hypothesis, beam_search, greedy, penalty
+from ablate.model.seq2seq import Seq2Seq, State
+
+VOCAB, LONGEST = 6, 4
+SOURCES = 5
+SUMS = 11  # the sum of the tokens so far is told apart up to this
+
+
+class Place(State):
+    """Where in the table each target reads: its source, how far it is, the sum of its tokens."""
+
+    def __init__(self, source: Tensor) -> None:
+        self.source, self.written = source, 0
+        self.total = torch.zeros_like(source)
+        self.rows = 0  # computed so far
+
+    def select(self, rows: Tensor) -> None:
+        self.source, self.total = self.source[rows], self.total[rows]
+
+
+class Table(Seq2Seq):
+    """Logits by (first token of the source, step, all tokens so far); 3, 4 and 5 are words."""
+
+    def __init__(self, *, seed: int = 0, spread: float = 2.0) -> None:
+        super().__init__()
+        rng = torch.Generator().manual_seed(seed)
+        size = (SOURCES, LONGEST + 3, SUMS, VOCAB)
+        self.logits = nn.Parameter(spread * torch.randn(size, generator=rng))
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        place = torch.arange(target_in.shape[1])
+        return self.logits[source[:, :1], place, target_in.cumsum(1) % SUMS]
+
+    def encode(self, source: Tensor) -> Place:
+        self.state = Place(source[:, 0])
+        return self.state
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        assert isinstance(state, Place)
+        assert len(tokens) == len(state.source)
+        state.rows += len(tokens)
+        state.written += 1
+        state.total = (state.total + tokens) % SUMS
+        return self.logits[state.source, state.written - 1, state.total]
+
+
+def sources() -> Tensor:
+    return torch.arange(SOURCES)[:, None]
+
+
+@torch.no_grad()
+def everything(model: Table, source: Tensor, max_length: int, strength: float) -> list[Hypothesis]:
+    """Every target there is, scored by teacher forcing, best first."""
+    found = []
+    words = [token for token in range(VOCAB) if token not in (PAD, BOS, EOS)]
+    for length in range(max_length + 1):
+        for tokens in itertools.product(words, repeat=length):
+            whole = [*tokens, EOS] if length < max_length else list(tokens)
+            target_in = torch.tensor([[BOS, *whole[:-1]]])
+            log_probs = model(source[None], target_in)[0].log_softmax(-1)
+            total = sum(float(log_probs[place, token]) for place, token in enumerate(whole))
+            score = total / ((5 + len(whole)) / 6) ** strength
+            found.append(Hypothesis(list(tokens), total, score))
+    return sorted(found, key=lambda one: -one.score)
+
+
+def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
+    assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("n_best", [1, 7])
+def test_a_beam_as_large_as_the_space_finds_the_best(strength: float, n_best: int) -> None:
+    model = Table()
+    size = sum(3**length for length in range(LONGEST + 1))
+    found = beam_search(
+        model, sources(), size=size, max_length=LONGEST, length_penalty=strength, n_best=n_best
+    )
+    for source, ours in zip(sources(), found, strict=True):
+        same(ours, everything(model, source, LONGEST, strength)[:n_best])
+
+
+@torch.no_grad()
+def plain(
+    model: Table, source: Tensor, *, size: int, max_length: int, strength: float
+) -> list[Hypothesis]:
+    """One source after the other, without any short cut. What ended is counted in the size."""
+    alive: list[tuple[list[int], float]] = [([], 0.0)]
+    ended = []
+    for length in range(1, max_length + 1):
+        longer = []
+        for tokens, total in alive:
+            log_probs = model(source[None], torch.tensor([[BOS, *tokens]]))[0, -1].log_softmax(-1)
+            for token in set(range(VOCAB)) - {PAD, BOS}:
+                longer.append(([*tokens, token], total + float(log_probs[token])))
+        kept = sorted(longer, key=lambda one: -one[1])[: size - len(ended)]
+        whole = [one for one in kept if one[0][-1] == EOS or length == max_length]
+        alive = [one for one in kept if one not in whole]
+        for tokens, total in whole:
+            tokens = tokens[:-1] if tokens[-1] == EOS else tokens
+            ended.append(Hypothesis(tokens, total, total / ((5 + length) / 6) ** strength))
+    return sorted(ended, key=lambda one: -one.score)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("strength", [0.0, 0.7, 3.0])
+def test_a_small_beam_is_that_of_a_plain_search(seed: int, size: int, strength: float) -> None:
+    model = Table(seed=seed)
+    options = {"size": size, "max_length": LONGEST}
+    slow = [plain(model, source, **options, strength=strength) for source in sources()]
+    for n_best in (1, size):
+        found = beam_search(model, sources(), **options, length_penalty=strength, n_best=n_best)
+        for ours, theirs in zip(found, slow, strict=True):
+            same(ours, theirs[:n_best])
+
+
+def test_the_length_penalty_of_wu() -> None:
+    assert penalty(1, 0.7) == 1.0
+    assert penalty(7, 0.5) == pytest.approx(math.sqrt(2))
+    model = Table(seed=3)
+    options = {"size": 30, "max_length": LONGEST}
+    short, long = (
+        [len(one[0].tokens) for one in beam_search(model, sources(), **options, length_penalty=s)]
+        for s in (0.0, 3.0)
+    )
+    assert sum(long) > sum(short)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+def test_beam_of_one_is_greedy(seed: int, strength: float) -> None:
+    model = Table(seed=seed)
+    one = beam_search(model, sources(), size=1, max_length=LONGEST, length_penalty=strength)
+    most = greedy(model, sources(), max_length=LONGEST)
+    for (ours,), theirs in zip(one, most, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-5)
+
+
+def test_greedy_takes_the_likeliest_and_ends_at_eos_or_the_longest() -> None:
+    model = Table(seed=1)
+    written = greedy(model, sources(), max_length=LONGEST)
+    lengths = {len(one.tokens) for one in written}
+    for source, ours in zip(sources(), written, strict=True):
+        tokens: list[int] = []
+        while len(tokens) < LONGEST:
+            logits = model(source[None], torch.tensor([[BOS, *tokens]]))[0, -1]
+            logits[[PAD, BOS]] = -math.inf
+            if (best := int(logits.argmax())) == EOS:
+                break
+            tokens.append(best)
+        assert ours.tokens == tokens
+    assert len(lengths) > 1, "no source ends early: the test shows nothing"
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_said_of_a_hypothesis_is_what_teacher_forcing_says(size: int) -> None:
+    model = Table(seed=2)
+    found = beam_search(model, sources(), size=size, max_length=LONGEST, n_best=size)
+    for source, hypotheses in zip(sources(), found, strict=True):
+        known = {tuple(h.tokens): h for h in everything(model, source, LONGEST, 0.0)}
+        assert 1 <= len(hypotheses) <= size
+        for one in hypotheses:
+            assert one.log_prob == pytest.approx(known[tuple(one.tokens)].log_prob, abs=1e-4)
+        assert len({tuple(one.tokens) for one in hypotheses}) == len(hypotheses)
+        scores = [one.score for one in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_other_sources_in_the_batch_change_nothing(size: int) -> None:
+    model, options = Table(seed=4), {"size": size, "max_length": LONGEST, "n_best": size}
+    together = beam_search(model, sources(), **options)
+    for number, source in enumerate(sources()):
+        (alone,) = beam_search(model, source[None], **options)
+        same(alone, together[number])
+    backwards = beam_search(model, sources().flip(0), **options)
+    for ours, theirs in zip(together, backwards[::-1], strict=True):
+        same(ours, theirs)
+    most = greedy(model, sources(), max_length=LONGEST)
+    assert most[::-1] == greedy(model, sources().flip(0), max_length=LONGEST)
+
+
+@pytest.mark.parametrize("write", [greedy, lambda *a, **k: beam_search(*a, size=4, n_best=4, **k)])
+def test_padding_and_the_beginning_are_never_written(write) -> None:
+    model = Table()
+    with torch.no_grad():
+        model.logits[..., [PAD, BOS]] = 20.0
+    for found in write(model, sources(), max_length=LONGEST):
+        for one in found if isinstance(found, list) else [found]:
+            assert not {PAD, BOS, EOS} & set(one.tokens)
+            assert math.isfinite(one.log_prob)
+
+
+def test_what_is_finished_costs_nothing() -> None:
+    """All sources end at once but one, which is written alone to the end."""
+    model = Table()
+    with torch.no_grad():
+        model.logits[:, :, :, EOS] = 50.0
+        model.logits[2, :, :, EOS] = -50.0
+    greedy(model, sources(), max_length=LONGEST)
+    assert model.state.rows == SOURCES + LONGEST - 1
+    beam_search(model, sources(), size=3, max_length=LONGEST)
+    assert model.state.rows <= SOURCES + 3 * (LONGEST - 1)

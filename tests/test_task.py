@@ -1,0 +1,83 @@
+"""What every task does: stops at the first loss that is not finite, shares batches of pairs."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from make_data import ready
+from tiny import images, overrides
+
+import ablate
+from ablate.errors import RunFailed, UserError
+from ablate.run_id import run_dir
+from ablate.task.causal_lm import CausalLM
+from ablate.task.classification import Classification
+
+
+@pytest.mark.parametrize(
+    ("task", "tiny", "more", "looked_at"),
+    [
+        (CausalLM, overrides, ["trainer.val_check_interval=8"], 8),  # before validation
+        (CausalLM, overrides, ["trainer.log_every_n_steps=3"], 3),  # before it is logged
+        # The accuracy is a number whatever the weights are, and no best.ckpt may come of it.
+        (Classification, images, [], 2),
+    ],
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_the_first_bad_loss_is_named_when_it_is_looked_at(
+    tmp_path, monkeypatch, task, tiny, more, looked_at, bad
+):
+    """A GPU would wait for a loss that is looked at, so it is not looked at after every step."""
+    loss, step, seen = task.loss, 1, []
+
+    def explode(self, batch):
+        seen.append(self.global_step)
+        value = loss(self, batch)
+        return value * bad if self.global_step == step else value
+
+    monkeypatch.setattr(task, "loss", explode)
+    cfg = ablate.compose(*tiny(tmp_path, "trainer.log_every_n_steps=100", *more))
+    with pytest.raises(RunFailed, match=f"the loss is infinite or nan at step {step}: try"):
+        ablate.run(cfg)
+    assert len(seen) == looked_at
+    assert json.loads((run_dir(cfg) / "result.json").read_text())["status"] == "failed"
+    assert list((run_dir(cfg) / "checkpoints").iterdir()) == []
+
+
+def task_of(processes, **values):
+    """A classification on the digits as a Trainer with that many processes would hold it."""
+    data = ready("digits", **values)
+    settings = {"label_smoothing": 0.0, "mixup": 0.2, "cutmix": 0.0, "seed": 0}
+    task = Classification(
+        torch.nn.Linear(1, 1), data=data, optimizer=None, schedule=None, **settings
+    )
+    task.trainer = SimpleNamespace(world_size=processes)
+    return task
+
+
+def test_a_bad_loss_of_another_process_stops_this_one_too():
+    task = task_of(2)
+    asked = []
+
+    def reduce(step, reduce_op):
+        asked.append(reduce_op)
+        return torch.minimum(step, torch.tensor(3))
+
+    task.trainer.strategy = SimpleNamespace(reduce=reduce)
+    with pytest.raises(RunFailed, match="at step 3"):
+        task.require_finite_losses()
+    assert asked == ["min"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_pairs_are_mixed_within_a_process(processes):
+    task_of(processes, batch_size=2 * processes).setup("fit")
+    odd = task_of(processes, batch_size=3 * processes)
+    odd.setup("validate")  # nothing is mixed
+    with pytest.raises(
+        UserError,
+        match=rf"data.batch_size={3 * processes}: .*of {2 * processes}, .*trainer\.devices",
+    ):
+        odd.setup("fit")

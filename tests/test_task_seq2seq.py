@@ -1,0 +1,340 @@
+"""Measures of a sequence-to-sequence model against those of a whole corpus, computed here."""
+
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+import torch.nn.functional as F
+from make_data import ready
+from tiny import pairs
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+import ablate
+from ablate.build import build, build_data, make_task
+from ablate.data import IGNORED
+from ablate.data.pairs import EOS, PAD, Pairs
+from ablate.errors import UserError
+from ablate.metrics import ByLength, Corpus, Written, right_links
+from ablate.model.search import Hypothesis
+from ablate.model.seq2seq import Seq2Seq, State
+from ablate.run_id import run_dir
+from ablate.task.seq2seq import SequenceToSequence
+
+OUTPUTS = ["the cat sat on a mat", "a dog", "", "he saw it all , he said .", "yes"]
+REFERENCES = ["the cat sat on the mat", "a dog", "no", "he saw all of it, he said.", "Yes"]
+
+
+def written(item: str | None = None, lower: bool = False, per_batch: int = 2) -> Written:
+    """After those outputs, some at a time."""
+    measures = Written(item=item, lower=lower)
+    lengths = torch.tensor([6, 2, 10, 11, 60])
+    for start in range(0, len(OUTPUTS), per_batch):
+        part = slice(start, start + per_batch)
+        measures.update(OUTPUTS[part], REFERENCES[part], lengths[part])
+    return measures
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("per_batch", [1, 2, 5])
+def test_corpus_scores_are_sacrebleus(lower: bool, per_batch: int) -> None:
+    measures = written(lower=lower, per_batch=per_batch)
+    values = measures.compute()
+    bleu = sacrebleu.BLEU(lowercase=lower)
+    chrf = sacrebleu.CHRF(lowercase=lower)
+    for name, score in (("bleu", bleu), ("chrf", chrf)):
+        whole = score.corpus_score(OUTPUTS, [REFERENCES])
+        assert float(values[name]) == pytest.approx(whole.score, abs=1e-4)
+        assert measures.signatures()[name] == str(score.get_signature())
+    assert ("case:lc" in measures.signatures()["bleu"]) == lower
+
+
+def test_words_lengths_and_matches() -> None:
+    values = {name: float(value) for name, value in written().compute().items()}
+    assert values["exact_match"] == pytest.approx(1 / 5)
+    # the -> a; none; "no" left out; "all of it, he said." of "it all , he said ."; yes -> Yes
+    assert values["wer"] == pytest.approx((1 + 0 + 1 + 5 + 1) / (6 + 2 + 1 + 7 + 1))
+    lengths = {name: value for name, value in values.items() if name.startswith("accuracy/")}
+    assert lengths == {
+        "accuracy/length_1-10": pytest.approx(1 / 3),
+        "accuracy/length_11-20": 0.0,
+        "accuracy/length_51+": 0.0,
+    }
+    assert float(written(lower=True).compute()["exact_match"]) == pytest.approx(2 / 5)
+
+
+def test_phonemes_make_up_a_word() -> None:
+    plain, values = written().compute(), written(item="phoneme").compute()
+    assert values["per"] == plain["wer"]
+    assert values["wer"] == 1 - values["exact_match"]
+
+
+def test_every_state_adds_up_over_processes() -> None:
+    first, second = (Written(item=None, lower=False) for _ in range(2))
+    lengths = torch.tensor([6, 2, 10, 11, 60])
+    first.update(OUTPUTS[:2], REFERENCES[:2], lengths[:2])
+    second.update(OUTPUTS[2:], REFERENCES[2:], lengths[2:])
+    for mine, other in zip(first.modules(), second.modules(), strict=True):
+        if isinstance(mine, Metric):
+            assert isinstance(other, Metric)
+            for name, reduction in mine._reductions.items():
+                assert reduction is not None
+                both = torch.stack([getattr(mine, name), getattr(other, name)])
+                setattr(mine, name, reduction(both))
+    together = {name: float(value) for name, value in first.compute().items()}
+    assert together == pytest.approx({n: float(v) for n, v in written().compute().items()})
+
+
+def test_reset_forgets() -> None:
+    for metric in (Corpus(sacrebleu.BLEU()), ByLength()):
+        before = [state.clone() for state in metric.metric_state.values()]
+        arguments: Any = (["a b"], ["a b"])
+        if isinstance(metric, ByLength):
+            arguments = (torch.tensor([True]), torch.tensor([3]))
+        metric.update(*arguments)
+        metric.reset()
+        assert all(map(torch.equal, metric.metric_state.values(), before))
+
+
+def test_links_point_at_the_field_of_the_token() -> None:
+    links = [(range(0, 2), range(3, 5)), (range(3, 4), range(0, 1))]
+    weights = torch.zeros(5, 6)
+    for target, source in enumerate([3, 5, 0, 0, 1]):
+        weights[target, source] = 0.6
+    assert right_links(weights, links) == (2, 3)  # the second token looks beside its field
+
+
+class Attention(nn.Module):
+    recorded: list[Tensor] | None = None
+
+
+class Stub(Seq2Seq):
+    """Says and looks at what the test wants."""
+
+    logits: Tensor
+    weights: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameter = nn.Parameter(torch.zeros(()))
+        self.attention = Attention()
+
+    @property
+    def cross(self) -> list[nn.Module]:
+        return [Attention(), self.attention]
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        if self.attention.recorded is not None:
+            self.attention.recorded += self.weights.split(1, dim=2)
+        return self.logits
+
+    def encode(self, source: Tensor) -> State:
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        raise NotImplementedError
+
+
+DATES = {"train_examples": 30, "val_examples": 9, "test_examples": 8, "batch_size": 4}
+KEYS: dict[str, Any] = {"label_smoothing": 0.0, "beam": 1, "length_penalty": 0.0}
+
+
+def stub(fn: str = "validate", testing: bool = False) -> tuple[Stub, SequenceToSequence]:
+    """On dates, as a Trainer would hold it that does `fn`."""
+    model, data = Stub(), ready("dates", **DATES)
+    task = SequenceToSequence(
+        model, data=data, optimizer=None, schedule=None, seed=0, max_length=None, **KEYS
+    )
+    task.trainer = SimpleNamespace(  # type: ignore[assignment]
+        state=SimpleNamespace(fn=fn), testing=testing, world_size=1
+    )
+    return model, task
+
+
+def look(data: Pairs, split: str, batch: dict[str, Tensor], *, shift: int = 0) -> Tensor:
+    """b h i j; the mean of two heads looks `shift` tokens beside the field, each head elsewhere."""
+    size = (len(batch["source"]), 2, batch["targets"].shape[1], batch["source"].shape[1])
+    weights = torch.full(size, 0.01)
+    for row, index in zip(weights, batch["index"].tolist(), strict=True):
+        for target, source in data.alignment(split, index) or []:
+            for head, elsewhere in enumerate((-1, -2)):
+                row[head, list(target), elsewhere] = 0.5
+                row[head, list(target), (source.start + shift) % (size[3] - 2)] = 0.4
+    return weights
+
+
+@pytest.mark.parametrize(("split", "testing"), [("val", False), ("test", True)])
+def test_teacher_forcing_alignment_and_texts_of_a_whole_split(
+    split: str, testing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = stub("test" if testing else "validate", testing)
+    data = task.data
+    total = right = count = 0.0
+    outputs, references, lengths, wrong = [], [], [], 0
+    for number, batch in enumerate(getattr(data, f"{split}_dataloader")()):
+        torch.manual_seed(number)
+        targets, counted = batch["targets"], batch["targets"] != IGNORED
+        model.logits = torch.randn(*targets.shape, data.sizes["target_vocab"])
+        model.weights = look(data, split, batch, shift=-40 if number == 0 else 0)
+        picked = [data.texts[split][index].target for index in batch["index"].tolist()]
+        sources = [data.texts[split][index].source for index in batch["index"].tolist()]
+        lengths += [len(data.source_tokenizer.encode(source)) for source in sources]
+        said = [text if n % 2 else text[:-1] for n, text in enumerate(picked)]
+        tokens = [data.target_tokenizer.encode(text) for text in said]
+        found = [[Hypothesis(one, -1.0, -1.0)] for one in tokens]
+        monkeypatch.setattr(task, "search", lambda source, found=found: found)
+        task.evaluate(batch)
+        losses = F.cross_entropy(model.logits[counted].double(), targets[counted], reduction="none")
+        total, count = total + float(losses.sum()), count + float(counted.sum())
+        right += float((model.logits.argmax(-1) == targets)[counted].sum())
+        outputs, references = outputs + said, references + picked
+        for row, index in zip(model.weights.mean(1), batch["index"].tolist(), strict=True):
+            for target, source in data.alignment(split, index) or []:
+                wrong += sum(int(row[place].argmax()) not in source for place in target)
+    assert len(outputs) == data.length(split)
+    values = {name: float(value) for name, value in task.measures(split).items()}
+    assert values["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert values["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+    assert values["token_accuracy"] == pytest.approx(right / count)
+    same = [one == other for one, other in zip(outputs, references, strict=True)]
+    assert values["exact_match"] == pytest.approx(sum(same) / len(same))
+    short = [one for one, length in zip(same, lengths, strict=True) if length <= 10]
+    assert 10 in lengths, "no source is as long as a bin: the test shows less"
+    assert values["accuracy/length_1-10"] == pytest.approx(sum(short) / len(short))
+    assert values["bleu"] == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
+    assert wrong > 0
+    assert values["aer"] == pytest.approx(wrong / (8 * len(outputs)))
+
+
+def test_while_it_trains_it_does_not_write() -> None:
+    model, task = stub("fit")
+    batch = next(iter(task.data.val_dataloader()))
+    model.logits = torch.randn(*batch["targets"].shape, task.data.sizes["target_vocab"])
+    task.evaluate(batch)  # neither searches nor looks: the stub can do neither
+    assert set(task.measures("val")) == {"loss", "perplexity", "token_accuracy"}
+
+
+def test_the_loss_is_smoothed_over_real_target_tokens() -> None:
+    model, task = stub("fit")
+    task.label_smoothing = 0.1
+    batch = next(iter(task.data.train_dataloader()))
+    vocab = task.data.sizes["target_vocab"]
+    batch["targets"][0, -3:] = IGNORED
+    model.logits = torch.randn(*batch["targets"].shape, vocab)
+    expected = []
+    for row, targets in zip(model.logits.log_softmax(-1), batch["targets"], strict=True):
+        for log_probs, target in zip(row, targets.tolist(), strict=True):
+            if target != IGNORED:
+                expected.append(-(0.9 * log_probs[target] + 0.1 * log_probs.mean()))
+    assert float(task.loss(batch)) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+    assert int(task.units(batch)) == len(expected)
+
+
+def test_a_text_is_read_as_the_data_reads_it() -> None:
+    _, task = stub()
+    batch = next(iter(task.data.val_dataloader()))
+    texts = [task.data.texts["val"][index].source for index in batch["index"].tolist()]
+    assert torch.equal(task.read(texts), batch["source"])
+    example = task.data.example(3)
+    pair = task.data.texts["val"][3]
+    ours = task.example(pair.source, task.data.target_tokenizer.encode(pair.target))
+    for name, value in ours.items():
+        if isinstance(value, Tensor):
+            assert torch.equal(value, example[name])
+        else:
+            assert value == example[name]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Overrides -> config and result of a finished run."""
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+
+    def run(*more: str) -> Any:
+        if more not in made:
+            cfg = ablate.compose(*pairs(folder, *more))
+            made[more] = cfg, ablate.run(cfg)
+        return made[more]
+
+    return run
+
+
+def test_a_run_ends_with_all_measures(finished: Any) -> None:
+    cfg, result = finished()
+    names = {name.split("/", 1)[1] for name in result["metrics"]}
+    assert names == {
+        "loss", "perplexity", "token_accuracy", "exact_match", "bleu", "chrf", "wer", "aer",
+        "accuracy/length_1-10",
+    }  # fmt: skip
+    folder = run_dir(cfg)
+    kept = json.loads((folder / "result.json").read_text())
+    assert kept["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert kept["throughput"]["unit"] == "tokens/s"
+    assert kept["flops_per_step"] > 0
+    header = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert "val/token_accuracy" in header
+    assert "val/bleu" not in header, "it wrote in the course of training"
+    sample = (folder / "sample.txt").read_text().split("\n\n")
+    data = build_data(cfg)
+    for entry, pair in zip(sample, data.texts["val"], strict=False):
+        source, reference, output = entry.split("\n")
+        assert source == f"source     {pair.source}"
+        assert reference == f"reference  {pair.target}"
+        assert output.startswith("output     ")
+
+
+def test_no_attention_has_no_alignment_error_rate(finished: Any) -> None:
+    cfg, result = finished("model.attention=none")
+    assert "val/bleu" in result["metrics"]
+    assert "val/aer" not in result["metrics"]
+    assert not (run_dir(cfg) / "figures" / "alignment.png").exists()
+
+
+def test_a_beam_finds_no_worse_and_says_so_in_the_config(finished: Any, tmp_path: Any) -> None:
+    cfg, _ = finished()
+    data = build_data(cfg)
+    model = build(cfg, data).eval()
+    source = torch.cat([batch["source"] for batch in data.val_dataloader()][:1])
+    scores = []
+    for beam in (1, 8):
+        changed = ablate.compose(*pairs(tmp_path, f"task.beam={beam}"))
+        task = make_task(changed, data, model)
+        assert isinstance(task, SequenceToSequence)
+        scores.append(sum(found[0].score for found in task.search(source)))
+    assert scores[1] >= scores[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["task.length_penalty=0.6"], r"length_penalty=0.6 .*no effect with task\.beam=1"),
+        (["task.beam=0"], r"task\.beam=0: must be a whole number"),
+        (["data=pydoc"], "task=seq2seq needs pairs of texts, and data=pydoc is text"),
+        (["model=gpt", "data=copy", "task=seq2seq"], "needs a model that reads a source"),
+        (["task=causal_lm"], "model=rnn_seq2seq needs task=seq2seq, not task=causal_lm"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(more: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ablate.run(ablate.compose("model=rnn_seq2seq", "data=copy", *more))
+
+
+def test_longer_than_any_target_is_refused(tmp_path: Any) -> None:
+    with pytest.raises(UserError, match=r"task\.max_length=99: no target .* more than 6 tokens"):
+        ablate.run(ablate.compose(*pairs(tmp_path, "task.max_length=99")))
+
+
+def test_max_length_ends_what_is_written(finished: Any) -> None:
+    cfg, _ = finished()
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data).eval())
+    assert isinstance(task, SequenceToSequence)
+    source = next(iter(data.val_dataloader()))["source"]
+    assert task.max_length == data.sizes["target_length"]
+    task.max_length = 2
+    assert max(len(found[0].tokens) for found in task.search(source)) <= 2
+    assert not {PAD, EOS} & {token for found in task.search(source) for token in found[0].tokens}
