@@ -1,5 +1,6 @@
 """Data sets of a few examples, in the files that the real ones come in."""
 
+import gzip
 import pickle
 import random
 from hashlib import md5
@@ -12,7 +13,10 @@ from PIL import Image
 from torchvision.datasets import cifar
 
 from ablate.data import mnist
+from ablate.data.multi30k import SHA256
 
+COUNTS = {"train_examples": 8, "val_examples": 4, "test_examples": 4, "batch_size": 4}
+LENGTHS = {"symbols": 5, "min_length": 2, "max_train_length": 4, "test_max_length": 5}
 LETTERS = "abcdefghijklmnopqrstuvwxyz     "
 
 # What each data set is given where `write` was: the least that it can be trained on.
@@ -41,6 +45,18 @@ FILES: dict[str, dict[str, Any]] = {
         name: {"root": name, "batch_size": 2}
         for name in ("mnist", "fashion_mnist", "cifar10", "cifar100")
     },
+    "dates": COUNTS | {"locales": ["en_US"], "styles": ["long"], "years": [2014, 2015]},
+    **dict.fromkeys(("reverse", "copy", "sort"), COUNTS | LENGTHS),
+    "parallel": {"source": "lines.de", "target": "lines.en", "val_fraction": 0.05, "batch_size": 4},
+    "multi30k": {"root": "multi30k", "vocab_size": None, "batch_size": 4},
+    "cmudict": {"root": "cmudict", "batch_size": 4},
+    "series": {
+        "path": "series.csv",
+        "columns": ["a"],
+        "window": 6,
+        "horizon": 2,
+        "batch_size": 16,
+    },
 }
 
 
@@ -57,6 +73,35 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     _cifar100(Path("cifar100", cifar.CIFAR100.base_folder), rng)
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
+    rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
+    Path("series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
+    write_pairs()
+
+
+def write_pairs() -> None:
+    """What sets of pairs are read from, in the working folder."""
+    for seed, language in enumerate(("de", "en")):
+        Path(f"lines.{language}").write_text("\n".join(_sentences(80, seed)))
+    Path("multi30k").mkdir()
+    for seed, name in enumerate(SHA256):
+        lines = _sentences(80 if name.startswith("train") else 4, seed)
+        Path("multi30k", name).write_bytes(gzip.compress("\n".join(lines).encode()))
+    Path("cmudict").mkdir()
+    rng = random.Random(0)
+    spelled = {"".join(rng.choices("abcdefgh", k=rng.randint(2, 9))) for _ in range(150)}
+    entries = []
+    for word in sorted(spelled):
+        phonemes = " ".join(f"{letter.upper()}{n % 3}" for n, letter in enumerate(word))
+        entries += [f"{word} {phonemes}", f"{word}(2) X"]
+    Path("cmudict", "cmudict.dict").write_text("\n".join(entries))
+
+
+def _sentences(count: int, seed: int) -> list[str]:
+    """Frequent words and rare ones, enough for the 1,024 tokens of data.tokenizer=bpe."""
+    rng = random.Random(seed)
+    words = ["Hund", "Katze", "läuft", "im", "Park", "Ball", f"only{seed}", "the", "a", "sees"]
+    rare = ["".join(rng.choices(LETTERS.strip(), k=7)) for _ in range(400)]
+    return [" ".join(rng.choices(words * 5 + rare, k=rng.randint(2, 5))) for _ in range(count)]
 
 
 def _text(path: Path, seed: int = 0) -> None:

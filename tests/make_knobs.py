@@ -23,10 +23,11 @@ from ablate.train import prepare
 
 MEANINGLESS = ("_target_", "_partial_")
 # Digits for pictures; every text of the rest comes from make_files.py.
-DATA = {"gpt": "text", "vit": "digits"}
+DATA = {"gpt": "text", "vit": "digits", "rnn_seq2seq": "copy"}
 START = {
-    "gpt": ["model=gpt", "data=text"],
-    "vit": ["model=vit", "model.patch=4", "model.dropout=0"],
+    "gpt": ["model=gpt", "data=text", "model.heads=2"],
+    "vit": ["model=vit", "model.patch=4", "model.dropout=0", "model.heads=2"],
+    "rnn_seq2seq": ["model=rnn_seq2seq", "data=copy"],
 }
 
 
@@ -73,7 +74,7 @@ def overrides(model: str) -> list[str]:
     values |= {f"data.{key}": value for key, value in FILES[DATA[model]].items()}
     return [
         *START[model],
-        *("model.dim=8", "model.heads=2", "model.depth=1", "schedule.warmup_steps=1"),
+        *("model.dim=8", "model.depth=1", "schedule.warmup_steps=1"),
         "logger=none",
         *(f"{key}={'null' if value is None else value}" for key, value in values.items()),
     ]

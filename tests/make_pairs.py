@@ -32,21 +32,23 @@ def named(reason: str, axes: dict[str, list[Any]]) -> list[str]:
     return [axis for axis in axes if f"{axis}=" in reason]
 
 
-def accepted(model: str, wanted: dict[str, Any]) -> dict[str, Any] | str:
+def accepted(
+    model: str, wanted: dict[str, Any], axes: dict[str, list[Any]], changes: int = 2
+) -> dict[str, Any] | str:
     """A row with the wanted choices that is accepted, or why there is none.
 
-    Where the base's own value of another axis is in the way, that axis is changed.
+    Where the base's own values of other axes are in the way, so many of those axes are changed.
     """
     reason = refusal(model, wanted)
     if reason is None:
         return wanted
-    axes = axes_of(model)
-    for axis in named(reason, axes):
+    for axis in named(reason, axes) if changes else []:
         if axis in wanted:
             continue
         for other in axes[axis]:
-            if refusal(model, wanted | {axis: other}) is None:
-                return wanted | {axis: other}
+            found = accepted(model, wanted | {axis: other}, axes, changes - 1)
+            if not isinstance(found, str):
+                return found
     return reason
 
 
@@ -98,7 +100,7 @@ def books(model: str) -> Books:
     kept, axes = Books(), axes_of(model)
     for axis, choices in axes.items():
         for choice in choices:
-            found = accepted(model, {axis: choice})
+            found = accepted(model, {axis: choice}, axes)
             if isinstance(found, str):
                 kept.alone[axis, choice] = found
     everything = all_pairs(axes)
@@ -106,10 +108,14 @@ def books(model: str) -> Books:
         if blamed := [kept.alone[item] for item in pair if item in kept.alone]:
             kept.refused[pair] = blamed[0]
     open_pairs = set(everything) - kept.refused.keys()
+    usable = {
+        axis: [choice for choice in choices if (axis, choice) not in kept.alone]
+        for axis, choices in axes.items()
+    }
     for pair in everything:
         if pair not in open_pairs:
             continue
-        found = accepted(model, dict(sorted(pair)))
+        found = accepted(model, dict(sorted(pair)), usable)
         if isinstance(found, str):
             kept.refused[pair] = found
             open_pairs.remove(pair)

@@ -1,4 +1,4 @@
-"""The axes of a composition, and a row of choices composed and trained for two steps."""
+"""A row of choices, composed, refused or trained for two steps."""
 
 import copy
 import math
@@ -12,69 +12,22 @@ from unittest import mock
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from make_axes import EVERY_AXIS, GROUPS, MODELS
 from make_files import FILES
-from make_model import options
+from make_model import CONF
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.build import build, build_data
 from ablate.check import check, check_devices
 from ablate.compose import compose
 from ablate.errors import UserError
-from ablate.train import prepare
+from ablate.train import full_pass, prepare
 from ablate.tree import open_tree
 
-# Every config group but `model`, which is the outer loop, and those that train nothing.
-GROUPS = (
-    "data",
-    "task",
-    "model.attention",
-    "pos_enc",
-    "model.mask",
-    "kernel",
-    "optimizer",
-    "schedule",
-    "trainer",
-)
-AXES: dict[str, list[Any]] = {group: options(group) for group in GROUPS} | {
-    "model.dim": [12, 8],
-    "model.heads": [2, 1, 3],
-    "model.depth": [2, 1],
-    "model.norm": ["pre", "post", "sandwich", "none"],
-    "model.norm_type": ["layer", "rms", "batch"],
-    "model.residual": [True, False],
-    "model.ffn": ["gelu", "relu", "swiglu", "geglu", "none"],
-    "model.ffn_dim": [None, 5],
-    "model.share_layers": [False, True],
-    "model.tie_embeddings": [True, False],
-    "model.bias": [True, False],
-    "model.patch": [4, 2],
-    "model.stride": [None, 2],
-    "model.pool": ["mean", "class"],
-    "model.drop_path": [0.0, 0.1],
-    "model.dropout": [0.0, 0.1],
-    "task.label_smoothing": [0.0, 0.1],
-    "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true", "16-mixed", "16-true"],
-    "trainer.accumulate_grad_batches": [1, 2],
-    "trainer.gradient_clip_val": [1.0, None],
-}
-# Axes that only some data or tasks have, and only for these models.
-TEXTS: dict[str, list[Any]] = {"data.tokenizer": ["char", "byte", "bpe", "word"]}
-PICTURES: dict[str, list[Any]] = {
-    "data.flip": [False, True],
-    "task.mixup": [0.0, 0.2],
-    "task.cutmix": [0.0, 1.0],
-}
-EVERY_AXIS = AXES | TEXTS | PICTURES
-MODELS = {
-    "gpt": ("model.dim=12", "model.heads=2", "model.depth=2"),
-    "vit": ("model.dim=12", "model.heads=2", "model.depth=2", "model.patch=4", "model.pool=mean"),
-    # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
-    # make of a digit, sometimes have gradients that are not finite; this one has none of them.
-    "timm": ("model.name=test_efficientnet",),
-}
 STEPS = 2
 SMALL: dict[str, dict[str, Any]] = {
     "model.mask": {"size": 3},
+    "model.window": {"size": 2},
     "schedule": {"warmup_steps": 1},
     "trainer": {
         "max_steps": STEPS,
@@ -95,25 +48,29 @@ def base(model: str) -> DictConfig:
 
 
 def base_overrides(model: str) -> list[str]:
-    data = "pydoc" if model == "gpt" else "digits"
-    small = {"data": FILES[data], "schedule": SMALL["schedule"], "trainer": SMALL["trainer"]}
+    tiny = MODELS[model]
+    small = {"data": FILES[tiny.data], "schedule": SMALL["schedule"], "trainer": SMALL["trainer"]}
     return [
         f"model={model}",
-        *MODELS[model],
+        *tiny.overrides,
         "logger=none",
-        *(f"{group}.{k}={_written(v)}" for group in small for k, v in small[group].items()),
+        *(f"{group}.{k}={written(v)}" for group in small for k, v in small[group].items()),
     ]
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """As on the command line."""
     return "null" if value is None else str(value)
 
 
 @cache
 def option(group: str, name: str) -> DictConfig:
     """The node that a choice makes, small."""
-    with open_tree() as tree:
-        node = OmegaConf.select(tree.load([f"{group}={name}"]), group)
+    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    if "defaults" in node:
+        with open_tree() as tree:
+            node = OmegaConf.select(tree.load([f"{group}={name}"]), group)
+    assert isinstance(node, DictConfig)
     OmegaConf.set_struct(node, False)
     for key, value in changes(group, name).items():
         if key in list(node):  # `in` says no where a value is missing
@@ -128,19 +85,26 @@ def changes(group: str, name: str) -> dict[str, Any]:
     return SMALL.get(group, {}) | (ONE_PROCESS if name == "ddp" else {})
 
 
+@cache
 def axes_of(model: str) -> dict[str, list[Any]]:
     """The axes that a model has."""
-    sometimes = TEXTS if model == "gpt" else PICTURES
+    tiny = MODELS[model]
     return {
-        axis: choices
+        axis: tiny.own.get(axis, choices)
         for axis, choices in EVERY_AXIS.items()
-        if axis in sometimes or holds(base(model), axis)
+        if axis in tiny.sometimes or axis in base(model).choices or has_value(base(model), axis)
     }
+
+
+def has_value(cfg: DictConfig, path: str) -> bool:
+    """transformer's model.decoder, for one, is a node."""
+    return holds(cfg, path) and not OmegaConf.is_dict(OmegaConf.select(cfg, path))
 
 
 def holds(cfg: DictConfig, path: str) -> bool:
     node, _, leaf = path.rpartition(".")
-    return leaf in (OmegaConf.select(cfg, node) if node else cfg)
+    parent = OmegaConf.select(cfg, node) if node else cfg
+    return OmegaConf.is_dict(parent) and leaf in parent
 
 
 def composed(model: str, row: dict[str, Any]) -> DictConfig:
@@ -148,22 +112,27 @@ def composed(model: str, row: dict[str, Any]) -> DictConfig:
     cfg = copy.deepcopy(base(model))
     OmegaConf.set_struct(cfg, False)
     for axis in sorted(row, key=lambda axis: axis not in GROUPS):
-        if axis in GROUPS:
-            OmegaConf.update(cfg, axis, option(axis, row[axis]), merge=False)
-            cfg.choices[axis] = row[axis]
-        else:
+        if axis not in GROUPS:
             OmegaConf.update(cfg, axis, row[axis])
+            continue
+        cfg.choices[axis] = row[axis]
+        if row[axis] is not None:
+            OmegaConf.update(cfg, axis, option(axis, row[axis]), merge=False)
+        elif holds(cfg, axis):
+            node, _, leaf = axis.rpartition(".")
+            del OmegaConf.select(cfg, node)[leaf]
     OmegaConf.set_struct(cfg, True)
     return cfg
 
 
 def refusal(model: str, row: dict[str, Any]) -> str | None:
     """What the command line says to the row; None if it is accepted."""
-    chosen = composed(model, {axis: row[axis] for axis in GROUPS if axis in row})
     for axis in row:
-        if not holds(chosen, axis):
-            owner = axis.split(".")[0]
-            return no_such_key(model, f"{owner}={chosen.choices[owner]}", f"{axis}={row[axis]}")
+        owner = axis.split(".")[0]
+        chosen = option(owner, row[owner]) if owner in row else base(model)[owner]
+        if axis not in GROUPS and not holds(chosen, axis.removeprefix(f"{owner}.")):
+            choice = row.get(owner, base(model).choices[owner])
+            return no_such_key(model, f"{owner}={choice}", axis)
     try:
         cfg = composed(model, row)
         check(cfg)
@@ -174,12 +143,12 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
 
 
 @cache
-def no_such_key(model: str, choice: str, override: str) -> str:
+def no_such_key(model: str, choice: str, axis: str) -> str:
     try:
-        compose(f"model={model}", choice, override)
+        compose(f"model={model}", choice, f"{axis}={written(EVERY_AXIS[axis][0])}")
     except UserError as error:
         return str(error)
-    raise AssertionError(f"{choice} has no key of {override}")
+    raise AssertionError(f"{choice} has no {axis}")
 
 
 class Gradients(Callback):
@@ -205,6 +174,9 @@ def train(model: str, row: dict[str, Any]) -> None:
         trainer, task, curves, _ = prepare(cfg, Path(folder), data, network)
         trainer.callbacks.append(Gradients())  # type: ignore[attr-defined]
         trainer.fit(task, datamodule=data)
+        if hasattr(task, "fitting"):  # it measures more after training: what the model writes
+            metrics = full_pass(trainer, task, data)
+            assert all(math.isfinite(value) for value in metrics.values()), metrics
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
     assert [point["step"] for point in curves.rows] == list(range(1, STEPS + 1))

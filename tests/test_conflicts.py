@@ -34,6 +34,16 @@ REFUSED = [
     ),
     ("model.norm=none model.norm_type=rms", "model.norm_type=rms has no effect"),
     ("model.norm_type=batch model.bias=false", "always has a bias"),
+    (
+        "model=transformer data=multi30k data.joint=false model.share_embeddings=true",
+        "model.share_embeddings=true needs one vocabulary",
+    ),
+    ("model=transformer model.share_embeddings=true", "sides, and data=dates has two"),
+    (
+        "model=transformer model.cross_attention=additive kernel=sdpa",
+        "and model.cross_attention=additive is none",
+    ),
+    ("model=transformer model.norm_type=batch", "would take the padding of model=transformer"),
     ("model.ffn=none model.ffn_dim=64", "model.ffn_dim=64 has no effect"),
     ("model=rnn_seq2seq model.dim=9", "half of model.dim=9, which must be even"),
     (
@@ -51,6 +61,14 @@ REFUSED = [
         "set model.embedding_dim=64",
     ),
     ("model=rnn_lm model.embedding_dim=9", "set model.embedding_dim=256"),
+    (
+        "model=transformer model.cross_attention=uniform model.residual=false",
+        "model.cross_attention=uniform does not read the query",
+    ),
+    (
+        "model=transformer model.attention=uniform model.residual=false",
+        "set model.residual=true, or model.cross_attention=scaled_dot",
+    ),
     ("model.attention=none", "model.attention=none leaves model=gpt nothing to read"),
     ("model=transformer model.cross_attention=none", "leaves model=transformer nothing to read of"),
     (
@@ -153,6 +171,9 @@ ALLOWED = [
     "model=rnn_seq2seq model.decoder=bahdanau model.tie_embeddings=true model.embedding_dim=64",
     "model=rnn_seq2seq model.dim=9 model.bidirectional=false",
     "model=rnn_lm model.residual=true model.depth=2",
+    "model=transformer model.share_embeddings=true data=reverse",
+    "model=transformer model.cross_attention=uniform model.norm=pre",
+    "model=transformer model.attention=uniform model.cross_attention=dot model.residual=false",
     "model=rnn_lm data=shakespeare",
     "pos_enc=relative model.attention=uniform pos_enc.keys=false",
     "pos_enc=relative model.attention=location",

@@ -3,6 +3,8 @@
 The keys come from the composed config, so that a new one without an entry here fails.
 """
 
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ import torch
 from make_knobs import equal, fitting, keys_of
 from make_model import options
 from omegaconf import OmegaConf
+from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor, nn
 
 from ablate.build import build
 from ablate.compose import compose
+from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model import timm_weights
 
@@ -22,14 +26,28 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 32},
     "vit": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
+    "transformer": {
+        "source_vocab": 11,
+        "target_vocab": 11,
+        "source_length": 32,
+        "target_length": 32,
+        "joint": True,
+    },
+    "transformer_forecaster": {"channels": 1, "length": 32},
 }
+SMALL = ["model.dim=12", "model.heads=2"]
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
     "vit": ["model=vit", "model.dim=12", "model.heads=2", "model.depth=2", "model.dropout=0"],
     "timm": ["model=timm", "model.name=test_resnet"],
+    "transformer": ["model=transformer", "data=reverse", "model.dropout=0", *SMALL],
+    "transformer_forecaster": [
+        "model=transformer_forecaster",
+        *("data.window=32", "model.dropout=0", "model.depth=2", *SMALL),
+    ],
 }
-BLOCKS_OF = ["gpt", "vit"]  # models that are made of our parts
-MEAN: dict[str, list[str]] = {"gpt": [], "vit": ["model.pool=mean"]}  # every mask is allowed
+BLOCKS_OF = [name for name in START if name != "timm"]  # models that are made of our parts
+MEAN: dict[str, list[str]] = {"vit": ["model.pool=mean"]}  # every mask is allowed
 # Another value for every key of a model, and what else has to be set for it to have an effect.
 BLOCKS: dict[str, list[str]] = {
     "model.dim": ["24"],
@@ -57,11 +75,24 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.pretrained": ["vit_tiny_patch16_224"],
     },
     "timm": {"model.name": ["test_efficientnet"], "model.pretrained": ["true"]},
+    "transformer": {key: values for key, values in BLOCKS.items() if key != "model.depth"}
+    | {
+        "model.encoder.depth": ["1"],
+        "model.decoder.depth": ["1"],
+        "model.ffn": ["gelu", "swiglu", "geglu", "none"],
+        "model.norm": ["pre", "sandwich", "none"],
+        "model.norm_type": ["rms"],
+        "model.tie_embeddings": ["false"],
+        "model.share_embeddings": ["true"],
+    },
+    "transformer_forecaster": BLOCKS | {"model.difference": ["false"]},
 }
 # Keys of parts: the choice of the part, the key, another value.
 PARTS: list[tuple[str, str, str]] = [
     ("model.attention=additive", "model.attention.hidden", "5"),
     ("model.attention=location", "model.attention.max_length", "40"),
+    ("model.cross_attention=additive", "model.cross_attention.hidden", "5"),
+    ("model.cross_attention=location", "model.cross_attention.max_length", "40"),
     ("model.mask=window", "model.mask.size", "3"),
     ("model.mask=prefix", "model.mask.size", "3"),
     ("pos_enc=sinusoidal", "pos_enc.base", "100"),
@@ -113,12 +144,16 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
     cfg = compose(*START[model], *overrides)
     network = build(cfg, Sizes(model))  # type: ignore[arg-type]
     torch.manual_seed(0)
-    inputs = torch.randint(11, (2, 32)) if model == "gpt" else torch.randn(2, 1, 8, 8)
+    inputs = {
+        "gpt": lambda: [torch.randint(11, (2, 32))],
+        "transformer": lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
+        "transformer_forecaster": lambda: [torch.randn(2, 32, 1)],
+    }.get(model, lambda: [torch.randn(2, 1, 8, 8)])()
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():
-        found["output"] = network.eval()(inputs)
+        found["output"] = network.eval()(*inputs)
     network.train()
-    network(inputs).square().sum().backward()
+    network(*inputs).square().sum().backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None
         found[f"gradient {name}"] = parameter.grad
@@ -129,6 +164,12 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
 def test_the_measure_is_repeatable(model: str) -> None:
     dropout = ["model.dropout=0.1"] if model in BLOCKS_OF else []
     assert equal(measured(model, dropout), measured(model, dropout))
+
+
+def test_no_model_is_left_out() -> None:
+    """Here, or, where it is recurrent, in test_rnn_knobs.py."""
+    assert {*KNOBS, *RECURRENT} == set(options("model"))
+    assert KNOBS.keys().isdisjoint(RECURRENT)
 
 
 @pytest.mark.parametrize("model", KNOBS)
@@ -149,11 +190,16 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
     assert not equal(measured(model, []), measured(model, [override]))
 
 
-@pytest.mark.parametrize("model", BLOCKS_OF)
-@pytest.mark.parametrize("group", ["model.attention", "model.mask", "pos_enc"])
+@pytest.mark.parametrize(
+    ("group", "model"),
+    [
+        *product(["model.attention", "model.mask", "pos_enc"], BLOCKS_OF),
+        ("model.cross_attention", "transformer"),
+    ],
+)
 def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
     """With the mean of all patches, which allows a causal mask; masks narrower than the text."""
-    always = ["pos_enc=none", *MEAN[model]]
+    always = ["pos_enc=none", *MEAN.get(model, [])]
     found: dict[str, dict[str, Tensor]] = {}
     for name in fitting(group, *START[model], *always):
         narrow = ["model.mask.size=3"] if name in ("window", "prefix") else []
@@ -164,13 +210,15 @@ def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
 
 
 def of_parts() -> set[tuple[str, str]]:
-    """Every key of every part that a model is made of, with its choice."""
+    """Every key of every part of a model, with its choice; these two models have them all."""
     found = set()
-    for group in ("model.attention", "model.mask", "pos_enc"):
-        for model in BLOCKS_OF:
-            for name in fitting(group, *START[model], *MEAN[model]):
-                cfg = compose(*START[model], *MEAN[model], f"{group}={name}")
-                found |= {(f"{group}={name}", key) for key in keys_of(cfg, group)}
+    for group in ("model.attention", "model.cross_attention", "model.mask", "pos_enc"):
+        for name in options(group):
+            for model in ("transformer", "vit"):
+                with suppress(UserError):
+                    cfg = compose(*START[model], *MEAN.get(model, []), f"{group}={name}")
+                    found |= {(f"{group}={name}", key) for key in keys_of(cfg, group)}
+                    break
     return found
 
 
@@ -180,7 +228,7 @@ def test_no_key_of_a_part_is_left_out() -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), PARTS)
 def test_every_knob_of_a_part_changes_something(choice: str, key: str, value: str) -> None:
-    model = "vit" if "_2d" in choice else "gpt"
+    model = "vit" if "_2d" in choice else "transformer" if "cross" in choice else "gpt"
     assert not equal(measured(model, [choice]), measured(model, [choice, f"{key}={value}"]))
 
 

@@ -14,10 +14,11 @@ from make_data import make
 from make_files import FILES
 from make_model import CONF, options
 from omegaconf import OmegaConf
+from test_knobs_pairs import GIVEN
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.facts import IMAGES, RECALL, TEXT, Facts
+from ablate.facts import IMAGES, RECALL, SERIES, TEXT, Facts
 
 # Another value of every key that changes what is read or how it is cut, by the kind of data.
 LANGUAGE: dict[str, Any] = {
@@ -34,6 +35,15 @@ PICTURES: dict[str, Any] = {
     "randaugment": "rand-m9-mstd0.5",
     "size": 20,
 }
+NUMBERS: dict[str, Any] = {
+    "path": "other.csv",
+    "columns": ["b"],
+    "window": 7,
+    "horizon": 3,
+    "val_fraction": 0.3,
+    "test_fraction": 0.3,
+    "batch_size": 3,
+}
 PAIRS: dict[str, Any] = {
     "vocab_size": 16,
     "seq_len": 16,
@@ -44,9 +54,10 @@ PAIRS: dict[str, Any] = {
     "batch_size": 4,
     "data_seed": 1,
 }
-VALUES = {TEXT: LANGUAGE, IMAGES: PICTURES, RECALL: PAIRS}
-# Keys that change nothing: where the same content lies, its checksum, and the speed of reading.
-SILENT = {"root", "sha256", "workers"}
+VALUES = {TEXT: LANGUAGE, IMAGES: PICTURES, RECALL: PAIRS, SERIES: NUMBERS}
+# Keys that change no batch: where the same content lies, its checksum, the speed of reading, and
+# what the seasonal naive forecast repeats (test_forecasting.py).
+SILENT = {"root", "sha256", "workers", "period"}
 # What has to be set so that a key has an effect.
 NEEDS: dict[str, dict[str, Any]] = {"vocab_size": {"tokenizer": "bpe"}, "randaugment": {"size": 16}}
 
@@ -72,6 +83,8 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         make_files.write(tmp_path_factory.mktemp("data"), patch)
         Path("other.txt").write_text(Path("text.txt").read_text()[::-1])
+        first, *rows = Path("series.csv").read_text().splitlines()
+        Path("other.csv").write_text("\n".join([first, *reversed(rows)]))
         yield
 
 
@@ -92,13 +105,16 @@ def batches(name: str, **changes: Any) -> dict[str, Tensor]:
 
 
 def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    """NaN is what lies behind the end of a series."""
     return first.keys() == second.keys() and all(
-        torch.equal(value, second[key]) for key, value in first.items()
+        torch.equal(value.nan_to_num(), second[key].nan_to_num()) for key, value in first.items()
     )
 
 
 def test_no_data_set_is_left_out() -> None:
-    assert set(NAMES) == set(FILES)
+    """Here, or, where it is pairs, in test_knobs_pairs.py."""
+    assert set(options("data")) == set(FILES) == {*NAMES, *GIVEN}
+    assert set(NAMES).isdisjoint(GIVEN)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,27 +3,27 @@
 The keys come from the YAML files, so that a new one without an entry here fails.
 """
 
-import gzip
-import random
 from pathlib import Path
 from typing import Any
 
+import make_files
 import pytest
 import torch
 from make_data import CONF, make
 from omegaconf import OmegaConf
 
-from ablate.data.multi30k import SHA256
 from ablate.data.pairs import Pairs
+from ablate.facts import Facts
 
 COUNTS = {"train_examples": 60, "val_examples": 20, "test_examples": 20, "batch_size": 4}
 TEXTS = {"batch_size": 4, "tokenizer": "word", "vocab_size": None}
-# What each set is given where `files` wrote, and another value of every key that is a choice.
+# What each set is given where `write_pairs` wrote, and another value of every key that is a choice.
 GIVEN: dict[str, dict[str, Any]] = {
     "parallel": TEXTS | {"source": "lines.de", "target": "lines.en", "val_fraction": 0.2},
     "multi30k": TEXTS | {"root": "multi30k", "joint": False},
     "cmudict": {"root": "cmudict", "batch_size": 4},
     **dict.fromkeys(("reverse", "copy", "sort"), COUNTS),
+    "dates": COUNTS | {"locales": ["en_US", "de_DE"], "styles": ["long"], "years": [2011, 2015]},
 }
 OTHER: dict[str, Any] = {
     "source": "lines.en",
@@ -40,6 +40,9 @@ OTHER: dict[str, Any] = {
     "pair": ["en", "fr"],
     "stress": True,
     "variants": "all",
+    "locales": ["de_DE"],
+    "styles": ["full"],
+    "years": [2001, 2010],
     "symbols": 9,
     "min_length": 4,
     "max_train_length": 9,
@@ -57,37 +60,19 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "test_source": {"test_target": "lines.en"},
 }
 SILENT = {"root", "val_target", "test_target"}  # where it lies; the targets go with the sources
-CASES = [
-    (name, str(key))
-    for name in GIVEN
-    for key in OmegaConf.load(CONF / f"{name}.yaml")
-    if str(key) not in SILENT | {"_target_"}
-]
 
 
-def sentences(seed: int) -> list[str]:
-    rng = random.Random(seed)
-    words = ["Hund", "Katze", "läuft", "im", "Park", "Ball", f"only{seed}", "the", "a", "sees"]
-    rare = ["".join(rng.choices("abcdefgh", k=5)) for _ in range(400)]
-    return [" ".join(rng.choices(words + rare, k=rng.randint(2, 9))) for _ in range(80)]
+def keys(name: str) -> set[str]:
+    return {str(key) for key in OmegaConf.load(CONF / f"{name}.yaml")} - {"_target_"}
+
+
+CASES = [(name, key) for name in GIVEN for key in sorted(keys(name) - SILENT)]
 
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for seed, language in enumerate(("de", "en")):
-        Path(f"lines.{language}").write_text("\n".join(sentences(seed)))
-    Path("multi30k").mkdir()
-    for seed, name in enumerate(SHA256):
-        Path("multi30k", name).write_bytes(gzip.compress("\n".join(sentences(seed)).encode()))
-    Path("cmudict").mkdir()
-    rng = random.Random(0)
-    spelled = {"".join(rng.choices("abcdefgh", k=rng.randint(2, 9))) for _ in range(150)}
-    entries = []
-    for word in sorted(spelled):
-        phonemes = " ".join(f"{letter.upper()}{n % 3}" for n, letter in enumerate(word))
-        entries += [f"{word} {phonemes}", f"{word}(2) X"]
-    Path("cmudict", "cmudict.dict").write_text("\n".join(entries))
+    make_files.write_pairs()
 
 
 def batches(name: str, **changes: Any) -> list[torch.Tensor]:
@@ -116,6 +101,15 @@ def test_where_it_lies_changes_nothing(name: str) -> None:
     before = batches(name)
     Path(name).rename("moved")
     assert equal(batches(name, root="moved"), before)
+
+
+@pytest.mark.parametrize("name", list(GIVEN))
+def test_what_the_rules_know_about_the_vocabulary(name: str) -> None:
+    for changes in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
+        data = make(name, **(GIVEN[name] | changes))
+        data.setup()
+        node = {"_target_": OmegaConf.load(CONF / f"{name}.yaml")._target_, **changes}
+        assert Facts(OmegaConf.create({"data": node})).joint == data.sizes["joint"]
 
 
 @pytest.mark.parametrize("name", list(GIVEN))

@@ -18,7 +18,7 @@ from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import gpt, kernel, options
 from torch import Tensor
 
-from ablate.build import build, build_data
+from ablate.build import build, build_data, make_task
 from ablate.check import check_devices
 from ablate.compose import compose
 from ablate.errors import UserError
@@ -53,9 +53,20 @@ STEPS: list[tuple[str, str, str]] = [
     ("task=classification", "task.label_smoothing", "0.3"),
     ("task=classification", "task.mixup", "0.5"),
     ("task=classification", "task.cutmix", "1.0"),
+    ("task=seq2seq", "task.label_smoothing", "0.3"),
 ]
-TASKS = ["causal_lm", "classification", "recall"]
-OPTIONS = {"optimizer": options("optimizer"), "schedule": options("schedule"), "task": TASKS}
+# Keys of a task that change what is written after training: the key, another value, beside what.
+WRITING: dict[str, tuple[str, list[str]]] = {
+    "task.beam": ("4", []),
+    "task.length_penalty": ("5.0", ["task.beam=4"]),
+    "task.max_length": ("2", []),
+}
+OPTIONS = {group: options(group) for group in ("optimizer", "schedule", "task")}
+MODEL_OF = {
+    "task=classification": "vit",
+    "task=seq2seq": "rnn_seq2seq",
+    "task=forecasting": "rnn_forecaster",
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,7 +79,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def of(choice: str) -> str:
-    return "vit" if choice == "task=classification" else "gpt"
+    return MODEL_OF.get(choice, "gpt")
 
 
 def test_the_measure_is_repeatable() -> None:
@@ -84,7 +95,22 @@ def test_no_key_of_a_part_is_left_out() -> None:
             recall = ["data=recall"] if choice == "task=recall" else []
             cfg = compose(f"model={of(choice)}", choice, *recall)
             found |= {(choice, key) for key in keys_of(cfg, group)}
-    assert found == {(choice, key) for choice, key, _ in STEPS}
+    writing = {("task=seq2seq", key) for key in WRITING}
+    assert found == {(choice, key) for choice, key, _ in STEPS} | writing
+
+
+def written(*more: str) -> list[list[int]]:
+    """What an untrained model writes for the validation sources."""
+    cfg = compose(*overrides("rnn_seq2seq"), *more)
+    data = build_data(cfg)
+    task: Any = make_task(cfg, data, build(cfg, data).eval())
+    return [f[0].tokens for batch in data.val_dataloader() for f in task.search(batch["source"])]
+
+
+@pytest.mark.parametrize("key", WRITING)
+def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
+    value, beside = WRITING[key]
+    assert written(*beside) == written(*beside) != written(*beside, f"{key}={value}")
 
 
 @pytest.mark.parametrize(("choice", "key", "value"), STEPS)

@@ -8,19 +8,12 @@ from typing import Any
 import make_files
 import pytest
 import torch
+from make_axes import EVERY_AXIS, GROUPS, MODELS
 from make_model import CONF, options
 from make_pairs import all_pairs, books
-from make_rows import (
-    EVERY_AXIS,
-    GROUPS,
-    MODELS,
-    axes_of,
-    base,
-    base_overrides,
-    changes,
-    composed,
-)
+from make_rows import axes_of, base, base_overrides, changes, composed, written
 from omegaconf import OmegaConf
+from refused_pairs import EVERY_INDIRECT, ONLY, REFUSED, Refused
 
 from ablate.check import leaves
 from ablate.compose import compose
@@ -42,64 +35,6 @@ def _machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
         patch.setattr(chunked, "compiler", lambda device: False)
         yield
-
-
-# What is refused, and nothing else: pairs by their axes, each with the options of both sides.
-Refused = list[tuple[str, list[Any], str, list[Any]]]
-TEXTS = ["pydoc", "text", "shakespeare"]
-PICTURES = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder"]
-SMOOTHING = EVERY_AXIS["task.label_smoothing"]
-TOKENIZERS = ["char", "byte", "bpe"]  # the others are for pairs of texts
-BLOCKS: Refused = [
-    ("model.attention", ["location", "uniform"], "pos_enc", ["rotary"]),
-    ("model.attention", ["uniform"], "pos_enc", ["relative"]),
-    ("model.attention", ["additive"], "kernel", ["sdpa"]),
-    ("pos_enc", ["relative"], "kernel", ["sdpa"]),
-    ("model.dim", [8], "model.heads", [3]),
-    ("model.depth", [1], "model.share_layers", [True]),
-    ("model.norm", ["none"], "model.norm_type", ["rms", "batch"]),
-    ("model.norm_type", ["batch"], "model.bias", [False]),
-    ("model.residual", [False], "model.drop_path", [0.1]),
-    ("model.ffn", ["none"], "model.ffn_dim", [5]),
-]
-# Refused by way of a third axis: data=recall wants task=recall, and the one has no tokenizer, the
-# other no label smoothing.
-INDIRECT: Refused = [
-    ("data", ["recall"], "task.label_smoothing", SMOOTHING),
-    ("task", ["recall"], "data.tokenizer", TOKENIZERS),
-]
-REFUSED: dict[str, Refused] = {
-    "gpt": [
-        *BLOCKS,
-        ("task", ["causal_lm"], "data", ["recall"]),
-        ("task", ["recall"], "data", TEXTS),
-        ("task", ["recall"], "task.label_smoothing", SMOOTHING),
-        ("data", ["recall"], "data.tokenizer", TOKENIZERS),
-        *INDIRECT,
-    ],
-    "vit": [
-        *BLOCKS,
-        ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
-        ("data", ["digits"], "data.flip", [False, True]),
-    ],
-    "timm": [("data", ["digits"], "data.flip", [False, True])],
-}
-# The only options of these axes that a model, or a machine without a GPU, can be trained with.
-HERE = {
-    "trainer": ["cpu", "ddp"],
-    "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true"],
-}
-SCORES = {"model.attention": [name for name in options("model.attention") if name != "none"]}
-OF_PICTURES = HERE | {"data": PICTURES, "task": ["classification"]}
-ONLY: dict[str, dict[str, list[Any]]] = {
-    "gpt": HERE
-    | SCORES
-    | {"data.tokenizer": TOKENIZERS}
-    | {"data": [*TEXTS, "recall"], "task": ["causal_lm", "recall"]}
-    | {"pos_enc": [name for name in options("pos_enc") if not name.endswith("_2d")]},
-    "vit": OF_PICTURES | SCORES,
-    "timm": OF_PICTURES | {"pos_enc": ["none"], "kernel": ["auto"]},
-}
 
 
 def pairs(refused: Refused) -> set[frozenset[tuple[str, Any]]]:
@@ -135,17 +70,20 @@ def test_every_refusal_names_what_to_change(model: str) -> None:
         if any(item in kept.alone for item in pair):
             continue
         named = [axis for axis, _ in pair if f"{axis}=" in reason or f"({axis}=" in reason]
-        assert len(named) == (1 if pair in pairs(INDIRECT) else 2), (pair, reason)
+        assert len(named) == (1 if pair in pairs(EVERY_INDIRECT) else 2), (pair, reason)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_axis_that_a_model_lacks_cannot_be_set_on_it(model: str) -> None:
     for axis in EVERY_AXIS.keys() - axes_of(model).keys():
-        for chosen in EVERY_AXIS[axis] if axis in GROUPS else EVERY_AXIS[axis][:1]:
-            with pytest.raises(UserError) as caught:
-                compose(f"model={model}", f"{axis}={'null' if chosen is None else chosen}")
-            assert axis in str(caught.value)
-            assert "\n" not in str(caught.value)
+        with pytest.raises(UserError) as caught:
+            compose(f"model={model}", f"{axis}={written(EVERY_AXIS[axis][-1])}")
+        assert axis in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_every_model_is_there() -> None:
+    assert set(MODELS) == set(options("model")) == set(REFUSED) == set(ONLY)
 
 
 def test_between_them_the_models_have_every_axis() -> None:
@@ -197,19 +135,22 @@ def test_the_axes_hold_every_value_that_is_allowed() -> None:
         ("gpt", {"model.attention": "additive", "pos_enc": "rotary", "model.norm": "post"}),
         ("gpt", {"task": "recall", "data": "recall", "trainer": "ddp"}),
         ("vit", {"trainer.precision": "bf16-true", "trainer": "gpu", "data": "mnist"}),
+        ("transformer", {"model.cross_attention": "additive", "data": "parallel"}),
+        ("transformer", {"model.mask": "window", "model.encoder.depth": 1}),
+        ("rnn_seq2seq", {"model.window": "local_p", "data": "copy", "model.decoder": "bahdanau"}),
     ],
 )
 def test_rows_are_what_hydra_composes(model: str, row: dict[str, Any]) -> None:
     mine = composed(model, row)
     small = [
-        f"{axis}.{key}={'null' if value is None else value}"
+        f"{axis}.{key}={written(value)}"
         for axis, name in row.items()
         if axis in GROUPS
         for key, value in changes(axis, name).items()
-        if key in list(mine[axis])
+        if key in list(OmegaConf.select(mine, axis))
     ]
     own = [it for it in base_overrides(model) if it.split(".")[0] not in row]
-    theirs = compose(*own, *(f"{axis}={it}" for axis, it in row.items()), *small)
+    theirs = compose(*own, *(f"{axis}={written(it)}" for axis, it in row.items()), *small)
     assert OmegaConf.to_container(mine) == OmegaConf.to_container(theirs)
 
 

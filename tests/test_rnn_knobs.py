@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from make_knobs import equal, keys_of
-from make_model import SIZES, options, tokens
+from make_model import SIZES, normal, options, tokens
 from torch import Tensor
 
 from ablate.build import build
@@ -15,18 +15,20 @@ from ablate.kernel import chunked
 START = {
     "rnn_lm": ["model=rnn_lm", "model.dim=12", "model.depth=2", "model.tie_embeddings=false"],
     "rnn_seq2seq": ["model=rnn_seq2seq", "model.dim=12", "model.depth=2"],
+    "rnn_forecaster": ["model=rnn_forecaster", "model.dim=12", "model.depth=2"],
 }
 LAYERS: dict[str, list[str]] = {
     "model.dim": ["24"],
-    "model.embedding_dim": ["7"],
     "model.depth": ["3"],
     "model.residual": ["true"],
     "model.dropout": ["0.5"],
-    "model.tie_embeddings": ["true"],
 }
+TABLES: dict[str, list[str]] = {"model.embedding_dim": ["7"], "model.tie_embeddings": ["true"]}
 KNOBS: dict[str, dict[str, list[str]]] = {
-    "rnn_lm": LAYERS | {"model.cell": ["rnn", "gru"]},
+    "rnn_lm": LAYERS | TABLES | {"model.cell": ["rnn", "gru"]},
+    "rnn_forecaster": LAYERS | {"model.cell": ["rnn", "lstm"], "model.difference": ["false"]},
     "rnn_seq2seq": LAYERS
+    | TABLES
     | {
         "model.cell": ["rnn", "lstm"],
         "model.bidirectional": ["false"],
@@ -41,7 +43,8 @@ class Sizes:
     """In place of data: what a model asks of it."""
 
     def __init__(self, model: str) -> None:
-        self.sizes = SIZES[model]
+        forecaster = {"channels": 1, "length": 7}
+        self.sizes = forecaster if model == "rnn_forecaster" else SIZES[model]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +56,11 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(model: str, *overrides: str) -> dict[str, Tensor]:
     """Parameters, outputs in evaluation, and gradients of a training step, all from one seed."""
     network: Any = build(compose(*START[model], *overrides), Sizes(model))  # type: ignore[arg-type]
-    inputs = [tokens(2, 7)] if model == "rnn_lm" else [tokens(2, 8).clamp(min=1), tokens(2, 7)]
+    inputs = {
+        "rnn_lm": [tokens(2, 7)],
+        "rnn_seq2seq": [tokens(2, 8).clamp(min=1), tokens(2, 7)],
+        "rnn_forecaster": [normal(2, 7, 1).float()],
+    }[model]
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():
         found["output"] = network.eval()(*inputs)
@@ -81,14 +88,21 @@ def test_every_knob_changes_something(model: str, override: str) -> None:
     assert not equal(measured(model), measured(model, override))
 
 
-@pytest.mark.parametrize("group", ["model.attention", "model.window"])
-def test_no_two_options_of_a_group_are_the_same(group: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "group"),
+    [
+        ("rnn_seq2seq", "model.attention"),
+        ("rnn_seq2seq", "model.window"),
+        ("rnn_forecaster", "model.attention"),
+    ],
+)
+def test_no_two_options_of_a_group_are_the_same(model: str, group: str) -> None:
     found = {}
     for name in options(group):
         size = ["model.window.size=2"] if name.startswith("local") else []
         # Additive attention starts with scores of zero, as uniform attention stays; its own
         # gradients tell them apart, as do its parameters.
-        found[name] = measured("rnn_seq2seq", f"{group}={name}", *size)
+        found[name] = measured(model, f"{group}={name}", *size)
     for first in found:
         for second in found:
             assert first == second or not equal(found[first], found[second]), (first, second)

@@ -54,6 +54,8 @@ def check_devices(cfg: DictConfig) -> None:
             f"trainer.strategy={cfg.trainer.strategy} cannot run on Apple's GPU (mps); use"
             " trainer.strategy=auto, or trainer.accelerator=cpu"
         )
+    if kind == cfg.trainer.accelerator:  # `check` has seen it
+        return
     # What is refused on a CPU is refused where no GPU was found, too.
     here = cfg.copy()
     here.trainer.accelerator = kind

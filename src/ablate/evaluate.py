@@ -45,7 +45,6 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
-        inference_mode=False,
     )
     return full_pass(trainer, task, data)
 

@@ -50,6 +50,8 @@ READERS = {  # a model for each
     PAIRS: "transformer",
     SERIES: "rnn_forecaster",
 }
+# Whether source and target share their tokens, where that cannot be chosen, by the module of data.
+JOINT = {"sequences": True, "dates": False, "cmudict": False}
 SIDES = {"digits": 8, "mnist": 28, "cifar": 32}  # pixels
 
 
@@ -123,6 +125,13 @@ class Facts:
     def reader(self) -> str:
         """A model that reads this data."""
         return READERS.get(self.kind, "...")
+
+    @property
+    def joint(self) -> bool:
+        """Whether source and target share one vocabulary."""
+        if self.is_ours("data") and self.option("data") in JOINT:
+            return JOINT[self.option("data")]
+        return bool(self("data.joint"))
 
     @property
     def side(self) -> int:

@@ -44,13 +44,19 @@ GIVEN = {
 
 def unknown_keys(cfg: DictConfig) -> Iterator[str]:
     """A line for every key of the composition that nothing would read."""
-    groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
-    values = set(yaml.safe_load((config_dir() / "config.yaml").read_text())) - {"defaults"}
-    allowed = {group for group in groups if "." not in group} | values | ROOT
+    allowed = _top()
     yield from _wrong(cfg, "", allowed)
     for key in sorted(allowed - ROOT):
         if OmegaConf.is_dict(cfg.get(key)):
             yield from _in_node(cfg[key], key)
+
+
+@cache
+def _top() -> frozenset[str]:
+    """What may stand at the root of a composition."""
+    groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
+    values = set(yaml.safe_load((config_dir() / "config.yaml").read_text())) - {"defaults"}
+    return frozenset({group for group in groups if "." not in group} | values | ROOT)
 
 
 def _in_node(node: DictConfig, path: str) -> Iterator[str]:

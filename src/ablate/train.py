@@ -106,8 +106,6 @@ def prepare(
         enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
-        # Tables that a model makes on the way in validation are used in training too.
-        inference_mode=False,
         _convert_="all",
     )
     return trainer, task, curves, checkpoints

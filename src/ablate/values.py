@@ -4,6 +4,7 @@ The first pattern that fits a path counts; `*` stands for one part of it.
 """
 
 from fnmatch import fnmatchcase
+from functools import cache
 
 from ablate.rules import Bool, Exactly, Int, ListOf, Real, Rule, Text, either, one_of, or_null
 
@@ -140,6 +141,7 @@ VALUES: dict[str, Rule] = {
 }
 
 
+@cache
 def rule_of(path: str) -> Rule | None:
     """The rule of a key such as "model.heads"; None for keys that belong to someone else's code."""
     if path in VALUES:

@@ -35,7 +35,8 @@ class Sublayer(nn.Module):
     """Norm placement, residual, dropout and stochastic depth around any function of b i d.
 
     pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); none: x + f x.
-    Without the residual the `x +` is left out.
+    Without the residual the `x +` is left out. reads: whether f looks at x, or no norm stands
+    before it, where it would have nothing to do.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Sublayer(nn.Module):
         residual: bool,
         dropout: float,
         drop_path: float,
+        reads: bool = True,
     ):
         super().__init__()
         self.function = function
         self.residual = residual
-        self.norm_before = make_norm() if norm in ("pre", "sandwich") else nn.Identity()
+        before = reads and norm in ("pre", "sandwich")
+        self.norm_before = make_norm() if before else nn.Identity()
         self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
         self.norm_after = make_norm() if norm == "post" else nn.Identity()
         self.dropout = nn.Dropout(dropout)
@@ -138,10 +141,11 @@ class Sublayers:
     ) -> Block:
         """One block; `layer` is its place among those that are built."""
         wrap = partial(self.wrap, drop_path=drop_path)
-        cross, feed_forward = self.make_cross_attention, self.make_feed_forward
+        make_cross, feed_forward = self.make_cross_attention, self.make_feed_forward
+        cross = None if make_cross is None else make_cross(layer=layer)
         return Block(
             wrap(self.make_attention(score=score, mask=mask, pos=pos, layer=layer)),
-            None if cross is None else wrap(cross(layer=layer)),
+            None if cross is None else wrap(cross, reads=cross.score.query),
             None if feed_forward is None else wrap(feed_forward()),
         )
 

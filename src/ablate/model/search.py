@@ -11,12 +11,16 @@ and takes its place with it. What ended is ranked by
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.model.seq2seq import Seq2Seq, State
+
+# Of log-probabilities, whatever torch's default is: Lightning changes it with trainer.precision.
+PRECISION = torch.float32
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ def greedy(model: Seq2Seq, source: Tensor, *, max_length: int) -> list[Hypothesi
     state = model.encode(source)
     rows = torch.arange(len(source), device=source.device)  # that are still being written
     last = torch.full_like(rows, BOS)
-    log_prob = torch.zeros(len(source), device=source.device)
+    log_prob = torch.zeros(len(source), dtype=PRECISION, device=source.device)
     written = torch.full((len(source), max_length), EOS, device=source.device)
     for place in range(max_length):
         gained, last = _log_probs(model, last, state).max(-1)
@@ -98,10 +102,11 @@ class Beam:
         self.source = torch.arange(sources, device=device)
         self.written = torch.full((sources, size, 1), BOS, device=device)
         # -inf: there is nothing in this place.
-        self.log_prob = torch.full((sources, size), -math.inf, device=device)
+        nothing = partial(torch.full, fill_value=-math.inf, dtype=PRECISION, device=device)
+        self.log_prob = nothing((sources, size))
         self.log_prob[:, 0] = 0.0
         # Scores of the best that ended, the best first.
-        self.best = torch.full((sources, n_best), -math.inf, device=device)
+        self.best = nothing((sources, n_best))
         self.free = torch.full((sources, 1), size, device=device)
 
     def last(self) -> Tensor:
@@ -167,7 +172,7 @@ def penalty(length: int, strength: float) -> float:
 
 def _log_probs(model: Seq2Seq, last: Tensor, state: State) -> Tensor:
     """b target_vocab, of the next token; PAD and BOS are never written."""
-    log_probs = model.step(last, state).float().log_softmax(-1)
+    log_probs = model.step(last, state).to(PRECISION).log_softmax(-1)
     log_probs[:, [PAD, BOS]] = -math.inf
     return log_probs
 

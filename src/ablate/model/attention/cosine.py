@@ -55,5 +55,4 @@ def unit(x: Tensor) -> Tensor:
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     square = wide.square().sum(-1, keepdim=True)
-    inverse = torch.where(square > 0, torch.where(square > 0, square, 1.0).rsqrt(), 0.0)
-    return (wide * inverse).to(x.dtype)
+    return (wide * square.masked_fill(square == 0, torch.inf).rsqrt()).to(x.dtype)

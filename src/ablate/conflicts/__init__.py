@@ -1,0 +1,23 @@
+"""What cannot be combined, as a table: when it happens, and what to change. A file a subject."""
+
+from ablate.conflicts.attention import ATTENTION
+from ablate.conflicts.blocks import BLOCKS
+from ablate.conflicts.data import DATA
+from ablate.conflicts.kernel import KERNEL
+from ablate.conflicts.pictures import PICTURES
+from ablate.conflicts.pos_enc import POS_ENC
+from ablate.conflicts.recurrent import RECURRENT
+from ablate.conflicts.task import TASK
+from ablate.conflicts.trainer import TRAINER
+
+CONFLICTS = [
+    *BLOCKS,
+    *POS_ENC,
+    *ATTENTION,
+    *RECURRENT,
+    *PICTURES,
+    *TASK,
+    *DATA,
+    *KERNEL,
+    *TRAINER,
+]

@@ -1,0 +1,32 @@
+"""Models of pictures: patches, pooling, weights from elsewhere."""
+
+from ablate.conflicts.conflict import Conflict
+
+PICTURES: list[Conflict] = [
+    Conflict(
+        lambda c: c("model.patch") > c.side,
+        "model.patch={model.patch} is larger than the pictures, which are {:side} pixels a side",
+    ),
+    Conflict(
+        lambda c: c("model.patch") <= c.side and (c.side - c("model.patch")) % c.stride != 0,
+        "model.patch={model.patch} with model.stride={:stride} leaves pixels out at the border of"
+        " pictures of {:side} pixels a side",
+    ),
+    Conflict(
+        lambda c: c.stride > c("model.patch"),
+        "model.stride={model.stride} is larger than model.patch={model.patch} and skips pixels",
+    ),
+    Conflict(
+        lambda c: c("model.pool") == "class" and c.option("model.mask") in ("causal", "prefix"),
+        "model.mask={model.mask} with model.pool=class: the classification token stands first and"
+        " would not see the picture; set model.pool=mean",
+    ),
+    Conflict(
+        lambda c: c.option("model") == "vit" and isinstance(c("model.pretrained"), bool),
+        "model.pretrained={model.pretrained}: must be the name of a timm ViT, or null",
+    ),
+    Conflict(
+        lambda c: c.option("model") == "timm" and not isinstance(c("model.pretrained"), bool),
+        "model.pretrained={model.pretrained}: must be true or false; the name is model.name",
+    ),
+]

@@ -1,0 +1,52 @@
+"""Training: optimizer, schedule, processes, devices."""
+
+from ablate.conflicts.conflict import Conflict
+
+TRAINER: list[Conflict] = [
+    Conflict(
+        lambda c: c("optimizer.nesterov") and c("optimizer.momentum") == 0,
+        "optimizer.nesterov=true needs optimizer.momentum above 0",
+    ),
+    Conflict(
+        lambda c: c("trainer.max_steps") == -1 and c("trainer.max_epochs") is None,
+        "nothing says how long to train; set trainer.max_steps or trainer.max_epochs",
+    ),
+    Conflict(
+        lambda c: 0 < c("trainer.max_steps") < c("schedule.warmup_steps"),
+        "schedule.warmup_steps={schedule.warmup_steps} is longer than the training of"
+        " trainer.max_steps={trainer.max_steps}",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.val_check_interval") is not None
+            and c("trainer.check_val_every_n_epoch") is not None
+        ),
+        "trainer.val_check_interval={trainer.val_check_interval} counts batches and"
+        " trainer.check_val_every_n_epoch={trainer.check_val_every_n_epoch} epochs; set one null",
+    ),
+    Conflict(
+        lambda c: (
+            c("model.norm_type") == "batch"
+            and c("model.norm") != "none"
+            and c.several_processes
+            and not c.get("trainer.sync_batchnorm", False)
+        ),
+        "model.norm_type=batch with several processes: each would have statistics of its own; use"
+        " +trainer.sync_batchnorm=true on GPUs, trainer=cpu or trainer=gpu, or another norm_type",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.accelerator") == "cpu" and bool(c.get("trainer.sync_batchnorm", False))
+        ),
+        "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
+    ),
+    Conflict(
+        lambda c: c("trainer.accelerator") == "cpu" and c("trainer.strategy").startswith("fsdp"),
+        "trainer.strategy={trainer.strategy} needs GPUs, not trainer.accelerator=cpu; use"
+        " trainer=ddp",
+    ),
+    Conflict(
+        lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),
+        "trainer.precision={trainer.precision} needs a GPU; on a CPU use bf16-mixed or 32-true",
+    ),
+]

@@ -1,0 +1,98 @@
+"""The axes of a composition: what can be chosen, and which models have it."""
+
+from typing import Any, NamedTuple
+
+from make_model import options
+
+# Every config group but `model`, which is the outer loop, and those that train nothing.
+GROUPS = (
+    "data",
+    "task",
+    "model.attention",
+    "model.cross_attention",
+    "model.window",
+    "pos_enc",
+    "model.mask",
+    "kernel",
+    "optimizer",
+    "schedule",
+    "trainer",
+)
+# None: the group is left unset, as model.cross_attention=null.
+CHOICES: dict[str, list[Any]] = {group: options(group) for group in GROUPS}
+CHOICES["model.cross_attention"].insert(0, None)
+AXES: dict[str, list[Any]] = CHOICES | {
+    "model.dim": [12, 8],
+    "model.heads": [2, 1, 3],
+    "model.depth": [2, 1],
+    "model.encoder.depth": [2, 1],
+    "model.decoder.depth": [2, 1],
+    "model.norm": ["pre", "post", "sandwich", "none"],
+    "model.norm_type": ["layer", "rms", "batch"],
+    "model.residual": [True, False],
+    "model.ffn": ["gelu", "relu", "swiglu", "geglu", "none"],
+    "model.ffn_dim": [None, 5],
+    "model.share_layers": [False, True],
+    "model.tie_embeddings": [True, False],
+    "model.share_embeddings": [False, True],
+    "model.bias": [True, False],
+    "model.patch": [4, 2],
+    "model.stride": [None, 2],
+    "model.pool": ["mean", "class"],
+    "model.drop_path": [0.0, 0.1],
+    "model.dropout": [0.0, 0.1],
+    "model.embedding_dim": [None, 6],
+    "model.cell": ["gru", "lstm", "rnn"],
+    "model.bidirectional": [True, False],
+    "model.decoder": ["luong", "bahdanau"],
+    "model.input_feeding": [False, True],
+    "model.difference": [True, False],
+    "task.label_smoothing": [0.0, 0.1],
+    "task.beam": [1, 2],
+    "task.length_penalty": [0.0, 0.6],
+    "task.max_length": [None, 3],
+    "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true", "16-mixed", "16-true"],
+    "trainer.accumulate_grad_batches": [1, 2],
+    "trainer.gradient_clip_val": [1.0, None],
+}
+# Axes that only some data or tasks have, and only for these models.
+TEXTS: dict[str, list[Any]] = {"data.tokenizer": ["char", "byte", "bpe", "word"]}
+PAIRS = TEXTS | {
+    "data.joint": [False, True],
+    "data.lower": [False, True],
+    "data.stress": [False, True],
+    "data.variants": ["first", "all"],
+}
+PICTURES: dict[str, list[Any]] = {
+    "data.flip": [False, True],
+    "task.mixup": [0.0, 0.2],
+    "task.cutmix": [0.0, 1.0],
+}
+EVERY_AXIS = AXES | PAIRS | PICTURES
+
+
+class Tiny(NamedTuple):
+    """A small model, and what is tried with it."""
+
+    data: str  # its default
+    overrides: tuple[str, ...]
+    sometimes: dict[str, list[Any]]
+    own: dict[str, list[Any]] = {}  # other options of an axis
+
+
+BLOCKS = ("model.dim=12", "model.heads=2")
+DEEP = ("model.dim=12", "model.depth=2")
+# Embeddings as wide as a state, or as half of one.
+WIDTHS: dict[str, list[Any]] = {"model.dim": [12, 6]}
+MODELS: dict[str, Tiny] = {
+    "gpt": Tiny("pydoc", (*BLOCKS, "model.depth=2"), TEXTS),
+    "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=4", "model.pool=mean"), PICTURES),
+    # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
+    # make of a digit, sometimes have gradients that are not finite; this one has none of them.
+    "timm": Tiny("digits", ("model.name=test_efficientnet",), PICTURES),
+    "rnn_lm": Tiny("pydoc", DEEP, TEXTS, WIDTHS),
+    "rnn_seq2seq": Tiny("dates", DEEP, PAIRS, WIDTHS),
+    "transformer": Tiny("dates", BLOCKS, PAIRS),
+    "rnn_forecaster": Tiny("series", DEEP, {}),
+    "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
+}

@@ -1,0 +1,134 @@
+"""What make_pairs.py finds to be refused, and nothing else: test_pairs.py compares."""
+
+from typing import Any
+
+from make_axes import EVERY_AXIS
+from make_model import options, scores
+
+# Pairs by their axes, each with the options of both sides.
+Refused = list[tuple[str, list[Any], str, list[Any]]]
+TEXTS = ["pydoc", "text", "shakespeare"]
+PICTURES = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder"]
+WITHOUT_WORDS = ["dates", "reverse", "copy", "sort"]  # pairs that come as tokens or characters
+SENTENCES = ["parallel", "multi30k"]
+SMOOTHING = EVERY_AXIS["task.label_smoothing"]
+OF_TEXTS = ["char", "byte", "bpe"]  # tokenizers
+OF_PAIRS = ["char", "bpe", "word"]
+BOTH = [False, True]
+BLOCKS: Refused = [
+    ("model.attention", ["location", "uniform"], "pos_enc", ["rotary"]),
+    ("model.attention", ["uniform"], "pos_enc", ["relative"]),
+    ("model.attention", ["additive"], "kernel", ["sdpa"]),
+    ("pos_enc", ["relative"], "kernel", ["sdpa"]),
+    ("model.dim", [8], "model.heads", [3]),
+    ("model.norm", ["none"], "model.norm_type", ["rms"]),
+    ("model.residual", [False], "model.drop_path", [0.1]),
+    ("model.ffn", ["none"], "model.ffn_dim", [5]),
+]
+STACK: Refused = [
+    *BLOCKS,
+    ("model.depth", [1], "model.share_layers", [True]),
+    ("model.norm", ["none"], "model.norm_type", ["batch"]),
+    ("model.norm_type", ["batch"], "model.bias", [False]),
+]
+LANGUAGE: Refused = [
+    ("task", ["causal_lm"], "data", ["recall"]),
+    ("task", ["recall"], "data", TEXTS),
+    ("task", ["recall"], "task.label_smoothing", SMOOTHING),
+    ("data", ["recall"], "data.tokenizer", OF_TEXTS),
+]
+RESIDUAL: Refused = [("model.depth", [1], "model.residual", [True])]
+NO_ATTENTION: Refused = [
+    ("model.attention", ["none"], "kernel", ["reference", "chunked", "sdpa"]),
+    ("model.attention", ["additive"], "kernel", ["sdpa"]),
+]
+PAIRS: Refused = [
+    ("data", [*WITHOUT_WORDS, "cmudict"], "data.tokenizer", OF_PAIRS),
+    ("data", [*WITHOUT_WORDS, "cmudict"], "data.joint", BOTH),
+    ("data", [*WITHOUT_WORDS, "cmudict"], "data.lower", BOTH),
+    ("data", [*WITHOUT_WORDS, *SENTENCES], "data.stress", BOTH),
+    ("data", [*WITHOUT_WORDS, *SENTENCES], "data.variants", ["first", "all"]),
+    ("task.beam", [1], "task.length_penalty", [0.6]),
+]
+# Refused by way of a third axis: data=recall wants task=recall, and the one has no tokenizer, the
+# other no label smoothing; no data has the keys of both; sentences alone have data.joint.
+INDIRECT: Refused = [
+    ("data", ["recall"], "task.label_smoothing", SMOOTHING),
+    ("task", ["recall"], "data.tokenizer", OF_TEXTS),
+]
+INDIRECT_PAIRS: Refused = [
+    (left, EVERY_AXIS[left], right, OF_PAIRS if right == "data.tokenizer" else BOTH)
+    for left in ("data.stress", "data.variants")
+    for right in ("data.tokenizer", "data.joint", "data.lower")
+]
+INDIRECT_SHARED: Refused = [
+    ("model.share_embeddings", [True], "data.joint", [False]),
+    ("model.share_embeddings", [True], "data.stress", BOTH),
+    ("model.share_embeddings", [True], "data.variants", ["first", "all"]),
+]
+EVERY_INDIRECT = [*INDIRECT, *INDIRECT_PAIRS, *INDIRECT_SHARED]
+REFUSED: dict[str, Refused] = {
+    "gpt": [*STACK, *LANGUAGE, *INDIRECT],
+    "vit": [
+        *STACK,
+        ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
+        ("data", ["digits"], "data.flip", BOTH),
+    ],
+    "timm": [("data", ["digits"], "data.flip", BOTH)],
+    "rnn_lm": [*RESIDUAL, *LANGUAGE, *INDIRECT],
+    "rnn_seq2seq": [
+        *RESIDUAL,
+        *NO_ATTENTION,
+        *PAIRS,
+        *INDIRECT_PAIRS,
+        ("model.attention", ["none"], "model.window", ["local_m", "local_p"]),
+        ("model.window", ["local_p"], "kernel", ["sdpa"]),
+        ("model.decoder", ["bahdanau"], "model.input_feeding", [True]),
+    ],
+    "transformer": [
+        *BLOCKS,
+        *PAIRS,
+        *INDIRECT_PAIRS,
+        *INDIRECT_SHARED,
+        ("model.cross_attention", ["additive"], "kernel", ["sdpa"]),
+        ("model.cross_attention", ["uniform"], "model.residual", [False]),
+        ("model.share_embeddings", [True], "data", ["dates", "cmudict"]),
+    ],
+    "rnn_forecaster": [*RESIDUAL, *NO_ATTENTION],
+    "transformer_forecaster": STACK,
+}
+# The only options of these axes that a model, or a machine without a GPU, can be trained with.
+Only = dict[str, list[Any]]
+HERE: Only = {
+    "trainer": ["cpu", "ddp"],
+    "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true"],
+}
+SCORES: Only = {"model.attention": scores()}
+OF_PICTURES: Only = {"data": PICTURES, "task": ["classification"]}
+OF_SEQUENCES: Only = {"pos_enc": [name for name in options("pos_enc") if not name.endswith("_2d")]}
+NO_POSITIONS: Only = {"pos_enc": ["none"]}
+OF_LANGUAGE: Only = {
+    "data": [*TEXTS, "recall"],
+    "task": ["causal_lm", "recall"],
+    "data.tokenizer": OF_TEXTS,
+}
+OF_SOURCES: Only = {
+    "data": [*WITHOUT_WORDS, *SENTENCES, "cmudict"],
+    "task": ["seq2seq"],
+    "data.tokenizer": OF_PAIRS,
+}
+OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
+ONLY: dict[str, Only] = {
+    "gpt": HERE | OF_LANGUAGE | SCORES | OF_SEQUENCES,
+    "vit": HERE | OF_PICTURES | SCORES,
+    "timm": HERE | OF_PICTURES | NO_POSITIONS | {"kernel": ["auto"]},
+    "rnn_lm": HERE | OF_LANGUAGE | NO_POSITIONS | {"kernel": ["auto"]},
+    "rnn_seq2seq": HERE | OF_SOURCES | NO_POSITIONS,
+    "transformer": HERE
+    | OF_SOURCES
+    | SCORES
+    | OF_SEQUENCES
+    | {"model.cross_attention": [None, *scores()], "model.norm_type": ["layer", "rms"]},
+    "rnn_forecaster": HERE | OF_SERIES | NO_POSITIONS,
+    "transformer_forecaster": HERE | OF_SERIES | SCORES | OF_SEQUENCES,
+}
