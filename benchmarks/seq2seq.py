@@ -29,7 +29,7 @@ from ablate.model.rnn_decoder import RNNState
 from ablate.model.search import beam_search, greedy
 from ablate.model.seq2seq import Seq2Seq
 
-VOCAB, BATCH, LONGEST = 8000, 128, 30
+VOCAB, BATCH, LONGEST = 4000, 128, 30
 STEPS = 15  # tokens written for each sentence: random weights do not know where to stop
 SHORTEST = 6  # bpe tokens of a caption: 6 to 30, 14 in the middle
 

@@ -6,6 +6,8 @@ The configuration stays the same, and so does the run's identity, whether there 
 import math
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -17,16 +19,33 @@ SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}
 
 
 class AccidentProne(CausalLM):
-    """ACCIDENT="what rank step": kill or interrupt the process group, die alone, or nan."""
+    """ACCIDENT="what rank step [seed]", several with a semicolon between them.
+
+    what: kill or interrupt the process group, die alone, nan, raise, or hang; die-once and the
+    like spare the tries after it.
+    """
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
         loss = super().loss(batch)
-        what, rank, step = os.environ.get("ACCIDENT", "none 0 0").split()
-        if (self.global_rank, self.global_step) == (int(rank), int(step)):
-            if what in SIGNALS:
-                os.killpg(0, SIGNALS[what])
-            if what == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if what == "nan":
-                loss = loss * math.nan
+        for accident in filter(None, os.environ.get("ACCIDENT", "").split(";")):
+            what, *place = accident.split()
+            if [self.global_rank, self.global_step, self.seed][: len(place)] == [*map(int, place)]:
+                loss = self.meet(what, loss)
         return loss
+
+    def meet(self, what: str, loss: Tensor) -> Tensor:
+        what, _, once = what.partition("-")
+        if once:
+            met = Path(self.trainer.default_root_dir, "met")
+            if met.exists():
+                return loss
+            met.touch()
+        if what in SIGNALS:
+            os.killpg(0, SIGNALS[what])
+        if what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "raise":
+            raise ValueError("what a part of one's own may raise")
+        while what == "hang":
+            time.sleep(1)
+        return loss * math.nan if what == "nan" else loss

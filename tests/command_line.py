@@ -4,18 +4,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from ablate import folder, job, summary
 from ablate.__main__ import main
+from ablate.atomic import write_json
 from ablate.compose import compose
+from ablate.run_id import run_id
+from ablate.study import sweeper
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -51,19 +55,22 @@ def ablate_command(
 
     def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         runs.append((cfg, run_dir))
+        result = {"run_id": run_id(cfg), "status": "failed", "error": str(fail[0]) if fail else ""}
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            write_json(run_dir / "result.json", result)
         if fail:
             raise fail[0]
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            write_json(run_dir / "result.json", result | {"status": "finished"})
         seen["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR")
         seen["ddp"] = lightnings_command()
         if "compose" in seen:
             seen["composed"] = compose(seen["compose"])
         return {}
 
-    stand_in = ModuleType("ablate.train")
-    stand_in.train = train  # type: ignore[attr-defined]
-    stand_in.on_first_process = lambda function: function  # type: ignore[attr-defined]
+    monkeypatch.setattr(import_module("ablate.train"), "train", train)
     monkeypatch.setattr(summary, "show_result", lambda result, run_dir: None)
-    monkeypatch.setitem(sys.modules, "ablate.train", stand_in)
+    monkeypatch.setattr(sweeper, "report", lambda folder: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job, "TYPED", None)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)

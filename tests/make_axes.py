@@ -18,9 +18,7 @@ GROUPS = (
     "schedule",
     "trainer",
 )
-# None: the group is left unset, as model.cross_attention=null.
 CHOICES: dict[str, list[Any]] = {group: options(group) for group in GROUPS}
-CHOICES["model.cross_attention"].insert(0, None)
 AXES: dict[str, list[Any]] = CHOICES | {
     "model.dim": [12, 8],
     "model.heads": [2, 1, 3],

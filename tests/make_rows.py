@@ -116,8 +116,8 @@ def composed(model: str, row: dict[str, Any]) -> DictConfig:
             OmegaConf.update(cfg, axis, row[axis])
             continue
         cfg.choices[axis] = row[axis]
-        if row[axis] is not None:
-            OmegaConf.update(cfg, axis, option(axis, row[axis]), merge=False)
+        if part := option(axis, row[axis]):
+            OmegaConf.update(cfg, axis, part, merge=False)
         elif holds(cfg, axis):
             node, _, leaf = axis.rpartition(".")
             del OmegaConf.select(cfg, node)[leaf]

@@ -128,7 +128,7 @@ ONLY: dict[str, Only] = {
     | OF_SOURCES
     | SCORES
     | OF_SEQUENCES
-    | {"model.cross_attention": [None, *scores()], "model.norm_type": ["layer", "rms"]},
+    | {"model.norm_type": ["layer", "rms"]},
     "rnn_forecaster": HERE | OF_SERIES | NO_POSITIONS,
     "transformer_forecaster": HERE | OF_SERIES | SCORES | OF_SEQUENCES,
 }

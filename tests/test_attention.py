@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -269,6 +271,22 @@ def test_location_refuses_what_its_table_has_no_room_for() -> None:
     for call in (score.forward, score.lower):
         with pytest.raises(UserError, match=rf"model\.attention\.max_length={J + 2} or more"):
             call(q, torch.empty(B, H, J + 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [
+        (Dot, SIZES_APART),
+        (partial(Additive, hidden=None), SIZES_APART),
+        (partial(Additive, hidden=0), SIZES),
+        (partial(Location, max_length=0), SIZES),
+    ],
+)
+def test_a_refusal_names_the_slot(make: Callable[..., Score], sizes: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as caught:
+        make(slot="model.cross_attention", **sizes)
+    assert str(caught.value).startswith("model.cross_attention")
+    assert "model.attention" not in str(caught.value)
 
 
 def test_concat_is_additive() -> None:

@@ -55,7 +55,7 @@ def test_the_exact_command(ablate_command: Command, runs: Runs, tmp_path: Path) 
 def test_the_run_is_named_by_its_id_or_by_the_person(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:
-    ablate_command("seed=1", "study=mine", f"output_dir={tmp_path}/there")
+    ablate_command("seed=1", "study.name=mine", f"output_dir={tmp_path}/there")
     ablate_command("seed=1", f"hydra.run.dir={tmp_path}/here")
     assert runs[0][1] == tmp_path / "there" / "mine" / run_id(runs[0][0])
     assert runs[1][1] == tmp_path / "here"

@@ -111,8 +111,8 @@ def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, monk
     arguments = (run_dir(cfg), "data.test_max_length=5,12", "--json")
     same, longer = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
     assert {name: same[name] for name in trained} == pytest.approx(trained, abs=1e-5)
-    assert "test/accuracy/length_11-20" in longer
-    assert "test/accuracy/length_11-20" not in same
+    assert "test/accuracy/length_11-15" in longer
+    assert "test/accuracy/length_11-15" not in same
     arguments = (run_dir(cfg), "task.beam=1,4", "task.length_penalty=0.0", "--json")
     one, four = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
     assert one["test/bleu"] == pytest.approx(trained["test/bleu"])

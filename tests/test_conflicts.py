@@ -70,7 +70,6 @@ REFUSED = [
         "set model.residual=true, or model.cross_attention=scaled_dot",
     ),
     ("model.attention=none", "model.attention=none leaves model=gpt nothing to read"),
-    ("model=transformer model.cross_attention=none", "leaves model=transformer nothing to read of"),
     (
         "model=rnn_seq2seq model.attention=none model.window=local_m",
         "model.window=local_m has no effect with model.attention=none",

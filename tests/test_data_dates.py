@@ -53,6 +53,7 @@ def targets(data: Data, split: str) -> list[str]:
 @pytest.mark.parametrize("style", STYLES)
 def test_every_locale_is_written_as_babel_does(style: str) -> None:
     days = [date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)]
+    assert len(locale_identifiers()) > 500
     for locale in locale_identifiers():
         form = form_of(locale, style)
         for day in days:
@@ -230,6 +231,7 @@ ONE_YEAR = {"years": [2015, 2015], "styles": ["long"], "locales": ["sv_SE"]}
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
+        ({"locales": ["xx_YY"]}, "data.locales: Babel has no locale 'xx_YY'; write them as in"),
         ({"locales": ["fr-FR"]}, "data.locales: Babel has no locale 'fr-FR'; did you mean 'fr_FR'"),
         ({"locales": ["en_USA"]}, "no locale 'en_USA'; did you mean 'en_US'"),
         ({"locales": ["zh_CN"]}, "no locale 'zh_CN'; did you mean 'zh_Hans_CN'"),

@@ -185,3 +185,12 @@ def test_every_yaml_names_a_data_set_and_says_what_it_is(path: Path) -> None:
     missing = {"text": {"path": "x"}, "image_folder": {"root": "x"}}
     missing["parallel"] = {"source": "x", "target": "x"}
     assert make(path.stem, **missing.get(path.stem, {})).kind in KINDS.values()
+
+
+@pytest.mark.parametrize("name", ["pydoc", "digits", "recall", "series"])
+def test_a_typical_batch_has_the_shapes_of_one_of_training(name: str) -> None:
+    data = ready(name, batch_size=8, **({"train_examples": 40} if name == "recall" else {}))
+    batch, other = data.typical_batch(), next(iter(data.train_dataloader()))
+    assert {key: value.shape for key, value in batch.items()} == {
+        key: value.shape for key, value in other.items()
+    }

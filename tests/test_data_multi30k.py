@@ -72,6 +72,17 @@ def test_each_pair_of_languages(folder: Path, pair: list[str]) -> None:
         assert made.texts[split][3] == tuple(f"{x} {name}.{x}.gz 3" for x in pair)
 
 
+def test_long_captions_are_named_by_their_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"de {n}\n" for n in range(5)] + ["ein " * 9 + "\n"]
+    (folder / "train.de.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    data(folder, max_length=8).setup()
+    said = capsys.readouterr().out
+    assert "1 dropped, longer than data.max_length=8; the first is line 6 of train.de and" in said
+    assert "train.en, 9 tokens" in said
+
+
 def test_plain_files_do_as_well(folder: Path) -> None:
     packed = data(folder).fingerprint()
     for path in list(folder.iterdir()):

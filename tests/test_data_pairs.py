@@ -372,3 +372,14 @@ def test_other_data_is_measured_with_the_tokens_of_training() -> None:
     batch = other.splits["val"][Request(0, torch.tensor([0]))]
     assert batch["source"].tolist() == [[*trained.source_tokenizer.encode("the"), UNKNOWN, EOS]]
     assert batch["targets"][0, 0] == trained.target_tokenizer.encode("cat")[0]
+
+
+def test_a_typical_batch_is_as_long_as_pairs_are_on_average() -> None:
+    data = toy(max_length=9)
+    batch, pairs = data.typical_batch(), data.texts["train"]
+    sources = [len(data.source_tokenizer.encode(pair.source)) + 1 for pair in pairs]
+    targets = [len(data.target_tokenizer.encode(pair.target)) + 1 for pair in pairs]
+    assert len(set(sources)) > 1
+    for name, lengths in (("source", sources), ("target_in", targets)):
+        assert batch[name].shape == (data.batch_size, round(sum(lengths) / len(lengths)))
+        assert (batch[name] != PAD).all()

@@ -2,12 +2,16 @@
 
 import gzip
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ablate_command, fail, runs, seen  # noqa: F401  # fixtures
 from make_data import make
 
+from ablate.build import build_data
+from ablate.compose import compose
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Parallel
 from ablate.errors import UserError
@@ -199,11 +203,12 @@ def test_empty_and_long_lines_are_named_in_their_file(
     assert data.texts["test"][0] == Pair("", sentences(20, 5)[0])
     empty, test, long = capsys.readouterr().out.splitlines()
     assert empty.endswith(
-        f"2 with an empty side, dropped; the first is line 4 of {paths['source']}"
+        f"2 with an empty side, dropped; the first is line 4 of {paths['source']} and "
+        f"{paths['target']}"
     )
-    assert test.endswith(f"the first is line 1 of {more['test_source']}")
+    assert test.endswith(f"line 1 of {more['test_source']} and {more['test_target']}")
     assert "1 dropped, longer than data.max_length=15" in long
-    assert long.endswith(f"the first is line 8 of {paths['source']}, 20 tokens")
+    assert long.endswith(f"line 8 of {paths['source']} and {paths['target']}, 20 tokens")
 
 
 def test_lines_are_counted_in_the_file_where_it_was_split(
@@ -214,7 +219,7 @@ def test_lines_are_counted_in_the_file_where_it_was_split(
     data = ready(**paths, val_fraction=0.3, max_length=20)
     said = capsys.readouterr().out
     assert len(data.texts["val"]) > 20  # so that line and number in the split differ
-    assert f"line 201 of {paths['source']}, 60 tokens" in said
+    assert f"line 201 of {paths['source']} and {paths['target']}, 60 tokens" in said
 
 
 @pytest.mark.parametrize("key", ["source", "target", "val_source", "test_target"])
@@ -269,3 +274,77 @@ def test_files_and_a_share_for_the_same_split_are_refused(
     given = {key: path for key, path in more.items() if key.startswith(split)}
     line = refusal(**files, **given, **{f"{split}_fraction": 0.1})
     assert line == f"data.{split}_fraction=0.1: data.{split}_source is given; set one null"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ("data=parallel data.source=a data.target=short", "data.source=a has 40 lines and"),
+        ("data=parallel data.source=a", "data.target is missing; write data.target=VALUE"),
+        ("data=parallel data.source=a data.target=aa", "data.target=aa: no such file"),
+        (
+            "data=parallel data.source=a data.target=a data.max_lenght=9",
+            "data.max_lenght=9: no key data.max_lenght (data=parallel); allowed: ",
+        ),
+        ("data.locales=[xx_YY]", "data.locales: Babel has no locale 'xx_YY'; write them as in"),
+        ("data.years=[2049,1950]", "data.years=[2049, 1950]: must be the first year and the last"),
+        ("model=rnn_forecaster data.path=csv data.columns=[z]", "data.path=csv has no column 'z'"),
+        ("model=rnn_forecaster data.path=csv data.columns=[x]", "line 3, column 'x': the value is"),
+        ("model=rnn_forecaster data.path=csv data.columns=[y]", "column 'y': 'warm' is not a"),
+    ],
+)
+def test_the_command_refuses_in_one_line_and_leaves_no_folder(
+    ablate_command: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: str,
+    line: str,
+) -> None:
+    """As it is typed, up to the model: whatever the data says ends the command."""
+    write(Path("a"), sentences(40))
+    write(Path("short"), sentences(39))
+    write(Path("csv"), ["x,y", "1,2", ",warm"])
+    before = sorted(Path().iterdir())
+    reads = lambda cfg, run_dir: build_data(cfg)  # noqa: E731
+    monkeypatch.setattr(sys.modules["ablate.train"], "train", reads)
+    model = [] if "model=" in overrides else ["model=rnn_seq2seq"]
+    code, out, err = ablate_command(*model, *overrides.split(), "logger=none")
+    assert (code, out) == (2, "")
+    assert err.startswith("ablate: ")
+    assert err.count("\n") == 1
+    assert line in err
+    assert "no key data.source" not in err  # which is there, without a value
+    assert sorted(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer"])
+def test_what_is_read_without_a_word_about_data(model: str) -> None:
+    assert compose(f"model={model}").choices.data == "dates"
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_the_limit_drops_nothing_that_is_measured(
+    files: dict[str, str],
+    more: dict[str, str],
+    split: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = (Path(more[f"{split}_{side}"]) for side in ("source", "target"))
+    long = [f"{text} {'und ' * 50}" for text in sentences(20)]
+    write(source, long)
+    write(target, long)
+    data = ready(**files, **more, max_length=30)
+    assert [pair.source for pair in data.texts[split]] == [text.strip() for text in long]
+    assert data.sizes["source_length"] > 50
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_packed_files_of_every_split(
+    files: dict[str, str], more: dict[str, str], split: str
+) -> None:
+    plain = ready(**files, **more).texts
+    packed = more | {key: f"{path}.gz" for key, path in more.items() if key.startswith(split)}
+    for key in packed.keys() & {f"{split}_source", f"{split}_target"}:
+        Path(packed[key]).write_bytes(gzip.compress(Path(more[key]).read_bytes()))
+        Path(more[key]).unlink()
+    assert ready(**files, **packed).texts == plain

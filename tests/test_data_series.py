@@ -172,9 +172,19 @@ def test_without_a_test_part(tmp_path: Path) -> None:
 # Content of a file, the columns, and what the line says.
 WRONG_FILES = [
     ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y"),
-    ("heat,y\n1,2\n", ["haet"], r"no column 'haet'; allowed: heat, y; did you mean 'heat'\?"),
+    (
+        "heat,y\n1,2\n",
+        ["haet"],
+        r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?",
+    ),
     ("\n\n", ["x"], r"the first row must name the columns"),
+    ("1,2\n3,4\n", ["x"], r"no column 'x' in its first row; allowed: 1, 2"),
+    ("x;y\n1,5;2\n", ["x"], r"columns are parted by ';'; part them by commas, and write numbers"),
+    ("x\ty\n1\t2\n", ["x"], r"columns are parted by '\\t'"),
+    ("when,x\n2020-01,2\n", ["when"], r"line 2, column 'when': '2020-01' is not a number"),
+    ('x,y\n"1,5",2\n', ["x"], r"line 2, column 'x': '1,5' is not a number; .* as in 1234\.5"),
     ("x,x\n1,2\n", ["x"], r"several columns 'x'"),
+    ("x\n", ["x"], r"the training part of 0 values .* has 0 and needs at least 7"),
     ("x,y\n1,2\n3,warm\n", ["x", "y"], r"series\.csv: line 3, column 'y': 'warm' is not a number"),
     ("x,y\n1,2\n,4\n", ["x"], r"line 3, column 'x': the value is missing \(''\)"),
     ("x,y\n1,2\n3\n5,6\n", ["y"], r"line 3, column 'y': the value is missing \(''\)"),

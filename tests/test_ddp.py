@@ -11,7 +11,7 @@ from typing import NamedTuple
 import accident
 import pytest
 import torch
-from tiny import images, overrides
+from tiny import images, overrides, pairs
 
 import ablate
 
@@ -19,6 +19,30 @@ TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 # Dropout would differ from that of one process: each draws its own.
 PLAIN = (*TWO, "model.dropout=0.0")
 PRONE = (*TWO, "checkpoint_every=1", accident.OVERRIDE)
+WRITTEN = 13  # validation examples of `copies`, which batches of 16 share out as 7 and 6
+
+
+def copies(folder, *more):
+    """Pairs, some of which the model has learnt to write after this many steps, in float64: where
+    rounding turned one choice of a search, its text would be another."""
+    return pairs(
+        folder,
+        "model.attention=location",
+        "model.dim=16",
+        "data.symbols=2",
+        f"data.val_examples={WRITTEN}",
+        "data.train_examples=200",
+        "data.batch_size=16",
+        "trainer.max_steps=60",
+        "trainer.val_check_interval=20",
+        "trainer.precision=64-true",
+        "optimizer.lr=0.03",
+        "task.label_smoothing=0.1",
+        "task.beam=2",
+        *more,
+    )
+
+
 # What is started: the model, what is changed, and the accident of one try after the other.
 ACCIDENTS = ("kill 1 4", "nan 1 6", "interrupt 0 8", "none")
 RUNS = {
@@ -26,6 +50,7 @@ RUNS = {
     "straight": (overrides, PRONE, ["none"]),
     "text": (overrides, PLAIN, ["none"]),
     "images": (images, PLAIN, ["none"]),
+    "pairs": (copies, PLAIN, ["none"]),
     "refused": (overrides, (*TWO, "data.batch_size=3"), ["none"]),
 }
 
@@ -89,7 +114,9 @@ def weights(folder):
     return torch.load(path, weights_only=False)["state_dict"]
 
 
-@pytest.mark.parametrize(("name", "tiny"), [("text", overrides), ("images", images)])
+@pytest.mark.parametrize(
+    ("name", "tiny"), [("text", overrides), ("images", images), ("pairs", copies)]
+)
 def test_two_processes_equal_one(started, tmp_path, name, tiny):
     folder, (ended,) = started[name]
     assert ended.code == 0, ended.errors
@@ -102,6 +129,18 @@ def test_two_processes_equal_one(started, tmp_path, name, tiny):
         if parameter.endswith("key.bias"):  # the softmax cancels it: its gradient is rounding alone
             continue
         assert torch.allclose(value, ours[parameter], atol=2e-5), parameter
+
+
+def test_what_two_processes_write_is_measured_once_and_together(started):
+    """Their measures are those of one process (above); here, that these are no zeros and ones."""
+    _, (ended,) = started["pairs"]
+    values = ended.result["metrics"]
+    right = values["val/exact_match"] * WRITTEN
+    assert right == pytest.approx(round(right), abs=1e-5)
+    assert 0 < right < WRITTEN
+    for name, most in {"bleu": 100, "chrf": 100, "wer": 1, "aer": 1, "token_accuracy": 1}.items():
+        assert 0 < values[f"val/{name}"] < most, name
+        assert 0 < values[f"test/{name}"] < most, name
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(started):

@@ -20,7 +20,9 @@ def test_what_is_written_about_our_parts_is_what_they_state() -> None:
         for path in (config_dir() / group).glob("*.yaml"):
             cfg = OmegaConf.create({group.split(".")[0]: {}})
             OmegaConf.update(cfg, group, OmegaConf.load(path), force_add=True)
-            part = locate(OmegaConf.select(cfg, f"{group}._target_"))
+            if (target := OmegaConf.select(cfg, f"{group}._target_")) is None:
+                continue  # model.cross_attention=same says nothing of its own
+            part = locate(target)
             for attribute in table:
                 assert Facts(cfg).states(group, attribute) == getattr(part, attribute), path.name
 

@@ -8,9 +8,11 @@ import pytest
 import tiny
 import torch
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 import ablate
+from ablate import figures
 from ablate.build import build, build_data, make_task
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
@@ -109,6 +111,53 @@ def test_tokens_are_named_and_the_masked_is_grey() -> None:
     (outline,) = axis.patches
     assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
     assert to_hex(outline.get_edgecolor()) == OUTLINE
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer", "forecaster", "vit"])
+def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_path: Path) -> None:
+    several = ("model.dim=24", f"model.heads={heads}")
+    overrides = {
+        "rnn_seq2seq": ("model=rnn_seq2seq", *DATES),
+        "transformer": (*TRANSFORMER, *several),
+        "forecaster": ("model=transformer_forecaster", *several),
+        "vit": (*VIT, *several),
+    }[model]
+    task = built(*overrides)
+    count = heads if model == "rnn_seq2seq" else 1
+    examples = [task.data.example(index) for index in range(count)]
+    seen: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "save", lambda figure, path: seen.append(figure))
+        attention_figures(task, tmp_path, examples=examples, layer=1)
+    assert seen
+    for figure in seen:
+        figure.draw_without_rendering()
+        title, whole = figure.texts[0].get_window_extent(), figure.bbox
+        assert whole.x0 <= title.x0
+        assert title.x1 <= whole.x1
+        for axis in figure.axes:
+            inside = axis.get_tightbbox()
+            assert whole.padded(1).containsx(inside.x0)
+            assert whole.padded(1).containsx(inside.x1)
+            assert whole.padded(1).containsy(inside.y0)
+            assert inside.y1 <= title.y0
+            for other in figure.axes[: figure.axes.index(axis)]:
+                assert not inside.padded(-1).overlaps(other.get_tightbbox())
+
+
+@pytest.mark.parametrize("model", ["rnn_forecaster", "transformer_forecaster"])
+def test_a_forecaster_has_time_steps(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Figure] = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: seen.append(figure))
+    task = built(f"model={model}", "model.attention=dot", "model.dim=8")
+    attention_figures(task, tmp_path)
+    axis = seen[0].axes[0]
+    assert axis.get_xlabel() == "key: the time step that is looked at"
+    assert axis.get_ylabel() == "query: the time step that looks"
+    assert axis.get_xticklabels()[0].get_text() == "1895"
 
 
 def test_long_texts_name_every_nth_token() -> None:

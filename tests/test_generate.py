@@ -1,5 +1,7 @@
 """python -m ablate.generate of a sequence-to-sequence model."""
 
+import gzip
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +89,17 @@ def test_show_draws_the_alignment_and_says_where(command: Command, tmp_path: Pat
     assert drawn(path)
 
 
+def test_several_sources_each_with_its_drawing(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("--source", "3 1 2", "--source", "4", "--show")
+    assert code == 0
+    first, one, second, two = out.splitlines()
+    folder = tmp_path / "figures" / "generated"
+    assert [one, two] == [str(folder / number / "alignment.png") for number in "12"]
+    assert all(drawn(Path(path)) for path in (one, two))
+    assert command("--source", "3 1 2")[1] == f"{first}\n"
+    assert command("--source", "4")[1] == f"{second}\n"
+
+
 def test_what_training_never_showed_is_said(command: Command) -> None:
     code, out, err = command("--source", "3 77 1")
     assert code == 0
@@ -111,6 +124,20 @@ def test_a_file_is_written_line_by_line(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
+def test_what_files_may_look_like(
+    command: Command, task: SequenceToSequence, tmp_path: Path
+) -> None:
+    """Gzip, a byte order mark, lines of Windows, a carriage return inside, a link to write to."""
+    source, target = tmp_path / "in.txt.gz", tmp_path / "link"
+    source.write_bytes(gzip.compress("\ufeff3 1 2\r\n\r\n1\r0 4".encode()))
+    (tmp_path / "out.txt").write_text("before")
+    target.symlink_to("out.txt")
+    assert command("--input", source, "--output", target)[0] == 0
+    first, second = task.translate(["3 1 2"]) + task.translate(["1 0 4"])
+    assert (tmp_path / "out.txt").read_text() == f"{first}\n\n{second}\n"
+    assert target.is_symlink()
+
+
 def test_a_stop_leaves_what_was_there(
     command: Command, task: SequenceToSequence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,13 +160,17 @@ def test_a_stop_leaves_what_was_there(
     [
         ([], "give --source TEXT, or --input FILE"),
         (["--source", "1", "--input", "a", "--output", "b"], "give --source TEXT, or --input"),
-        (["--source", "  "], "--source is empty: give at least one character"),
+        (["--source", "1", "--source", "  "], "--source is empty: give at least one character"),
         (["--source", "1", "--output", "x"], "--input FILE and --output FILE belong together"),
         (["--input", "x"], "--input FILE and --output FILE belong together"),
-        (["--input", "x", "--output", "y"], "--input x: cannot be read (No such file"),
+        (["--input", "x", "--output", "y"], "--input=x: no such file"),
+        (["--input", "EMPTY", "--output", "y"], "--input=EMPTY: the file is empty"),
+        (["--input", ".", "--output", "y"], "--input=.: is a folder, must be a file"),
+        (["--input", "IN", "--output", "PIPE"], "--output PIPE is no ordinary file"),
+        (["--input", "IN", "--output", "y.gz"], "is written as plain text; give a name without"),
         (["--input", "IN", "--output", "no/y"], "--output no/y: there is no folder no"),
         (["--input", "IN", "--output", "."], "--output . is a folder"),
-        (["--input", "BAD", "--output", "y"], "is not UTF-8 text"),
+        (["--input", "BAD", "--output", "y"], "--input=BAD: not UTF-8 at byte offset 0"),
         (["--input", "IN", "--output", "y", "--show"], "--show goes with --source"),
         (["--source", "1", "--prompt", "The"], "--prompt: "),
         (["--source", "1", "--beam", "0"], "--beam 0 must be at least 1"),
@@ -159,13 +190,16 @@ def test_mistakes_get_one_line(
     monkeypatch.chdir(tmp_path)
     Path("IN").write_text("1 2\n")
     Path("BAD").write_bytes(b"\xff\xfe1")
+    Path("EMPTY").touch()
+    os.mkfifo("PIPE")
     code, out, err = command(*arguments)
     assert code == 2
     assert out == ""
     assert err.startswith("ablate: ")
     assert err.count("\n") == 1
     assert words in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["BAD", "IN"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["BAD", "EMPTY", "IN", "PIPE"]
+    assert Path("PIPE").is_fifo()
 
 
 def test_without_attention_there_is_nothing_to_show(

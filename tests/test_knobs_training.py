@@ -268,6 +268,6 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     assert not equal(trained("gpt").parameters, trained("gpt", "seed=1").parameters)
     assert trained("gpt").previous == 2
     assert trained("gpt", "checkpoint_every=1").previous == 3
-    there = compose("output_dir=there", "study=mine")
+    there = compose("output_dir=there", "study.name=mine")
     assert run_dir(there) == Path("there", "mine", run_id(cfg))
     assert run_dir(cfg) == Path("outputs", "runs", run_id(cfg))

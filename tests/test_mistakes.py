@@ -1,5 +1,7 @@
 """Mistakes people make: each is one line on stderr that helps, exit code 2, and nothing is left."""
 
+import ast
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from ablate import mistakes
 from ablate.errors import UserError
 from ablate.tree import open_tree
+from ablate.values import rule_of
 
 pytest_plugins = ["command_line"]
 
@@ -54,8 +57,10 @@ MISTAKES = [
     ("++model/attention=dot", ["write model.attention=dot"]),
     ("model.attention@x=dot", ["write model.attention=dot"]),
     ("+model.attention=dot", ["write model.attention=dot, without a sign"]),
-    ("~model.attention", ["nothing can be removed"]),
-    ("~model.heads", ["nothing can be removed"]),
+    ("~logger", ["nothing can be removed; write logger=OPTION, one of none, tensorboard, wandb"]),
+    ("model=transformer ~model.cross_attention", ["model.cross_attention=OPTION", ", same, "]),
+    ("~model.heads", ["nothing can be removed; give another value"]),
+    ("model=transformer model.cross_attention=null", ["no such option; allowed: ", ", same, "]),
     ("[", ["cannot read '['", "write KEY=VALUE"]),
     ("model.heads=[", ["cannot read 'model.heads=['"]),
     ("vit", ["cannot read 'vit'", "write KEY=VALUE"]),
@@ -118,7 +123,7 @@ def test_a_typo_in_a_sweep_of_ones_own(ablate_command: Command, tmp_path: Path) 
     )
     code, _, err = ablate_command("--config-dir", str(tmp_path / "own"), "sweep=mine")
     assert code == 2
-    assert err.splitlines()[-1].startswith("ablate: sweep=mine: model.attention=aditive")
+    assert err.splitlines()[-1].startswith("ablate: model.attention=aditive: no such option")
     assert "did you mean 'additive'?" in err
 
 
@@ -137,6 +142,24 @@ def test_what_hydra_says_itself_is_kept_where_nothing_else_is_wrong() -> None:
 
 
 def test_unread_overrides_are_refused_before_composing() -> None:
-    mistakes.refuse_unread(["model=vit", "hydra/launcher=basic", "+trainer.max_time=1", "~hydra.x"])
-    with pytest.raises(UserError, match=r"a/b=c.*~seed"):
-        mistakes.refuse_unread(["a/b=c", "~seed"])
+    allowed = ["model=vit", "hydra/launcher=basic", "+trainer.max_time=1", "~hydra.x"]
+    with open_tree() as tree:
+        mistakes.refuse_unread(allowed, tree)
+        with pytest.raises(UserError, match=r"a/b=c.*~seed"):
+            mistakes.refuse_unread(["a/b=c", "~seed"], tree)
+
+
+def test_every_choice_that_a_message_names_can_be_typed() -> None:
+    """GROUP=OPTION and KEY=null, in any text of the package."""
+    folder = Path(mistakes.__file__).parent
+    trees = [ast.parse(path.read_text()) for path in folder.rglob("*.py")]
+    nodes = [node for top in trees for node in ast.walk(top) if isinstance(node, ast.Constant)]
+    texts = " ".join(node.value for node in nodes if isinstance(node.value, str))
+    named = set(re.findall(r"(?<![\w.])([a-z_.]+)=(\w+)", texts))
+    with open_tree() as tree:
+        choices = {(group, option) for group, option in named if group in tree.groups}
+        assert {f"{g}={o}" for g, o in choices if o not in tree.options(g)} == set()
+    nulls = {key for key, value in named if value == "null" and rule_of(key)}
+    assert {key for key in nulls if not rule_of(key).allows(None)} == set()  # type: ignore[union-attr]
+    assert {("model.attention", "none"), ("pos_enc", "none")} <= choices
+    assert "data.columns" in nulls

@@ -1,65 +1,221 @@
-"""Several runs by one command: -m and sweeps."""
+"""Several runs by one command: -m and sweeps, with runs in this process that train nothing."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 
+import pytest
 from omegaconf import DictConfig
+from tiny import overrides
 
 from ablate.errors import Interrupted
-from ablate.run_id import run_id
+from ablate.run_id import folder_name, run_id
+from ablate.study import sweeper
 
+real_report = sweeper.report
 pytest_plugins = ["command_line"]
 
 Command = Callable[..., tuple[int, str, str]]
 Runs = list[tuple[DictConfig, Path]]
+HERE = "hydra/launcher=basic"
+OLD = ("hydra/sweeper=basic", HERE)
 
 
 def test_multirun_runs_every_combination(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:
-    code, _, err = ablate_command("-m", "model.attention=additive,dot,scaled_dot", "seed=0,1")
+    argv = ["model.attention=additive,dot,scaled_dot", "seed=0,1", HERE]
+    code, _, err = ablate_command("-m", *overrides(tmp_path), *argv)
     assert (code, err) == (0, "")
-    found = {(cfg.choices["model.attention"], cfg.seed) for cfg, _ in runs}
-    assert found == {(a, s) for a in ("additive", "dot", "scaled_dot") for s in (0, 1)}
-    assert len({folder for _, folder in runs}) == 6
+    found = [(cfg.choices["model.attention"], cfg.seed) for cfg, _ in runs]
+    assert found == [(a, s) for s in (0, 1) for a in ("additive", "dot", "scaled_dot")]
+    (study,) = {folder.parent for _, folder in runs}
+    assert study.parent == tmp_path / "outputs"
+    assert study.name.startswith("model.attention-")
     for cfg, folder in runs:
-        assert folder == tmp_path / "outputs" / "runs" / run_id(cfg)
+        assert cfg.study.arm == f"model.attention={cfg.choices['model.attention']}"
+        assert folder.name == folder_name(cfg.study.arm, run_id(cfg))
+    plan = json.loads((study / "plan.json").read_text())
+    assert [arm["is_baseline"] for arm in plan["arms"]] == [True, False, False]
+    assert {cell["folder"] for cell in plan["cells"]} == {folder.name for _, folder in runs}
 
 
-def test_a_refused_run_of_a_sweep_leaves_the_others_their_turn(
-    ablate_command: Command, runs: Runs
+def test_the_same_command_finds_its_folder_and_runs_what_is_missing(
+    ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:
-    code, out, err = ablate_command("-m", "model.heads=2,3,4,5")
+    tiny = overrides(tmp_path)
+    ablate_command("-m", *tiny, "pos_enc=none,learned", HERE)
+    assert len(runs) == 2
+    assert ablate_command("-m", *tiny, "pos_enc=none,learned", HERE)[0] == 0
+    assert len(runs) == 2
+    ablate_command("-m", *tiny, "pos_enc=none,learned,rotary", HERE)
+    assert [cfg.choices.pos_enc for cfg, _ in runs] == ["none", "learned", "rotary"]
+    assert len({folder.parent for _, folder in runs}) == 1
+    ablate_command("-m", *tiny, "pos_enc=none,learned", "model.dim=8", HERE)
+    assert len({folder.parent for _, folder in runs}) == 2
+
+
+def test_runs_that_cannot_be_are_refused_before_any_runs(
+    ablate_command: Command, runs: Runs, tmp_path: Path
+) -> None:
+    tiny = [text for text in overrides(tmp_path) if "heads" not in text]
+    code, _, err = ablate_command("-m", *tiny, "model.heads=2,3,4,5", HERE)
+    assert (code, runs, err.count("\n")) == (2, [], 1)
+    assert err.startswith("ablate: 2 of 4 arms cannot be run: [model.heads=3] model.heads=3 does")
+    assert "[model.heads=5]" in err
+    assert not (tmp_path / "outputs").exists()
+    code, _, _ = ablate_command("-m", *tiny, "model.heads=3,2,4,5", HERE, "study.illegal=skip")
+    assert code == 0
+    assert [cfg.model.heads for cfg, _ in runs] == [2, 4]
+    (plan,) = (tmp_path / "outputs").glob("*/plan.json")
+    arms = json.loads(plan.read_text())["arms"]
+    assert [(arm["name"], arm["is_baseline"]) for arm in arms] == [
+        ("model.heads=2", True),
+        ("model.heads=4", False),
+    ]
+
+
+def test_a_failed_run_leaves_the_others_their_turn(
+    ablate_command: Command, fail: list[BaseException], runs: Runs, tmp_path: Path
+) -> None:
+    fail.append(ZeroDivisionError("ours"))
+    tiny = overrides(tmp_path)
+    code, _, err = ablate_command("-m", *tiny, "seed=0,1", HERE)
+    assert (code, len(runs)) == (1, 2)
+    last = err.splitlines()[-1]
+    assert last.startswith("ablate: 2 of 2 runs are not finished: [baseline seed=0] failed ours;")
+    assert last.endswith("the same command runs them again")
+    fail.clear()
+    assert ablate_command("-m", *tiny, "seed=0,1", HERE)[0] == 0
+    assert len(runs) == 4
+
+
+def statuses(folder: Path) -> list[str]:
+    return [json.loads(p.read_text())["status"] for p in sorted(folder.glob("*/result.json"))]
+
+
+def test_what_is_run_again(
+    ablate_command: Command, fail: list[BaseException], runs: Runs, tmp_path: Path
+) -> None:
+    argv = ["-m", *overrides(tmp_path), "pos_enc=none,learned", HERE]
+    assert ablate_command(*argv)[0] == 0
+    study = runs[0][1].parent
+    result = runs[0][1] / "result.json"
+    failed = json.loads(result.read_text()) | {"status": "failed", "error": "nan"}
+    result.write_text(json.dumps(failed))
+    rmtree(runs[1][1])
+    assert ablate_command(*argv, "study.rerun=failed")[0] == 1  # the other one is missing still
+    assert [folder for _, folder in runs[2:]] == [runs[0][1]]
+    assert ablate_command(*argv)[0] == 0
+    assert [folder for _, folder in runs[3:]] == [runs[1][1]]
+    assert ablate_command(*argv, "study.rerun=all")[0] == 0
+    assert {folder for _, folder in runs[4:]} == {folder for _, folder in runs[:2]}
+    assert statuses(study) == ["finished"] * 2
+    (kept,) = (study / "old").iterdir()
+    assert statuses(kept) == ["finished"] * 2
+
+
+def test_a_plan_that_has_shrunk(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
+    tiny = overrides(tmp_path)
+    ablate_command("-m", *tiny, "pos_enc=none,learned", "seed=0,1", HERE)
+    assert ablate_command("-m", *tiny, "pos_enc=none,learned", "seed=1", HERE)[0] == 0
+    assert len(runs) == 4
+    plan = json.loads((runs[0][1].parent / "plan.json").read_text())
+    assert [cell["seed"] for cell in plan["cells"]] == [1, 1]
+
+
+def test_an_arm_that_cannot_be_built_is_found_before_any_runs(
+    ablate_command: Command, runs: Runs, tmp_path: Path
+) -> None:
+    """It shows only when the text is read: it is too short."""
+    argv = ["-m", *overrides(tmp_path), "data.seq_len=16,4000", "trainer.max_steps=12", HERE]
+    argv = [text for text in argv if text != "data.seq_len=16"]
+    code, _, err = ablate_command(*argv)
+    assert (code, runs, err.count("\n")) == (2, [], 1)
+    assert "[data.seq_len=4000]" in err
+    assert ablate_command(*argv, "study.illegal=skip")[0] == 2  # nothing is left to compare
+
+
+def test_a_report_that_fails_hides_nothing(
+    ablate_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(folder: Path) -> None:
+        raise ZeroDivisionError("report")
+
+    monkeypatch.setattr("ablate.study.report.write_report", broken)
+    monkeypatch.setattr(sweeper, "report", real_report)
+    code, out, err = ablate_command("-m", *overrides(tmp_path), "seed=0,1", HERE)
+    assert (code, err) == (0, "")
+    assert "no report (report)" in out
+
+
+def test_a_launcher_that_breaks_hides_nothing(
+    ablate_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def launch(self, jobs: list[list[str]], initial_job_idx: int) -> None:
+            raise ZeroDivisionError(f"lost {len(jobs)} jobs")
+
+    monkeypatch.setattr(sweeper, "launcher_of", lambda *_: Broken())
+    code, _, err = ablate_command("-m", *overrides(tmp_path), "seed=0,1", HERE)
+    assert code == 1
+    assert "2 of 2 runs are not finished: [baseline seed=0] missing" in err
+    assert "the launcher said: lost 2 jobs" in err
+
+
+def test_stopping_one_run_stops_the_study(
+    ablate_command: Command, fail: list[BaseException], runs: Runs, tmp_path: Path
+) -> None:
+    fail.append(Interrupted("stopped"))
+    assert ablate_command("-m", *overrides(tmp_path), "seed=0,1,2", HERE)[0] == 130
+    assert len(runs) == 1
+
+
+def test_a_sweep_by_name(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
+    argv = ["sweep=attention_scores", "trainer.max_steps=150", "study.seeds=1", HERE]
+    code, _, err = ablate_command(*argv)
+    assert (code, err) == (0, "")
+    assert len({cfg.choices["model.attention"] for cfg, _ in runs}) == len(runs) >= 6
+    for cfg, folder in runs:
+        assert folder.parent == tmp_path / "outputs" / "attention_scores"
+        assert cfg.trainer.max_steps == 150
+
+
+def test_params_in_a_file_are_read_as_before(
+    ablate_command: Command, runs: Runs, tmp_path: Path
+) -> None:
+    own = tmp_path / "own" / "sweep"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text(
+        "# @package _global_\n# Mine.\nhydra:\n  sweeper:\n    params:\n"
+        "      model.depth: range(1,3)\n      seed: 3,4\n"
+    )
+    tiny = [text for text in overrides(tmp_path) if "depth" not in text]
+    argv = ["--config-dir", str(tmp_path / "own"), "sweep=mine", *tiny, HERE]
+    assert ablate_command(*argv)[0] == 0
+    assert [(cfg.model.depth, cfg.seed) for cfg, _ in runs] == [(1, 3), (2, 3), (1, 4), (2, 4)]
+    assert {folder.parent.name for _, folder in runs} == {"mine"}
+
+
+def test_hydras_own_sweeper_still_works(
+    ablate_command: Command, runs: Runs, tmp_path: Path
+) -> None:
+    code, out, err = ablate_command("-m", "model.heads=2,3,4,5", *OLD)
     assert code == 2
     assert [cfg.model.heads for cfg, _ in runs] == [2, 4]
     last = err.splitlines()[-1]
     assert last.startswith("ablate: 2 runs went wrong: [model.heads=3] model.heads=3 does not")
     assert "[model.heads=5]" in last
     assert "refused: model.heads=3 does not divide" in out
+    assert {folder.parent for _, folder in runs} == {tmp_path / "outputs" / "runs"}
 
 
-def test_a_failed_run_of_a_sweep(
-    ablate_command: Command, fail: list[BaseException], runs: Runs
+@pytest.mark.parametrize("argv", [["-m", "seed=0,1"], ["sweep=attention_scores"]])
+def test_hydras_own_sweeper_has_no_plan(
+    ablate_command: Command, runs: Runs, argv: list[str]
 ) -> None:
-    fail.append(ZeroDivisionError("ours"))
-    code, out, err = ablate_command("-m", "seed=0,1")
-    assert (code, len(runs)) == (1, 2)
-    assert "Traceback" in out
-    assert err.splitlines()[-1] == ("ablate: 2 runs went wrong: ZeroDivisionError: ours (2 runs)")
-
-
-def test_stopping_one_run_stops_the_sweep(
-    ablate_command: Command, fail: list[BaseException], runs: Runs
-) -> None:
-    fail.append(Interrupted("stopped"))
-    assert ablate_command("-m", "seed=0,1,2")[0] == 130
-    assert len(runs) == 1
-
-
-def test_a_sweep_by_name(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
-    code, _, err = ablate_command("sweep=attention_scores", "trainer.max_steps=150")
-    assert (code, err) == (0, "")
-    assert len({cfg.choices["model.attention"] for cfg, _ in runs}) == len(runs) >= 6
-    for cfg, folder in runs:
-        assert folder.parent == tmp_path / "outputs" / "attention_scores"
-        assert cfg.trainer.max_steps == 150
+    """What it would do nothing with is refused."""
+    code, _, err = ablate_command(*argv, "study.margin=1", *OLD)
+    assert (code, runs) == (2, [])
+    assert "study." in err

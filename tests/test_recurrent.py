@@ -130,6 +130,15 @@ def test_padding_gets_no_gradient_and_gives_none() -> None:
     assert torch.equal(x.grad.abs().sum(-1) > 0, padding())
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_padding_is_not_even_computed(bidirectional: bool) -> None:
+    layers, steps = made(depth=3, bidirectional=bidirectional, residual=True), []
+    for layer in layers.layers:
+        layer.register_forward_pre_hook(lambda _, args: steps.append(len(args[0].data)))
+    layers(normal(B, N, E), keep=padding())
+    assert steps == [sum(LENGTHS)] * 3
+
+
 def test_dropout_is_between_layers_in_training_alone() -> None:
     one, two, x = made(dropout=0.5), made(depth=2, dropout=0.5), normal(B, N, E)
     assert torch.equal(one(x)[0], one(x)[0])

@@ -171,6 +171,17 @@ def test_weights_of_local_p_are_not_normalised_again() -> None:
     assert (recorded[0][0].sum(-1) < 1).all()
 
 
+def test_half_precision_knows_where_it_looks_in_a_long_source() -> None:
+    """In bfloat16 itself 301 would be 300 or 302."""
+    window = part("model.window", "local_p", size=SIZE)(dim=D).bfloat16()
+    torch.nn.init.zeros_(window.v)
+    query, keep = torch.ones(1, 1, D, dtype=torch.bfloat16), torch.ones(1, 602, dtype=torch.bool)
+    factors = window.factors(query, keep)[0, 0, 0]
+    assert factors.dtype == query.dtype
+    assert factors.nonzero()[:, 0].tolist() == list(range(301 - SIZE, 301 + SIZE + 1))
+    assert factors[301] == 1
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("score", scores())
 def test_every_kernel_computes_the_same_or_is_refused(score: str, window: str) -> None:

@@ -77,6 +77,16 @@ def test_a_window_starts_from_zeros() -> None:
     torch.testing.assert_close(model(text), made(cell="lstm")(text))  # nothing was kept
 
 
+def test_dropout_acts_on_the_embedding_and_before_the_output_map() -> None:
+    model, seen = made(dropout=0.5, tie_embeddings=False).train(), []
+    model.dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+    logits = model(tokens(2, LENGTH))
+    (read, _), (_, out) = seen
+    assert torch.equal(read, model.embedding(tokens(2, LENGTH)))
+    assert model.head is not None
+    assert torch.equal(logits, model.head(out))
+
+
 def test_ties_and_their_widths() -> None:
     assert made().head is None
     untied = made(tie_embeddings=False)

@@ -1,6 +1,7 @@
 """RNN encoder-decoder: steps against teacher forcing, naive references, padding, and refusals."""
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.flops import flops_per_step
 from ablate.kernel import chunked
+from ablate.model.attention.additive import Additive
 from ablate.model.bahdanau import Bahdanau
 from ablate.model.block import kernels
 from ablate.model.luong import Luong
 from ablate.model.multi_head import recording
 from ablate.model.rnn_seq2seq import RNNSeq2Seq
+from ablate.model.search import beam_search
+from ablate.model.window.local_m import LocalM
 
 D = 12
 I, J = (SIZES["rnn_seq2seq"][f"{side}_length"] for side in ("target", "source"))  # noqa: E741
@@ -138,9 +142,13 @@ def encoded(model: RNNSeq2Seq, sentence: Tensor) -> tuple[Tensor, Tensor, Tensor
     return states, states[-1, :half], states[0, half:]
 
 
-def average(model: RNNSeq2Seq, s: Tensor, states: Tensor) -> Tensor:
-    """Additive attention of one decoder state."""
+def average(model: RNNSeq2Seq, s: Tensor, states: Tensor, step: int) -> Tensor:
+    """Additive attention of one decoder state; of local-m, around the place of its step."""
     p = {name: x[0] for name, x in model.decoder.context.score.named_parameters()}
+    if isinstance(window := model.decoder.context.window, LocalM):
+        states = states[max(step - window.size, 0) : step + window.size + 1]
+        if not len(states):
+            return torch.zeros_like(s)
     energies = torch.stack([p["v"] @ torch.tanh(s @ p["w"] + h @ p["u"]) for h in states])
     return energies.softmax(0) @ states
 
@@ -152,10 +160,10 @@ def naive_luong(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
     assert decoder.first is not None
     s = torch.tanh(decoder.first.layers[0][0].weight @ torch.cat([forward, backward]))
     fed, logits = torch.zeros(D, dtype=torch.float64), []
-    for token in write:
+    for step, token in enumerate(write):
         x = model.target_embedding(token)
         s = cell(torch.cat([x, fed]) if decoder.input_feeding else x, s)
-        context = average(model, s, states)
+        context = average(model, s, states, step)
         fed = torch.tanh(decoder.combine.weight @ torch.cat([context, s]))
         logits.append(model.head.weight @ fed)  # type: ignore[union-attr]
     return torch.stack(logits)
@@ -168,8 +176,8 @@ def naive_bahdanau(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
     s = torch.tanh(decoder.first.layers[0][0].weight @ backward)
     u_o, v_o, c_o = decoder.maxout.weight.split([D, D, D], dim=1)
     logits = []
-    for token in write:
-        x, context = model.target_embedding(token), average(model, s, states)
+    for step, token in enumerate(write):
+        x, context = model.target_embedding(token), average(model, s, states, step)
         t = u_o @ s + v_o @ x + c_o @ context
         largest = torch.stack([max(t[2 * n], t[2 * n + 1]) for n in range(D // 2)])
         logits.append(model.head.weight @ largest)  # type: ignore[union-attr]
@@ -177,9 +185,10 @@ def naive_bahdanau(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
     return torch.stack(logits)
 
 
+@pytest.mark.parametrize("window", ["none", "local_m"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_decoders_are_the_papers(decoder: str) -> None:
-    model = made(decoder)
+def test_decoders_are_the_papers(decoder: str, window: str) -> None:
+    model = made(decoder, window=window)
     naive = naive_bahdanau if decoder == "bahdanau" else naive_luong
     together = model(source(), target())
     for b, length in enumerate(LENGTHS):
@@ -219,9 +228,13 @@ def test_without_attention_the_context_is_what_the_encoder_said_last(bidirection
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1], [0, 0, 1, 1, 2, 2]], ids=str)
-def test_a_state_follows_its_rows(rows: list[int], decoder: str, cell: str) -> None:
+@pytest.mark.parametrize(("attention", "window"), [("additive", "local_p"), ("none", "none")])
+def test_a_state_follows_its_rows(
+    attention: str, window: str, rows: list[int], decoder: str, cell: str
+) -> None:
     """Whatever is chosen goes on as if it had stood there from the beginning."""
-    model, chosen = made(decoder, cell=cell, window="local_p"), torch.tensor(rows)
+    model = made(decoder, cell=cell, attention=attention, window=window)
+    chosen = torch.tensor(rows)
     state = model.encode(source())
     for token in target()[:, :3].unbind(1):
         model.step(token, state)
@@ -244,6 +257,29 @@ def test_rows_that_change_places_within_a_source_leave_the_memory_alone() -> Non
     assert state.memory is memory
     state.select(torch.tensor([2, 0, 3, 3, 4, 5]))
     assert state.memory is not memory
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_source_is_read_once_and_all_steps_attend_in_one_call_unless_fed_back(
+    decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = made(decoder), Counter[str]()
+    keys = Additive.keys
+    monkeypatch.setattr(Additive, "keys", lambda *a: calls.update(["keys"]) or keys(*a))
+    for name in ("encoder", "decoder.context"):
+        part = model.get_submodule(name)
+        part.register_forward_hook(lambda *_, name=name: calls.update([name]))
+    model(source(), target())
+    once = 1 if decoder == "luong" else I
+    assert calls == {"encoder": 1, "keys": 1, "decoder.context": once}
+    for write in (
+        lambda: stepped(model, source(), target()),
+        lambda: beam_search(model, source(), size=3, max_length=I),
+    ):
+        calls.clear()
+        write()
+        assert (calls["encoder"], calls["keys"]) == (1, 1)
+        assert calls["decoder.context"] <= I
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -314,7 +350,13 @@ def test_a_tied_output_map_is_the_table_of_the_target() -> None:
     for decoder, width in (("luong", D), ("bahdanau", D // 2)):
         model = made(decoder, tie_embeddings=True, embedding_dim=width)
         assert model.head is None
-        model(source(), target()).sum().backward()
+        logits = model(source(), target())
+        logits.sum().backward()
+        untied = made(decoder, embedding_dim=width)
+        untied.load_state_dict(
+            model.state_dict() | {"head.weight": model.target_embedding.weight.detach()}
+        )
+        torch.testing.assert_close(untied(source(), target()), logits)
         with pytest.raises(UserError, match=f"model.embedding_dim={width}, not {width + 1}"):
             made(decoder, tie_embeddings=True, embedding_dim=width + 1)
 
@@ -333,6 +375,18 @@ def test_dropout_is_active_in_training_alone() -> None:
     assert torch.equal(model(source(), target()), plain)
     model.train()
     assert not torch.allclose(model(source(), target()), model(source(), target()))
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_dropout_acts_on_both_embeddings_and_before_the_output_map(decoder: str) -> None:
+    model, seen = made(decoder, dropout=0.5).train(), []
+    model.dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+    logits = model(source(), target())
+    (read, _), (write, _), (_, out) = seen
+    assert torch.equal(read, model.source_embedding(source()))
+    assert torch.equal(write, model.target_embedding(target()))
+    assert model.head is not None
+    assert torch.equal(logits, model.head(out))
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

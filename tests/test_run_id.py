@@ -23,7 +23,7 @@ COMPOSITIONS = [
 
 @pytest.fixture
 def same_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_fingerprint", lambda cfg: "the same data")
+    monkeypatch.setattr(module, "fingerprint", lambda cfg: "the same data")
 
 
 def other(value: Any) -> Any:
@@ -45,14 +45,13 @@ def changed(cfg: DictConfig, path: str) -> DictConfig:
 
 def unimportant(path: str) -> bool:
     """Where things lie, what is shown, how fast data is read."""
-    return path.startswith("logger.") or path in {
+    return path.startswith(("logger.", "study.")) or path in {
         "checkpoint_every",
         "data.path",
         "data.root",
         "data.sha256",
         "data.workers",
         "output_dir",
-        "study",
         "trainer.log_every_n_steps",
     }
 
@@ -88,7 +87,7 @@ def test_every_option_changes_the_id() -> None:
         (["optimizer.weight_decay=0"], ["optimizer.weight_decay=0.0"]),
         (["model.attention=dot", "seed=1"], ["seed=1", "model.attention=dot"]),
         (["model.dim=64"], ["++model.dim=64"]),
-        (["seed=2"], ["seed=2", "study=other", "checkpoint_every=9"]),
+        (["seed=2"], ["seed=2", "study.name=other", "checkpoint_every=9"]),
         (["trainer.max_steps=300"], ["trainer.max_steps=300", "logger=none", "output_dir=/x"]),
     ],
 )
@@ -110,7 +109,7 @@ def test_the_data_counts_by_its_content(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("same_data")
 def test_where_a_run_lies() -> None:
-    cfg = compose("output_dir=/results", "study=positions")
+    cfg = compose("output_dir=/results", "study.name=positions")
     assert run_dir(cfg) == Path("/results/positions") / run_id(cfg)
     assert len(run_id(cfg)) == 12
     assert int(run_id(cfg), 16) >= 0

@@ -1,10 +1,14 @@
-"""Greedy and beam search, against every sequence there is, on tables of random logits."""
+"""Greedy and beam search, against every sequence there is: tables of random logits, and models."""
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from make_model import random_parts, rnn_seq2seq, transformer
 from torch import Tensor, nn
 
 from ablate.data.pairs import BOS, EOS, PAD
@@ -140,6 +144,50 @@ def test_the_length_penalty_of_wu() -> None:
     assert sum(long) > sum(short)
 
 
+# Models that are trained, whose states and caches have to follow the beam
+
+MODELS: dict[str, Callable[[], Seq2Seq]] = {
+    "luong, fed": lambda: rnn_seq2seq(input_feeding=True, window="local_m", target_vocab=VOCAB),
+    "bahdanau": lambda: rnn_seq2seq(decoder="bahdanau", cell="lstm", depth=2, target_vocab=VOCAB),
+    "no attention": lambda: rnn_seq2seq(attention="none", target_vocab=VOCAB),
+    # The bias of a last norm would make one token the likeliest everywhere.
+    "transformer": lambda: transformer(norm="pre", bias=False, pos_enc="t5", target_vocab=VOCAB),
+}
+
+
+def sentences() -> Tensor:
+    """Sources of different lengths, filled up."""
+    return torch.tensor([[4, 5, 6, 7, 2], [5, 2, 0, 0, 0], [6, 6, 8, 2, 0]])
+
+
+def some_model(name: str) -> Seq2Seq:
+    """The first by chance that does not write the same for all sources."""
+    for seed in itertools.count():
+        model: Any = random_parts(MODELS[name](), seed=seed, std=0.8)
+        found = greedy(model.eval(), sentences(), max_length=3)
+        if len({tuple(one.tokens) for one in found}) > 1:
+            return model
+    raise AssertionError
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_searched_exhaustively_plainly_and_greedily(name: str) -> None:
+    model, longest, strength = some_model(name), 3, 0.7
+    options = {"max_length": longest, "length_penalty": strength}
+    size = sum(3**length for length in range(longest + 1))
+    whole = beam_search(model, sentences(), size=size, n_best=size, **options)
+    small = beam_search(model, sentences(), size=3, n_best=3, **options)
+    single = beam_search(model, sentences(), size=1, max_length=longest)
+    likeliest = greedy(model, sentences(), max_length=longest)
+    for n, source in enumerate(sentences()):
+        same(whole[n], everything(model, source, longest, strength))
+        plainly = plain(model, source, size=3, max_length=longest, strength=strength)
+        same(small[n], plainly[:3])
+        same(single[n], plain(model, source, size=1, max_length=longest, strength=0.0))
+        assert likeliest[n].tokens == single[n][0].tokens
+        assert likeliest[n].log_prob == pytest.approx(single[n][0].log_prob, abs=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_beam_of_one_is_greedy(seed: int, strength: float) -> None:
@@ -193,6 +241,16 @@ def test_other_sources_in_the_batch_change_nothing(size: int) -> None:
         same(ours, theirs)
     most = greedy(model, sources(), max_length=LONGEST)
     assert most[::-1] == greedy(model, sources().flip(0), max_length=LONGEST)
+
+
+@pytest.mark.parametrize("write", [greedy, partial(beam_search, size=3)])
+def test_half_precision_ends_with_the_logits(write: Callable[..., Any]) -> None:
+    """What is made of them is made in float32, as of a model in float32 that says the same."""
+    half = Table(seed=1).bfloat16()
+    single = Table().float()
+    single.load_state_dict(half.state_dict())
+    found, expected = (write(model, sources(), max_length=LONGEST) for model in (half, single))
+    assert found == expected
 
 
 @pytest.mark.parametrize("write", [greedy, lambda *a, **k: beam_search(*a, size=4, n_best=4, **k)])

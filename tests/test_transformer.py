@@ -1,6 +1,8 @@
 """The Transformer: torch's with copied weights; nothing leaks; decoding equals teacher forcing."""
 
 import itertools
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -399,6 +401,24 @@ def test_keys_and_values_of_the_memory_are_made_once() -> None:
     assert len(calls) == 4
 
 
+def test_a_step_computes_its_own_token_alone() -> None:
+    model, seen = random_transformer(pos_enc="rotary"), []
+    for layer in (model.decoder.blocks[0].attention.function.value, model.cross[-1].query):
+        layer.register_forward_hook(lambda _, args, out: seen.append(out.shape[1]))
+    written(model, *batch([IN, 5], [OUT, OUT]))
+    assert seen == [1] * (2 * OUT)
+
+
+def test_rows_that_change_places_within_a_source_leave_the_memory_alone() -> None:
+    state = random_transformer().encode(batch()[0])
+    state.select(torch.tensor([0, 0, 1, 1, 2, 2]))
+    before = state.memory.layers
+    state.select(torch.tensor([1, 0, 3, 3, 4, 5]))
+    assert state.memory.layers is before
+    state.select(torch.tensor([2, 0, 3, 3, 4, 5]))
+    assert state.memory.layers is not before
+
+
 def test_decoding_beyond_the_training_length() -> None:
     """Sines go on; a table is at its end and says so."""
     source, target_in = batch([IN], [OUT + 2])
@@ -463,16 +483,44 @@ def test_cross_attention_is_chosen_by_its_name() -> None:
     assert cfg.model.cross_attention._target_ == "ablate.model.attention.additive.Additive"
     assert cfg.choices["model.cross_attention"] == "additive"
     cfg = compose("model=transformer")
-    assert cfg.choices["model.cross_attention"] is None
+    assert cfg.choices["model.cross_attention"] == "same"
     assert "cross_attention" not in cfg.model
-    assert set(options("model.cross_attention")) == set(options("model.attention"))
+    assert options("model.cross_attention") == sorted([*SCORES, "same"])
+
+
+def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\n# Mine.\ndefaults:\n  - override /model: transformer\n"
+        "  - override /model.cross_attention: additive\n"
+    )
+    mine = partial(compose, "experiment=mine", config_dir=tmp_path)
+    assert mine().choices["model.cross_attention"] == "additive"
+    cfg = mine("model.cross_attention=same")
+    cfg.choices.experiment = None
+    assert cfg == compose("model=transformer")
+
+
+def test_an_error_names_the_slot_of_the_score() -> None:
+    short = {"attention": part("model.attention", "location", max_length=OUT)}
+    with pytest.raises(UserError, match=rf"^model\.attention\.max_length={OUT} .*at least {IN}"):
+        transformer(**short)
+    own = part("model.attention", "location", max_length=OUT)
+    with pytest.raises(UserError, match=rf"^model\.cross_attention\.max_length={OUT} .*{IN}"):
+        transformer(cross_attention=own)
+    model = transformer(cross_attention="location", pos_enc="none")
+    source = torch.full((1, IN + 1), 5)
+    with pytest.raises(
+        UserError, match=rf"train with model\.cross_attention\.max_length={IN + 1} "
+    ):
+        model(source, source)
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         (["model.cross_attention=addtive"], "did you mean 'additive'"),
-        (["model.cross_attention=none"], r"model\.cross_attention=uniform"),
+        (["model.cross_attention=none"], r"no such option; allowed: .*same, .*uniform"),
         (
             ["model.cross_attention=additive", "model.cross_attention.hiden=3"],
             r"did you mean 'model\.cross_attention\.hidden'",

@@ -10,7 +10,7 @@ from ablate.rules import Bool, Exactly, Int, ListOf, OneOf, Real, Rule, Text, ei
 from ablate.tree import config_dir
 from ablate.values import VALUES, rule_of
 
-FREE = ("model.args",)  # handed to timm as they are
+FREE = ("model.args", "study.factors.", "study.tune.")  # handed to timm; a person's own keys
 
 
 def default_leaves() -> dict[str, object]:

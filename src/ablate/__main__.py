@@ -44,7 +44,8 @@ def _command(args: Namespace) -> int:
         print(help_text(args.config_dir, args.overrides))
         return 0
     if not args.shell_completion:
-        mistakes.refuse_unread(args.overrides)
+        with open_tree(args.config_dir) as tree:
+            mistakes.refuse_unread(args.overrides, tree)
     start = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     try:
         with full_error("1"):

@@ -5,7 +5,7 @@ Three questions in this order: is every key read by something (known.py), is eve
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ablate.conflicts import CONFLICTS
 from ablate.errors import UserError
 from ablate.facts import Facts, Unreadable
-from ablate.known import unknown_keys
+from ablate.known import unknown_keys, unknown_study_keys
 from ablate.rules import refusal, written
 from ablate.values import rule_of
 
@@ -31,6 +31,28 @@ def check(cfg: DictConfig) -> None:
         raise UserError(" ".join(str(error).split())) from error
     if lines:
         raise UserError("; ".join(lines))
+
+
+def check_study(cfg: DictConfig) -> None:
+    """Refuses what is wrong with the node `study` of a command that starts several runs."""
+    if lines := [*unknown_study_keys(cfg), *_wrong_values(cfg.study, "study")]:
+        raise UserError("; ".join(lines))
+
+
+def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuses a plan that was handed to one run, which would do nothing with it."""
+    keys = [text.partition("=")[0].lstrip("+") for text in overrides]
+    for key in keys:
+        if key.startswith("study.") and key not in ("study.name", "study.arm"):
+            raise UserError(
+                f"{key} says how several runs are planned, and this is one; give a key several"
+                " values and add -m, or choose a sweep"
+            )
+    if cfg.study.factors and cfg.study.arm is None:
+        raise UserError(
+            "study.factors is a plan of several runs, which hydra/sweeper=ablation reads; leave"
+            " hydra.mode and hydra/sweeper as they are, or name one of its runs with study.arm="
+        )
 
 
 def check_devices(cfg: DictConfig) -> None:
@@ -93,8 +115,8 @@ def check_output(run_dir: Path) -> None:
         ) from error
 
 
-def _wrong_values(cfg: DictConfig) -> Iterator[str]:
-    for path, value in leaves(cfg):
+def _wrong_values(cfg: DictConfig, node: str = "") -> Iterator[str]:
+    for path, value in leaves(cfg, node):
         if value == "???":
             yield f"{path} is missing; write {path}=VALUE"
         elif (rule := rule_of(path)) is not None and not rule.allows(value):

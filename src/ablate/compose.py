@@ -10,7 +10,11 @@ from ablate.check import check
 from ablate.tree import config_dir as config_dir
 from ablate.tree import open_tree
 
-OmegaConf.register_new_resolver("run_id", run_id.resolve, replace=True)
+OmegaConf.register_new_resolver("run_folder", run_id.resolve, replace=True)
+# A sweep's file is always several runs.
+OmegaConf.register_new_resolver(
+    "study_mode", lambda sweep: None if sweep is None else "MULTIRUN", replace=True
+)
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
@@ -19,8 +23,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     `config_dir` adds a person's own options to every group. Node `choices` holds the option of
     every config group. Raises UserError.
     """
-    mistakes.refuse_unread(overrides)
     with open_tree(config_dir) as tree:
+        mistakes.refuse_unread(overrides, tree)
         try:
             cfg = tree.load(overrides)
         except mistakes.COMPOSING as error:

@@ -16,11 +16,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from torch import Tensor, nn
 
-from ablate.build import build, build_data, make_task
+from ablate.build import build, make_task
 from ablate.command import Arguments, command
 from ablate.compose import compose
+from ablate.data import Data
 from ablate.model.block import kernels
 from ablate.record import count_parameters
+from ablate.study.budget import DataSets, SameModel
 from ablate.train import count_flops
 
 
@@ -40,7 +42,8 @@ class Difference:
 
     keys: config key -> the two values. only_first, only_second, other_values: names of parameters.
     output: largest absolute difference of the outputs on the first validation example at
-    initialisation; None where they have different shapes or read different data.
+    initialisation; None where they have different shapes or read different data. none: whether
+    nothing changed but the spelling (see SameModel); None: the models are too large to tell.
     """
 
     keys: dict[str, tuple[Any, Any]]
@@ -51,15 +54,10 @@ class Difference:
     only_second: list[str]
     other_values: list[str]
     output: float | None
-
-    @property
-    def none(self) -> bool:
-        """Whether the two models are the same function with the same parameters."""
-        return not (self.only_first or self.only_second or self.other_values) and self.output == 0
+    none: bool | None
 
 
-def side(config: DictConfig) -> Side:
-    data = build_data(config)
+def side(config: DictConfig, data: Data) -> Side:
     model = build(config, data).eval()
     task = make_task(config, data, model)
     with torch.no_grad():
@@ -69,7 +67,8 @@ def side(config: DictConfig) -> Side:
 
 def difference(first: DictConfig, second: DictConfig) -> Difference:
     """Build both compositions and compare them."""
-    a, b = side(first), side(second)
+    sets = DataSets()
+    a, b = (side(config, sets(config)) for config in (first, second))
     mine, yours = (dict(s.model.named_parameters()) for s in (a, b))
     shared = [name for name in mine if name in yours]
     comparable = a.output.shape == b.output.shape and first.data == second.data
@@ -82,6 +81,7 @@ def difference(first: DictConfig, second: DictConfig) -> Difference:
         only_second=[name for name in yours if name not in mine],
         other_values=[name for name in shared if not torch.equal(mine[name], yours[name])],
         output=(a.output - b.output).abs().max().item() if comparable else None,
+        none=SameModel(first, sets)(second, b.model),
     )
 
 
@@ -125,7 +125,7 @@ def show(found: Difference) -> None:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             console.print(f"{what}: {', '.join(names[:4])}{more}", markup=False)
     if found.none:
-        console.print("No effect: the same parameters and the same outputs at initialisation.")
+        console.print("No effect: the same parameters, initial values and function.")
     elif found.output is None:
         console.print("Outputs at initialisation cannot be compared: other shapes or other data.")
     else:

@@ -25,7 +25,7 @@ STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
     "model.window": {"weighs": (False, {"local_p"})},
     "pos_enc": {"compares": (False, {"rotary"})},
 }
-STATED["model.cross_attention"] = STATED["model.attention"]  # the same options
+STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES = "text", "images", "recall", "pairs", "series"
 KINDS = {  # of data, by the module of its class

@@ -37,7 +37,11 @@ def arguments() -> dict[str, Any]:
     )
     language.add_argument("--seed", type=int, help="of the draws; default: 0")
     pairs = parser.add_argument_group("sequence-to-sequence models")
-    pairs.add_argument("--source", help="what to write the target of; prints it and its score")
+    pairs.add_argument(
+        "--source",
+        action="append",
+        help="what to write the target of; prints it and its score; several: --source A --source B",
+    )
     pairs.add_argument("--beam", type=int, help="1: greedy; default: as the run was measured")
     pairs.add_argument(
         "--length-penalty", type=float, help="the larger, the longer; default: as the run's"
@@ -66,9 +70,10 @@ def check_values(given: dict[str, Any]) -> None:
             raise UserError(f"{option(name)} {given[name]} must not be negative")
     if not 0 < given.get("top_p", 1) <= 1:
         raise UserError(f"--top-p {given['top_p']} must be above 0 and at most 1")
-    if given.get("prompt") == "" or not given.get("source", "a").strip():
-        name = "prompt" if given.get("prompt") == "" else "source"
-        raise UserError(f"--{name} is empty: give at least one character")
+    if given.get("prompt") == "":
+        raise UserError("--prompt is empty: give at least one character")
+    if not all(source.strip() for source in given.get("source", [])):
+        raise UserError("--source is empty: give at least one character")
 
 
 def only(run: Run, given: dict[str, Any], allowed: tuple[str, ...], kind: str) -> None:

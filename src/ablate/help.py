@@ -33,10 +33,11 @@ Examples
   python -m ablate model.attention=additive pos_enc=rotary     other parts
   python -m ablate model=vit model.norm=post model.residual=false
   python -m ablate data=text data.path=FILE trainer.max_steps=5000
-  python -m ablate -m model.attention=additive,dot,uniform seed=0,1,2     nine runs
+  python -m ablate -m model.attention=additive,dot,uniform seed=0,1,2     nine runs, and a report
+  python -m ablate sweep=attention_scores study.dry_run=true     what a study would run
 
 Results
-  OUTPUT_DIR/STUDY/RUN_ID/, which is outputs/runs/... unless output_dir= or study= say otherwise:
+  OUTPUT_DIR/STUDY/RUN_ID/, which is outputs/runs/... unless output_dir= or study.name= say so:
   result.json, config.yaml, metrics.csv, checkpoints/, figures/. The id is a hash of what can change
   the result: the same command finds its folder again, and goes on where it was stopped.
 

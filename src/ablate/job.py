@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ablate.check import check
+from ablate.check import check, check_alone
 from ablate.compose import add_choices
 from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 from ablate.folder import remove_made
@@ -32,6 +32,7 @@ def job(cfg: DictConfig) -> None:
     add_choices(cfg, hydra.runtime.choices)
     try:
         with full_error(TYPED):  # Lightning starts further processes with this environment
+            check_alone(cfg, hydra.overrides.task)
             check(cfg)
             from ablate.summary import show_result
             from ablate.train import on_first_process, train
@@ -57,7 +58,8 @@ def report(error: Exception) -> int:
         print(f"ablate: {_line(ours)}", file=sys.stderr)
     if isinstance(ours, UserError):
         remove_made()
-    return {UserError: 2, RunFailed: 1, Interrupted: 130}[type(ours)]
+    codes = {UserError: 2, RunFailed: 1, Interrupted: 130}
+    return next(code for kind, code in codes.items() if isinstance(ours, kind))
 
 
 @contextmanager

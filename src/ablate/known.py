@@ -46,17 +46,30 @@ def unknown_keys(cfg: DictConfig) -> Iterator[str]:
     """A line for every key of the composition that nothing would read."""
     allowed = _top()
     yield from _wrong(cfg, "", allowed)
+    nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
     for key in sorted(allowed - ROOT):
-        if OmegaConf.is_dict(cfg.get(key)):
+        if key in nodes:
+            yield from _wrong(cfg[key], key, nodes[key])
+        elif OmegaConf.is_dict(cfg.get(key)):
             yield from _in_node(cfg[key], key)
+
+
+def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
+    return _wrong(cfg.study, "study", set(_values()["study"]))
 
 
 @cache
 def _top() -> frozenset[str]:
     """What may stand at the root of a composition."""
     groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
-    values = set(yaml.safe_load((config_dir() / "config.yaml").read_text())) - {"defaults"}
-    return frozenset({group for group in groups if "." not in group} | values | ROOT)
+    return frozenset({group for group in groups if "." not in group} | set(_values()) | ROOT)
+
+
+@cache
+def _values() -> dict[str, Any]:
+    """What config.yaml itself holds beside the choices: values, and the node `study`."""
+    content = yaml.safe_load((config_dir() / "config.yaml").read_text())
+    return {key: value for key, value in content.items() if key not in {"defaults", *ROOT}}
 
 
 def _in_node(node: DictConfig, path: str) -> Iterator[str]:

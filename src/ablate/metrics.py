@@ -12,7 +12,7 @@ from torchmetrics.text import WordErrorRate
 
 from ablate.data.pairs import Link
 
-LENGTHS = (10, 20, 30, 40, 50)  # accuracy is told apart by source length: up to 10, to 20, ...
+LENGTHS = range(5, 51, 5)  # accuracy is told apart by source length: up to 5, to 10, ...
 
 
 class Corpus(Metric):
@@ -61,12 +61,12 @@ class ByLength(Metric):
 
     def update(self, right: Tensor, lengths: Tensor) -> None:
         """b twice: whether each target is right, and how many tokens its source has."""
-        place = torch.bucketize(lengths, torch.tensor(LENGTHS, device=lengths.device))
+        place = torch.bucketize(lengths, torch.tensor([*LENGTHS], device=lengths.device))
         self.count += place.bincount(minlength=len(LENGTHS) + 1)
         self.right += place[right].bincount(minlength=len(LENGTHS) + 1)
 
     def compute(self) -> dict[str, Tensor]:
-        """Keys such as "length_1-10", of lengths that occur."""
+        """Keys such as "length_1-5", of lengths that occur."""
         least = [1, *(length + 1 for length in LENGTHS)]
         most = [*(f"-{length}" for length in LENGTHS), "+"]
         return {

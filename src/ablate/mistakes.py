@@ -22,8 +22,19 @@ from ablate.tree import Tree
 # What a composition can raise.
 COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
+# Other people's launchers and sweepers, and the packages that bring them.
+PLUGINS = {
+    "joblib": "hydra-joblib-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+    "ray_aws": "hydra-ray-launcher",
+    "optuna": "hydra-optuna-sweeper",
+    "ax": "hydra-ax-sweeper",
+    "nevergrad": "hydra-nevergrad-sweeper",
+}
 
-def refuse_unread(overrides: Sequence[str]) -> None:
+
+def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
     """Refuses what cannot be parsed, and what Hydra would accept though nothing would read it."""
     lines: list[str] = []
     for text in overrides:
@@ -31,7 +42,7 @@ def refuse_unread(overrides: Sequence[str]) -> None:
         if isinstance(override, str):
             lines.append(override)
         elif not override.is_hydra_override():
-            lines.extend(_unread(override))
+            lines.extend(_unread(override, tree))
     if lines:
         raise UserError("; ".join(lines))
 
@@ -54,12 +65,14 @@ def _parse(text: str) -> Override | str:
         return f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
 
 
-def _unread(override: Override) -> Iterator[str]:
+def _unread(override: Override, tree: Tree) -> Iterator[str]:
     key, text = override.key_or_group, override.input_line
     if "/" in key or override.package is not None:
         yield f"'{text}': write {key.replace('/', '.')}={_value(override)} (a dot, no sign, no @)"
     elif override.is_delete():
-        yield f"'{text}': nothing can be removed; choose an option such as none, or {key}=null"
+        allowed = ", ".join(tree.options(key))
+        instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
+        yield f"'{text}': nothing can be removed; {instead}"
 
 
 def _value(override: Override) -> str:
@@ -85,7 +98,7 @@ def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[s
         if not _chooses(override, tree) and not override.is_add():
             for path in _paths(override.key_or_group, override.value()):
                 yield from _unknown(path, override, base, tree)
-    yield from _in_sweep(base, tree)
+    yield from _in_sweep(base, tree, {override.key_or_group for override in parsed})
 
 
 def _chooses(override: Override, tree: Tree) -> bool:
@@ -120,9 +133,13 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
         return
     for option in _options(override, tree):
         if option not in allowed:
-            yield f"{group}={option}: no such option; allowed: {', '.join(allowed)}" + suggest(
-                option, allowed
-            )
+            near = _to_install(group, option) or suggest(option, allowed)
+            yield f"{group}={option}: no such option; allowed: {', '.join(allowed)}{near}"
+
+
+def _to_install(group: str, option: str) -> str:
+    package = PLUGINS.get(option) if group in ("hydra/launcher", "hydra/sweeper") else None
+    return f"; to have it: pip install {package}" if package else ""
 
 
 def _misplaced(chosen: dict[str, str], tree: Tree) -> Iterator[tuple[str, str]]:
@@ -157,11 +174,14 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         if not OmegaConf.is_dict(node):
             yield f"{override.input_line}: {done} is one value and has no keys"
             return
-        if part not in node:
+        if part not in node.keys():  # noqa: SIM118  # `in` denies what is ???
             yield f"{override.input_line}: {_no_key(part, done, node, tree)}"
             return
         done = f"{done}.{part}" if done else part
         node = node._get_node(part)
+    if OmegaConf.is_dict(node) and not isinstance(override.value(), dict | None):
+        named = ", ".join(f"{path}.{key!s}" for key in node if not str(key).startswith("_"))
+        yield f"{override.input_line}: {path} is no value; set a key of it: {named}"
 
 
 def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
@@ -177,10 +197,10 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
     return f"no key {path}.{part}{f' ({path}={option})' if option else ''}; {known}{near}"
 
 
-def _in_sweep(base: DictConfig, tree: Tree) -> Iterator[str]:
-    """The same for what a sweep's file varies."""
+def _in_sweep(base: DictConfig, tree: Tree, given: set[str]) -> Iterator[str]:
+    """The same for what a sweep's file varies, where one run's values are not given already."""
     params = OmegaConf.select(base, "hydra.sweeper.params")
-    if params:
+    if params and not given.issuperset(params):
         name = base.hydra.runtime.choices.get("sweep")
         written = [f"{key}={value}" for key, value in params.items()]
         fixed = [f"{g}={o}" for g, o in base.hydra.runtime.choices.items() if g != "sweep" and o]

@@ -3,9 +3,6 @@
 Readers may look while a run writes: every file is written under another name, then renamed.
 """
 
-import json
-import math
-import os
 import platform
 import resource
 import subprocess
@@ -24,6 +21,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from ablate.atomic import read_json, write_json, write_text
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
@@ -35,36 +33,6 @@ PACKAGES = (
     "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
     "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision",
 )  # fmt: skip
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Strict JSON: a number that is not finite becomes null."""
-    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content, or None where there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def write_config(run_dir: Path, cfg: DictConfig) -> None:
@@ -147,7 +115,7 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
     lock = FileLock(run_dir / ".lock")
     if trainer.is_global_zero:
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=1)  # state.py looks at the lock for an instant
         except Timeout:
             raise UserError(f"{run_dir}: another process is training this run now") from None
         for left_by_a_kill in run_dir.rglob(".*.tmp"):
@@ -172,8 +140,8 @@ def recorded(
     result: dict[str, Any] = {
         "status": "running",
         "error": None,
-        "study": cfg.study,
-        "arm": cfg.get("arm"),
+        "study": cfg.study.name,
+        "arm": cfg.study.arm,
         "seed": cfg.seed,
         "run_id": run_id(cfg),
         "metric": {"name": task.metric, "value": None, "mode": task.mode},
@@ -216,6 +184,6 @@ def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunL
     # Not by keyword to `instantiate`, since its own first parameter is called config.
     open_logger = instantiate(cfg.logger, _partial_=True, _convert_="all")
     logger: RunLogger = open_logger(
-        run_dir=run_dir, run_id=result["run_id"], study=cfg.study, config=config
+        run_dir=run_dir, run_id=result["run_id"], study=cfg.study.name, config=config
     )
     return logger

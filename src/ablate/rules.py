@@ -1,7 +1,7 @@
 """Kinds of values that a key can take: each says in words what it allows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,13 +84,14 @@ class OneOf:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list, of `length` items where that is fixed, else of at least one."""
+    """A list, of `length` items where that is fixed, else of at least `least`."""
 
     item: Rule
     length: int | None = None
+    least: int = 1
 
     def allows(self, value: object) -> bool:
-        if not isinstance(value, list | tuple | ListConfig) or not value:
+        if not isinstance(value, list | tuple | ListConfig) or len(value) < self.least:
             return False
         right_length = self.length is None or len(value) == self.length
         return right_length and all(self.item.allows(item) for item in value)
@@ -98,6 +99,17 @@ class ListOf:
     def __str__(self) -> str:
         count = "" if self.length is None else f"{self.length} items, each "
         return f"a list [..] of {count}{self.item}"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A node whose keys are a person's own: who reads it looks at what is in it."""
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, Mapping)
+
+    def __str__(self) -> str:
+        return "{KEY: VALUE, ...}"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ finds its own folder, and a study sees which of its runs are done.
 """
 
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -37,36 +38,47 @@ EXCLUDED = (
 )
 
 NO_DATA = "no data"
+LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 
 
-def run_id(cfg: DictConfig) -> str:
-    """12 hexadecimal digits. Data that cannot be read counts as none; the run itself reports it."""
-    return _digest(cfg, _fingerprint(cfg))
+def run_id(cfg: DictConfig, data: str | None = None) -> str:
+    """12 hexadecimal digits. `data`: its fingerprint, where it is known already.
+
+    Data that cannot be read counts as none; the run itself reports it.
+    """
+    return _digest(cfg, fingerprint(cfg) if data is None else data)
 
 
 def run_dir(cfg: DictConfig) -> Path:
-    return Path(cfg.output_dir, cfg.study, run_id(cfg))
+    return Path(cfg.output_dir, cfg.study.name, folder_name(cfg.study.arm, run_id(cfg)))
+
+
+def folder_name(arm: str | None, run_id: str) -> str:
+    """A run's folder in that of its study; of the arm's name only what any file system takes."""
+    slug = re.sub(r"[^A-Za-z0-9.=_+-]", "_", arm or "")[:LONGEST_SLUG]
+    return f"{slug}-{run_id}" if slug else run_id
 
 
 def resolve(*, _root_: DictConfig) -> str:
-    """The resolver ${run_id:}, which names the folder before the run is checked.
+    """The resolver ${run_folder:}, which names the folder before the run is checked.
 
     A composition that is going to be refused needs a folder's name too, since Hydra makes the
     folder first; its parts are not touched.
     """
     try:
         check(_root_)
+        name = run_id(_root_)
     except UserError:
-        return _digest(_root_, NO_DATA)
-    return run_id(_root_)
+        name = _digest(_root_, NO_DATA)
+    return folder_name(OmegaConf.select(_root_, "study.arm"), name)
 
 
 def _digest(cfg: DictConfig, fingerprint: str) -> str:
-    text = json.dumps([_canonical(_content(cfg)), fingerprint], sort_keys=True)
+    text = json.dumps([content(cfg), fingerprint], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:12]
 
 
-def _content(cfg: DictConfig) -> dict[str, Any]:
+def content(cfg: DictConfig) -> dict[str, Any]:
     """The resolved values, without what is excluded, with equal numbers written equally."""
     content: dict[str, Any] = {}
     for key in cfg:
@@ -80,7 +92,8 @@ def _content(cfg: DictConfig) -> dict[str, Any]:
         node, _, leaf = path.rpartition(".")
         if isinstance(content.get(node), dict):
             content[node].pop(leaf, None)
-    return content
+    kept: dict[str, Any] = _canonical(content)
+    return kept
 
 
 def _canonical(value: Any) -> Any:
@@ -93,7 +106,8 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def _fingerprint(cfg: DictConfig) -> str:
+def fingerprint(cfg: DictConfig) -> str:
+    """Of the data's content."""
     from hydra.utils import instantiate
 
     try:

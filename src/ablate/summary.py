@@ -60,8 +60,9 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
 def _names(result: dict[str, Any]) -> str:
     """The choices that make the model, in words."""
     choices = result["choices"]
-    shown = ("model", "model.attention", "pos_enc", "model.mask", "data")
-    return ", ".join(f"{name}={choices[name]}" for name in shown if name in choices)
+    shown = ("model", "model.attention", "model.cross_attention", "pos_enc", "model.mask", "data")
+    silent = (None, "same")  # no such part, or nothing of its own
+    return ", ".join(f"{name}={choices[name]}" for name in shown if choices.get(name) not in silent)
 
 
 def _next_commands(result: dict[str, Any], run_dir: Path) -> list[str]:

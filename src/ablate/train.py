@@ -23,7 +23,7 @@ from ablate.flops import flops_per_step
 from ablate.kernel.reference import Reference
 from ablate.model.block import kernels
 from ablate.model.init import Model
-from ablate.progress import progress
+from ablate.progress import Told, progress
 from ablate.record import only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
@@ -52,7 +52,8 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     check_devices(cfg)
     check_output(run_dir)
     done = record.read_json(run_dir / "result.json")
-    if done and done["run_id"] != (wanted := run_id(cfg)):
+    # A launcher may have written that the run died before it could say its id.
+    if done and done["run_id"] not in (None, wanted := run_id(cfg)):
         raise UserError(
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
             f"choose another folder, or none"
@@ -98,7 +99,7 @@ def prepare(
     shown = progress()
     trainer: L.Trainer = make(
         settings,
-        callbacks=[curves, checkpoints, shown],
+        callbacks=[curves, checkpoints, shown, Told(run_dir)],
         enable_progress_bar=isinstance(shown, ProgressBar),
         logger=False,
         default_root_dir=str(run_dir),
@@ -187,8 +188,10 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:
 
 
 def count_flops(cfg: DictConfig, task: Task) -> int:
-    """Floating-point operations of one optimizer step, forward and backward."""
-    batch = next(iter(task.data.train_dataloader()))
+    """Floating-point operations of one optimizer step, forward and backward, over all processes.
+
+    Of `Data.typical_batch`, so that they are the same for every seed.
+    """
     make_one = partial(make_model, cfg, task.data, Reference())
-    one = flops_per_step(make_one, *task.inputs(batch))
+    one = flops_per_step(make_one, *task.inputs(task.data.typical_batch()))
     return one * int(cfg.trainer.accumulate_grad_batches)

@@ -1,13 +1,14 @@
 """What a sequence-to-sequence model writes for a source, or for every line of a file."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from ablate.data.pairs import UNKNOWN
+from ablate.data.parallel import lines
 from ablate.errors import UserError
 from ablate.figures import attention_figures
 from ablate.load import Run
@@ -29,7 +30,7 @@ def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
     if "input" in given:
         write_file(task, given["input"], given["output"])
     else:
-        for line in write_source(run, task, given):
+        for line in write_sources(run, task, given):
             print(line)
 
 
@@ -43,55 +44,62 @@ def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
         raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
 
 
-def write_source(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> Iterator[str]:
-    """A line for each hypothesis, its score after a tab; where the drawings lie."""
-    source = task.read([given["source"].strip()])
-    if unknown := int((source == UNKNOWN).sum()):
+def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> Iterator[str]:
+    """For each source a line for each hypothesis, its score after a tab; where its drawings lie.
+
+    Those of several sources lie in a folder for each: 1, 2, ...
+    """
+    sources = [source.strip() for source in given["source"]]
+    read = task.read(sources)
+    if unknown := int((read == UNKNOWN).sum()):
         note = f"{unknown} token(s) of --source never occurred in training"
         print(f"ablate: {note}", file=sys.stderr)
-    (found,) = task.search(source, n_best=given.get("n_best", 1))
-    for one in found:
-        yield f"{task.data.target_tokenizer.decode(one.tokens)}\t{one.score:.4f}"
-    if "show" in given:
-        paths = attention_figures(
-            task,
-            run.path / "figures" / "generated",
-            examples=[task.example(given["source"].strip(), found[0].tokens)],
-            kinds=["cross"],
-            caption="the target is what the model wrote",
-        )
-        if not paths:
-            raise UserError(f"--show: {run.path} has no attention to the source to draw")
-        yield from map(str, paths)
+    found = task.search(read, n_best=given.get("n_best", 1))
+    folder = run.path / "figures" / "generated"
+    for number, (source, hypotheses) in enumerate(zip(sources, found, strict=True), 1):
+        for one in hypotheses:
+            yield f"{task.data.target_tokenizer.decode(one.tokens)}\t{one.score:.4f}"
+        if "show" in given:
+            example = task.example(source, hypotheses[0].tokens)
+            own = folder if len(sources) == 1 else folder / str(number)
+            yield from map(str, draw(run, task, example, own))
+
+
+def draw(
+    run: Run, task: SequenceToSequence, example: dict[str, Any], folder: Path
+) -> Sequence[Path]:
+    """Where the model looked in the source while it wrote its best target."""
+    caption = "the target is what the model wrote"
+    paths = attention_figures(task, folder, examples=[example], kinds=["cross"], caption=caption)
+    if not paths:
+        raise UserError(f"--show: {run.path} has no attention to the source to draw")
+    return paths
 
 
 def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
     """The target of every line, in the same line; the file appears when it is whole."""
-    lines = read_lines(source)
+    read = read_lines(source)
     if not target.parent.is_dir():
         raise UserError(f"--output {target}: there is no folder {target.parent}")
     if target.is_dir():
         raise UserError(f"--output {target} is a folder")
-    written = [""] * len(lines)
+    if target.exists() and not target.is_file():  # a device or pipe: it would be replaced
+        raise UserError(f"--output {target} is no ordinary file, which it must be")
+    if target.suffix == ".gz":
+        raise UserError(f"--output {target}: is written as plain text; give a name without .gz")
+    written = [""] * len(read)
     # Lines of similar length share a batch; the longest come first, so that memory fails at once.
-    order = sorted((n for n, line in enumerate(lines) if line), key=lambda n: -len(lines[n]))
+    order = sorted((n for n, line in enumerate(read) if line), key=lambda n: -len(read[n]))
     with tqdm(total=len(order), unit="line", disable=None) as bar:
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
-            for n, text in zip(batch, task.translate([lines[n] for n in batch]), strict=True):
+            for n, text in zip(batch, task.translate([read[n] for n in batch]), strict=True):
                 written[n] = text
             bar.update(len(batch))
-    write_text(target, "".join(f"{line}\n" for line in written))
-    print(f"{len(lines)} lines ({len(lines) - len(order)} of them empty): {target}")
+    write_text(target.resolve(), "".join(f"{line}\n" for line in written))
+    print(f"{len(read)} lines ({len(read) - len(order)} of them empty): {target}")
 
 
 def read_lines(path: Path) -> list[str]:
-    """Without spaces at their ends; UserError for a file that is no text."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"--input {path}: is not UTF-8 text ({error.reason})") from error
-    except OSError as error:
-        raise UserError(f"--input {path}: cannot be read ({error.strerror})") from error
-    # Only line feeds end a line: other tools count the same lines.
-    return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
+    """Of a file, plain or gzip, as the data reads its own; without spaces at their ends."""
+    return [line.strip() for line in lines(str(path), "--input")]

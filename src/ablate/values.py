@@ -6,7 +6,7 @@ The first pattern that fits a path counts; `*` stands for one part of it.
 from fnmatch import fnmatchcase
 from functools import cache
 
-from ablate.rules import Bool, Exactly, Int, ListOf, Real, Rule, Text, either, one_of, or_null
+from ablate.rules import Bool, Exactly, Int, Keys, ListOf, Real, Rule, Text, either, one_of, or_null
 
 SHARE = Real(0, 1, below=True)  # of units dropped, labels smoothed, a rate's floor
 POSITIVE = Real(0, above=True)
@@ -16,7 +16,25 @@ COUNT = Int(1)
 VALUES: dict[str, Rule] = {
     "seed": Int(0),
     "output_dir": Text(),
-    "study": Text(),
+    "study.name": Text(),
+    "study.baseline": ListOf(Text(), least=0),
+    "study.factors": or_null(Keys()),
+    "study.design": one_of("one_factor", "leave_one_out", "pairs", "factorial", "fractional"),
+    "study.resolution": Int(3),
+    "study.seeds": either(COUNT, ListOf(Int(0))),
+    "study.metric": or_null(Text()),
+    "study.mode": or_null(one_of("min", "max")),
+    "study.exclude": ListOf(Keys(), least=0),
+    "study.illegal": one_of("refuse", "skip"),
+    "study.match": or_null(one_of("parameters", "flops")),
+    "study.match_by": Text(),
+    "study.tune": or_null(Keys()),
+    "study.tune_seeds": either(COUNT, ListOf(Int(0))),
+    "study.margin": or_null(POSITIVE),
+    "study.rerun": one_of("missing", "failed", "all"),
+    "study.dry_run": Bool(),
+    "study.yes": Bool(),
+    "study.arm": or_null(Text()),
     "checkpoint_every": COUNT,
     # the model
     "model.dim": COUNT,

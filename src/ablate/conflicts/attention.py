@@ -13,11 +13,6 @@ ATTENTION: list[Conflict] = [
         " model=rnn_seq2seq",
     ),
     Conflict(
-        lambda c: c.option("model.cross_attention") == "none",
-        "model.cross_attention=none leaves model={model} nothing to read of the source; use"
-        " model.cross_attention=uniform, or model=rnn_seq2seq with model.attention=none",
-    ),
-    Conflict(
         lambda c: not c("model.residual") and not c.states("model.cross_attention", "query"),
         "model.cross_attention={model.cross_attention} does not read the query, so that with"
         " model.residual=false nothing of the target would reach the output; set"

@@ -6,6 +6,32 @@ from ablate.facts import IMAGES, PAIRS, RECALL, SERIES, TEXT
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
 
+
+def _data(task: str, kind: str, words: str) -> Conflict:
+    """A task measures one kind of data."""
+    return Conflict(
+        lambda c: c.option("task") == task and c.kind != kind,
+        f"task={task} needs {words}, and data={{data}} is {{:kind}}",
+    )
+
+
+def _models(task: str, models: tuple[str, str], does: str) -> tuple[Conflict, Conflict]:
+    """A task has models of its own, and they have no other; other people's may do as well."""
+    return (
+        Conflict(
+            lambda c: (
+                c.option("task") == task and c.is_ours("model") and c.option("model") not in models
+            ),
+            f"task={task} needs a model that {does}, and model={{model}} does not; use"
+            f" model={models[0]} or model={models[1]}",
+        ),
+        Conflict(
+            lambda c: c.option("model") in models and c.option("task") != task,
+            f"model={{model}} needs task={task}, not task={{task}}",
+        ),
+    )
+
+
 TASK: list[Conflict] = [
     Conflict(
         lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == IMAGES,
@@ -32,56 +58,17 @@ TASK: list[Conflict] = [
         " or data=series",
     ),
     Conflict(
-        lambda c: c.option("model") in ("transformer", "rnn_seq2seq") and c.kind != PAIRS,
+        lambda c: c.option("model") in WRITERS and c.kind != PAIRS,
         "model={model} reads pairs of texts, and data={data} is {:kind}; use model={:reader}, or"
         " data=dates",
     ),
-    Conflict(
-        lambda c: c.option("task") == "causal_lm" and c.kind != TEXT,
-        "task=causal_lm needs text, and data={data} is {:kind}",
-    ),
-    Conflict(
-        lambda c: c.option("task") == "classification" and c.kind != IMAGES,
-        "task=classification needs pictures with classes, and data={data} is {:kind}",
-    ),
-    Conflict(
-        lambda c: c.option("task") == "recall" and c.kind != RECALL,
-        "task=recall needs data=recall, and data={data} is {:kind}",
-    ),
-    Conflict(
-        lambda c: c.option("task") == "seq2seq" and c.kind != PAIRS,
-        "task=seq2seq needs pairs of texts, and data={data} is {:kind}",
-    ),
-    Conflict(
-        lambda c: (
-            c.option("task") == "seq2seq"
-            and c.is_ours("model")
-            and c.option("model") not in WRITERS
-        ),
-        "task=seq2seq needs a model that reads a source and writes a target, and model={model} does"
-        " not; use model=transformer or model=rnn_seq2seq",
-    ),
-    Conflict(
-        lambda c: c.option("model") in WRITERS and c.option("task") != "seq2seq",
-        "model={model} needs task=seq2seq, not task={task}",
-    ),
-    Conflict(
-        lambda c: c.option("task") == "forecasting" and c.kind != SERIES,
-        "task=forecasting needs a series of numbers, and data={data} is {:kind}",
-    ),
-    Conflict(
-        lambda c: (
-            c.option("task") == "forecasting"
-            and c.is_ours("model")
-            and c.option("model") not in FORECASTERS
-        ),
-        "task=forecasting needs a model that reads values and says the next, and model={model} does"
-        " not; use model=rnn_forecaster or model=transformer_forecaster",
-    ),
-    Conflict(
-        lambda c: c.option("model") in FORECASTERS and c.option("task") != "forecasting",
-        "model={model} needs task=forecasting, not task={task}",
-    ),
+    _data("causal_lm", TEXT, "text"),
+    _data("classification", IMAGES, "pictures with classes"),
+    _data("recall", RECALL, "data=recall"),
+    _data("seq2seq", PAIRS, "pairs of texts"),
+    *_models("seq2seq", WRITERS, "reads a source and writes a target"),
+    _data("forecasting", SERIES, "a series of numbers"),
+    *_models("forecasting", FORECASTERS, "reads values and says the next"),
     Conflict(
         lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
         "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect with"

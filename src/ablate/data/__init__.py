@@ -103,6 +103,11 @@ class Data(LightningDataModule):
         """A validation example, as a batch of size 1."""
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
 
+    def typical_batch(self) -> Batch:
+        """What a training step costs is told for this: the first example, `batch_size` times."""
+        first: Batch = self.splits["train"][Request(0, torch.zeros(self.batch_size).long())]
+        return first
+
     def length(self, split: str) -> int:
         """How many examples a split holds."""
         return len(self.splits[split])  # type: ignore[arg-type]  # each of our data sets has one

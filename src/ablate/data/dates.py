@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.data.date_forms import Form, ambiguous, check_locale, fields_of, find_forms
-from ablate.data.options import checked
+from ablate.data.options import checked, examples
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
 from ablate.errors import UserError
@@ -55,10 +55,7 @@ class Dates(Pairs):
                 f"data.years=[{self.first_year}, {self.last_year}]: must be the first year and the"
                 f" last, which is at most {MAXYEAR}"
             )
-        counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.counts = {
-            split: checked(f"{split}_examples", count) for split, count in counts.items()
-        }
+        self.counts = examples(train=train_examples, val=val_examples, test=test_examples)
         self.data_seed = checked("data_seed", data_seed)
 
     def read(self) -> dict[str, list[Pair]]:

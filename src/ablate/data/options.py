@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from ablate.errors import UserError
-from ablate.rules import Rule, refusal
+from ablate.rules import Int, Rule, refusal
 from ablate.values import rule_of
 
 Value = TypeVar("Value")
@@ -17,3 +17,8 @@ def checked(key: str, value: Value, rule: Rule | None = None) -> Value:
     if not rule.allows(value):
         raise UserError(refusal(path, value, rule))
     return value
+
+
+def examples(*, least: int = 1, **counts: int) -> dict[str, int]:
+    """How many examples each split of made data has: train=... is `data.train_examples`."""
+    return {split: checked(f"{split}_examples", n, Int(least)) for split, n in counts.items()}

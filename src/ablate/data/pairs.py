@@ -168,6 +168,13 @@ class Pairs(Data):
             "target_labels": [self.target_tokenizer.label(token) for token in target],
         }
 
+    def typical_batch(self) -> Batch:
+        """`batch_size` pairs without padding, both sides as long as they are on average."""
+        train = self._of("train")
+        sides = {"source": train.source, "target_in": train.target}
+        means = {name: round(float(side.lengths.float().mean())) for name, side in sides.items()}
+        return {name: torch.full((self.batch_size, n), UNKNOWN) for name, n in means.items()}
+
     def _loader(self, split: str, order: Order) -> Loader:
         if isinstance(order, InOrder):
             ranks = self._of(split).by_length.argsort(stable=True)

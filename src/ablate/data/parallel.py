@@ -145,9 +145,9 @@ class Parallel(Translations):
         return {split: read[split] for split in ("train", "val", "test") if split in read}
 
     def place(self, split: str, number: int) -> str:
-        if split in self.lines:
-            return f"line {self.lines[split][number] + 1} of {self.files['train'].source}"
-        return f"line {number + 1} of {self.files[split].source}"
+        files = self.files.get(split, self.files["train"])
+        line = self.lines[split][number] if split in self.lines else number
+        return f"line {line + 1} of {files.source} and {files.target}"
 
     def _divided(self, pairs: list[Pair]) -> dict[str, list[int]]:
         """Lines of the training files for each split that is taken from them."""

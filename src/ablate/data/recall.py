@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 from ablate.data import IGNORED, Data, digest, rows
 from ablate.data.loader import Batch, Request
-from ablate.data.options import checked
+from ablate.data.options import checked, examples
 from ablate.errors import UserError
 from ablate.rules import Int
 from ablate.seeding import derive
@@ -70,11 +70,9 @@ class Recall(Data):
         self.seq_len = checked("seq_len", seq_len)
         self.data_seed = checked("data_seed", data_seed)
         self.pairs = self._pairs(pairs)
-        counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.counts = {
-            split: checked(f"{split}_examples", count, Int(len(self.pairs)))
-            for split, count in counts.items()
-        }
+        self.counts = examples(
+            least=len(self.pairs), train=train_examples, val=val_examples, test=test_examples
+        )
 
     def _pairs(self, pairs: Sequence[int]) -> list[int]:
         numbers = list(checked("pairs", pairs))

@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from ablate.data.options import checked
+from ablate.data.options import checked, examples
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.errors import UserError
@@ -51,10 +51,7 @@ class Sequences(Pairs):
                 f"data.min_length={min_length}: is above data.max_train_length={max_train_length} "
                 f"or data.test_max_length={test_max_length}"
             )
-        counts = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.counts = {
-            split: checked(f"{split}_examples", count) for split, count in counts.items()
-        }
+        self.counts = examples(train=train_examples, val=val_examples, test=test_examples)
         self.data_seed = checked("data_seed", data_seed)
 
     @abstractmethod

@@ -13,6 +13,7 @@ from ablate.errors import UserError, suggest
 
 # How files say that there is no value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-", "?"}
+OTHERS = (";", "\t", "|")  # what else parts columns in files that are called CSV
 Row = tuple[int, list[str]]  # the number of its last line in the file; its cells
 
 
@@ -24,6 +25,11 @@ def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64
     text = source.text(source.read(path), path).removeprefix("\ufeff")
     rows = _rows(text.rstrip("\r\n"), path)
     header = [name.strip() for name in next(rows, (0, []))[1]]
+    if len(header) == 1 and (found := next((s for s in OTHERS if s in header[0]), None)):
+        raise UserError(
+            f"data.path={path}: its columns are parted by {found!r}; part them by commas, and write"
+            " numbers as in 1234.5"
+        )
     if not any(header):
         raise UserError(f"data.path={path}: the first row must name the columns")
     if columns is None:
@@ -52,8 +58,8 @@ def _place(name: str, header: Sequence[str], path: str) -> int:
     """Where a column stands."""
     if name not in header:
         raise UserError(
-            f"data.columns: data.path={path} has no column '{name}'; {_named(header)}"
-            f"{suggest(name, header)}"
+            f"data.columns: data.path={path} has no column '{name}' in its first row;"
+            f" {_named(header)}{suggest(name, header)}"
         )
     if header.count(name) > 1:
         raise UserError(f"data.columns: data.path={path} has several columns '{name}'")

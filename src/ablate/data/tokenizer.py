@@ -107,7 +107,8 @@ class Bpe(Tokenizer):
         self.vocab_size = int(model.get_vocab_size()) + reserved
         if self.vocab_size < vocab_size:
             raise UserError(
-                f"data.vocab_size={vocab_size}: the training text gives at most {self.vocab_size}"
+                f"data.vocab_size={vocab_size}: the training text gives at most {self.vocab_size}; "
+                "give that or less"
             )
 
     def array(self, text: str) -> NDArray[np.int32]:

@@ -14,6 +14,7 @@ from ablate.figures.pairs import pair_drawer
 from ablate.figures.panels import save
 from ablate.figures.patches import patch_drawer
 from ablate.figures.tokens import token_drawer
+from ablate.model.forecaster import Forecaster
 from ablate.model.vit import ViT
 from ablate.task import Task
 
@@ -59,7 +60,8 @@ def attention_figures(
     elif isinstance(task.data, Pairs):
         draw = pair_drawer(task, examples, maps, caption)
     else:
-        draw = token_drawer(examples[0], maps)
+        item = "time step" if isinstance(task.model, Forecaster) else "token"
+        draw = token_drawer(examples[0], maps, item)
     return [
         save(draw(one, heads), folder / f"{one.name}.png") for one in maps if one.layer in numbers
     ]

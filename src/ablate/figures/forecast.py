@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ablate.data.loader import Request
-from ablate.figures.panels import grid, save
+from ablate.figures.panels import TITLE, entitle, grid, save
 from ablate.model.forecaster import roll_out
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def draw_forecast(task: Forecasting, out: Path) -> Path:
             line = axis.plot(steps, forecast[: len(steps), column], "--", color="C1", label=label)
             axis.plot(steps[0], forecast[0, column], "s", markersize=4, color=line[0].get_color())
         axis.axvline(times[data.horizon] - 0.5, color="0.8", linewidth=1)
-        axis.set_title(name, parse_math=False)
+        axis.set_title(name, parse_math=False, fontsize=TITLE)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
-    figure.suptitle("Forecasts of the validation part, which begins at the line")
+    entitle(figure, "Forecasts of the validation part, which begins at the line")
     return save(figure, out)

@@ -28,7 +28,7 @@ WORDS = {
         "source: the token that is looked at",
     ),
     "decoder": (
-        "Where the decoder looks in what it has written; grey: hidden by the mask",
+        "Where the decoder looks in what it has written; grey: masked",
         "target: the token that is written",
         "target: the token that is looked at",
     ),

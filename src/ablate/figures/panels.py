@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -21,6 +22,8 @@ MOST_LABELS = 64  # tokens named along an axis; of more, every n-th
 CELL = 0.085  # inches of a token along an axis, at least
 HIDDEN = "#d9d9d9"  # what the mask forbids
 OUTLINE = "#ff5555"
+TITLE = 10  # points
+CHARACTER, LINE = 0.079, 0.17  # inches of a title: a character, rather wide, and a line
 SCALE = 0.5  # colours follow the square root, or weights spread over many keys would look zero
 
 
@@ -54,9 +57,10 @@ def draw_panels(
     for axis, panel in zip(axes, panels, strict=True):
         axis.set_facecolor(HIDDEN)
         seen = np.ma.masked_array(panel.weights.numpy(), ~panel.allowed.numpy())
-        shown = axis.imshow(seen, norm=scale(top), interpolation="nearest")
+        # With square cells, constrained layout would take the labels for smaller than they are.
+        shown = axis.imshow(seen, norm=scale(top), interpolation="nearest", aspect="auto")
         # A token such as $x$ is no formula.
-        axis.set_title(panel.title, parse_math=False)
+        axis.set_title(panel.title, parse_math=False, fontsize=TITLE)
         places, names, size = ticks(panel.keys)
         axis.set_xticks(places, names, rotation=90, fontsize=size, parse_math=False)
         places, names, size = ticks(panel.queries)
@@ -68,7 +72,7 @@ def draw_panels(
             frame = Rectangle(corner, len(columns), len(rows))
             frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
             axis.add_patch(frame)
-    figure.suptitle(title)
+    entitle(figure, title)
     colour_bar(figure, shown, axes)
     return figure
 
@@ -93,12 +97,20 @@ def grid(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]
 
     rows = math.ceil(count / max(1, int(WIDEST // width)))
     columns = math.ceil(count / rows)
-    size = (max(columns * width + 0.8, 4.6), rows * height + 0.8)
+    size = (max(columns * width + 0.8, 5.2), rows * height + 0.4)
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[count:]:
         axis.remove()
     return figure, axes[:count]
+
+
+def entitle(figure: Figure, title: str) -> None:
+    """Over all panels, in as many lines as the figure is narrow; it grows by them."""
+    columns = int(figure.get_figwidth() / CHARACTER)
+    lines = [part for line in title.splitlines() for part in wrap(line, columns)]
+    figure.suptitle("\n".join(lines), fontsize=TITLE)
+    figure.set_figheight(figure.get_figheight() + LINE * len(lines))
 
 
 def colour_bar(figure: Figure, shown: Any, axes: list[Axes]) -> None:

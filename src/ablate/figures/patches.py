@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ablate.data.images import Images
 from ablate.figures.maps import Map
-from ablate.figures.panels import colour_bar, grid, scale
+from ablate.figures.panels import TITLE, colour_bar, entitle, grid, scale
 from ablate.model.vit import PatchEmbedding, ViT
 from ablate.task import Task
 
@@ -39,8 +39,8 @@ def patch_drawer(
         named = {}
         for head in heads:
             row = rows[one.layer - 1][head - 1]
-            itself = f"\n({float(row[0]):.0%} on itself)" if extra else ""
-            named[f"layer {one.layer} head {head}{itself}"] = row[extra:]
+            itself = f" ({float(row[0]):.0%} on itself)" if extra else ""
+            named[f"head {head}{itself}"] = row[extra:]
         title = f"Where {who}: layer {one.layer} of {one.layers}"
         return draw_patches(named, image, patches, title, top)
 
@@ -65,14 +65,14 @@ def draw_patches(
     """
     figure, axes = grid(len(heads) + 1, width=2.9, height=2.9)
     axes[0].imshow(image)
-    axes[0].set_title("the picture")
+    axes[0].set_title("the picture", fontsize=TITLE)
     for axis, (name, weights) in zip(axes[1:], heads.items(), strict=True):
         heat = spread(weights, patches, image.shape[0], image.shape[1])
         shown = axis.imshow(heat, norm=scale(top), interpolation="nearest")
-        axis.set_title(name)
+        axis.set_title(name, fontsize=TITLE)
     for axis in axes:
         axis.set(xticks=[], yticks=[])
-    figure.suptitle(title)
+    entitle(figure, title)
     colour_bar(figure, shown, axes[1:])
     return figure
 

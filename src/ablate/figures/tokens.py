@@ -1,4 +1,4 @@
-"""Attention maps of a model that reads one sequence of tokens."""
+"""Attention maps of a model that reads one sequence: of tokens, or of values in time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from ablate.figures.panels import Panel, draw_panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LOOKED_AT = "key: the token that is looked at"
-LOOKS = "query: the token that looks"
-
 
 def token_drawer(
-    example: dict[str, Any], maps: Sequence[Map]
+    example: dict[str, Any], maps: Sequence[Map], item: str
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a layer: a panel for each head."""
+    """Draws a layer: a panel for each head. item: what stands at a position, such as "token"."""
     labels = example.get("labels") or [str(n) for n in range(maps[0].weights.shape[-1])]
     # The scale is that of the whole model, so that layers can be compared.
     top = max(float(one.weights.max()) for one in maps)
@@ -26,7 +23,7 @@ def token_drawer(
     def figure(one: Map, heads: Sequence[int]) -> Figure:
         panels = [
             Panel(
-                f"layer {one.layer} head {head}",
+                f"head {head}",
                 one.weights[head - 1],
                 labels,
                 labels,
@@ -38,6 +35,7 @@ def token_drawer(
             f"Attention weights, layer {one.layer} of {one.layers}\n"
             "each row sums to 1; grey: hidden by the mask"
         )
-        return draw_panels(panels, title, top, query=LOOKS, key=LOOKED_AT)
+        query, key = f"query: the {item} that looks", f"key: the {item} that is looked at"
+        return draw_panels(panels, title, top, query=query, key=key)
 
     return figure

@@ -21,29 +21,17 @@ from einops import rearrange
 from torch import Tensor
 
 from ablate.model.linear import Linear, width_std
-from ablate.model.recurrent import Hidden, Recurrent
-from ablate.model.rnn_attention import LastState, Memory, RNNAttention
+from ablate.model.recurrent import Hidden
+from ablate.model.rnn_attention import Memory
 from ablate.model.rnn_decoder import Decoder, RNNState, Start
 
 
 class Bahdanau(Decoder):
     """Every step needs the one before it; the read-out of all steps is one call."""
 
-    def __init__(
-        self,
-        embedding_dim: int,
-        dim: int,
-        *,
-        context: RNNAttention | LastState,
-        bidirectional: bool,
-        **recurrent: Any,
-    ):
-        super().__init__()
-        self.width = dim // 2
-        self.context = context
-        self.recurrent = Recurrent(embedding_dim + dim, dim, **recurrent)
-        depth, states = len(self.recurrent.layers), self.recurrent.states
-        self.first = Start(dim // (1 + bidirectional), dim, depth=depth, states=states)
+    def __init__(self, embedding_dim: int, dim: int, *, bidirectional: bool, **parts: Any):
+        super().__init__(embedding_dim + dim, dim, width=dim // 2, **parts)
+        self.first = Start(dim // (1 + bidirectional), dim, recurrent=self.recurrent)
         reads = dim + embedding_dim + dim
         self.maxout = Linear(reads, 2 * self.width, bias=False, std=width_std(reads))
 

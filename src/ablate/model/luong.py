@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ablate.model.linear import Linear, width_std
-from ablate.model.recurrent import Hidden, Recurrent
-from ablate.model.rnn_attention import LastState, Memory, RNNAttention
+from ablate.model.recurrent import Hidden
+from ablate.model.rnn_attention import Memory
 from ablate.model.rnn_decoder import Decoder, RNNState, Start
 
 
@@ -26,20 +26,13 @@ class Luong(Decoder):
         embedding_dim: int,
         dim: int,
         *,
-        context: RNNAttention | LastState,
         bidirectional: bool,
         input_feeding: bool,
-        **recurrent: Any,
+        **parts: Any,
     ):
-        super().__init__()
-        self.width = dim
+        super().__init__(embedding_dim + dim * input_feeding, dim, width=dim, **parts)
         self.input_feeding = input_feeding
-        self.context = context
-        self.recurrent = Recurrent(embedding_dim + dim * input_feeding, dim, **recurrent)
-        self.first = None
-        if bidirectional:
-            depth, states = len(self.recurrent.layers), self.recurrent.states
-            self.first = Start(dim, dim, depth=depth, states=states)
+        self.first = Start(dim, dim, recurrent=self.recurrent) if bidirectional else None
         self.combine = Linear(2 * dim, dim, bias=False, std=width_std(2 * dim))
 
     def start(self, memory: Memory, last: list[Hidden]) -> RNNState:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +42,14 @@ class Start(nn.Module):
     There is one W for each layer and, of an lstm, one for h and one for c.
     """
 
-    def __init__(self, inputs: int, dim: int, *, depth: int, states: int):
+    def __init__(self, inputs: int, dim: int, *, recurrent: Recurrent):
         super().__init__()
         self.layers = nn.ModuleList(
             nn.ModuleList(
-                Linear(inputs, dim, bias=False, std=width_std(inputs)) for _ in range(states)
+                Linear(inputs, dim, bias=False, std=width_std(inputs))
+                for _ in range(recurrent.states)
             )
-            for _ in range(depth)
+            for _ in recurrent.layers
         )
 
     def forward(self, last: Sequence[Sequence[Tensor]]) -> list[Hidden]:
@@ -61,11 +63,24 @@ class Start(nn.Module):
 
 
 class Decoder(nn.Module, ABC):
-    """Embedded target tokens in, what the output map reads out."""
+    """Embedded target tokens in, what the output map reads out, `width` wide.
 
-    width: int  # of what comes out
-    context: RNNAttention | LastState
-    recurrent: Recurrent
+    reads: numbers that the lowest layer reads at a step; `recurrent`: the keys of Recurrent.
+    """
+
+    def __init__(
+        self,
+        reads: int,
+        dim: int,
+        *,
+        width: int,
+        context: RNNAttention | LastState,
+        **recurrent: Any,
+    ):
+        super().__init__()
+        self.width = width
+        self.context = context
+        self.recurrent = Recurrent(reads, dim, **recurrent)
 
     @abstractmethod
     def start(self, memory: Memory, last: list[Hidden]) -> RNNState:

@@ -33,8 +33,9 @@ from ablate.model.window import Window
 class RNNSeq2Seq(Seq2Seq):
     """`dim` is the width of the decoder's states and of the encoder's, both directions together.
 
-    A target may be longer than any in training (`target_length`), and each side has a table of its
-    own, whether they share a vocabulary (`joint`) or not.
+    `layers` are the keys of Recurrent that both sides share. A target may be longer than any in
+    training (`target_length`), and each side has a table of its own, whether they share a
+    vocabulary (`joint`) or not.
     """
 
     embeddings = ("source_embedding.", "target_embedding.")
@@ -49,10 +50,7 @@ class RNNSeq2Seq(Seq2Seq):
         joint: bool,
         dim: int,
         embedding_dim: int | None,
-        cell: str,
-        depth: int,
         bidirectional: bool,
-        residual: bool,
         decoder: str,
         input_feeding: bool,
         dropout: float,
@@ -60,16 +58,12 @@ class RNNSeq2Seq(Seq2Seq):
         attention: Callable[..., Score],
         window: Callable[..., Window],
         kernel: Kernel,
+        **layers: Any,
     ):
         super().__init__()
         require_even(dim, decoder, bidirectional)
         embedding_dim = embedding_dim or dim
-        layers: dict[str, Any] = {
-            "cell": cell,
-            "depth": depth,
-            "residual": residual,
-            "dropout": dropout,
-        }
+        layers["dropout"] = dropout
         self.source_embedding = Table(source_vocab, embedding_dim)
         self.target_embedding = Table(target_vocab, embedding_dim)
         self.encoder = Recurrent(embedding_dim, dim, bidirectional=bidirectional, **layers)

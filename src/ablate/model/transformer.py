@@ -6,6 +6,7 @@ The factor sqrt(d) on the embeddings is pos_enc.scale of pos_enc=sinusoidal.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,6 +73,9 @@ class Transformer(Seq2Seq):
             )
         self.target_embedding = Embedding(target_vocab, dim)
         self.source_embedding = None if share_embeddings else Embedding(source_vocab, dim)
+        cross = attention
+        if cross_attention is not None:
+            cross = partial(cross_attention, slot="model.cross_attention")
         stack = {"attention": attention, **stack}
         self.encoder = Stack(
             dim, length=source_length, mask=NoMask, causal=False, **encoder, **stack
@@ -81,7 +85,7 @@ class Transformer(Seq2Seq):
             length=target_length,
             mask=mask,
             causal=True,
-            cross_attention=cross_attention or attention,
+            cross_attention=cross,
             memory_length=source_length,
             **decoder,
             **stack,

@@ -101,7 +101,9 @@ class SequenceToSequence(CausalLM):
     def _follow_links(self, batch: Batch) -> None:
         """While the model records what it looks at."""
         assert self.wrong_links is not None
-        weights = torch.cat(self.model.cross[-1].recorded, dim=2).float().mean(1)  # type: ignore
+        recorded = torch.cat(self.model.cross[-1].recorded, dim=2)  # type: ignore[arg-type]
+        # A layer that is applied several times has recorded as many: the last comes last.
+        weights = recorded[:, :, -batch["targets"].shape[1] :].float().mean(1)
         for one, index in zip(weights, batch["index"].tolist(), strict=True):
             right, count = right_links(one, self.data.alignment(self._split, index) or [])
             self.wrong_links.update(1 - right / max(count, 1), count)

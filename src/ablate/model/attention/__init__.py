@@ -13,7 +13,8 @@ class Score(nn.Module):
     """How strongly each query position attends to each key position, before masks and softmax.
 
     Widths are per head. `length` is the longest key sequence of training. `projected` says whether
-    the model projects queries and keys for every head before they come here.
+    the model projects queries and keys for every head before they come here. `slot` is where the
+    score was chosen, for messages.
     """
 
     # Whether forward looks at the query, the key. Where it does not, the model makes no projection
@@ -26,7 +27,14 @@ class Score(nn.Module):
     weighs: ClassVar[bool] = True
 
     def __init__(
-        self, *, heads: int, query_dim: int, key_dim: int, length: int, projected: bool = True
+        self,
+        *,
+        heads: int,
+        query_dim: int,
+        key_dim: int,
+        length: int,
+        projected: bool = True,
+        slot: str = "model.attention",
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -34,6 +42,7 @@ class Score(nn.Module):
         self.key_dim = key_dim
         self.length = length
         self.projected = projected
+        self.slot = slot
 
     def reset_parameters(self) -> None:
         """Draw the parameters, if any, as the paper did, from torch's global generator."""
@@ -59,7 +68,7 @@ def require_equal_widths(score: Score, name: str) -> None:
     """Refuse to compare queries and keys number by number if they differ in width."""
     if score.query_dim != score.key_dim:
         raise UserError(
-            f"model.attention={name} compares queries and keys of one width, here they are "
-            f"{score.query_dim} and {score.key_dim} wide; model.attention=general, location, "
-            f"uniform, or additive with model.attention.hidden set, accept that"
+            f"{score.slot}={name} compares queries and keys of one width, here they are "
+            f"{score.query_dim} and {score.key_dim} wide; {score.slot}=general, location, "
+            f"uniform, or additive with {score.slot}.hidden set, accept that"
         )

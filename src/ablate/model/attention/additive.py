@@ -34,7 +34,7 @@ class Additive(Score):
             hidden = self.query_dim
         if hidden is not None and not (isinstance(hidden, int) and hidden >= 1):
             raise UserError(
-                f"model.attention.hidden={hidden} must be a whole number of at least 1, or null"
+                f"{self.slot}.hidden={hidden} must be a whole number of at least 1, or null"
             )
         if hidden is None:
             require_equal_widths(self, "additive")

@@ -27,7 +27,7 @@ class Location(Score):
             isinstance(max_length, int) and max_length >= self.length
         ):
             raise UserError(
-                f"model.attention.max_length={max_length} must be a whole number of at least "
+                f"{self.slot}.max_length={max_length} must be a whole number of at least "
                 f"{self.length}, the positions of training, or null"
             )
         self.max_length = self.length if max_length is None else max_length
@@ -47,7 +47,7 @@ class Location(Score):
         """The vectors of the first so many positions, `h j k`."""
         if keys > self.max_length:
             raise UserError(
-                f"model.attention=location has a table of {self.max_length} positions and cannot "
-                f"take {keys}; train with model.attention.max_length={keys} or more"
+                f"{self.slot}=location has a table of {self.max_length} positions and cannot "
+                f"take {keys}; train with {self.slot}.max_length={keys} or more"
             )
         return self.table[:, :keys]

@@ -34,10 +34,13 @@ class LocalP(Window):
 
     def centre(self, query: Tensor, keep: Tensor) -> Tensor:
         """p_t, b i."""
-        return keep.sum(-1, keepdim=True) * torch.sigmoid(torch.tanh(query @ self.w) @ self.v)
+        place = torch.tanh(query @ self.w) @ self.v
+        # Half precision cannot tell positions beyond a few hundred from their neighbours.
+        wide = place.to(torch.promote_types(place.dtype, torch.float32))
+        return keep.sum(-1, keepdim=True) * torch.sigmoid(wide)
 
     def factors(self, query: Tensor, keep: Tensor) -> Tensor:
         s = torch.arange(keep.shape[1], device=keep.device)
         apart = s - self.centre(query, keep)[:, :, None]
         gaussian = torch.exp(-2 * (apart / self.size).square())  # 2 sigma^2 = D^2 / 2
-        return torch.where(apart.abs() <= self.size, gaussian, 0.0)[:, None]
+        return torch.where(apart.abs() <= self.size, gaussian, 0.0)[:, None].to(query.dtype)

@@ -1,0 +1,45 @@
+"""What a study found: python -m ablate.report outputs/attention_scores.
+
+Writes report.html, report.md, table.tex, runs.csv and figures/ into the study's folder, and prints
+the table. --status only says how far a study is, from anywhere.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from ablate.command import Arguments, command
+from ablate.errors import UserError
+from ablate.study.collect import PLAN, not_a_study
+from ablate.study.comparable import RULES
+
+
+def main() -> None:
+    parser = Arguments(prog="python -m ablate.report", description=__doc__)
+    parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME")
+    parser.add_argument("--status", action="store_true", help="how far the runs are, and no report")
+    parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
+    parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")
+    parser.add_argument(
+        "--allow",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="RULE",
+        help=f"compare arms in spite of a rule, and mark them: {', '.join(RULES)}",
+    )
+    args = parser.parse_args()
+    if args.status:
+        from ablate.study.live import status_table
+
+        if not (args.study_dir / PLAN).exists():
+            raise UserError(not_a_study(args.study_dir))
+        Console().print(status_table(args.study_dir))
+        return
+    from ablate.study.report import write_report
+
+    write_report(args.study_dir, allow=args.allow, metric=args.metric, mode=args.mode)
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,64 @@
+"""A run belongs to one launcher at a time, on all machines that share its folder.
+
+A claim is a lock on `.claim` in the run's folder, which the kernel drops when its holder dies, and
+`queued.json`, which says who holds it.
+"""
+
+import fcntl
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ablate.atomic import write_json
+from ablate.errors import UserError
+from ablate.study.state import CLAIM, QUEUED, outlives_launcher, queued
+
+
+class Claim:
+    """Held until `release`; made by `take`."""
+
+    def __init__(self, folder: Path, descriptor: int):
+        self.folder, self._descriptor = folder, descriptor
+
+    @classmethod
+    def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
+        """None where another launcher has the run: it holds the claim, or its job waits or runs."""
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
+        claim = cls(folder, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            os.close(descriptor)
+            raise UserError(
+                f"output_dir: {folder} lies where files cannot be locked ({error.strerror}), and"
+                " two studies could not see each other; choose another folder"
+            ) from error
+        entry = queued(folder)
+        # The lock is ours: a launcher that says it holds it is gone, and only a job can be left.
+        if entry and outlives_launcher(entry):
+            os.close(descriptor)
+            return None
+        claim.note(launcher)
+        return claim
+
+    def note(self, launcher: str, job: str | None = None) -> None:
+        """Say who has the run: this process, or the job of a queue, which counts without us."""
+        entry = {
+            "launcher": launcher,
+            "job": job,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_json(self.folder / QUEUED, entry, flush=False)
+
+    def release(self, *, keep_note: bool = False) -> None:
+        """`keep_note` where a job of a queue goes on without this process."""
+        if not keep_note:
+            (self.folder / QUEUED).unlink(missing_ok=True)
+        os.close(self._descriptor)

@@ -1,0 +1,62 @@
+"""Two-level fractional factorial designs: 2**(k - p) of the 2**k cells, of a stated resolution.
+
+Box and Hunter 1961, "The 2**(k-p) fractional factorial designs", Technometrics 3. Of the k factors
+some are free; every other one changes when an odd number of a chosen set of free ones does (its
+generator). A generator with its own factor is a word, and so is every combination of words: all of
+them make the defining relation, whose shortest word is the resolution. With resolution 3 no main
+effect is confused with another, with 4 none with an interaction of two, with 5 no such
+interaction with another.
+
+A set of factors is a number here: bit n stands for factor n.
+"""
+
+from itertools import product
+
+TRIES = 50_000  # sets of generators that are looked at before more factors are left free
+
+
+def fraction(factors: int, resolution: int) -> list[tuple[int, ...]]:
+    """The cells of the smallest fraction found, 0 or 1 for each factor; the first is all 0."""
+    generators: list[int] | None = None
+    free = 0
+    while generators is None:
+        free += 1
+        generators = _generators(free, factors - free, resolution)
+    return [
+        (*cell, *(sum(cell[n] for n in range(free) if word >> n & 1) % 2 for word in generators))
+        for cell in product((0, 1), repeat=free)
+    ]
+
+
+def defining_relation(generators: list[int], free: int) -> list[int]:
+    """Every word: of each generator with its own factor, and of their combinations."""
+    words = [0]
+    for number, generator in enumerate(generators):
+        own = generator | 1 << (free + number)
+        words += [word ^ own for word in words]
+    return words[1:]
+
+
+def _generators(free: int, needed: int, resolution: int) -> list[int] | None:
+    """Depth first, short generators first; None where there are none, or none were found."""
+    long_enough = [word for word in range(1 << free) if word.bit_count() >= resolution - 1]
+    candidates = sorted(long_enough, key=lambda word: (word.bit_count(), word))
+    tries = 0
+
+    def search(chosen: list[int], words: list[int], first: int) -> list[int] | None:
+        nonlocal tries
+        if len(chosen) == needed:
+            return chosen
+        for position in range(first, len(candidates)):
+            tries += 1
+            if tries > TRIES:
+                return None
+            own = candidates[position] | 1 << (free + len(chosen))
+            new = [word ^ own for word in words]
+            if all(word.bit_count() >= resolution for word in new):
+                found = search([*chosen, candidates[position]], [*words, *new], position + 1)
+                if found is not None:
+                    return found
+        return None
+
+    return search([], [0], 0)

@@ -1,0 +1,120 @@
+"""hydra/launcher=local: a process per run on this machine, several at once.
+
+What became of a run stands in its folder. Two launchers may work on the same runs, here or on two
+machines that share the folder: each takes what the other has not, and waits for the rest.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ablate.errors import Interrupted, UserError
+from ablate.study.forks import Forks
+from ablate.study.live import View
+from ablate.study.slots import Run, Slots
+from ablate.study.state import GOES_ON, State, state
+from ablate.study.stop import stopping
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Those of conf/hydra/launcher/local.yaml."""
+
+    slots: int
+    gpus_per_run: int
+    timeout: float | None
+    retries: int
+    grace: float
+
+    def __post_init__(self) -> None:
+        for name, least in {"slots": 1, "gpus_per_run": 0, "retries": 0}.items():
+            value = getattr(self, name)
+            if not _number(value, int) or value < least:
+                raise _wrong(name, value, f"a whole number from {least}")
+        if not _number(self.grace) or self.grace <= 0:
+            raise _wrong("grace", self.grace, "a number of seconds above 0")
+        if self.timeout is not None and (not _number(self.timeout) or self.timeout <= 0):
+            raise _wrong("timeout", self.timeout, "a number of seconds above 0, or null")
+
+
+def _number(value: object, kind: type = int | float) -> bool:  # type: ignore[assignment]
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _wrong(name: str, value: object, allowed: str) -> UserError:
+    return UserError(f"hydra.launcher.{name}={value}: must be {allowed}")
+
+
+def launch(
+    runs: Sequence[Run],
+    settings: Settings,
+    *,
+    modules: Sequence[str],
+    environment: Mapping[str, str],
+) -> list[State]:
+    """Train every run that is not finished, wait for those that others train; their states.
+
+    modules: what the runs import beside what all do. environment: theirs. Raises UserError before
+    anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs have stopped.
+    """
+    devices = gpus(settings, environment)
+    environment = {**environment, **threads(settings.slots, environment)}
+    parent = partial(Forks, modules, environment=environment, grace=settings.grace)
+    with stopping() as stop, View.of([run.folder for run in runs], slots=settings.slots) as view:
+        Slots(
+            devices,
+            timeout=settings.timeout,
+            retries=settings.retries,
+            grace=settings.grace,
+            parent=parent,
+            view=view,
+            stop=stop,
+        ).work(runs)
+    if stop.asked:
+        raise Interrupted(f"stopped by {stop.asked}; {GOES_ON} from the runs' last checkpoints")
+    return [state(run.folder) for run in runs]
+
+
+def threads(slots: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The cores divided between the slots, unless the person says how many threads a run has."""
+    if environment.get("OMP_NUM_THREADS"):
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    share = str(max(1, (cores or 1) // slots))
+    return {name: share for name in THREADS if not environment.get(name)}
+
+
+def gpus(settings: Settings, environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """For each slot, the environment by which its runs see their GPUs and no others."""
+    each = settings.gpus_per_run
+    if not each:
+        return [{}] * settings.slots
+    import torch
+
+    there = torch.cuda.device_count()  # of those that this process may see
+    outer = environment.get("CUDA_VISIBLE_DEVICES")
+    given = range(there) if outer is None else filter(None, outer.split(","))
+    names = [str(name) for name in given][:there]
+    if settings.slots * each > len(names):
+        raise UserError(
+            f"hydra.launcher.slots={settings.slots} with gpus_per_run={each} needs"
+            f" {settings.slots * each} GPUs, and this machine lets ablate see {len(names)}"
+        )
+    shares = [names[slot * each : (slot + 1) * each] for slot in range(settings.slots)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+
+
+def targets(config: Any) -> list[str]:
+    """The modules of every `_target_` in a composition: what its run is going to import."""
+    found = set()
+    if isinstance(config, Mapping):
+        target = config.get("_target_")
+        if isinstance(target, str) and "." in target:
+            found.add(target.rpartition(".")[0])
+        for value in config.values():
+            found.update(targets(value))
+    return sorted(found)

@@ -1,0 +1,78 @@
+"""The report of a study: a page, the same as text, the table for a paper, all runs, figures."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablate.atomic import write_text
+from ablate.errors import UserError
+from ablate.study.collect import Study, collect
+from ablate.study.comparable import lines
+from ablate.study.report import figures
+from ablate.study.report.crossed import crossed_effects
+from ablate.study.report.html import page
+from ablate.study.report.points import gather
+from ablate.study.report.rows import Report, assemble
+from ablate.study.report.tables import latex, markdown, runs_csv
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report, where it lies, and one line for each rule that kept arms from comparison."""
+
+    report: Report
+    files: tuple[Path, ...]
+    refusals: tuple[str, ...]
+
+
+def write_report(
+    study_dir: str | Path,
+    allow: Collection[str] = (),
+    metric: str | None = None,
+    mode: str | None = None,
+) -> Path:
+    """Write everything into the study's folder and print the table; returns the page."""
+    from ablate.study.report.printed import show
+
+    written = write(study_dir, allow=allow, metric=metric, mode=mode)
+    show(written)
+    return written.files[0]
+
+
+def write(
+    study_dir: str | Path,
+    *,
+    allow: Collection[str] = (),
+    metric: str | None = None,
+    mode: str | None = None,
+) -> Written:
+    """Every file is replaced at once. UserError: no study, no finished run, unknown metric."""
+    study = collect(study_dir)
+    refuse_unfinished(study)
+    report = assemble(study, metric, mode, allow)
+    points = gather(study, report.metric, list(report.colours))
+    crossed = crossed_effects(report, allow)
+    texts = {
+        PAGE: page(report, points, crossed),
+        "report.md": markdown(report),
+        "table.tex": latex(report),
+        "runs.csv": runs_csv(report),
+    }
+    drawn = figures.draw(report, points, study.folder / "figures")
+    for name, text in texts.items():
+        write_text(study.folder / name, text)
+    files = (*(study.folder / name for name in texts), *drawn)
+    return Written(report, files, tuple(lines(report.objections)))
+
+
+def refuse_unfinished(study: Study) -> None:
+    """A report of nothing says nothing."""
+    if any(run.finished for run in study.runs):
+        return
+    counts: dict[str, int] = {}
+    for run in study.runs:
+        counts[run.state] = counts.get(run.state, 0) + 1
+    now = ", ".join(f"{count} {state}" for state, count in counts.items()) or "its plan is empty"
+    raise UserError(f"{study.folder} has no finished run yet ({now})")

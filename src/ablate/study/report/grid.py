@@ -1,0 +1,194 @@
+"""The page's tables: the one with intervals and verdicts, and plain ones. All of them sort."""
+
+from collections.abc import Sequence
+from html import escape
+
+from ablate.study.comparable import versions as made_with
+from ablate.study.report import forest
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.sentences import relative
+from ablate.study.report.svg import Axis, tag
+from ablate.study.report.words import (
+    NOTHING,
+    amount,
+    direction,
+    duration,
+    interval,
+    listed,
+    number,
+    probability,
+    signed,
+)
+
+LONG = 14  # letters of a word that might be broken
+WORDS = {
+    "better": "▲ better",
+    "worse": "▼ worse",
+    "equivalent": "≈ equivalent",
+    "open": "no difference shown",
+    "refused": "not compared",
+    "base": "baseline",
+}
+
+
+def table(report: Report) -> str:
+    """One row an arm, the baseline marked; the forest plot is a column of it."""
+    axis = forest.scale(report)
+    heads = [
+        _head("arm"),
+        _head("verdict"),
+        _head(report.metric, direction(report.mode), number=True),
+        _head("difference", "95 % interval", number=True),
+        tag("th", forest.head(axis, report.mode), class_="forest"),
+        _head("p", "after Holm", number=True),
+        _head("effect", "size", number=True),
+        _head("parameters", "training time", number=True),
+    ]
+    body = [_row(row, report, axis) for row in report.rows]
+    whole = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
+    return tag("div", whole, class_="wide")
+
+
+def _head(words: str, more: str = "", *, number: bool = False) -> str:
+    button = tag("button", escape(words), type="button")
+    button += tag("span", escape(more), class_="small") if more else ""
+    return tag("th", button, class_="number" if number else None, scope="col")
+
+
+def _row(row: Row, report: Report, axis: Axis) -> str:
+    cells = [
+        _name(row, report),
+        _verdict(row),
+        _value(row, report),
+        _difference(row, report),
+        tag("td", forest.row(axis, row, report.places), class_=f"forest {row.kind}"),
+        *_statistics(row),
+        _cost(row),
+    ]
+    kind = "base" if row.arm.is_baseline else None
+    return tag("tr", *cells, class_=kind, data_arm=row.arm.name)
+
+
+def _name(row: Row, report: Report) -> str:
+    place = report.colours.get(row.arm.name)
+    kind = "base" if row.arm.is_baseline else f"c{place}" if place else "rest"
+    swatch = tag("span", class_=f"swatch {kind}")
+    badges = [tag("span", "baseline", class_="badge")] if row.arm.is_baseline else []
+    badges += [tag("span", "no effect", class_="badge")] if row.arm.no_effect else []
+    if row.arm.same_as:
+        badges.append(tag("span", escape(f"= {row.arm.same_as}"), class_="badge"))
+    shown = "" if row.arm.name == "baseline" else tag("span", breakable(row.arm.name), " ")
+    return tag(
+        "td", tag("div", swatch, tag("div", shown, *badges)), class_="arm", data_value=row.arm.name
+    )
+
+
+def _verdict(row: Row) -> str:
+    words = WORDS[row.kind]
+    found = row.comparison
+    small = ""
+    if found is None and not row.arm.is_baseline:
+        small = "; ".join(row.why)
+    elif found is not None and row.kind == "open":
+        needed = found.verdict.seeds_needed
+        small = f"about {needed:,} seeds needed" if needed else ""
+    if row.allowed:
+        small = f"allowed: {', '.join(row.allowed)}" + (f"; {small}" if small else "")
+    body = tag("span", words, class_=f"verdict {row.kind}")
+    body += tag("span", escape(small), class_="small") if small else ""
+    return tag("td", body, class_="words", data_value=words, data_tip=row.verdict)
+
+
+def _value(row: Row, report: Report) -> str:
+    summary = row.summary
+    seeds = "\n".join(f"seed {s}: {number(v, report.places)}" for s, v in _some(row))
+    body = number(summary.mean, report.places)
+    if summary.sd is not None:
+        body += tag(
+            "span", f"± {number(summary.sd, report.places)}, n = {summary.n}", class_="small"
+        )
+    return _number(body, summary.mean, seeds or "no finished run")
+
+
+def _some(row: Row) -> list[tuple[int, float]]:
+    return list(row.values.items())[:20]
+
+
+def _difference(row: Row, report: Report) -> str:
+    found, share = row.comparison, relative(row, report)
+    body = signed(row.difference, report.places)
+    body += tag("span", escape(f" ({share})"), class_="soft") if share else ""
+    tip = None
+    if found:
+        reach = interval(found.t_interval, report.places)
+        body += tag("span", reach, class_="small") if found.t_interval else ""
+        pairs = zip(found.pairs.seeds, found.pairs.differences.tolist(), strict=True)
+        lines = [f"seed {seed}: {signed(value, report.places)}" for seed, value in list(pairs)[:20]]
+        lines += [f"95 % t interval {reach}"]
+        lines += [f"bootstrap {interval(found.bootstrap, report.places)}"] * bool(found.bootstrap)
+        tip = "\n".join(["arm minus baseline", *lines])
+    return _number(body, row.difference, tip)
+
+
+def _statistics(row: Row) -> list[str]:
+    """p and effect size."""
+    found = row.comparison
+    if found is None:
+        return [_number(NOTHING, None)] * 2
+    tests = found.tests
+    tip = (
+        f"verdict rests on: {tests.rests_on}\nsign-flip p {probability(tests.flip.p)}, "
+        f"at least {probability(tests.flip.smallest)} with {found.n} pairs\n"
+        f"t test p {probability(tests.t_p)}\nafter Holm: {probability(tests.p_holm)}"
+    )
+    size = "mean difference in standard deviations of the differences, corrected for few seeds"
+    return [
+        _number(probability(tests.p_holm), tests.p_holm, tip),
+        _number(number(found.effect, 1), found.effect, size),
+    ]
+
+
+def _cost(row: Row) -> str:
+    if row.cost is None:
+        return _number(NOTHING, None)
+    parameters, seconds = row.cost.parameters, row.cost.seconds
+    tip = f"{parameters:,.0f} parameters" if parameters is not None else "unknown"
+    tip += f"\n{amount(row.cost.flops)}FLOP for the training" if row.cost.flops else ""
+    body = amount(parameters) + tag("span", duration(seconds), class_="small")
+    return _number(body, parameters, tip)
+
+
+def _number(body: str, value: float | None, tip: str | None = None) -> str:
+    key = "" if value is None else repr(value)
+    return tag("td", body, class_="number", data_value=key, data_tip=tip)
+
+
+def breakable(words: str) -> str:
+    """A long name breaks between its parts rather than inside one."""
+    lines = [[_part(part) for part in line.split()] for line in words.splitlines()]
+    return "\n".join(" ".join(line) for line in lines)
+
+
+def _part(word: str) -> str:
+    return escape(word) if len(word) < LONG else tag("span", escape(word))
+
+
+def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts under headings that sort."""
+    top = tag("thead", tag("tr", *map(_head, heads)))
+    body = [
+        tag("tr", *(tag("td", breakable(cell), class_="plain") for cell in row), data_arm=row[0])
+        for row in rows
+    ]
+    return tag("div", tag("table", top, tag("tbody", *body)), class_="wide")
+
+
+def versions(report: Report) -> str:
+    """Code, data and machines of the finished runs; more than one value is told by arm."""
+    rows = []
+    for head, values in made_with(report.study).items():
+        for value, arms in values.items():
+            whose = "every run" if len(values) == 1 else listed(arms)
+            rows.append([head, value, whose])
+    rows.append(["plan", str(report.study.plan.get("written")), "written"])
+    return plain(("what", "value", "whose"), rows)

@@ -1,0 +1,197 @@
+"""report.html: one page that stands by itself. Which section stands where, and its words."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+from ablate.study.effects import Effects
+from ablate.study.report import grid
+from ablate.study.report.charts import Look, draw_curves, draw_panels
+from ablate.study.report.crossed import draw_interactions, ranked
+from ablate.study.report.points import Cost, Curve, Panel, Points
+from ablate.study.report.rows import Report
+from ablate.study.report.scatter import draw_cost
+from ablate.study.report.sentences import (
+    answers,
+    asked,
+    commands,
+    plan_lines,
+    reference,
+    sure,
+)
+from ablate.study.report.svg import tag
+from ablate.study.report.trouble import differing, troubles, tuning
+from ablate.study.report.words import amount, duration, metric_words
+
+HERE = Path(__file__).parent
+
+
+def page(report: Report, points: Points, crossed: Effects | str | None) -> str:
+    """The whole page; `crossed`: what factors do where they meet, or why that is not told."""
+    sections = [
+        _head(report),
+        _answer(report),
+        _plan(report),
+        _table(report),
+        _curves(report, points.curves, points.column),
+        _effects(report, points.panels, crossed),
+        _cost(report, points.costs),
+        _troubles(report),
+        _differing(report),
+        _tuning(report),
+        _made_with(report),
+    ]
+    texts = {
+        "title": escape(f"{report.study.name}: ablation report"),
+        "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "script": (HERE / "page.js").read_text(encoding="utf-8"),
+        "body": "\n".join(filter(None, sections)),
+    }
+    return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(texts)
+
+
+def _head(report: Report) -> str:
+    own = report.study.plan.get("asks")
+    question = tag("p", escape(str(own)), class_="asked") if own else ""
+    kind = "soft" if own else "asked"
+    return tag("h1", escape(report.study.name)) + question + _said(asked(report), class_=kind)
+
+
+def _answer(report: Report) -> str:
+    """What came out and how sure it is, before any number."""
+    points = [
+        tag("li", tag("b", escape(head), class_=kind), ": ", escape(arms), ".")
+        for kind, head, arms in answers(report)
+    ]
+    points.append(tag("li", escape(reference(report))))
+    words = [tag("p", escape(line), class_="note") for line in sure(report)]
+    marks = [tag("p", escape(line), class_="warn") for line in report.marks]
+    lists = tag("ul", *points)
+    return tag("section", tag("h2", "What came out"), lists, *marks, *words, class_="answer")
+
+
+def _plan(report: Report) -> str:
+    rows = [tag("dt", escape(what)) + tag("dd", escape(is_)) for what, is_ in plan_lines(report)]
+    typed = tag("pre", escape("\n".join(commands(report))))
+    more = tag("details", tag("summary", "Commands"), typed)
+    return _section("The plan", tag("dl", *rows, class_="plan"), more)
+
+
+def _table(report: Report) -> str:
+    words = (
+        "Click a heading to sort; point at a number for more. In the plot the dashed line is the "
+        "baseline, a dot the mean difference, its line the 95 % t interval, the pale bar the "
+        "bootstrap interval; a triangle lies beyond the axis."
+    )
+    parts = [_said(words, class_="note"), grid.table(report)]
+    rules = sorted({one.rule for one in report.objections if not one.allowed})
+    if rules:
+        again = f"python -m ablate.report {report.study.folder} --allow {' '.join(rules)}"
+        parts.append(tag("p", "To compare the rest all the same: ", tag("code", escape(again))))
+    return _section("Every arm against the baseline", *parts)
+
+
+def _curves(report: Report, curves: Sequence[Curve], column: str) -> str:
+    if not curves:
+        return ""
+    words = "Means over the finished seeds; a band is one standard deviation to each side."
+    if column != report.metric:
+        words += f" {report.metric} is measured at the end only, so this is {column}."
+    if len(curves) > len(report.colours) + 1:
+        count = len(report.colours)
+        words += f" In colour: the {count} arms with the largest differences; point at an arm."
+    chart = draw_curves(curves, _look(report, column))
+    return _section("Learning curves", _said(words, class_="note"), tag("figure", chart))
+
+
+def _look(report: Report, metric: str) -> Look:
+    return Look(
+        baseline=report.baseline.arm.name,
+        colours=report.colours,
+        labels=report.labels,
+        name=metric_words(metric),
+        places=report.places,
+    )
+
+
+def _effects(report: Report, panels: Sequence[Panel], crossed: Effects | str | None) -> str:
+    look = _look(report, report.metric)
+    drawn = draw_panels(panels, look)
+    if not drawn:
+        return ""
+    over = " over all settings of the other factors" if crossed is not None else ""
+    words = (
+        f"Every dot is a run, every bar the mean of an option{over}; * is the baseline's option."
+    )
+    parts = [_said(words, class_="note"), tag("div", *drawn, class_="panels")]
+    if isinstance(crossed, str):
+        parts.append(_said(f"Effects are {crossed}.", class_="warn"))
+    elif crossed is not None:
+        main, pairs = ranked(crossed)
+        parts += [_said(f"{line}.", class_="warn") for line in crossed.warnings]
+        parts.append(tag("ul", *(tag("li", escape(f"{one.words()}.")) for one in main)))
+        if pairs:
+            said = "Interactions: lines that are not parallel. The surest come first."
+            lines = [tag("li", escape(f"{one.words()}.")) for one in pairs]
+            pictures = draw_interactions(pairs, look)
+            parts += [_said(said, class_="note"), tag("div", *pictures, class_="panels")]
+            parts.append(tag("ul", *lines))
+    return _section("Main effects", *parts)
+
+
+def _cost(report: Report, costs: Sequence[Cost]) -> str:
+    sides: list[tuple[str, Callable[[Cost], float | None], Callable[[float], str]]] = [
+        ("training time (s)", lambda cost: cost.seconds, duration),
+        ("floating-point operations of the training", lambda cost: cost.flops, amount),
+    ]
+    look = _look(report, report.metric)
+    charts = [
+        tag("figure", draw_cost(costs, look, of=of, what=what, show=show))
+        for what, of, show in sides
+        if len({at for cost in costs if (at := of(cost)) is not None}) > 1
+    ]
+    if not charts:
+        return ""
+    words = "Means over the finished seeds, with one standard deviation up and down."
+    return _section(
+        "Cost against quality", _said(words, class_="note"), tag("div", *charts, class_="two")
+    )
+
+
+def _troubles(report: Report) -> str:
+    found = troubles(report)
+    if not found:
+        return ""
+    heads = ("arm", "seed", "state", "reason")
+    return _section("What failed, was refused or left out", grid.plain(heads, found))
+
+
+def _differing(report: Report) -> str:
+    table = grid.plain(("arm", "differs from the baseline by"), differing(report))
+    words = "Every config key with another value than in the baseline; all others are equal."
+    return _section("What exactly differed", _said(words, class_="note"), table)
+
+
+def _tuning(report: Report) -> str:
+    found = tuning(report)
+    if not found:
+        return ""
+    words = (
+        f"Every arm was tuned by itself, by the mean of {report.study.metric} over separate seeds, "
+        "before the seeds that count."
+    )
+    table = grid.plain(("arm", "tried", "mean", "chosen", "problems"), found)
+    return _section("How each arm was tuned", _said(words, class_="note"), table)
+
+
+def _made_with(report: Report) -> str:
+    return _section("Made with", grid.versions(report))
+
+
+def _section(title: str, *parts: str) -> str:
+    return tag("section", tag("h2", escape(title)), *parts)
+
+
+def _said(words: str, **attributes: object) -> str:
+    return tag("p", escape(words), **attributes)

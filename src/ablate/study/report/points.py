@@ -1,0 +1,165 @@
+"""The numbers behind the figures, which the page and the PNGs draw alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from ablate.study.collect import Arm, Run, Study
+
+COLOURS = 7  # that the colour-blind tell apart; the baseline has one of its own
+MOST_CURVES = 60
+MOST_PANELS = 24
+CROSSED = ("factorial", "fractional")  # designs in which every factor meets every other
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An arm's validation metric by step: mean and standard deviation over the finished seeds."""
+
+    arm: str
+    steps: list[int]
+    means: list[float]
+    spreads: list[float]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One factor: its options in order, and the values of all runs that had each."""
+
+    factor: str
+    options: list[str]
+    values: list[list[float]]
+    baseline: int  # place of the baseline's option
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an arm took and what came of it, means over the finished seeds."""
+
+    arm: str
+    value: float
+    spread: float
+    seconds: float | None
+    flops: float | None
+    parameters: float | None
+
+
+@dataclass(frozen=True)
+class Points:
+    """All of them; `column` is the column of metrics.csv that the curves show."""
+
+    column: str
+    curves: list[Curve]
+    panels: list[Panel]
+    costs: list[Cost]
+
+
+def gather(study: Study, metric: str, first: Sequence[str]) -> Points:
+    """`first`: the arms whose curves must be there."""
+    column = curve_column(study, metric)
+    return Points(column, curves(study, column, first), panels(study, metric), costs(study, metric))
+
+
+def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
+    """Arm -> colour 1, 2, ..., of few arms all, of many those with the largest effects."""
+    names = [arm.name for arm in study.others if arm.same_as is None]
+    if len(names) > COLOURS:
+        largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:COLOURS]
+        names = [name for name in names if name in largest]
+    return {name: place for place, name in enumerate(names, 1)}
+
+
+def curve_column(study: Study, metric: str) -> str:
+    """The column of metrics.csv that shows a metric on its way; tests are only made at the end."""
+    own = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
+    named = [run.result.get("metric") for run in study.runs if run.finished][:1]
+    task: Any = named[0] if named and isinstance(named[0], dict) else {}
+    first = next((run for run in study.runs if run.finished), None)
+    if first is None or first.curve(own):
+        return own
+    return str(task.get("name", own))
+
+
+def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
+    """Of the baseline and the arms in `first`, then of others while there are not too many."""
+    names = [study.baseline.name, *first]
+    names += [arm.name for arm in study.others if arm.name not in names and arm.same_as is None]
+    found = [_curve(study, name, column) for name in names[:MOST_CURVES]]
+    return [curve for curve in found if curve.steps]
+
+
+def _curve(study: Study, arm: str, column: str) -> Curve:
+    every = [run.curve(column) for run in study.runs_of(arm).values() if run.finished]
+    every = [points for points in every if points]
+    at: dict[int, list[float]] = {}
+    for points in every:
+        for step, value in points:
+            at.setdefault(step, []).append(value)
+    # Where a seed has no point the mean would jump.
+    steps = sorted(step for step, values in at.items() if len(values) == len(every))
+    means = [fmean(at[step]) for step in steps]
+    return Curve(arm, steps, means, [spread(at[step]) for step in steps], len(every))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation over seeds; 0 of one."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def panels(study: Study, metric: str) -> list[Panel]:
+    """Main effects, factor by factor.
+
+    Of crossed designs every run counts, so that an option's mean is over all settings of the other
+    factors; otherwise the baseline and the arms that change this factor alone.
+    """
+    factors = list((study.plan.get("factors") or {}).items())[:MOST_PANELS]
+    return [_panel(study, factor, list(options), metric) for factor, options in factors]
+
+
+def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
+    own = own_option(study, factor)
+    values: dict[str, list[float]] = {option: [] for option in options}
+    for arm in study.arms:
+        alone = set(arm.changes) <= {factor}
+        if arm.same_as is None and (alone or study.plan.get("design") in CROSSED):
+            option = str(arm.changes.get(factor, own))
+            values.setdefault(option, []).extend(study.values(arm.name, metric).values())
+    return Panel(factor, list(values), list(values.values()), list(values).index(own))
+
+
+def own_option(study: Study, factor: str) -> str:
+    """The baseline's, which is the first."""
+    return str(study.plan["own"][factor])
+
+
+def costs(study: Study, metric: str) -> list[Cost]:
+    """One point an arm that has a value."""
+    return [cost for arm in study.arms if (cost := _cost(study, arm, metric)) is not None]
+
+
+def _cost(study: Study, arm: Arm, metric: str) -> Cost | None:
+    values = list(study.values(arm.name, metric).values())
+    runs = [run for run in study.runs_of(arm.name).values() if run.value(metric) is not None]
+    if not values:
+        return None
+    return Cost(
+        arm.name,
+        fmean(values),
+        spread(values),
+        seconds=_mean([run.number("train_seconds") for run in runs]),
+        flops=_mean([_flops(run) for run in runs]),
+        parameters=_mean([run.number("parameters", "total") for run in runs]),
+    )
+
+
+def _flops(run: Run) -> float | None:
+    """Of the whole training."""
+    step, steps = run.number("flops_per_step"), run.number("steps")
+    return None if step is None or steps is None else step * steps
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,60 @@
+"""The table in the terminal, and where the report lies."""
+
+import sys
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from ablate.study.report import Written
+from ablate.study.report.rows import Row
+from ablate.study.report.sentences import difference_words, reference, relative, sure
+from ablate.study.report.words import direction, number
+
+STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
+
+
+def show(written: Written) -> None:
+    """On standard output; the rules that kept arms from comparison on standard error."""
+    report = written.report
+    table = Table(
+        Column("arm", overflow="fold"),
+        Column("n", justify="right"),
+        Column(report.metric, justify="right"),
+        Column("difference", justify="right"),
+        Column("relative", justify="right"),
+        Column("verdict", overflow="fold"),
+        title=f"{report.study.name}: {report.metric}, {direction(report.mode)}",
+        caption=reference(report),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for row in report.rows:
+        mean, sd = (number(value, report.places) for value in (row.summary.mean, row.summary.sd))
+        table.add_row(
+            row.arm.name,
+            str(row.summary.n),
+            mean if row.summary.sd is None else f"{mean} ± {sd}",
+            difference_words(row, report),
+            relative(row, report),
+            _verdict(row),
+            style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
+        )
+    console = Console(highlight=False)
+    console.print(table, markup=False)
+    for line in [*report.marks, *sure(report)[1:]]:
+        console.print(line, markup=False)
+    console.print("Where it lies:", style="bold")
+    for path in written.files:
+        console.print(f"  {path}", markup=False, soft_wrap=True)
+    for line in written.refusals:
+        print(f"ablate: {line}", file=sys.stderr)
+
+
+def _verdict(row: Row) -> str:
+    """Without the evidence, which the other columns show."""
+    if row.comparison is None:
+        return row.verdict
+    needed = row.comparison.verdict.seeds_needed
+    advice = f" (about {needed:,} seeds needed)" if needed else ""
+    allowed = f" [in spite of: {', '.join(row.allowed)}]" if row.allowed else ""
+    return row.comparison.verdict.kind + advice + allowed

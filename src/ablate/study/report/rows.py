@@ -1,0 +1,178 @@
+"""What the report says, arm by arm, before it is put into words and pictures."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ablate.errors import UserError, suggest
+from ablate.study.collect import Arm, Study
+from ablate.study.comparable import Objection, objections
+from ablate.study.compare import Comparison, Comparisons, Summary, compare, summary
+from ablate.study.report.points import Cost, coloured, costs
+from ablate.study.report.words import decimals, listed, mode_of
+from ablate.study.verdict import BETTER, EQUIVALENT, NONE, WORSE
+
+KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open"}
+REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm: its numbers by seed, how it compares with the baseline or why it does not.
+
+    `why`: reasons against a comparison. `broken`: the rules that forbid it. `allowed`: rules that
+    it breaks and the person allowed.
+    """
+
+    arm: Arm
+    values: Mapping[int, float]
+    cost: Cost | None
+    comparison: Comparison | None
+    why: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+    @cached_property
+    def summary(self) -> Summary:
+        return summary(list(self.values.values()))
+
+    @property
+    def kind(self) -> str:
+        """better, worse, equivalent, open (no difference shown), refused, or base."""
+        if self.arm.is_baseline:
+            return "base"
+        return KINDS[self.comparison.verdict.kind] if self.comparison else REFUSED
+
+    @property
+    def difference(self) -> float | None:
+        return self.comparison.difference if self.comparison else None
+
+    @property
+    def verdict(self) -> str:
+        """With its evidence, or why there is none."""
+        if self.arm.is_baseline:
+            return "the baseline"
+        if self.comparison is None:
+            return f"not compared: {'; '.join(self.why)}"
+        return self.comparison.verdict.words()
+
+
+@dataclass(frozen=True)
+class Report:
+    """A study on one metric. `places`: digits after the point of the metric's numbers."""
+
+    study: Study
+    metric: str
+    mode: str
+    rows: tuple[Row, ...]
+    objections: tuple[Objection, ...]
+    warnings: tuple[str, ...]
+    places: int
+    colours: Mapping[str, int]
+
+    @property
+    def baseline(self) -> Row:
+        return next(row for row in self.rows if row.arm.is_baseline)
+
+    @property
+    def others(self) -> list[Row]:
+        return [row for row in self.rows if not row.arm.is_baseline]
+
+    @property
+    def compared(self) -> list[Row]:
+        return [row for row in self.rows if row.comparison]
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Arm -> its name in charts: the option alone where all arms change one factor, and the
+        last part of each key where that is enough to tell factors apart.
+        """
+        factors = {factor for row in self.others for factor in row.arm.changes}
+        ends = {factor: factor.rpartition(".")[2] for factor in factors}
+        if len(set(ends.values())) < len(factors):
+            ends = {factor: factor for factor in factors}
+        found = {}
+        for row in self.rows:
+            changes = row.arm.changes.items()
+            parts = [str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes]
+            found[row.arm.name] = " ".join(parts) or row.arm.name
+        return found
+
+    @property
+    def marks(self) -> list[str]:
+        """What the table must say when a rule was allowed to be broken."""
+        found: dict[str, list[str]] = {}
+        for one in self.objections:
+            if one.allowed:
+                found.setdefault(one.rule, []).append(f"{one.arm} ({one.reason})")
+        return [f"Compared in spite of the rule '{r}': {listed(a)}." for r, a in found.items()]
+
+
+def assemble(
+    study: Study, metric: str | None = None, mode: str | None = None, allow: Collection[str] = ()
+) -> Report:
+    """Compare every arm on the metric. UserError for a metric that no run has."""
+    name = metric or study.metric
+    if metric is not None and study.metrics and metric not in study.metrics:
+        hint = suggest(metric, study.metrics)
+        there = ", ".join(study.metrics)
+        raise UserError(f"--metric {metric}: no run of {study.name} has it{hint} (there: {there})")
+    better = mode or (study.mode if name == study.metric else mode_of(name))
+    found = tuple(objections(study, name, allow))
+    compared = _compare(study, name, better, found, allow)
+    by_arm = {cost.arm: cost for cost in costs(study, name)}
+    rows = tuple(_row(study, arm, name, compared, found, by_arm) for arm in study.arms)
+    spreads = [c.sd for c in compared.summaries.values()] if compared else []
+    effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
+    return Report(
+        study=study,
+        metric=name,
+        mode=better,
+        rows=rows,
+        objections=found,
+        warnings=compared.warnings if compared else (),
+        places=decimals([v for row in rows for v in row.values.values()], spreads),
+        colours=coloured(study, effects),
+    )
+
+
+def _compare(
+    study: Study, metric: str, mode: str, found: Collection[Objection], allow: Collection[str]
+) -> Comparisons | None:
+    """Of the arms against which nothing stands, each once; None where the baseline has no value."""
+    refused = {one.arm for one in found if not one.allowed}
+    names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
+    names = [study.baseline.name, *names]
+    values: dict[str, Mapping[int, float | None]] = {}
+    for name in names:
+        own = study.values(name, metric)
+        values[name] = {seed: own.get(seed) for seed in study.seeds}
+    if not study.values(study.baseline.name, metric):
+        return None
+    margin: Any = study.plan.get("margin") if metric == study.metric else None
+    return compare(
+        values, baseline=names[0], mode=mode, margin=margin, allow_missing="seeds" in allow
+    )
+
+
+def _row(
+    study: Study, arm: Arm, metric: str, compared: Comparisons | None,
+    found: Collection[Objection], by_arm: Mapping[str, Cost],
+) -> Row:  # fmt: skip
+    own = [one for one in found if one.arm == arm.name]
+    comparison = compared.of(arm.same_as or arm.name) if compared else None
+    why = [one.reason for one in own if not one.allowed]
+    if arm.same_as == study.baseline.name:
+        why = ["its runs are the baseline's"]
+    if comparison is None and not why and not arm.is_baseline:
+        why = [f"no seed has {metric} both here and for the baseline"]
+    return Row(
+        arm=arm,
+        values=study.values(arm.name, metric),
+        cost=by_arm.get(arm.name),
+        comparison=None if why else comparison,
+        why=tuple(why),
+        broken=tuple(one.rule for one in own if not one.allowed),
+        allowed=tuple(one.rule for one in own if one.allowed),
+    )

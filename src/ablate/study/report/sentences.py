@@ -1,0 +1,176 @@
+"""What was asked, what came out and how sure it is: the sentences of page and report.md."""
+
+from collections.abc import Sequence
+
+from ablate.study.report.points import own_option
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.words import (
+    NOTHING,
+    counted,
+    direction,
+    interval,
+    listed,
+    metric_words,
+    number,
+    share,
+    shortened,
+    signed,
+)
+
+DESIGNS = {
+    "one_factor": "when one factor at a time is changed",
+    "leave_one_out": "when one component at a time is taken out",
+    "pairs": "when one factor, or two together, are changed",
+    "factorial": "in every combination of",
+    "fractional": "in a balanced fraction of the combinations of",
+}
+BROKEN = {
+    "seeds": "missing seeds",
+    "data": "other data",
+    "code": "other code",
+    "budget": "other budget",
+}
+LONGEST = 60  # letters of a name inside a sentence
+HEADS = {
+    "better": "Better than the baseline",
+    "worse": "Worse than the baseline",
+    "equivalent": "Equivalent to the baseline",
+    "open": "No difference shown",
+    "refused": "Not compared",
+}
+
+
+def asked(report: Report) -> str:
+    """One sentence."""
+    study = report.study
+    what = subject(report)
+    factors = study.plan.get("factors") or {}
+    parts = []
+    for factor, options in factors.items():
+        own = own_option(study, factor)
+        others = listed([option for option in options if str(option) != own])
+        parts.append(f"{factor} ({own} → {others})")
+    how = DESIGNS.get(str(study.plan.get("design")), "when these are changed")
+    of = f" of {what}" if what else ""
+    return f"How does {metric_name(report)}{of} change {how}: {listed(parts, 12)}?"
+
+
+def subject(report: Report) -> str:
+    """Such as "gpt on pydoc"."""
+    config = (report.study.plan.get("baseline") or {}).get("config") or {}
+    choices = config.get("choices") or {}
+    return " on ".join(str(choices[key]) for key in ("model", "data") if choices.get(key))
+
+
+def metric_name(report: Report) -> str:
+    return f"{metric_words(report.metric)} ({report.metric}, {direction(report.mode)})"
+
+
+def answers(report: Report) -> list[tuple[str, str, str]]:
+    """(kind, heading, arms), of every kind of verdict there is."""
+    found = []
+    for kind, head in HEADS.items():
+        rows = [row for row in report.others if row.kind == kind]
+        rows.sort(key=lambda row: -abs(row.difference or 0.0))
+        if kind == "equivalent" and rows:
+            head += f" within ± {number(report.study.plan.get('margin'), report.places)}"
+        if rows:
+            found.append((kind, head, listed((_in_short(row, report) for row in rows), 8)))
+    return found
+
+
+def _in_short(row: Row, report: Report) -> str:
+    name = shortened(report.labels[row.arm.name], LONGEST)
+    if row.comparison is None:
+        broken = [BROKEN[rule] for rule in row.broken] or row.why
+        return f"{name} ({', '.join(broken)})"
+    return f"{name} ({signed(row.difference, report.places)})"
+
+
+def reference(report: Report) -> str:
+    """What the baseline reaches."""
+    row = report.baseline
+    summary = row.summary
+    if summary.mean is None:
+        return f"The baseline has no finished run with {report.metric}, so nothing can be compared."
+    spread = ""
+    if summary.sd is not None:
+        spread = f" ± {number(summary.sd, report.places)} (standard deviation)"
+    runs = counted(summary.n, "seed")
+    return f"The baseline reaches {number(summary.mean, report.places)}{spread} over {runs}."
+
+
+def sure(report: Report) -> list[str]:
+    """How the intervals and verdicts come about, and what they cannot show."""
+    found = [row.comparison for row in report.compared if row.comparison]
+    if not found:
+        return []
+    pairs = sorted({one.n for one in found})
+    count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+    text = (
+        f"Each arm is held against the baseline seed by seed ({count} pairs): runs of a pair share "
+        "the order of the data and every initial value that both models have. Intervals are 95 % "
+        "t intervals of the mean difference, with bootstrap intervals beside them. Verdicts rest "
+        "on p"
+    )
+    text += f" corrected by Holm for {len(found)} arms." if len(found) > 1 else "."
+    return [text, *(f"{line}." for line in report.warnings)]
+
+
+def relative(row: Row, report: Report) -> str:
+    """The difference as a share of the baseline's value; nothing where that has no sense."""
+    base = report.baseline.summary.mean
+    if row.difference is None or not base or base <= 0:
+        return ""
+    return share(row.difference / base)
+
+
+def plan_lines(report: Report) -> list[tuple[str, str]]:
+    """The plan in a few lines: (what, words)."""
+    study, plan = report.study, report.study.plan
+    seeds = ", ".join(map(str, study.seeds))
+    if len(study.seeds) > 12:
+        seeds = f"{study.seeds[0]} to {study.seeds[-1]} ({len(study.seeds)})"
+    baseline = " ".join((plan.get("baseline") or {}).get("overrides") or []) or "the defaults"
+    if what := subject(report):
+        baseline = f"{what}: {baseline}"
+    found = [
+        ("Baseline", baseline),
+        ("Design", f"{plan.get('design', '')}".replace("_", " ")),
+        ("Arms", f"{len(study.arms)}, the baseline included"),
+        ("Seeds", seeds),
+        ("Metric", metric_name(report)),
+        ("Runs", runs_in_words(report)),
+    ]
+    if plan.get("margin") is not None:
+        found.append(("Margin", f"differences within ± {plan['margin']} count as equivalent"))
+    if plan.get("match"):
+        by, budget = plan["match"]["by"], plan["match"]["budget"]
+        found.append(("Fairness", f"{by} is set so that every arm has the baseline's {budget}"))
+    if plan.get("tune"):
+        keys = "; ".join(f"{k} of {listed(map(str, v))}" for k, v in plan["tune"]["keys"].items())
+        found.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
+    return found
+
+
+def runs_in_words(report: Report) -> str:
+    """ "28 finished, 2 failed"."""
+    counts: dict[str, int] = {}
+    for run in report.study.runs:
+        counts[run.state] = counts.get(run.state, 0) + 1
+    return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
+
+
+def difference_words(row: Row, report: Report) -> str:
+    """ "+0.012 (+0.005 to +0.019)"."""
+    if row.comparison is None:
+        return NOTHING
+    text, reach = signed(row.difference, report.places), row.comparison.t_interval
+    return f"{text} ({interval(reach, report.places)})" if reach else text
+
+
+def commands(report: Report) -> Sequence[str]:
+    """What to type to run the study, and to make this report anew."""
+    words = " ".join(report.study.plan.get("command") or [])
+    run = [f"python -m ablate {words}"] if words else []
+    return [*run, f"python -m ablate.report {report.study.folder}"]

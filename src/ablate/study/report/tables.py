@@ -1,0 +1,147 @@
+"""The tables as text: report.md for GitHub, table.tex for a paper, runs.csv for everything else."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablate.study.collect import Run
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.sentences import (
+    answers,
+    asked,
+    commands,
+    difference_words,
+    metric_name,
+    plan_lines,
+    reference,
+    relative,
+    sure,
+)
+from ablate.study.report.trouble import differing, troubles
+from ablate.study.report.words import MINUS, NOTHING, number, probability
+
+TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", MINUS: "$-$", "±": r"$\pm$", NOTHING: "--",
+    "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
+}  # fmt: skip
+HEADS = ("arm", "n", "metric", "difference (95 % interval)", "relative", "p (Holm)", "verdict")
+
+
+def _cells(row: Row, report: Report) -> list[str]:
+    """The columns of report.md and table.tex."""
+    summary = row.summary
+    spread = f" ± {number(summary.sd, report.places)}" if summary.sd is not None else ""
+    marks = f" [{', '.join(row.allowed)}]" if row.allowed else ""
+    badge = " (baseline)" if row.arm.is_baseline and row.arm.name != "baseline" else ""
+    return [
+        row.arm.name + badge,
+        str(summary.n),
+        number(summary.mean, report.places) + spread,
+        difference_words(row, report),
+        relative(row, report) or NOTHING,
+        probability(row.comparison.tests.p_holm if row.comparison else None),
+        row.verdict + marks,
+    ]
+
+
+def markdown(report: Report) -> str:
+    """GitHub's Markdown: the same words and the table."""
+    heads = [report.metric if head == "metric" else head for head in HEADS]
+    lines = [f"# {report.study.name}", "", asked(report), "", "## What came out", ""]
+    lines += [f"- **{head}:** {arms}." for _, head, arms in answers(report)]
+    lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
+    lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
+    lines += ["", *(f"{line}\n" for line in [*report.marks, *sure(report)])]
+    lines += ["![difference from the baseline](figures/forest.png)", ""]
+    lines += ["![learning curves](figures/curves.png)", "", "## The plan", ""]
+    lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
+    lines += ["", "```", *commands(report), "```", "", "## What differed", ""]
+    lines += _grid(["arm", "differs from the baseline by"], differing(report))
+    if found := troubles(report):
+        lines += ["", "## What went wrong", ""]
+        lines += _grid(["arm", "seed", "state", "reason"], found)
+    return "\n".join(lines) + "\n"
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> list[str]:
+    marks = [*align.split(), *([":---"] * len(heads))][: len(heads)]
+    lines = [[_escaped(cell) for cell in line] for line in (heads, *rows)]
+    return ["| " + " | ".join(line) + " |" for line in (lines[0], marks, *lines[1:])]
+
+
+def _escaped(words: str) -> str:
+    """A cell stays a cell, and a name is no markup."""
+    for mark in ("\\", "|", "*", "_", "<", "`", "["):
+        words = words.replace(mark, "\\" + mark)
+    return " ".join(words.split())
+
+
+def latex(report: Report) -> str:
+    """A table for \\usepackage{booktabs}."""
+    heads = [report.metric if head == "metric" else head for head in HEADS]
+    body = [[tex(cell) for cell in _cells(row, report)] for row in report.rows]
+    lines = [
+        "% needs \\usepackage{booktabs}; made by python -m ablate.report",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{tex(asked(report))}}}",
+        rf"\label{{tab:{_label(report.study.name)}}}",
+        r"\begin{tabular}{@{}lrrrrrl@{}}",
+        r"\toprule",
+        " & ".join(tex(head) for head in heads) + r" \\",
+        r"\midrule",
+        *(" & ".join(cells) + r" \\" for cells in body),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    notes = [rf"% {' '.join(line.split())}" for line in [*report.marks, *sure(report)]]
+    return "\n".join([*lines, *notes]) + "\n"
+
+
+def tex(words: str) -> str:
+    """Every character that TeX takes for a command, as itself."""
+    return "".join(TEX.get(character, character) for character in words)
+
+
+def _label(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-:" else "-" for c in name)
+
+
+def runs_csv(report: Report) -> str:
+    """One row a run, tuning runs too: where it lies, what became of it, every number."""
+    study = report.study
+    runs = [*(("run", run) for run in study.runs), *(("tune", run) for run in study.tuning)]
+    rows = [_flat(kind, run) for kind, run in runs]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _flat(kind: str, run: Run) -> dict[str, Any]:
+    head: dict[str, Any] = {
+        "arm": run.arm,
+        "seed": run.seed,
+        "kind": kind,
+        "state": run.state,
+        "run_id": run.run_id,
+        "folder": run.folder.name,
+        "detail": run.detail,
+    }
+    for name in ("flops_per_step", "steps", "best_step", "train_seconds", "wall_seconds"):
+        head[name] = run.result.get(name)
+    head["peak_memory_bytes"] = run.result.get("peak_memory_bytes")
+    head["rate"] = run.number("throughput", "value")
+    for name in ("total", "trainable", "non_embedding"):
+        head[f"parameters/{name}"] = run.number("parameters", name)
+    for block, prefix in (("choices", "choice/"), ("metrics", "")):
+        content = run.result.get(block)
+        if isinstance(content, Mapping):
+            head |= {f"{prefix}{key}": value for key, value in content.items()}
+    return head

@@ -1,0 +1,70 @@
+"""Rows beside the results: what differed, how arms were tuned, what went wrong or was left out."""
+
+from collections.abc import Sequence
+
+from ablate.study.collect import Run
+from ablate.study.report.rows import Report
+from ablate.study.report.words import NOTHING, listed
+
+
+def differing(report: Report) -> list[list[str]]:
+    """Arm, and a line for each config key that has another value than in the baseline."""
+    rows = []
+    for arm in report.study.others:
+        lines = []
+        for key, pair in arm.differs.items():
+            how = " (matched to the baseline's budget)" if key in arm.set else ""
+            how = " (tuned)" if key in arm.tuned else how
+            lines.append(f"{key}: {_shown(pair[0])} → {_shown(pair[1])}{how}")
+        same = f"nothing: these are the runs of {arm.same_as}" if arm.same_as else "nothing"
+        rows.append([arm.name, "\n".join(lines) or same])
+    return rows
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else str(value)
+
+
+def tuning(report: Report) -> list[list[str]]:
+    """Arm, point tried, its mean, whether it was chosen, what went wrong."""
+    rows = []
+    for arm in report.study.arms:
+        for one in arm.tuning:
+            point = " ".join(f"{key}={value}" for key, value in one["point"].items())
+            mean = NOTHING if one["mean"] is None else f"{one['mean']:.4g}"
+            chosen, problems = "chosen" if one["chosen"] else "", "; ".join(one["problems"])
+            rows.append([arm.name, point, mean, chosen, problems])
+    return rows
+
+
+def troubles(report: Report) -> list[list[str]]:
+    """Arm, seed, state, reason: runs without a result, illegal arms, excluded cells."""
+    study = report.study
+    rows = _alike(study.runs) + _alike(study.tuning, " (tuning)")
+    for one in study.plan.get("illegal") or []:
+        rows.append([one["arm"], NOTHING, "illegal", one["reason"]])
+    for one in study.plan.get("excluded") or []:
+        by = listed(f"{factor}={option}" for factor, option in one["by"].items())
+        rows.append([one["arm"], NOTHING, "excluded", f"study.exclude: {by}"])
+    for row in report.others:
+        if row.arm.no_effect and row.arm.same_as is None:
+            why = "the model is the baseline's: same parameters, same outputs at initialisation"
+            rows.append([row.arm.name, NOTHING, "no effect", why])
+    return rows
+
+
+def _alike(runs: Sequence[Run], note: str = "") -> list[list[str]]:
+    """Runs of an arm that ended in the same way stand in one row."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for run in runs:
+        if not run.finished:
+            reason = run.detail or _default(run.state)
+            found.setdefault((run.arm + note, run.state, reason), []).append(run.seed)
+    return [
+        [arm, listed(map(str, seeds), 12), state, reason]
+        for (arm, state, reason), seeds in found.items()
+    ]
+
+
+def _default(state: str) -> str:
+    return {"missing": "not run yet", "queued": "waits", "running": "trains now"}.get(state, "")

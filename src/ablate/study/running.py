@@ -1,0 +1,95 @@
+"""The runs of a study handed to a launcher, and what became of them, read from their folders."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from ablate.errors import Interrupted, RunFailed, UserError, unwrap
+from ablate.study.cells import Cell
+from ablate.study.state import State, state
+
+MOVED = "old"  # folder in the study's, for runs that study.rerun=all starts anew
+LOOK = 2.0  # seconds between looks at runs that another command has
+REASONS = 3  # of runs that did not finish, in the last line
+
+
+def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -> Launcher:
+    try:
+        return Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=task, config=config
+        )
+    except (ImportError, RuntimeError) as error:
+        if ours := unwrap(error):
+            raise ours from error
+        name = config.hydra.runtime.choices.get("hydra/launcher")
+        raise UserError(f"hydra/launcher={name}: {' '.join(str(error).split())}") from error
+
+
+def launch(launcher: Launcher, cells: Iterable[Cell], folder: Path, rerun: str) -> Exception | None:
+    """Run what is to be run of these cells, once each, and wait for what others run.
+
+    Returns what the launcher broke with: how the runs ended is read from their folders.
+    """
+    wanted = to_run(cells, folder, rerun)
+    trouble: Exception | None = None
+    if wanted:
+        try:
+            launcher.launch([cell.job for cell in wanted], initial_job_idx=0)
+        except (Interrupted, UserError):
+            raise
+        except Exception as error:
+            if isinstance(ours := unwrap(error), Interrupted | UserError):
+                raise ours from error
+            trouble = error
+    while any(state(folder / cell.folder).name in ("queued", "running") for cell in wanted):
+        time.sleep(LOOK)
+    return trouble
+
+
+def to_run(cells: Iterable[Cell], folder: Path, rerun: str) -> list[Cell]:
+    """Those that study.rerun wants, each folder once; those that run elsewhere are waited for."""
+    once: dict[str, Cell] = {}
+    for cell in cells:
+        once.setdefault(cell.folder, cell)
+    found = {name: state(folder / name) for name in once}
+    if rerun == "all":
+        move_aside(folder, [name for name, one in found.items() if one.ended])
+        return list(once.values())
+    unwanted = {"finished", "missing"} if rerun == "failed" else {"finished"}
+    return [once[name] for name, one in found.items() if one.name not in unwanted]
+
+
+def move_aside(folder: Path, names: Sequence[str]) -> None:
+    """Nothing of a run that is done anew is lost."""
+    place = folder / MOVED / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    for name in names:
+        place.mkdir(parents=True, exist_ok=True)
+        (folder / name).rename(place / name)
+
+
+def refuse_unfinished(
+    cells: Sequence[Cell], found: Mapping[str, State], trouble: Exception | None
+) -> None:
+    """Raises RunFailed, in one line, where a run is not finished."""
+    first = {cell.folder: cell for cell in reversed(cells)}
+    missed = {name: one for name, one in found.items() if one.name != "finished"}
+    if not missed:
+        return
+    lines = []
+    for name, one in list(missed.items())[:REASONS]:
+        detail = " ".join(one.detail.split())[:200]
+        lines.append(f"[{first[name].arm} seed={first[name].seed}] {one.name} {detail}".rstrip())
+    if len(missed) > REASONS:
+        lines.append(f"and {len(missed) - REASONS} more")
+    if trouble is not None:
+        lines.append(f"the launcher said: {' '.join(str(trouble).split())[:200]}")
+    raise RunFailed(
+        f"{len(missed)} of {len(found)} runs are not finished: {'; '.join(lines)}; the same command"
+        " runs them again"
+    )

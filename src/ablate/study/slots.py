@@ -1,0 +1,185 @@
+"""The loop of the local launcher: what waits, what has a slot, what has ended."""
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ablate.errors import RunFailed
+from ablate.study.claim import Claim
+from ablate.study.ending import Mark, settle
+from ablate.study.forks import Event, Forks, ParentDied, send
+from ablate.study.live import View
+from ablate.study.state import GOES_ON, state_alone
+from ablate.study.stop import Stop
+
+LOOK = 0.2  # seconds between looks at the clock
+LOOK_ELSEWHERE = 2.0  # seconds between looks at a run that another launcher has
+STOPPED = f"stopped with its study; {GOES_ON} from its last checkpoint"
+
+
+@dataclass
+class Run:
+    """`arguments` are those of the command that trains it in `folder`."""
+
+    folder: Path
+    arguments: Sequence[str]
+    before: Mark = field(init=False)  # its result when the launch began
+    look_at: float = 0.0  # not before that moment
+
+    def __post_init__(self) -> None:
+        self.before = Mark.of(self.folder)
+
+
+@dataclass
+class Process:
+    """A run that has a slot."""
+
+    run: Run
+    claim: Claim
+    slot: int
+    tries: int = 0
+    pid: int | None = None
+    began: float = 0.0
+    before: Mark | None = None  # its result when this try began
+    reason: str | None = None  # why it was asked to stop
+    asked_at: float = 0.0
+
+
+class Slots:
+    """Trains every run that is not finished, and waits for those that other launchers have.
+
+    devices: for each slot, what the environment of its runs has beside the others. timeout: of one
+    try, in seconds. retries: further tries of a run that failed. grace: seconds that a run which is
+    asked to stop may take for its checkpoint.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Mapping[str, str]],
+        *,
+        timeout: float | None,
+        retries: int,
+        grace: float,
+        parent: Callable[[], Forks],
+        view: View,
+        stop: Stop,
+    ):
+        self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
+        self.view, self.stop = view, stop
+        self._make_parent = parent
+        self._forks: Forks | None = None
+        self._processes: dict[int, Process] = {}
+        self._free = list(range(len(devices)))
+        self._number = 0
+        self._forked = False  # the parent has proved that it can
+
+    def work(self, runs: Sequence[Run]) -> None:
+        waiting = list(runs)
+        try:
+            while self._processes or (waiting and not self.stop.asked):
+                try:
+                    self._take(waiting)
+                    self._listen()
+                except ParentDied:
+                    self._orphaned()
+                self._look_at_the_clock()
+                self.view.update([process.run.folder for process in self._processes.values()])
+        finally:
+            if self._forks is not None:
+                self._forks.close()
+
+    def _take(self, waiting: list[Run]) -> None:
+        for run in list(waiting):
+            if not self._free or self.stop.asked:
+                return
+            if time.monotonic() < run.look_at:
+                continue
+            claim = Claim.take(run.folder, launcher="local")
+            found = state_alone(run.folder)
+            if claim is None or found.name == "running":  # another launcher; somebody by hand
+                run.look_at = time.monotonic() + LOOK_ELSEWHERE
+            elif found.name == "finished" or (
+                # Its end was written down since: another launcher has tried it.
+                found.result.get("status") != "running"
+                and found.ended
+                and Mark.of(run.folder) != run.before
+            ):
+                waiting.remove(run)
+                self.view.ended(run.folder, found)
+            else:
+                waiting.remove(run)
+                self._start(Process(run, claim, self._free.pop(0)))
+                continue
+            if claim is not None:
+                claim.release()
+
+    def _start(self, process: Process) -> None:
+        process.tries += 1
+        process.pid = process.reason = None
+        process.before = Mark.of(process.run.folder)
+        self._number += 1
+        self._processes[self._number] = process
+        if self._forks is None:
+            self._forks, self._forked = self._make_parent(), False
+        run = process.run
+        self._forks.start(self._number, run.arguments, run.folder, self.devices[process.slot])
+
+    def _listen(self) -> None:
+        if self._forks is None or not self._processes:
+            time.sleep(LOOK)  # only runs of others
+            return
+        for event in self._forks.events(LOOK):
+            self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        if event.code is not None:
+            self._ended(self._processes.pop(event.run), event.code)
+            return
+        process = self._processes[event.run]
+        process.pid, process.began = event.pid, time.monotonic()
+        self._forked = True
+
+    def _ended(self, process: Process, code: int) -> None:
+        assert process.before is not None
+        found = settle(process.run.folder, code, process.before, reason=process.reason)
+        if found.name == "failed" and process.tries <= self.retries and not self.stop.asked:
+            self.view.again(process.run.folder, found)
+            self._start(process)
+            return
+        process.claim.release()
+        self._free = sorted([*self._free, process.slot])
+        self.view.ended(process.run.folder, found)
+
+    def _orphaned(self) -> None:
+        """The parent of all processes was killed: so are they, and each has lost a try."""
+        assert self._forks is not None
+        self._forks.close()
+        self._forks = None
+        lost, self._processes = list(self._processes.values()), {}
+        for process in lost:
+            if process.pid is not None:
+                send(process.pid, signal.SIGKILL, group=True)
+        if not self._forked:
+            raise RunFailed("hydra/launcher=local: no process can be started; see above")
+        for process in lost:
+            self._ended(process, -signal.SIGKILL)
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        for process in self._processes.values():
+            if process.pid is None:
+                continue
+            if process.reason is None:
+                if self.stop.asked:
+                    self._ask(process, STOPPED)
+                elif self.timeout is not None and now - process.began > self.timeout:
+                    self._ask(process, f"hydra.launcher.timeout={self.timeout:g}: not done in time")
+            elif self.stop.at_once or now - process.asked_at > self.grace:
+                send(process.pid, signal.SIGKILL, group=True)
+
+    def _ask(self, process: Process, reason: str) -> None:
+        assert process.pid is not None
+        process.reason, process.asked_at = reason, time.monotonic()
+        send(process.pid, signal.SIGTERM)

@@ -1,0 +1,176 @@
+"""What the paired differences of one arm say: intervals, effect, p values, seeds needed.
+
+Every test here is of the null hypothesis that the change does nothing: given all that a seed
+shares, the two runs are independent draws of one distribution. Their difference is then symmetric,
+which is all that the sign-flip test asks, and peaked at zero, which keeps a t test near its level
+on few pairs even where the metric is far from normal (tests/test_study_stats.py).
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+from scipy import special, stats
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.weightstats import ttost_paired
+
+EXACT = 12  # up to so many pairs every pattern of signs is counted
+FLIPS = 9_999  # patterns drawn beyond that
+RESAMPLES = 9_999  # of the bootstrap
+POWER = 0.8
+MOST = 1_000  # no advice to run more seeds than this
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of a mean difference, in units of the metric."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """Two-sided p of the sign-flip test, and the smallest that so many pairs can give."""
+
+    p: float
+    smallest: float
+    exact: bool  # False: from drawn patterns, in steps of `smallest`
+
+
+def smallest_p(n: int) -> float:
+    """The p of n differences of one sign: both patterns of one sign among 2^n, or as drawn."""
+    return 2.0 ** (1 - n) if n <= EXACT else 2 / (FLIPS + 1)
+
+
+def sign_flip(differences: np.ndarray, grain: np.ndarray) -> SignFlip:
+    """How often a sum at least as far from zero arises when every sign is a coin's (Fisher 1935).
+
+    A pattern whose sum equals the observed one counts, also where rounding parts the two: flipping
+    the set F takes 2 * sum(F) off the sum, of which sum(grain of F) may be rounding. scipy has the
+    same test with ties told by float64 equality, which metrics computed in float32 never meet.
+    """
+    n = len(differences)
+    cost = 2 * differences * (1 if differences.sum() >= 0 else -1) - grain
+    if n <= EXACT:
+        one_sided = float((_flips(n) @ cost <= 0).mean())
+    else:
+        drawn = stats.permutation_test(
+            (cost,),
+            np.sum,
+            permutation_type="samples",
+            alternative="greater",
+            n_resamples=FLIPS,
+            vectorized=True,
+            rng=0,
+        )
+        one_sided = float(drawn.pvalue)
+    return SignFlip(min(1.0, 2 * one_sided), smallest_p(n), n <= EXACT)
+
+
+@cache
+def _flips(n: int) -> np.ndarray:
+    return np.array(list(product((0.0, 1.0), repeat=n)))
+
+
+def t_p(differences: np.ndarray) -> float | None:
+    """Two-sided p of the paired t test; None for one pair.
+
+    Equal differences have no spread to judge by. Zeros give 1. For another number c a t test would
+    say 0; instead: two runs of one distribution differ by exactly c with probability at most 1/4
+    (Motzkin and Straus 1965, on the graph that joins values c apart, which has no triangle; a
+    coin attains it), so n pairs share some c with probability at most 4^(1 - n).
+    """
+    n = len(differences)
+    if n < 2:
+        return None
+    if np.ptp(differences) == 0:
+        return float(4.0 ** (1 - n)) if differences[0] else 1.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def t_interval(differences: np.ndarray, level: float) -> Interval | None:
+    """Of the mean, at confidence 1 - level; None without spread, which one pair never has."""
+    if len(differences) < 2 or np.ptp(differences) == 0:
+        return None
+    found = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - level)
+    return Interval(float(found.low), float(found.high))
+
+
+def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None:
+    """Of the mean over seeds, bias-corrected and accelerated (Efron 1987); the same every time.
+
+    With few seeds it is too narrow (of five differences no resample is wider than the five), so
+    verdicts never rest on it. None for fewer than three pairs, and without spread.
+    """
+    if len(differences) < 3 or np.ptp(differences) == 0:
+        return None
+    found = stats.bootstrap(
+        (differences,),
+        np.mean,
+        confidence_level=1 - level,
+        n_resamples=RESAMPLES,
+        method="BCa",
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Interval(float(found.low), float(found.high))
+
+
+def effect_size(differences: np.ndarray) -> float | None:
+    """d_z, the mean in standard deviations of the differences, corrected for few seeds.
+
+    The factor is Hedges' (1981, equation 6e) for n - 1 degrees of freedom. None for fewer than
+    three pairs, where it is 0, and without spread.
+    """
+    n = len(differences)
+    if n < 3 or np.ptp(differences) == 0:
+        return None
+    m = n - 1
+    factor = np.exp(special.gammaln(m / 2) - special.gammaln((m - 1) / 2)) / np.sqrt(m / 2)
+    return float(factor * differences.mean() / differences.std(ddof=1))
+
+
+def equivalent_p(differences: np.ndarray, margin: float) -> float | None:
+    """p of two one-sided t tests that the mean lies within +-margin (Schuirmann 1987).
+
+    Differences without spread give the limit: 0 inside the margin, 1 outside. None for one pair.
+    """
+    n = len(differences)
+    if n < 2:
+        return None
+    if np.ptp(differences) == 0:
+        return float(abs(differences[0]) >= margin)
+    return float(ttost_paired(differences, np.zeros(n), -margin, margin)[0])
+
+
+def seeds_to_reach(family: int, level: float) -> int | None:
+    """The fewest seeds whose smallest sign-flip p stays within level after Holm over the family.
+
+    None where no number of seeds does, because patterns are drawn.
+    """
+    enough = (n for n in range(1, EXACT + 2) if family * smallest_p(n) <= level)
+    return next(enough, None)
+
+
+def seeds_needed(differences: np.ndarray, family: int, level: float) -> int | None:
+    """How many seeds would show an effect as large as the observed one, four times out of five.
+
+    From the power of the t test at level / family, where Holm is hardest, and never fewer than the
+    sign-flip test needs to reach the level. None: more than MOST, or no effect to be shown. The
+    observed effect of few seeds is itself uncertain, and so is this number.
+    """
+    if not differences.any():
+        return None
+    least = max(len(differences) + 1, seeds_to_reach(family, level) or 0)
+    effect = effect_size(differences)
+    if effect is None:
+        return least
+
+    def power(n: int) -> float:
+        return float(TTestPower().power(abs(effect), n, level / family))
+
+    found = bisect_left(range(MOST + 1), POWER, lo=2, key=power)
+    return max(least, found) if found <= MOST else None

@@ -1,0 +1,36 @@
+"""Ctrl-C, SIGTERM and a closed terminal, noted by a launcher instead of obeyed at once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass
+class Stop:
+    """The signal that asked to stop, and whether one came again."""
+
+    asked: str | None = None
+    at_once: bool = False
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Signals mean afterwards what they did before."""
+    stop = Stop()
+
+    def note(number: int, frame: object) -> None:
+        stop.at_once = stop.asked is not None
+        stop.asked = stop.asked or signal.Signals(number).name
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
+        numbers.append(signal.SIGHUP)
+    here = threading.current_thread() is threading.main_thread()  # the only one that may
+    before = {number: signal.signal(number, note) for number in numbers if here}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

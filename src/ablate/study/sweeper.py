@@ -1,0 +1,229 @@
+"""A study, from its question to its report."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from ablate import job
+from ablate.errors import RunFailed, UserError, suggest
+from ablate.folder import Folder
+from ablate.known import locate
+from ablate.study import planfile, preview
+from ablate.study.asked import Asked, read
+from ablate.study.cells import Cell, Cells, Composed, Composer, with_more
+from ablate.study.layout import Layout, lay_out, refusal
+from ablate.study.override import value_text
+from ablate.study.running import launch, launcher_of, refuse_unfinished
+from ablate.study.state import State, state
+from ablate.study.tune import Trial, Tuning, choose, tuning
+
+log = logging.getLogger(__name__)
+
+
+def sweep(
+    config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
+) -> list[State]:
+    """Run a study: what is missing of it. Raises UserError (refused), RunFailed, Interrupted."""
+    Folder.made.clear()  # a study that is refused has made no folder
+    asked = read(config, arguments, context.config_loader)
+    composer = Composer(context.config_loader, config, asked.fixed)
+    layout = lay_out(asked, composer)
+    config.study.name = asked.name
+    study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
+    planfile.refuse_other(study.folder, layout.baseline.config)
+    study.match_and_measure()
+    study.trials()
+    if asked.node["dry_run"]:
+        study.show(slots=int(config.hydra.launcher.get("slots", 1)))
+        return []
+    launcher = launcher_of(config, context, task)
+    study.tune(launcher)
+    return study.run(launcher)
+
+
+class Study:
+    """What the phases of a study share."""
+
+    def __init__(self, asked: Asked, layout: Layout, composer: Composer, folder: Path):
+        self.asked, self.layout, self.composer, self.folder = asked, layout, composer, folder
+        self.metric = metric_of(asked.node, layout.baseline.config)
+        self.tuning: Tuning | None = tuning(
+            asked.node["tune"] or {},
+            asked.node["tune_seeds"],
+            seeds=layout.seeds,
+            metric=self.metric["name"],
+            taken=self._taken(),
+        )
+        self.cells = Cells()
+        self.tried: dict[str, list[tuple[Trial, Cell]]] = {}  # arm -> the runs of its tuning
+
+    def _taken(self) -> set[str]:
+        """Keys that the study sets in its arms, which tuning cannot set too."""
+        keys = {key for factor in self.layout.factors for key in factor.keys}
+        return keys | ({self.asked.node["match_by"]} if self.asked.node["match"] else set())
+
+    def match_and_measure(self) -> None:
+        """Give every arm the baseline's budget if asked to, and count what each costs."""
+        from ablate.study.budget import DataSets, budgets
+        from ablate.study.match import match
+
+        sets, arms = DataSets(), self.layout.arms
+        for composed in arms:
+            composed.config.seed = self.layout.seeds[0]
+        baseline, node = self.layout.baseline.name, self.asked.node
+        if node["match"]:
+            configs = {composed.name: composed.config for composed in arms}
+            found = match(
+                configs, baseline=baseline, budget=node["match"], by=node["match_by"], sets=sets
+            )
+            for number, composed in enumerate(arms):
+                if one := found.get(composed.name):
+                    arms[number] = with_more(composed, [one.override], self.composer)
+                    arms[number].set = {one.by: one.width}
+                    arms[number].config.seed = self.layout.seeds[0]
+        configs = {composed.name: composed.config for composed in arms}
+        measured, refused = budgets(configs, baseline=baseline, sets=sets)
+        self._leave_out(refused)
+        for composed in self.layout.arms:
+            composed.budget = measured[composed.name]
+
+    def _leave_out(self, refused: Mapping[str, str]) -> None:
+        """Arms that cannot be built, which shows only when the data is read."""
+        baseline = self.layout.baseline.name
+        if baseline in refused:
+            raise UserError(f"the baseline cannot be run: {refused[baseline]}")
+        if refused and self.asked.node["illegal"] == "refuse":
+            raise UserError(refusal(refused, len(self.layout.arms)))
+        self.layout.illegal |= refused
+        self.layout.arms[:] = [one for one in self.layout.arms if one.name not in refused]
+        if refused and len(self.layout.arms) == 1:
+            raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
+
+    def trials(self) -> None:
+        """The runs of the tuning, every arm's first trial before anyone's second."""
+        for trial in self.tuning.trials() if self.tuning else []:
+            more = [text for text in trial.overrides if not text.startswith("seed=")]
+            for composed in self.layout.arms:
+                there = with_more(composed, more, self.composer)
+                cell = self.cells.of(
+                    composed, trial.seed, kind="tune", config=there.config, more=more
+                )
+                self.tried.setdefault(composed.name, []).append((trial, cell))
+
+    def tune(self, launcher: Launcher) -> None:
+        """Each arm's own best values, found before the runs that count."""
+        if not self.tuning:
+            return
+        cells = self._trial_cells()
+        self._write(cells)
+        launch(launcher, cells, self.folder, self.asked.node["rerun"])
+        for composed in self.layout.arms:
+            self._choose(composed)
+            for line in composed.warnings:
+                print(f"ablate: {line}", flush=True)
+        self._use_choices()
+
+    def _choose(self, composed: Composed) -> None:
+        trials, cells = zip(*self.tried[composed.name], strict=True)
+        results = [state(self.folder / cell.folder).result or None for cell in cells]
+        try:
+            choice = choose(composed.name, trials, results, **_named(self.metric))
+        except UserError as error:
+            raise RunFailed(f"{error}; the same command tries them again") from error
+        composed.tuned, composed.tuning = choice.point, choice.rows
+        composed.warnings = choice.warnings
+
+    def _use_choices(self) -> None:
+        for number, composed in enumerate(self.layout.arms):
+            more = [f"{key}={value_text(value)}" for key, value in composed.tuned.items()]
+            self.layout.arms[number] = with_more(composed, more, self.composer)
+
+    def run(self, launcher: Launcher) -> list[State]:
+        """The runs that count, and what came of them."""
+        cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
+        self._write([*self._trial_cells(), *cells])
+        self._say(cells)
+        trouble = launch(launcher, cells, self.folder, self.asked.node["rerun"])
+        found = {cell.folder: state(self.folder / cell.folder) for cell in cells}
+        report(self.folder)
+        job.failures.clear()  # those of runs in this process; their folders say the same
+        refuse_unfinished(cells, found, trouble)
+        return list(found.values())
+
+    def _say(self, cells: Sequence[Cell]) -> None:
+        folders = {cell.folder for cell in cells}
+        finished = sum(state(self.folder / name).name == "finished" for name in folders)
+        arms, seeds = len(self.layout.arms), len(self.layout.seeds)
+        print(
+            f"ablate: {arms} arms, {seeds} seeds: {len(folders)} runs in {self.folder},"
+            f" {finished} finished",
+            flush=True,
+        )
+
+    def show(self, *, slots: int) -> None:
+        """The plan, on the screen."""
+        cells = self._trial_cells()
+        if self.tuning and all(state(self.folder / c.folder).name == "finished" for c in cells):
+            for composed in self.layout.arms:
+                self._choose(composed)
+            self._use_choices()
+        cells = [*cells, *self.cells.by_seed(self.layout.arms, self.layout.seeds)]
+        preview.show(
+            self.asked,
+            self.layout,
+            folder=self.folder,
+            metric=self.metric,
+            tuning=self.tuning,
+            cells=cells,
+            states={cell.folder: state(self.folder / cell.folder) for cell in cells},
+            slots=slots,
+        )
+
+    def _trial_cells(self) -> list[Cell]:
+        rows = zip(*self.tried.values(), strict=True)
+        return [cell for row in rows for _, cell in row]
+
+    def _write(self, cells: Sequence[Cell]) -> None:
+        planfile.write(
+            self.folder,
+            self.asked,
+            self.layout,
+            metric=self.metric,
+            tuning=self.tuning,
+            cells=cells,
+        )
+
+
+def metric_of(node: Mapping[str, Any], baseline: DictConfig) -> dict[str, str]:
+    """What the arms are compared by, and whether its min or max is best; else the task's own."""
+    task = locate(baseline.task._target_)
+    name, mode = node["metric"] or task.metric, node["mode"]
+    if not name.startswith(("val/", "test/")):
+        near = suggest(name, [task.metric]) or f", such as {task.metric}"
+        raise UserError(f"study.metric={name}: must be a name that begins with val/ or test/{near}")
+    if name != task.metric and mode is None:
+        raise UserError(f"study.metric={name}: say what is best, study.mode=min or study.mode=max")
+    if name == task.metric and mode not in (None, task.mode):
+        raise UserError(f"study.mode={mode}: of {name} the best is the {task.mode}imum")
+    return {"name": name, "mode": mode or task.mode}
+
+
+def _named(metric: Mapping[str, str]) -> dict[str, str]:
+    return {"metric": metric["name"], "mode": metric["mode"]}
+
+
+def report(folder: Path) -> None:
+    """Write the report and print its table; whatever goes wrong with it, the runs stand."""
+    try:
+        from ablate.study.report import write_report
+
+        write_report(folder)
+    except Exception as error:
+        again = f"python -m ablate.report {folder} writes it again"
+        known = isinstance(error, UserError)
+        log.warning("ablate: no report (%s); %s", error, again, exc_info=None if known else error)

@@ -1,0 +1,50 @@
+"""A sweep's file of one's own, and what the command line makes of it, without running anything."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from tiny import overrides
+
+from ablate.study.asked import Asked, read
+from ablate.study.cells import Composer
+from ablate.study.layout import Layout, lay_out
+from ablate.tree import open_tree
+
+
+def write_sweep(folder: Path, study: str, *, body: str = "", name: str = "mine") -> list[str]:
+    """The arguments that choose a sweep with this node `study` (YAML, in braces or lines)."""
+    place = folder / "own" / "sweep"
+    place.mkdir(parents=True, exist_ok=True)
+    node = yaml.dump({"study": yaml.safe_load(study)}, sort_keys=False)
+    (place / f"{name}.yaml").write_text(f"# @package _global_\n# Mine.\n{body}\n{node}")
+    return ["--config-dir", str(folder / "own"), f"sweep={name}"]
+
+
+def tiny_for(study: str, folder: Path, *left_out: str) -> list[str]:
+    """The tiny overrides, without the keys that the study itself sets."""
+    keys = [(text.partition("=")[0], text) for text in overrides(folder)]
+    return [
+        text
+        for key, text in keys
+        if f"{key}:" not in study and f"{key}=" not in study and key not in left_out
+    ]
+
+
+@contextmanager
+def asked(
+    folder: Path, study: str, *typed: str, body: str = "", left_out: tuple[str, ...] = ()
+) -> Iterator[tuple[Asked, Composer]]:
+    """The question of a sweep on the tiny text, and what composes its arms."""
+    _, own, sweep = write_sweep(folder, study, body=body)
+    argv = [sweep, *tiny_for(study, folder, *left_out), *typed]
+    with open_tree(own) as tree:
+        command = tree.load(argv)
+        question = read(command, argv, tree.loader)
+        yield question, Composer(tree.loader, command, question.fixed)
+
+
+def laid_out(folder: Path, study: str, *typed: str, body: str = "") -> Layout:
+    with asked(folder, study, *typed, body=body) as (question, composer):
+        return lay_out(question, composer)

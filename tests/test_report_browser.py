@@ -1,0 +1,174 @@
+"""report.html in a real browser: headless Chromium, driven by Playwright.
+
+Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_study import arm, make_study
+
+from ablate.study.report import write
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path")
+# What keeps Chromium itself from the network, so that every request seen is the page's.
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
+         "--disable-component-update", "--no-first-run", "--disable-quic"]  # fmt: skip
+
+BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
+
+
+def shifted(by: float) -> list[float]:
+    return [value + by + 0.002 * (n % 3 - 1) for n, value in enumerate(BASE)]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Something of everything that a page can show."""
+    folder = make_study(
+        tmp_path_factory.mktemp("studies") / "everything",
+        {
+            "baseline": arm(BASE, seconds=10),
+            "model.norm=post": arm(shifted(0.1), seconds=12, flops=6 * 10**9),
+            "schedule.warmup_steps=0": arm(shifted(0.001), seconds=9),
+            "model.norm=post schedule.warmup_steps=0": arm(shifted(2.0), seconds=14),
+            "model.norm=none": arm([*shifted(0.3)[:3], "failed: the loss became NaN", None]),
+        },
+        design="factorial",
+    )
+    write(folder, allow=["seeds"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=BROWSER, args=QUIET)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Any, study: Path) -> Iterator[Any]:
+    """The opened page; whatever it complained of or asked for is a failure at the end."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    wrong: list[str] = []
+    asked: list[str] = []
+    opened.on("console", lambda message: wrong.append(message.text))
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.goto((study / "report.html").as_uri())
+    yield opened
+    opened.close()
+    assert wrong == []
+    assert [url for url in asked if not url.startswith("data:")] == [
+        (study / "report.html").as_uri()
+    ]
+
+
+def column(page: Any, heading: str) -> list[str]:
+    """Texts of a column of the table of arms, from top to bottom."""
+    return page.evaluate(
+        """heading => {
+            const table = document.getElementById("arms");
+            const heads = [...table.tHead.rows[0].cells];
+            const at = heads.findIndex(head => head.innerText.startsWith(heading));
+            return [...table.tBodies[0].rows].map(row => row.cells[at].dataset.value);
+        }""",
+        heading,
+    )
+
+
+@pytest.mark.parametrize("heading", ["arm", "verdict", "val/loss", "difference", "p", "parameters"])
+def test_a_heading_sorts_the_table_and_a_second_click_turns_it(page: Any, heading: str) -> None:
+    before = column(page, heading)
+    button = page.locator("#arms th button", has_text=heading).first
+    button.click()
+    up = column(page, heading)
+    button.click()
+    down = column(page, heading)
+    known = [value for value in before if value != ""]
+    numbers = heading not in ("arm", "verdict")
+    order = sorted(known, key=float if numbers else str.casefold)
+    if numbers:
+        assert [v for v in up if v != ""] == order
+        assert [float(v) for v in down if v != ""] == [float(v) for v in reversed(order)]
+    else:
+        assert up == list(reversed(down)) or len(set(known)) < len(known)
+    assert up[: len(known)] == [v for v in up if v != ""]  # what has no number stands last
+    assert sorted(up) == sorted(before)
+
+
+def test_every_plot_has_points_inside_it(page: Any) -> None:
+    plots = page.evaluate(
+        """() => [...document.querySelectorAll("svg.chart")].map(svg => ({
+            title: svg.getAttribute("aria-label"),
+            points: svg.querySelectorAll("circle").length,
+            bad: [...svg.querySelectorAll("circle")].filter(c => {
+                const box = svg.viewBox.baseVal;
+                const x = c.cx.baseVal.value, y = c.cy.baseVal.value;
+                const clipped = c.closest("[clip-path]");
+                return !(x >= 0 && x <= box.width && (clipped || (y >= 0 && y <= box.height)));
+            }).length,
+        }))"""
+    )
+    titles = " ".join(plot["title"] for plot in plots)
+    for name in ("Learning curves", "by model.norm", "by training time", "floating-point"):
+        assert name in titles
+    for plot in plots:
+        assert plot["points"] > 0, plot
+        assert plot["bad"] == 0, plot
+    forest = page.locator("td.forest circle.spot, td.forest polygon.beyond")
+    assert forest.count() == page.locator("#arms tbody tr").count()
+
+
+def test_the_baseline_is_marked(page: Any) -> None:
+    assert page.locator("#arms tr.base").count() == 1
+    assert page.locator("#arms tr.base .badge").first.inner_text() == "baseline"
+
+
+def test_pointing_shows_the_numbers_and_brings_out_the_arm(page: Any) -> None:
+    point = page.locator("svg.chart .c1 circle.dot").last
+    point.scroll_into_view_if_needed()
+    point.hover(force=True)
+    assert "model.norm=post" in page.locator("#tip").inner_text()
+    assert page.locator("#tip").is_visible()
+    lit = page.locator('g.curve.lit[data-arm="model.norm=post"]')
+    assert lit.count() == 1
+    page.locator("h1").hover()
+    assert not page.locator("#tip").is_visible()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_only_the_table_scrolls_sideways(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_stand_out_from_the_ground_in_both_themes(page: Any, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)
+    ratios = page.evaluate(
+        """() => {
+            const light = colour => {
+                const part = colour.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+                    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+                return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
+            };
+            const ground = light(getComputedStyle(document.body).backgroundColor);
+            return [...document.querySelectorAll("h1, p, td, .verdict, svg .name")].map(one => {
+                const style = getComputedStyle(one);
+                const ink = light(one.closest("svg") ? style.fill : style.color);
+                const [high, low] = [Math.max(ink, ground), Math.min(ink, ground)];
+                return (high + 0.05) / (low + 0.05);
+            });
+        }"""
+    )
+    assert len(ratios) > 50
+    assert min(ratios) > 3

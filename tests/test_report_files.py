@@ -1,0 +1,227 @@
+"""The files that a report leaves: page, Markdown, LaTeX, CSV; words and numbers in them."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from make_study import MadeArm, arm, make_study
+
+from ablate.study.report import write
+from ablate.study.report.svg import around_zero, axis
+from ablate.study.report.tables import tex
+from ablate.study.report.words import amount, decimals, duration, number, share, signed
+
+BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
+ADDITIVE = "model.attention=additive"
+
+
+def shifted(by: float, wobble: float = 0.002) -> list[float]:
+    """The baseline's values, all moved, so that pairs agree where the seeds do not."""
+    return [value + by + wobble * (n % 3 - 1) for n, value in enumerate(BASE)]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return make_study(
+        tmp_path / "scores",
+        {
+            "baseline": arm(BASE),
+            ADDITIVE: arm(shifted(0.1)),
+            "model.attention=cosine": arm(shifted(0.0)),
+            "model.attention=general": arm(
+                [*shifted(0.0)[:3], "failed: the loss became NaN", None]
+            ),
+        },
+    )
+
+
+def test_an_allowed_comparison_is_marked_everywhere(study: Path) -> None:
+    assert not write(study, allow=["seeds"]).refusals
+    for name in ("report.html", "report.md", "table.tex"):
+        text = (study / name).read_text().replace("&#x27;", "'")
+        assert "in spite of the rule 'seeds'" in text, name
+
+
+def test_what_went_wrong_is_told(tmp_path: Path) -> None:
+    arms = {"baseline": arm(BASE), "a=1": arm(["failed: killed by SIGKILL"] * 5)}
+    study = make_study(
+        tmp_path / "s",
+        arms,
+        illegal={"a=7": "needs heads"},
+        excluded={"a=8 b=1": {"a": "8", "b": "1"}},
+    )
+    write(study)
+    for name in ("report.html", "report.md"):
+        text = (study / name).read_text().replace("\\_", "_")
+        for words in ("killed by SIGKILL", "needs heads", "a=8 b=1", "all 5 seeds failed"):
+            assert words in text, (name, words)
+
+
+def test_runs_csv_has_every_run_and_its_numbers(study: Path) -> None:
+    write(study)
+    with open(study / "runs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    for row in rows:
+        result = study / row["folder"] / "result.json"
+        if row["state"] == "finished":
+            content = json.loads(result.read_text())
+            assert float(row["val/loss"]) == content["metrics"]["val/loss"]
+            assert int(row["flops_per_step"]) == content["flops_per_step"]
+            assert row["choice/model.attention"] == content["choices"]["model.attention"]
+        else:
+            assert row["val/loss"] == ""
+            assert (row["state"] == "failed") == ("NaN" in row["detail"])
+
+
+def test_the_page_stands_by_itself_and_names_are_no_markup(tmp_path: Path) -> None:
+    name = "data.path=<script>alert(1)</script>&\"'|`_x_`"
+    made = {"baseline": arm(BASE), "odd": arm(shifted(0.1), changes={"data.path": name})}
+    factors = {"data.path": {"baseline": [], name: []}}
+    study = make_study(tmp_path / "s", made, factors=factors)
+    write(study)
+    page = (study / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,"]
+    assert "url(" not in page.replace("url(#plot)", "")
+    assert "@import" not in page
+
+
+def test_markdown_is_a_table_of_all_arms(study: Path) -> None:
+    write(study)
+    text = (study / "report.md").read_text()
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    head = table[0].count("|")
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == head for line in table[:6])
+    assert sum("model.attention=" in line for line in table[:6]) == 3
+    for figure in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
+        assert (study / figure).read_bytes().startswith(b"\x89PNG")
+
+
+def test_everything_tex_would_take_for_a_command_is_escaped() -> None:
+    assert tex(r"a_b & 50% of $x^2 #{\~}") == (
+        r"a\_b \& 50\% of \$x\textasciicircum{}2 \#\{\textbackslash{}\textasciitilde{}\}"
+    )
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_the_table_compiles(tmp_path: Path) -> None:
+    odd = r"data.path=a_b & 50%$x^2#{\~}<>"
+    made = {"baseline": arm(BASE), "odd": arm(shifted(-0.1), changes={"data.path": odd})}
+    factors = {"data.path": {"baseline": [], odd: []}}
+    study = make_study(tmp_path / "under_score", made, factors=factors)
+    write(study)
+    (tmp_path / "paper.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
+        "\\input{under_score/table}\\end{document}"
+    )
+    typed = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
+    done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_a_crossed_design_tells_main_effects_and_the_interaction(tmp_path: Path) -> None:
+    def cell(shift: float) -> MadeArm:
+        return arm([v + shift + 1e-4 * (n * round(100 * shift) % 5) for n, v in enumerate(BASE)])
+
+    arms = {
+        "baseline": cell(0.0),
+        "model.norm=post": cell(0.02),
+        "schedule.warmup_steps=0": cell(0.01),
+        "model.norm=post schedule.warmup_steps=0": cell(0.6),
+    }
+    study = make_study(tmp_path / "s", arms, design="factorial")
+    write(study)
+    page = (study / "report.html").read_text()
+    assert "model.norm \u00d7 schedule.warmup_steps: the step from pre to post is 0.5696" in page
+
+
+def test_tuned_and_matched_values_are_shown(tmp_path: Path) -> None:
+    made = arm(shifted(0.1), tuned={"optimizer.lr": 0.003}, set={"model.ffn_dim": 300})
+    arms = {"baseline": arm(BASE), "a=1": made}
+    study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [0.001, 0.003]})
+    write(study)
+    text = (study / "report.html").read_text()
+    assert "optimizer.lr: 0.002 → 0.003 (tuned)" in re.sub("</?span>", "", text)
+    assert "300 (matched to the baseline&#x27;s budget)" in re.sub("</?span>", "", text)
+    with open(study / "runs.csv", newline="") as file:
+        assert sum(row["kind"] == "tune" for row in csv.DictReader(file)) == 4
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {"baseline": arm(BASE)},
+        {"baseline": arm([1.0]), "a=1": arm([1.1])},
+        {"baseline": arm([0.0, 0.0]), "a=1": arm([0.0, 0.0])},
+        {"baseline": arm([1.0] * 3), "a=1": arm([2.0] * 3)},
+        {"baseline": arm([-5.0, -5.1, -5.2]), "a=1": arm([1e9, 1.1e9, 1.2e9])},
+        {"baseline": arm([1e-9, 2e-9, 3e-9]), "a=1": arm([2e-9, 3e-9, 5e-9])},
+        {"baseline": arm(["failed: x"] * 3), "a=1": arm([1.0, 1.1, 1.2])},
+        {"baseline": arm(BASE), "a=1": arm(BASE, same_as="baseline", no_effect=True)},
+    ],
+)
+def test_odd_studies_are_reported(tmp_path: Path, arms: dict) -> None:
+    study = make_study(tmp_path / "s", arms)
+    for curve in list(study.glob("*/metrics.csv"))[:1]:
+        curve.unlink()
+    written = write(study)
+    marks = re.findall(r'[=">,](?:nan|inf)\b', (study / "report.html").read_text())
+    assert not marks
+    assert all(path.stat().st_size for path in written.files)
+    assert not list(study.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (number(-0.5, 2), "\u22120.50"),
+        (signed(0.0, 2), "0.00"),
+        (signed(-0.001, 2), "0.00"),
+        (signed(1234.5, 1), "+1,234.5"),
+        (share(0.0312), "+3.1 %"),
+        (share(-1.5), "\u2212150 %"),
+        (amount(814_720), "815 k"),
+        (amount(2.1e12), "2.1 T"),
+        (duration(18.31), "18.3 s"),
+        (duration(7805), "2 h 10 min"),
+        (str(decimals([1.5, 1.6], [0.012, 0.03])), "3"),
+        (str(decimals([1234.0], [None])), "0"),
+    ],
+)
+def test_numbers_have_sensible_digits(said: str, words: str) -> None:
+    assert said == words
+
+
+def test_an_axis_holds_its_values_and_its_ticks_are_round() -> None:
+    one = axis([0.013, 0.079], 0, 100)
+    assert one.low < 0.013 < 0.079 < one.high
+    assert all(round(tick, 2) == tick and one.inside(tick) for tick in one.ticks())
+    assert len(one.ticks()) >= 3
+
+
+def test_one_huge_effect_does_not_hide_the_others() -> None:
+    one = around_zero([0.01, -0.02, 0.015, 0.02, 5.0], 0, 100)
+    assert one.inside(0.02)
+    assert not one.inside(5.0)
+    assert around_zero([1.0, 5.0], 0, 100).inside(5.0)
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_take_at_most_a_minute(tmp_path: Path) -> None:
+    arms = {f"model.dim={n}": arm([1.5 + (n * s % 7) / 99 for s in range(100)]) for n in range(99)}
+    study = make_study(
+        tmp_path / "big",
+        {"baseline": arm([1.5 + s % 5 / 99 for s in range(100)]), **arms},
+        validations=6,
+        rows_per_validation=30,
+    )
+    started = time.process_time()  # other work on the machine does not count
+    written = write(study)
+    assert time.process_time() - started < 60
+    assert len(written.report.study.runs) == 10_000

@@ -1,0 +1,200 @@
+"""Main effects and interactions against published examples, statsmodels' anova and by hand."""
+
+import dataclasses
+import math
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from statsmodels.stats.anova import anova_lm
+
+from ablate.study.effects import effects
+
+# Box, Hunter and Hunter 2005, section 5.3: yield of a pilot plant, two runs of each cell, in grams.
+PLANT = {"T": ["160", "180"], "C": ["20", "40"], "K": ["A", "B"]}
+YIELDS = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
+
+
+def factorial(factors, value, seeds=1):
+    """Runs of every cell: value(levels as indices, seed)."""
+    return [
+        (
+            {f: options[i] for (f, options), i in zip(factors.items(), cell, strict=True)},
+            seed,
+            float(value(cell, seed)),
+        )
+        for cell in product(*(range(len(options)) for options in factors.values()))
+        for seed in range(seeds)
+    ]
+
+
+def plant():
+    return factorial(PLANT, lambda cell, seed: YIELDS[cell[0] + 2 * cell[1] + 4 * cell[2]][seed], 2)
+
+
+def two_level(count):
+    return {name: ["-", "+"] for name in "ABCDE"[:count]}
+
+
+def test_the_pilot_plant_has_the_published_effects():
+    """Table 5.3: T 23.0, C -5.0, K 1.5, T x C 1.5, T x K 10.0, C x K 0.0."""
+    found = effects(plant(), factors=PLANT, mode="max")
+    published = {"T": 23.0, "C": -5.0, "K": 1.5, "TC": 1.5, "TK": 10.0, "CK": 0.0}
+    assert {"".join(each.factors): each.effect for each in found.effects} == pytest.approx(
+        published
+    )
+    assert found.of("K", "T") is found.of("T", "K")
+    assert found.of("T").means == {("160",): 52.75, ("180",): 75.75}
+    assert found.of("T", "K").means[("180", "B")] == 81.5
+    assert found.missing == ()
+    assert found.aliased == {}
+
+
+def test_p_and_interval_are_statsmodels():
+    runs = plant()
+    found = effects(runs, factors=PLANT, mode="max")
+    frame = pd.DataFrame([{**options, "seed": seed, "y": y} for options, seed, y in runs])
+    formula = "y ~ (C(T, Sum) + C(C_, Sum) + C(K, Sum)) ** 2 + C(seed, Sum)"
+    fit = smf.ols(formula, frame.rename(columns={"C": "C_"})).fit()
+    table = anova_lm(fit, typ=3)
+    named = {"".join(e.factors): e for e in found.effects}
+    for ours, theirs in (("T", "C(T, Sum)"), ("TK", "C(T, Sum):C(K, Sum)")):
+        assert named[ours].p == pytest.approx(table.loc[theirs, "PR(>F)"])
+    low, high = fit.conf_int().loc["C(T, Sum)[S.160]"]
+    assert (named["T"].interval.low, named["T"].interval.high) == pytest.approx(
+        (-2 * high, -2 * low)
+    )
+    assert found.residual_df == fit.df_resid
+    assert found.residual_sd == pytest.approx(math.sqrt(fit.mse_resid))
+
+
+def test_three_options_and_missing_runs_are_statsmodels_type_three():
+    factors = {"a": ["x", "y", "z"], "b": ["off", "on"]}
+    rng = np.random.default_rng(0)
+    runs = factorial(factors, lambda cell, seed: cell[0] * cell[1] + seed + rng.normal(), 4)
+    runs = [(o, s, None if (s, o["a"]) == (2, "z") else y) for o, s, y in runs]
+    refused = effects(runs, factors=factors, mode="min")
+    assert refused.effects == ()
+    assert refused.missing == ((("z", "off"), 2), (("z", "on"), 2))
+    found = effects(runs, factors=factors, mode="min", allow_missing=True)
+    frame = pd.DataFrame([{**o, "seed": s, "y": y} for o, s, y in runs if y is not None])
+    fit = smf.ols("y ~ C(a, Sum) * C(b, Sum) + C(seed, Sum)", frame).fit()
+    table = anova_lm(fit, typ=3)
+    theirs = [table.loc[t, "PR(>F)"] for t in ("C(a, Sum)", "C(b, Sum)", "C(a, Sum):C(b, Sum)")]
+    assert [each.p for each in found.effects] == pytest.approx(theirs)
+    assert [each.df for each in found.effects] == [2, 1, 2]
+    assert found.of("a").effect is None
+    assert "2" in found.warnings[0]
+
+
+def test_holm_runs_over_main_effects_and_over_interactions_separately():
+    found = effects(plant(), factors=PLANT, mode="max")
+    for order in (1, 2):
+        family = sorted((e.p, e.p_holm) for e in found.effects if len(e.factors) == order)
+        raw = [p for p, _ in family]
+        by_hand = np.minimum(1, np.maximum.accumulate(np.array(raw) * [3, 2, 1]))
+        assert [adjusted for _, adjusted in family] == pytest.approx(list(by_hand))
+
+
+def test_a_seed_adds_to_all_cells_and_to_no_effect():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.1, (2, 2, 3))
+    shift = [0.0, 50.0, -7.0]
+    plain = factorial(two_level(2), lambda c, s: c[0] + noise[c][s], 3)
+    moved = [(o, s, y + shift[s]) for o, s, y in plain]
+    one, other = (effects(r, factors=two_level(2), mode="min") for r in (plain, moved))
+    for a, b in zip(one.effects, other.effects, strict=True):
+        assert a.effect == pytest.approx(b.effect)
+        assert a.p == pytest.approx(b.p)
+
+
+def test_a_half_fraction_of_three_factors_names_what_it_cannot_tell_apart():
+    """C = A x B: resolution III, each main effect with the interaction of the others."""
+    value = np.random.default_rng(0).normal(size=(2, 2, 2, 3))
+    runs = factorial(two_level(3), lambda c, s: value[*c, s], 3)
+    runs = [r for r, c in zip(runs, np.repeat(list(product((0, 1), repeat=3)), 3, 0), strict=True)
+            if (c[0] + c[1]) % 2 != c[2]]  # fmt: skip
+    found = effects(runs, factors=two_level(3), mode="min")
+    assert [each.name for each in found.effects] == ["A", "B", "C"]
+    assert found.of("A").aliases == (("B", "C"),)
+    assert found.of("C").aliases == (("A", "B"),)
+    assert found.aliased[("A", "B")] == (("C",),)
+    assert "this design cannot tell it from A × B" in found.of("C").words()  # noqa: RUF001
+    means = found.of("A").means
+    assert found.of("A").effect == pytest.approx(means[("+",)] - means[("-",)])
+
+
+def test_resolution_four_and_five():
+    """D = A x B x C: AB = CD, AC = BD, AD = BC. E = A x B x C x D: no pair is another's alias."""
+    for count in (4, 5):
+        factors = two_level(count)
+        runs = [r for r in factorial(factors, lambda c, s: sum(c), 1)
+                if sum(v == "+" for v in r[0].values()) % 2 == 0]  # fmt: skip
+        found = effects(runs, factors=factors, mode="min")
+        aliased = {"".join(term): ["".join(o) for o in others]
+                   for term, others in found.aliased.items()}  # fmt: skip
+        assert aliased == ({"BC": ["AD"], "BD": ["AC"], "CD": ["AB"]} if count == 4 else {})
+        assert len(found.effects) == (7 if count == 4 else 15)
+
+
+def test_factors_that_move_together_or_never_are_not_estimated():
+    factors = {"a": ["0", "1"], "b": ["0", "1"], "c": ["0", "1"]}
+    runs = [({"a": x, "b": x, "c": "0"}, s, float(int(x) + s % 2)) for x in "01" for s in range(3)]
+    found = effects(runs, factors=factors, mode="min")
+    assert [each.factors for each in found.effects] == [("a",)]
+    assert found.aliased[("b",)] == (("a",),)
+    assert found.aliased[("c",)] == ()
+    assert "c cannot be told from nothing: it never varies" in found.warnings
+
+
+def test_without_a_remainder_nothing_is_judged():
+    saturated = effects(factorial(two_level(2), lambda c, s: 3 * c[0] * c[1], 1),
+                        factors=two_level(2), mode="min")  # fmt: skip
+    constant = effects(factorial(two_level(2), lambda c, s: c[0], 3),
+                       factors=two_level(2), mode="min")  # fmt: skip
+    assert saturated.residual_df == 0
+    for found in (saturated, constant):
+        assert all(each.p is None and each.interval is None for each in found.effects)
+        assert "no interval and no p" in found.warnings[0]
+        assert "nothing to judge it by" in found.effects[0].words()
+    assert saturated.of("A", "B").effect == pytest.approx(1.5)
+    assert constant.of("A").effect == pytest.approx(1)
+
+
+def test_words_of_an_interaction_tell_the_difference_between_two_effects():
+    """Xiong et al. 2020: without warm-up post-norm loses, with it hardly."""
+    factors = {"norm": ["pre", "post"], "warmup": ["on", "off"]}
+    rng = np.random.default_rng(0)
+    runs = factorial(factors, lambda c, s: 2 + 0.3 * c[0] * c[1] + 0.01 * rng.normal() + s / 9, 5)
+    found = effects(runs, factors=factors, mode="min").of("norm", "warmup")
+    assert found.words("nats").startswith(
+        "norm × warmup: the step from pre to post is 0.308 nats worse"  # noqa: RUF001
+        " at warmup=off than at warmup=on (95 % 0.2"
+    )
+    better = dataclasses.replace(found, mode="max").words()
+    assert "0.308 better at warmup=off" in better
+    assert "95 % 0.2" in better
+
+
+def test_words_without_a_difference_claim_none():
+    rng = np.random.default_rng(1)
+    factors = {"a": ["x", "y", "z"], "b": ["off", "on"]}
+    found = effects(factorial(factors, lambda c, s: rng.normal(), 3), factors=factors, mode="min")
+    assert found.of("a").words().startswith("a: no difference shown between 3 options (best ")
+    assert found.of("b").words().startswith("b: no difference shown between off and on (on ")
+    assert "no interaction shown" in found.of("a", "b").words()
+
+
+def test_noise_is_called_an_effect_no_more_often_than_the_level():
+    """Three main effects, Holm over them: 300 studies, and chance of one in a thousand."""
+    rng = np.random.default_rng(0)
+    factors = two_level(3)
+    found = 0
+    for _ in range(300):
+        noise = rng.normal(size=(2, 2, 2, 3))
+        each = effects(factorial(factors, lambda c, s, n=noise: n[*c, s], 3), factors=factors,
+                       mode="min")  # fmt: skip
+        found += any(e.p_holm <= 0.05 for e in each.effects if len(e.factors) == 1)
+    assert 1 <= found <= 28

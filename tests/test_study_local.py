@@ -1,0 +1,245 @@
+"""The local launcher: what its runs find, and what it hands to them."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import teller
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from make_launch import environment, launched, runs, settings
+from tiny import overrides
+
+import ablate
+from ablate.errors import UserError
+from ablate.run_id import run_dir
+from ablate.study import forks, local
+from ablate.study.jobs import OF_SWEEPS, arguments, job_return, quoted
+from ablate.study.slots import Run
+from ablate.study.state import State
+
+TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+
+
+def telling(folder: Path, seed: int, *more: str) -> Run:
+    typed = overrides(folder, teller.OVERRIDE, f"seed={seed}", *more)
+    place = run_dir(ablate.compose(*typed)).absolute()
+    return Run(place, [*typed, "hydra.mode=RUN", f"hydra.run.dir={place}"])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], list[State]]:
+    """A run of one process and one of two, side by side, on a machine that seems to have GPUs."""
+    folder = tmp_path_factory.mktemp("told")
+    wanted = [telling(folder, 0), telling(folder, 1, *TWO)]
+    around = {"CUDA_VISIBLE_DEVICES": "4,7,9", "OMP_NUM_THREADS": ""}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: 3)
+        patch.setattr(local.os, "sched_getaffinity", lambda _: {0, 1})
+        found = launched(wanted, more=around, gpus_per_run=1)
+    return wanted, found
+
+
+def printed(run: Run) -> list[str]:
+    return (run.folder / "stdout.log").read_text().splitlines()
+
+
+def found_by(run: Run) -> list[dict[str, Any]]:
+    """What each process found, by rank."""
+    lines = [line.partition("found ")[2] for line in printed(run) if line.startswith("found {")]
+    return sorted(map(json.loads, lines), key=lambda found: found["rank"])
+
+
+def test_runs_finish(told: tuple[list[Run], list[State]]) -> None:
+    wanted, found = told
+    assert [one.name for one in found] == ["finished", "finished"], found
+    for run in wanted:
+        assert not (run.folder / "queued.json").exists()
+        assert not (run.folder / "progress.json").exists()
+
+
+def test_everything_printed_is_in_the_folder(told: tuple[list[Run], list[State]]) -> None:
+    """After the command, which is what a person can type."""
+    for run in told[0]:
+        first, *rest = printed(run)
+        assert shlex.split(first) == ["python", "-m", "ablate", *run.arguments]
+        assert {"by the descriptor", "by another program"} <= set(rest)
+        assert not [line for line in rest if "leaked" in line or "Warning" in line]
+
+
+def test_a_run_finds_the_command_line_and_its_share_of_the_machine(
+    told: tuple[list[Run], list[State]],
+) -> None:
+    run = told[0][0]
+    (found,) = found_by(run)
+    assert found["module"] == "ablate.__main__"
+    assert found["arguments"] == run.arguments
+    assert (found["threads"], found["gpus"], found["full_error"]) == (1, "4", None)
+    assert found["session"] == found["pid"]  # Ctrl-C at the terminal is not for it
+
+
+def test_a_run_of_two_processes_starts_the_right_second_one(
+    told: tuple[list[Run], list[State]],
+) -> None:
+    run = told[0][1]
+    first, second = found_by(run)
+    assert (first["rank"], second["rank"], first["processes"]) == (0, 1, 2)
+    assert second["arguments"][: len(run.arguments)] == run.arguments
+    assert first["gpus"] == second["gpus"] == "7"
+    assert second["session"] == first["pid"]
+
+
+def test_where_forking_is_not_safe_every_run_starts_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "PRELOADED", False)
+    run = telling(tmp_path, 0)
+    (found,) = launched([run])
+    assert found.name == "finished"
+    assert shlex.split(printed(run)[0]) == ["python", "-m", "ablate", *run.arguments]
+    assert found_by(run)[0]["arguments"] == run.arguments
+
+
+def test_a_parent_that_cannot_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ablate.RunFailed, match="no process can be started"):
+        launched(runs(tmp_path, [0]))
+
+
+# Shares
+
+
+def test_cores_are_divided_unless_the_person_said_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert local.threads(3, {}) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    assert local.threads(20, {})["OMP_NUM_THREADS"] == "1"
+    assert local.threads(3, {"OMP_NUM_THREADS": "5"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("outer", "slots", "each", "shares"),
+    [
+        (None, 2, 0, [None, None]),
+        (None, 2, 1, ["0", "1"]),
+        (None, 2, 2, ["0,1", "2,3"]),
+        ("2,GPU-ab", 2, 1, ["2", "GPU-ab"]),
+        ("3,1", 1, 2, ["3,1"]),
+    ],
+)
+def test_gpus_are_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+    outer: str | None,
+    slots: int,
+    each: int,
+    shares: Sequence[str | None],
+) -> None:
+    seen = 4 if outer is None else len(outer.split(","))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    around = {} if outer is None else {"CUDA_VISIBLE_DEVICES": outer}
+    found = local.gpus(settings(slots=slots, gpus_per_run=each), around)
+    assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == list(shares)
+
+
+def test_more_gpus_than_there_are_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for seen, number in (("1,2,7", 3), ("", 0)):
+        with pytest.raises(UserError, match=f"needs 4 GPUs, and this machine .* see {number}"):
+            launched([], slots=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": 0},
+        {"slots": 1.5},
+        {"slots": True},
+        {"slots": None},
+        {"gpus_per_run": -1},
+        {"retries": "many"},
+        {"timeout": 0},
+        {"timeout": "1h"},
+        {"grace": -1},
+        {"grace": None},
+    ],
+)
+def test_settings_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(UserError, match=f"hydra.launcher.{name}="):
+        settings(**wrong)
+
+
+# Between Hydra and the launcher
+
+
+@pytest.mark.parametrize(
+    "text", ["/plain/path-1.0", "/with space/a=b", "it's", "a\\'b", "ends\\", 'say "x"', "ü"]
+)
+def test_a_quoted_value_is_read_as_it_was(text: str) -> None:
+    (override,) = OverridesParser.create().parse_overrides([f"hydra.run.dir={quoted(text)}"])
+    value = override.value()
+    assert (str(value) if isinstance(value, str) else value.text) == text
+
+
+def hydras(overrides: Sequence[str], *, own: str | None = None, name: str = "config") -> Any:
+    """As much of the composition of a sweep as says how it was started."""
+    sources = [SimpleNamespace(provider="main", path="/conf")]
+    sources += [SimpleNamespace(provider="command-line", path=own)] if own else []
+    node = SimpleNamespace(
+        overrides=SimpleNamespace(hydra=list(overrides)),
+        runtime=SimpleNamespace(config_sources=sources),
+        job=SimpleNamespace(config_name=name),
+    )
+    return SimpleNamespace(hydra=node)
+
+
+def test_the_command_of_a_run_knows_nothing_of_its_sweep() -> None:
+    config = hydras(
+        [
+            "hydra.mode=MULTIRUN",
+            "hydra/launcher=local",
+            "hydra.launcher.slots=2",
+            "hydra.verbose=true",
+        ],
+        own="/mine",
+    )
+    typed = ["sweep=x", "seed=1", "hydra.sweep.subdir=a=b-0123"]
+    assert arguments(config, typed, Path("/o/a=b-0123")) == [
+        *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],
+        *["hydra.mode=RUN", 'hydra.run.dir="/o/a=b-0123"'],
+    ]
+    assert not OF_SWEEPS.match("hydra.runtime.x=1")
+
+
+def test_how_runs_ended_is_told_to_hydra(tmp_path: Path) -> None:
+    done = State("finished", result={"metric": {"name": "val/loss", "value": 1.5, "mode": "min"}})
+    assert job_return(["seed=0"], tmp_path, done).return_value == 1.5
+    failed = job_return(["seed=0"], tmp_path, State("failed", "killed by SIGKILL"))
+    with pytest.raises(ablate.RunFailed, match="killed by SIGKILL"):
+        failed.return_value  # noqa: B018
+
+
+def test_the_parent_starts_no_threads_and_touches_no_gpu(tmp_path: Path) -> None:
+    """What was imported stays safe to fork."""
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import os, sys, threading\n"
+        "from ablate.study.forks import ALWAYS, _preload\n"
+        "_preload([*ALWAYS, 'ablate.task.causal_lm', 'ablate.model.gpt', 'ablate.data.text'])\n"
+        "import torch\n"
+        "print(threading.active_count(), torch.cuda.is_initialized(),\n"
+        "      len(os.listdir('/proc/self/task')), 'ablate.__main__' in sys.modules)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert found.stdout.split() == ["1", "False", "1", "False"]

@@ -1,0 +1,114 @@
+"""study.match: the width that makes an arm cost what the baseline costs."""
+
+import pytest
+from tiny import overrides, pairs
+
+import ablate
+from ablate.build import build, build_data
+from ablate.errors import UserError
+from ablate.record import count_parameters
+from ablate.study.budget import on_meta
+from ablate.study.match import match
+from ablate.train import count_flops
+
+
+def composed(base, *arms):
+    return {arm or "baseline": ablate.compose(*base, *arm.split()) for arm in ("", *arms)}
+
+
+def solved(base, *arms, budget="parameters", by="model.ffn_dim"):
+    return match(composed(base, *arms), baseline="baseline", budget=budget, by=by)
+
+
+def cost(cfg, budget):
+    """As a run counts it."""
+    if budget == "parameters":
+        return count_parameters(build(cfg))["total"]
+    return count_flops(cfg, on_meta(cfg, build_data(cfg)))
+
+
+@pytest.mark.parametrize("budget", ["parameters", "flops"])
+def test_the_nearest_width_is_set(tmp_path, budget):
+    """Against every width there is; the arms have too few and too many."""
+    base = overrides(tmp_path, "model.dim=32")
+    for arm in ("model.attention=uniform", "model.ffn=geglu model.depth=2"):
+        found = solved(base, arm, budget=budget)[arm]
+        target = cost(ablate.compose(*base), budget)
+        after = cost(ablate.compose(*base, *arm.split(), found.override), budget)
+        assert (found.target, found.after) == (target, after)
+        assert found.before == cost(ablate.compose(*base, *arm.split()), budget)
+        assert abs(after / target - 1) <= 0.02 < abs(found.before / target - 1)
+        for width in range(found.width - 2, found.width + 3):
+            other = ablate.compose(*base, *arm.split(), f"model.ffn_dim={width}")
+            assert abs(cost(other, budget) - target) >= abs(after - target)
+        assert f"model.ffn_dim={found.width}: {after:,}" in str(found)
+
+
+def test_arms_that_are_near_enough_are_left_alone(tmp_path):
+    arms = ("model.ffn=swiglu", "model.norm=post", "model.attention=additive")
+    assert solved(overrides(tmp_path, "model.depth=2", "model.dim=32"), *arms) == {}
+
+
+def test_widths_that_do_not_fit_are_passed_over(tmp_path):
+    """dim is a multiple of 3 heads, each of an even width for the rotation."""
+    base = overrides(tmp_path, "model.heads=3", "model.dim=192", "pos_enc=rotary")
+    found = solved(base, "model.ffn=none", by="model.dim")["model.ffn=none"]
+    assert found.width > 192
+    assert found.width % 6 == 0
+    cfg = ablate.compose(*base, "model.ffn=none", found.override)
+    assert cost(cfg, "parameters") == found.after
+
+
+def test_a_model_of_pairs(tmp_path):
+    base = pairs(tmp_path, "model.dim=32")
+    arm = "model.cell=lstm"
+    found = solved(base, arm, by="model.dim")[arm]
+    assert found.width < 32
+    assert abs(found.after / found.target - 1) <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("arm", "by", "message"),
+    [
+        (
+            "model.ffn=none",
+            "model.ffn_dim",
+            r"arm 'model\.ffn=none' \(.* below the baseline's [\d,]+\): no model\.ffn_dim can be"
+            r" set in it: model\.ffn_dim=1 has no effect with model\.ffn=none",
+        ),
+        ("model.ffn=none", "model.fn_dim", r"no study\.match_by=model\.fn_dim .*'model\.ffn_dim'"),
+        ("model.ffn=none", "model.heads", r"model\.heads has no influence on it"),
+        ("model.ffn_dim=99", "model.ffn_dim", r"it sets study\.match_by=model\.ffn_dim itself"),
+        (
+            "model.ffn=none",
+            "model.depth",
+            r"no model\.depth comes within 2%; the nearest is model\.depth=\d+ with [\d,]+"
+            r" parameters, [\d.]+% (above|below) the",
+        ),
+        ("model.depth=40", "model.ffn_dim", r"the nearest is model\.ffn_dim=1 with .* above"),
+        ("model.ffn=none", "optimizer.lr", r"match_by=optimizer\.lr: must be a width of the model"),
+        ("model.ffn=none", "model.dropout", "must be a width of the model"),
+        ("model.ffn=none", "data.seq_len", "must be a width of the model"),
+    ],
+)
+def test_what_cannot_be_matched_is_refused(tmp_path, arm, by, message):
+    with pytest.raises(UserError, match=message) as caught:
+        solved(overrides(tmp_path), arm, by=by)
+    assert "\n" not in str(caught.value)
+
+
+def test_near_enough_where_the_width_has_no_influence(tmp_path):
+    base = overrides(tmp_path, "model.ffn=none")
+    assert solved(base, "model.norm=post model.residual=false", by="model.heads") == {}
+
+
+def test_every_arm_that_cannot_be_matched_is_named(tmp_path):
+    arms = ("model.ffn=none", "model.ffn=none model.attention=uniform", "model.attention=uniform")
+    with pytest.raises(UserError) as caught:
+        solved(overrides(tmp_path), *arms)
+    assert [f"'{arm}'" in str(caught.value) for arm in arms] == [True, True, False]
+
+
+def test_an_arm_that_cannot_be_built_is_left_to_budgets(tmp_path):
+    bad = "pos_enc=t5 pos_enc.buckets=32 pos_enc.max_distance=4"
+    assert solved(overrides(tmp_path), bad) == {}

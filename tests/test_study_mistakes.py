@@ -1,0 +1,155 @@
+"""Mistakes in a study: one line each, exit code 2, and no folder is left."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from make_sweep import tiny_for, write_sweep
+from omegaconf import DictConfig
+from tiny import overrides
+
+pytest_plugins = ["command_line"]
+
+Command = Callable[..., tuple[int, str, str]]
+Runs = list[tuple[DictConfig, Path]]
+ONE = "{factors: {pos_enc: [none]}}"
+
+# The node `study`, what is typed beside it, and what the line of refusal holds.
+MISTAKES = [
+    # factors and options
+    ("{factors: {model.atention: [dot]}}", [], ["no key model.atention", "'model.attention'?"]),
+    ("{factors: {modle: [gpt]}}", [], ["no key or group modle", "did you mean 'model'?"]),
+    ("{factors: {model.attention: [dto]}}", [], ["model.attention=dto: no such option", "'dot'?"]),
+    ("{factors: {model.heads: [two]}}", [], ["1 of 2 arms", "model.heads=two: must be a whole"]),
+    ("{factors: {x: {y: [model.hed=2]}}}", [], ["no key model.hed", "did you mean"]),
+    ("{factors: {x: {y: [model]}}}", [], ["study.factors: x: y: cannot read 'model'"]),
+    ("{factors: {x: {y: ['pos_enc=a,b']}}}", [], ["'pos_enc=a,b' names several values"]),
+    ("{factors: {x: {y: 3}}}", [], ["study.factors: x: y must be a list of overrides"]),
+    ("{factors: {x: {y: [seed=3]}}}", [], ["x: y sets seed, which no factor may"]),
+    ("{factors: {pos_enc: []}}", [], ["study.factors: pos_enc has no options"]),
+    ("{factors: {pos_enc: [none, none]}}", [], ["pos_enc: has the option none twice"]),
+    ("{factors: {pos_enc: [learned]}}", [], ["pos_enc has no option beside learned"]),
+    ("{factors: {seed: [1, 2]}}", [], ["the seeds of a study are study.seeds"]),
+    ("{factors: {output_dir: [a, b]}}", [], ["output_dir: changes no result"]),
+    ("{factors: 3}", [], ["study.factors=3: must be {KEY: VALUE, ...}"]),
+    # the baseline
+    ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", [], ["baseline", "'post'?"]),
+    ("{baseline: [model.nrom=pre], factors: {pos_enc: [none]}}", [], ["no key model.nrom"]),
+    ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", [], ["the baseline is not legal"]),
+    ("{factors: {model.attention: [dot]}}", ["model=timm"], ["model=timm has no model.attention"]),
+    (
+        "{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}",
+        [],
+        ["the baseline is not among the cells that can be run", "excluded by"],
+    ),
+    # seeds
+    ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", [], ["holds the seed 1 twice"]),
+    ("{factors: {pos_enc: [none]}, seeds: 0}", [], ["study.seeds=0: must be"]),
+    ("{factors: {pos_enc: [none]}, seeds: []}", [], ["study.seeds=[]: must be"]),
+    (ONE, ["seed=3"], ["'seed=3': the seeds of a study are study.seeds=[..]"]),
+    # plans
+    ("{seeds: 1}", [], ["sweep=mine is empty", "study.factors"]),
+    ("{design: factorial}", [], ["study.design needs study.factors"]),
+    ("{factors: {model.heads: [3]}, illegal: skip}", [], ["no arm is left beside the baseline"]),
+    ("{factors: {pos_enc: [none]}, seeds: 501}", [], ["has 1,002 runs", "add study.yes=true"]),
+    ("{factors: {pos_enc: [none], model.attention: [dot, additive]}, design: leave_one_out}", [],
+     ["leave_one_out: model.attention has 2 options"]),
+    ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", [], ["no factor pos_en"]),
+    ("{factors: {pos_enc: [none]}, desing: pairs}", [], ["no key study.desing", "'study.design'?"]),
+    ("{factors: {pos_enc: [none]}, design: pair}", [], ["study.design=pair: must be one_factor"]),
+    ("{factors: {pos_enc: [none]}, metric: loss}", [], ["study.metric=loss: must be a name"]),
+    ("{factors: {pos_enc: [none]}, metric: val/perplexity}", [], ["say what is best, study.mode"]),
+    ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
+    # the command line of a study
+    (ONE, ["pos_enc=rotary"], ["'pos_enc=rotary': the study changes it"]),
+    (ONE, ["model.norm=pre,post"], ["'model.norm=pre,post' names several values in a study"]),
+    (ONE, ["study.seeds=1,2"], ["write study.seeds=[1,2]"]),
+    (ONE, ["study.sed=1"], ["no key study.sed", "did you mean 'study.seeds'?"]),
+    (ONE, ["study.rerun=finished"], ["study.rerun=finished: must be missing, failed or all"]),
+    (ONE, ["hydra/launcher=joblib"], ["no such option", "pip install hydra-joblib-launcher"]),
+    (ONE, ["hydra/sweeper=optuna"], ["no such option", "pip install hydra-optuna-sweeper"]),
+    (ONE, ["hydra.mode=RUN"], ["study.factors is a plan of several runs"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("study", "typed", "parts"), MISTAKES)
+def test_a_mistake_is_one_line(
+    study: str, typed: list[str], parts: list[str], ablate_command: Command, tmp_path: Path
+) -> None:
+    tiny = [] if "model=timm" in typed else tiny_for(study, tmp_path)
+    code, out, err = ablate_command(*write_sweep(tmp_path, study), *tiny, *typed)
+    assert code == 2, err
+    assert err.startswith("ablate: ")
+    assert err.count("\n") == 1, err
+    for part in parts:
+        assert part in err
+    assert "Traceback" not in out
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["-m"], "nothing varies"),
+        (["-m", "seed=1"], "nothing varies"),
+        (["-m", "seed=1,1"], "names 1 twice"),
+        (["-m", "seed=1,x"], "seed=x: must be a whole number"),
+        (["-m", "pos_enc=none,none"], "names none twice"),
+        (["-m", "seed=1,2", "study.seeds=3"], "give one"),
+        (["-m", "optimizer.lr=interval(0,1)"], "has no separate values"),
+        (["-m", "pos_enc=glob(q*)"], "matches no option"),
+        (["-m", "pos_enc=none,nnoe"], "did you mean 'none'?"),
+        (["study.seeds=3"], "study.seeds says how several runs are planned"),
+        (["study.dry_run=true"], "study.dry_run says how several runs are planned"),
+    ],
+)
+def test_mistakes_without_a_sweep(
+    argv: list[str], part: str, ablate_command: Command, tmp_path: Path
+) -> None:
+    code, _, err = ablate_command(*argv)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert part in err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_folder_of_another_study(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
+    tiny = [*overrides(tmp_path), "hydra/launcher=basic"]
+    argv = [*write_sweep(tmp_path, ONE), *tiny]
+    assert ablate_command(*argv)[0] == 0
+    code, _, err = ablate_command(*argv, "model.dropout=0.5")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "model.dropout=0.1 there and 0.5 here" in err
+    assert "study.name=" in err
+    assert len(runs) == 2
+    assert ablate_command(*argv, "model.dropout=0.5", "study.name=other")[0] == 0
+    assert {folder.parent.name for _, folder in runs} == {"mine", "other"}
+
+
+def test_a_plan_that_cannot_be_read(ablate_command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "outputs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text("{")
+    code, _, err = ablate_command(*write_sweep(tmp_path, ONE), *overrides(tmp_path))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "plan.json cannot be read" in err
+
+
+def test_a_folder_that_cannot_be_written(ablate_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("")
+    code, _, err = ablate_command(*write_sweep(tmp_path, ONE), *overrides(tmp_path))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "output_dir: cannot write" in err
+
+
+def test_a_full_disk(
+    ablate_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ablate.study import planfile
+
+    def full(path: Path, content: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(planfile, "write_json", full)
+    code, _, err = ablate_command(*write_sweep(tmp_path, ONE), *overrides(tmp_path))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left on device" in err

@@ -1,0 +1,164 @@
+"""Designs: counts and cells by hand, and what a fraction confuses."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ablate.errors import UserError
+from ablate.study import plan
+from ablate.study.fraction import fraction
+from ablate.study.plan import Factor, Row
+
+SCORE = Factor(
+    "model.attention",
+    {name: (f"model.attention={name}",) for name in ("scaled_dot", "dot", "additive")},
+)
+POS = Factor("pos_enc", {name: (f"pos_enc={name}",) for name in ("learned", "none")})
+NORM = Factor(
+    "norm",
+    {"pre": ("model.norm=pre",), "post": ("model.norm=post", "schedule.warmup_steps=9")},
+)
+ALL = (SCORE, POS, NORM)
+OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
+
+
+def rows(design: str, *factors: Factor, resolution: int = 3) -> list[Row]:
+    own = {factor.name: OWN[factor.name] for factor in factors}
+    found = list(plan.rows(design, factors, own, resolution=resolution))
+    if design != "fractional":
+        assert len(found) == plan.count(design, factors, own)
+    assert found[0] == own, "the baseline is the first"
+    assert len({tuple(row.items()) for row in found}) == len(found), "no cell twice"
+    return found
+
+
+def changes(design: str, *factors: Factor) -> list[dict[str, str]]:
+    return [{k: v for k, v in row.items() if v != OWN[k]} for row in rows(design, *factors)]
+
+
+def test_one_factor() -> None:
+    assert changes("one_factor", *ALL) == [
+        {},
+        {"model.attention": "dot"},
+        {"model.attention": "additive"},
+        {"pos_enc": "none"},
+        {"norm": "post"},
+    ]
+
+
+def test_leave_one_out() -> None:
+    assert changes("leave_one_out", POS, NORM) == [{}, {"pos_enc": "none"}, {"norm": "post"}]
+    with pytest.raises(UserError, match=r"leave_one_out: model\.attention has 2 options"):
+        rows("leave_one_out", *ALL)
+
+
+def test_pairs() -> None:
+    assert changes("pairs", *ALL) == [
+        *changes("one_factor", *ALL),
+        {"model.attention": "dot", "pos_enc": "none"},
+        {"model.attention": "additive", "pos_enc": "none"},
+        {"model.attention": "dot", "norm": "post"},
+        {"model.attention": "additive", "norm": "post"},
+        {"pos_enc": "none", "norm": "post"},
+    ]
+
+
+def test_factorial() -> None:
+    assert len(rows("factorial", *ALL)) == 3 * 2 * 2
+    assert rows("factorial", POS, NORM) == [
+        {"pos_enc": "learned", "norm": "pre"},
+        {"pos_enc": "learned", "norm": "post"},
+        {"pos_enc": "none", "norm": "pre"},
+        {"pos_enc": "none", "norm": "post"},
+    ]
+
+
+def test_fractional() -> None:
+    third = Factor("model.residual", {"true": (), "false": ("model.residual=false",)})
+    own = {"pos_enc": "learned", "norm": "pre", "model.residual": "true"}
+    found = list(plan.rows("fractional", [POS, NORM, third], own, resolution=3))
+    # C = AB: half of the eight cells.
+    assert found == [
+        {"pos_enc": "learned", "norm": "pre", "model.residual": "true"},
+        {"pos_enc": "learned", "norm": "post", "model.residual": "false"},
+        {"pos_enc": "none", "norm": "pre", "model.residual": "false"},
+        {"pos_enc": "none", "norm": "post", "model.residual": "true"},
+    ]
+    with pytest.raises(UserError, match="design=factorial"):
+        rows("fractional", *ALL)
+
+
+# Factors, resolution -> cells, from the table of Box and Hunter (1961); also NIST's handbook,
+# section 5.3.3.4.7.
+TABLE = {
+    (3, 3): 4, (4, 4): 8, (5, 3): 8, (5, 5): 16, (6, 3): 8, (6, 4): 16, (6, 6): 32, (7, 3): 8,
+    (7, 4): 16, (7, 7): 64, (8, 4): 16, (8, 5): 64, (9, 3): 16, (9, 4): 32, (10, 3): 16,
+    (10, 4): 32, (10, 5): 128, (11, 3): 16, (11, 4): 32, (11, 5): 128, (15, 3): 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "cells"), TABLE.items())
+def test_fractions_are_as_small_as_the_tables(asked: tuple[int, int], cells: int) -> None:
+    assert len(fraction(*asked)) == cells
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8), st.integers(3, 5))
+def test_a_fraction_confuses_no_effects_below_its_resolution(factors: int, least: int) -> None:
+    """The product of fewer than `least` columns is never constant: no word is shorter."""
+    cells = fraction(factors, least)
+    assert cells[0] == (0,) * factors
+    assert len(set(cells)) == len(cells)
+    for chosen in product((0, 1), repeat=factors):
+        if 0 < sum(chosen) < least:
+            signs = {sum(c * k for c, k in zip(cell, chosen, strict=True)) % 2 for cell in cells}
+            assert signs == {0, 1}, chosen
+
+
+def test_arms_set_what_they_change_and_say_so() -> None:
+    row = {"model.attention": "dot", "pos_enc": "learned", "norm": "post"}
+    arm = plan.arm(row, ALL, OWN, all_set=False, named=False)
+    assert arm.name == "model.attention=dot norm=post"
+    assert arm.changes == {"model.attention": "dot", "norm": "post"}
+    assert arm.overrides == ("model.attention=dot", "model.norm=post", "schedule.warmup_steps=9")
+    full = plan.arm(row, ALL, OWN, all_set=True, named=False)
+    assert set(full.overrides) == {*arm.overrides, "pos_enc=learned"}
+    base = plan.arm(OWN, ALL, OWN, all_set=False, named=False)
+    assert (base.name, base.is_baseline, base.overrides) == ("baseline", True, ())
+
+
+def test_two_factors_that_set_one_key_cannot_be_combined() -> None:
+    warmup = Factor("warmup", {"on": (), "off": ("schedule.warmup_steps=0",)})
+    own = {"norm": "pre", "warmup": "on"}
+    for row in plan.rows("one_factor", [NORM, warmup], own, resolution=3):
+        plan.arm(row, [NORM, warmup], own, all_set=False, named=False)
+    row = {"norm": "post", "warmup": "off"}
+    with pytest.raises(UserError, match=r"norm and warmup both set schedule\.warmup_steps"):
+        plan.arm(row, [NORM, warmup], own, all_set=False, named=False)
+
+
+def test_a_factor_that_changes_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="no option beside learned"):
+        rows("one_factor", Factor("pos_enc", {"learned": ()}))
+
+
+def test_excluded_cells_have_all_of_an_entry() -> None:
+    entry = {"pos_enc": "none", "norm": "post"}
+    found = [row for row in rows("factorial", POS, NORM) if plan.excluded_by(row, [entry])]
+    assert found == [entry]
+    assert len([r for r in rows("factorial", *ALL) if plan.excluded_by(r, [entry])]) == 3
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        ({"pos_en": "none"}, "no factor pos_en.*did you mean 'pos_enc'"),
+        ({"pos_enc": "nune"}, "pos_enc has no option nune.*did you mean 'none'"),
+        ({}, "would leave out every cell"),
+    ],
+)
+def test_an_exclusion_of_what_is_not_there(entry: Row, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        plan.check_exclude([entry], ALL, OWN)

@@ -1,0 +1,401 @@
+"""Paired statistics against scipy, statsmodels, published data sets and cases by hand."""
+
+import dataclasses
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+
+from ablate.errors import UserError
+from ablate.study import stats
+from ablate.study.compare import compare, decide, holm
+from ablate.study.pairs import by_arm, pair
+from ablate.study.verdict import Verdict, number, p_words
+
+# Student 1908, the hours of sleep that ten people gained by the second drug over the first.
+SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+# Darwin 1876, crossed minus self-fertilised maize, eighths of an inch: Fisher 1935, section 21.
+MAIZE = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+LEVEL = 0.05
+
+
+def against_zero(*arms):
+    """Values of arms whose differences from the baseline are the given ones."""
+    size = max(map(len, arms))
+    values = {"baseline": dict.fromkeys(range(size), 0.0)}
+    return values | {f"arm{i}": dict(enumerate(map(float, d))) for i, d in enumerate(arms)}
+
+
+def flip(differences):
+    differences = np.array(differences, dtype=float)
+    return stats.sign_flip(differences, np.zeros(len(differences)))
+
+
+def only(*differences, mode="min", **options):
+    return compare(against_zero(differences), baseline="baseline", mode=mode, **options).arms[0]
+
+
+# Pairs
+
+
+def test_pairs_are_made_by_seed_whatever_the_order():
+    values = {"b": {0: 1.0, 1: 2.0, 2: 4.0}, "a": {2: 4.5, 0: 1.25, 1: 2.125}}
+    (found,) = pair(values, "b")
+    assert found.seeds == (0, 1, 2)
+    assert found.differences.tolist() == [0.25, 0.125, 0.5]
+
+
+def test_a_run_given_twice_is_refused():
+    assert by_arm([("a", 0, 1.0), ("a", 1, None)]) == {"a": {0: 1.0, 1: None}}
+    with pytest.raises(UserError, match="'a' has two runs of seed 0"):
+        by_arm([("a", 0, 1.0), ("b", 0, 1.0), ("a", 0, 1.0)])
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
+def test_a_run_without_a_number_is_missing_not_averaged(nothing):
+    values = {"b": dict.fromkeys(range(4), 1.0), "a": {0: 2.0, 1: 2.5, 2: nothing, 3: 2.25}}
+    found = compare(values, baseline="b", mode="min")
+    assert found.arms == ()
+    assert [each.words() for each in found.incomplete] == ["'a' has no result for seed 2"]
+    allowed = compare(values, baseline="b", mode="min", allow_missing=True)
+    assert allowed.arms[0].difference == pytest.approx(1.25)
+    assert "3 of 4 seeds" in allowed.arms[0].verdict.words()
+    assert "'a' has no result for seed 2" in allowed.warnings
+
+
+def test_seeds_missing_from_the_baseline_are_named_too():
+    values = {"b": {0: None, 1: 1.0}, "a": {0: 1.0, 1: 1.0, 7: 1.0}, "c": {}}
+    a, c = compare(values, baseline="b", mode="min").incomplete
+    assert a.words() == "the baseline has no result for seeds 0, 7"
+    assert c.missing == (0, 1)
+    assert compare(values, baseline="b", mode="min", allow_missing=True).incomplete == (c,)
+
+
+def test_an_unknown_baseline_and_a_margin_of_nothing_are_refused():
+    with pytest.raises(UserError, match="did you mean 'baseline'"):
+        compare(against_zero([1]), baseline="basline", mode="min")
+    with pytest.raises(UserError, match=r"study\.margin=0"):
+        only(1, 2, 3, margin=0)
+
+
+# Sign flips
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([1, 2, 3], 2 / 8),
+        ([-1, 2, 3], 4 / 8),  # sums of +-6, +-4, +-2, 0: four are as far off as 4
+        ([0, 1, 1], 4 / 8),  # a zero doubles each pattern
+        ([1, 1, -1], 1.0),  # every pattern sums to 1 or 3
+        ([0, 0, 0, 0], 1.0),
+        ([5], 1.0),
+        (SLEEP, 4 / 1024),  # nothing below zero, and one zero
+    ],
+)
+def test_sign_flip_by_hand(differences, p):
+    assert flip(differences).p == p
+    assert flip([-d for d in differences]).p == p
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 12])
+def test_sign_flip_is_scipys_where_nothing_ties(n):
+    differences = np.random.default_rng(n).normal(0.4, 1, n)
+    theirs = scipy_stats.permutation_test(
+        (differences,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    assert flip(differences).p == pytest.approx(theirs.pvalue, rel=1e-12)
+
+
+@pytest.mark.parametrize("draw", range(20))
+def test_ties_count_in_float32_as_they_do_in_integers(draw):
+    rng = np.random.default_rng(draw)
+    baseline, arm = rng.integers(0, 360, (2, 7))
+    sums = [sum(s * d for s, d in zip(signs, arm - baseline, strict=True)) for signs in
+            product((1, -1), repeat=7)]  # fmt: skip
+    exact = np.mean([abs(s) >= abs(sums[0]) for s in sums])
+    shares = {
+        name: {seed: float(np.float32(right / 360)) for seed, right in enumerate(counts)}
+        for name, counts in (("arm", arm), ("baseline", baseline))
+    }
+    (found,) = pair(shares, "baseline")
+    assert stats.sign_flip(found.differences, found.grain).p == exact
+
+
+def test_fishers_own_example_has_his_p_and_more_than_twelve_pairs_say_their_resolution():
+    """Fisher 1935, section 21: 1,726 of 32,768 patterns; t 2.148 with p 0.0497."""
+    found = flip(MAIZE)
+    exact = 1726 / 2**15
+    assert abs(found.p - exact) < 4 * 2 * math.sqrt(exact / 2 / stats.FLIPS)
+    assert not found.exact
+    assert found.smallest == 2 / (stats.FLIPS + 1)
+    assert stats.t_p(np.array(MAIZE, dtype=float)) == pytest.approx(0.0497, abs=5e-5)
+    assert flip(np.abs(MAIZE)).p == found.smallest
+
+
+# Intervals and effects
+
+
+def test_students_sleep():
+    """t 4.0621, p 0.002833, 95 % 0.7001 to 2.4599: R's t.test(extra ~ group, paired = TRUE)."""
+    found = only(*SLEEP)
+    assert found.difference == pytest.approx(1.58)
+    assert found.tests.t_p == pytest.approx(0.002833, abs=5e-7)
+    assert found.t_interval.low == pytest.approx(0.7001142, abs=1e-6)
+    assert found.t_interval.high == pytest.approx(2.4598858, abs=1e-6)
+    assert found.tests.rests_on == "sign-flip"
+    assert found.tests.p == 4 / 1024
+
+
+def test_bootstrap_is_scipys_and_the_same_every_time():
+    values = against_zero(SLEEP)
+    found = compare(values, baseline="baseline", mode="min").arms[0].bootstrap
+    shuffled = {arm: dict(reversed(own.items())) for arm, own in values.items()}
+    assert compare(shuffled, baseline="baseline", mode="min").arms[0].bootstrap == found
+    other = scipy_stats.bootstrap((SLEEP,), np.mean, n_resamples=40_000, method="BCa", rng=1)
+    assert found.low == pytest.approx(other.confidence_interval.low, abs=0.05)
+    assert found.high == pytest.approx(other.confidence_interval.high, abs=0.05)
+
+
+def test_effect_is_unbiased_with_five_seeds():
+    draws = np.random.default_rng(0).normal(0.8, 1, (4000, 5))
+    assert np.mean([stats.effect_size(d) for d in draws]) == pytest.approx(0.8, abs=0.04)
+    # gamma(2) / (sqrt(2) gamma(3/2)) = sqrt(2 / pi)
+    by_hand = 3 / math.sqrt(2.5) * math.sqrt(2 / math.pi)
+    assert stats.effect_size(np.arange(1.0, 6.0)) == pytest.approx(by_hand)
+
+
+def test_equivalence_is_two_one_sided_t_tests():
+    found = np.random.default_rng(3).normal(0.2, 1, 8)
+    sides = (
+        scipy_stats.ttest_1samp(found, -1.0, alternative="greater").pvalue,
+        scipy_stats.ttest_1samp(found, 1.0, alternative="less").pvalue,
+    )
+    assert stats.equivalent_p(found, 1.0) == pytest.approx(max(sides))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_holm_is_statsmodels(count):
+    ps = np.random.default_rng(count).beta(0.3, 1, count).round(1 if count == 7 else 9)
+    assert holm(list(ps)) == pytest.approx(list(multipletests(ps, method="holm")[1]))
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_seeds_to_reach_the_level():
+    """2^(1 - n) arms-fold: 6 seeds give 1 / 32, and 8 seeds 5 / 128."""
+    assert [stats.seeds_to_reach(family, LEVEL) for family in (1, 2, 5)] == [6, 7, 8]
+    assert stats.seeds_to_reach(10**6, LEVEL) is None
+
+
+@pytest.mark.parametrize("family", [1, 5])
+def test_seeds_needed_are_statsmodels(family):
+    differences = np.array([0.5, -0.7, 1.2, 0.3, -0.1])
+    effect = stats.effect_size(differences)
+    n = TTestPower().solve_power(effect, alpha=LEVEL / family, power=0.8)
+    assert stats.seeds_needed(differences, family, LEVEL) == math.ceil(n)
+    assert stats.seeds_needed(np.array([1.0, 1.1]), 1, LEVEL) == 6
+    assert stats.seeds_needed(np.array([-1.0, 1.0, 0.001]), 1, LEVEL) is None
+
+
+# Verdicts
+
+
+def test_mode_says_which_way_is_better():
+    up = (1.0, 1.1, 0.9, 1.05, 1.0)
+    down = tuple(-d for d in up)
+    kinds = [only(*d, mode=m).verdict.kind for d in (up, down) for m in ("min", "max")]
+    assert kinds == ["worse", "better", "better", "worse"]
+    assert only(*up, mode="max").verdict.words() == only(*down, mode="min").verdict.words()
+
+
+def test_what_a_seed_adds_to_every_arm_changes_nothing():
+    rng = np.random.default_rng(0)
+    arms = rng.normal(0.5, 1, (3, 7))
+    shift = rng.normal(0, 100, 7)
+    plain = {str(i): dict(enumerate(arm)) for i, arm in enumerate(arms)}
+    moved = {str(i): dict(enumerate(arm + shift)) for i, arm in enumerate(arms)}
+    for one, other in zip(*(compare(v, baseline="0", mode="min").arms for v in (plain, moved)),
+                          strict=True):  # fmt: skip
+        assert one.tests.p_holm == pytest.approx(other.tests.p_holm)
+        assert one.difference == pytest.approx(other.difference)
+
+
+def test_five_seeds_are_warned_about_and_still_show_what_is_large():
+    """Twelve arms of three standard deviations and more: every one, with the right sign."""
+    rng = np.random.default_rng(0)
+    signs = [1, -1] * 6
+    arms = [sign * rng.normal(6, 1, 5) for sign in signs]
+    found = compare(against_zero(*arms), baseline="baseline", mode="min")
+    kinds = ["worse" if sign > 0 else "better" for sign in signs]
+    assert [each.verdict.kind for each in found.arms] == kinds
+    assert {each.tests.rests_on for each in found.arms} == {"t"}
+    (warning,) = found.warnings
+    assert "5 seeds: sign-flip p at least 0.0625" in warning
+    assert "from 9 seeds on" in warning
+    assert only(*SLEEP).caution == ""
+
+
+def test_one_difference_of_the_other_sign_keeps_a_t_test_of_few_seeds_from_a_verdict():
+    differences = (0.8, 1.0, 1.1, 0.9, -0.01)
+    assert scipy_stats.ttest_1samp(differences, 0).pvalue < LEVEL
+    found = only(*differences)
+    assert found.tests.p == 4 / 32
+    assert found.verdict.kind == "no difference shown"
+
+
+def test_one_and_two_seeds_say_nothing_however_large_the_difference():
+    for differences in ((100.0,), (100.0, 100.1)):
+        found = only(*differences)
+        assert found.verdict.kind == "no difference shown"
+        assert found.verdict.seeds_needed == 6
+        assert "too few for any verdict" in found.caution
+
+
+def test_equal_differences_have_no_interval_and_no_nan():
+    same, moved = (only(*[c] * 5) for c in (0.0, 1.0))
+    assert same.verdict.kind == "no difference shown"
+    assert same.verdict.words() == "no difference: the same value in each of 5 seeds"
+    assert moved.verdict.kind == "worse"
+    assert moved.tests.p == 1 / 256
+    assert moved.verdict.words("nats") == "worse by 1 nats every time (5 seeds, p 0.004)"
+    assert moved.t_interval is None
+    assert moved.bootstrap is None
+    assert only(0, 0, 0, 0, 0, margin=0.1).verdict.kind == "equivalent"
+    assert only(1, 1, 1, 1, 1, margin=0.1).verdict.kind == "worse"
+
+
+def test_rounding_of_float32_is_not_a_difference():
+    base = {seed: 0.9 + seed / 360 for seed in range(5)}
+    arm = {seed: float(np.float32(value)) for seed, value in base.items()}
+    shifted = {seed: float(np.float32(value + 1 / 360)) for seed, value in base.items()}
+    one, other = pair({"b": base, "a": arm, "s": shifted}, "b")
+    assert not one.differences.any()
+    assert np.ptp(other.differences) == 0
+
+
+def test_two_runs_of_one_distribution_share_a_difference_with_at_most_a_quarter():
+    """The bound behind the p of equal differences, on distributions of up to six values."""
+    rng = np.random.default_rng(0)
+    assert np.correlate([0.5, 0.5], [0.5, 0.5], "full")[0] == 0.25
+    for _ in range(2000):
+        chance = rng.dirichlet(np.full(6, rng.choice([0.1, 0.5, 1])))
+        assert np.correlate(chance, chance, "full")[:5].max() <= 0.25
+
+
+def test_equivalent_wins_over_a_difference_too_small_to_matter():
+    differences = (0.010, 0.011, 0.009, 0.010, 0.0105)
+    assert only(*differences).verdict.kind == "worse"
+    found = only(*differences, margin=0.1)
+    assert found.verdict.kind == "equivalent"
+    assert found.tests.differs
+    assert found.verdict.words().startswith("equivalent within 0.1: worse by 0.0101 (95 %")
+    assert only(*differences, margin=0.0102).verdict.kind == "worse"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 13])
+def test_no_number_of_a_comparison_is_nan(n):
+    rng = np.random.default_rng(n)
+    kinds = [rng.normal(size=n), np.zeros(n), np.ones(n), rng.integers(0, 2, n), np.eye(n)[0]]
+    found = compare(against_zero(*kinds), baseline="baseline", mode="max", margin=0.5)
+
+    def check(value):
+        if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                check(getattr(value, field.name))
+        elif isinstance(value, float):
+            assert math.isfinite(value)
+
+    assert len(found.arms) == len(kinds)
+    for each in found.arms:
+        check(each)
+        assert "nan" not in each.verdict.words("points")
+
+
+def test_words():
+    shown = Verdict(
+        "worse", 0.0312, stats.Interval(0.0249, 0.0371), LEVEL, 5, 5, 0.002, 5, None, None
+    )
+    assert shown.words("nats") == "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"
+    better = dataclasses.replace(
+        shown, kind="better", loss=-0.0312, interval=stats.Interval(-0.0371, -0.0249), family=1
+    )
+    assert better.words() == "better by 0.031 (95 % 0.025 to 0.037, 5 seeds, p 0.002)"
+    none = Verdict(
+        "no difference shown", 0.004, stats.Interval(-0.002, 0.010), LEVEL, 5, 5, 0.31, 5, None, 23
+    )
+    assert none.words("nats") == (
+        "no difference shown (0.004 nats worse, 95 % -0.002 to 0.010, 5 seeds, Holm p 0.31;"
+        " about 23 seeds would be needed)"
+    )
+
+
+def test_numbers_have_the_digits_that_their_spread_leaves():
+    assert [number(12.3456, s) for s in (5.0, 0.5, 0.12, 0.003)] == [
+        "12",
+        "12.3",
+        "12.35",
+        "12.346",
+    ]
+    assert number(-0.0001, 0.5) == "0.0"
+    assert number(123456.0, 2000.0) == "123,000"
+    assert number(3.21e-9, 1e-9) == "3.2e-09"
+    assert [p_words(p) for p in (0.0001, 0.0023, 0.314)] == ["< 0.001", "0.002", "0.31"]
+
+
+# How often pure noise is called a difference
+
+DRAWS = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "heavy tails": lambda rng, size: rng.standard_t(2, size=size),
+    "skewed": lambda rng, size: rng.lognormal(0, 1.5, size=size),
+    "uniform": lambda rng, size: rng.uniform(size=size),
+    "a few right answers": lambda rng, size: rng.binomial(20, 0.9, size=size) / 20,
+    "works or fails": lambda rng, size: rng.integers(0, 2, size=size).astype(float),
+}
+
+
+def false_findings(draw, n, arms, studies=1000):
+    """Studies, of arms that do nothing, in which any verdict is better or worse."""
+    rng = np.random.default_rng(n * 100 + arms)
+    found = 0
+    for _ in range(studies):
+        shared = rng.normal(size=n)
+        values = {
+            str(arm): dict(enumerate(shared + own))
+            for arm, own in enumerate(draw(rng, (arms + 1, n)))
+        }
+        found += any(tests.differs for tests in decide(pair(values, "0")))
+    return found
+
+
+def assert_within_level(found, studies=1000):
+    """No more than chance allows (one in a thousand) at a rate of exactly the level."""
+    assert scipy_stats.binomtest(found, studies, LEVEL, alternative="greater").pvalue > 1e-3, found
+
+
+@pytest.mark.parametrize(("n", "arms"), [(5, 1), (5, 3), (6, 1)])
+def test_noise_is_called_a_difference_no_more_often_than_the_level(n, arms):
+    assert_within_level(false_findings(DRAWS["normal"], n, arms))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arms", [1, 5])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 10])
+@pytest.mark.parametrize("noise", DRAWS)
+def test_noise_of_every_kind_and_size_stays_within_the_level(noise, n, arms):
+    assert_within_level(false_findings(DRAWS[noise], n, arms))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_a_difference_of_the_margin_is_called_equivalent_no_more_often_than_the_level(n):
+    rng = np.random.default_rng(n)
+    found = 0
+    for _ in range(1000):
+        tested = decide(pair(against_zero(*rng.normal(1, 0.3, (3, n))), "baseline"), margin=1.0)
+        found += any(tests.equivalent for tests in tested)
+    assert_within_level(found)

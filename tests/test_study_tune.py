@@ -1,0 +1,118 @@
+"""study.tune: the grid, its seeds, and the choice."""
+
+import pytest
+from omegaconf import OmegaConf
+
+import ablate
+from ablate.errors import UserError
+from ablate.study.tune import choose, tuning
+
+LR = {"optimizer.lr": [0.0003, 0.001, 0.003]}
+
+
+def made(keys=LR, tune_seeds=1, *, seeds=(0, 1), metric="val/loss", taken=()):
+    return tuning(keys, tune_seeds, seeds=seeds, metric=metric, taken=taken)
+
+
+def result(value, status="finished", error=None):
+    return {"status": status, "error": error, "metrics": {"val/loss": value, "test/loss": 0.0}}
+
+
+def chosen(results, mode="min", keys=LR, tune_seeds=1):
+    return choose("arm", made(keys, tune_seeds).trials(), results, metric="val/loss", mode=mode)
+
+
+def test_every_point_with_every_seed():
+    keys = OmegaConf.create({"optimizer.lr": [0.1, 0.2], "optimizer": ["adam", "sgd"]})
+    found = made(keys, 2)
+    trials = found.trials()
+    assert [trial.overrides for trial in trials[:3]] == [
+        ["optimizer.lr=0.1", "optimizer=adam", "seed=1000"],
+        ["optimizer.lr=0.1", "optimizer=adam", "seed=1001"],
+        ["optimizer.lr=0.1", "optimizer=sgd", "seed=1000"],
+    ]
+    assert len(trials) == 8
+    assert len({tuple(trial.overrides) for trial in trials}) == 8
+    assert made({}) is None
+
+
+def test_overrides_are_read_as_the_values_that_were_written():
+    values = {
+        "optimizer.lr": [1e-05, 2],
+        "optimizer.betas": [[0.9, 0.95]],
+        "trainer.gradient_clip_val": [None, 1.0],
+        "model.norm": ["post"],
+    }
+    for trial in made(values).trials():
+        cfg = ablate.compose(*trial.overrides)
+        for key, value in trial.point.items():
+            assert OmegaConf.select(cfg, key) == value
+        assert cfg.seed == 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"metric": "test/loss"}, r"study\.metric=test/loss .* validation"),
+        ({"tune_seeds": [5, 1]}, r"tune_seeds=\[5, 1\]: 1 is one of study\.seeds too"),
+        ({"tune_seeds": 2, "seeds": (7, 1001)}, "tune_seeds=2: 1001 is one of"),
+        ({"tune_seeds": [5, 5]}, "holds a seed twice"),
+        ({"tune_seeds": 0}, "at least one seed"),
+        ({"tune_seeds": []}, "at least one seed"),
+        ({"keys": {"optimizer.lr": []}}, r"optimizer\.lr: \[\] must be a list"),
+        ({"keys": {"optimizer.lr": 0.1}}, r"optimizer\.lr: 0.1 must be a list"),
+        ({"keys": {"optimizer.lr": "0.1"}}, "must be a list"),
+        ({"keys": {"optimizer.lr": [0.1, 0.10]}}, r"optimizer\.lr has the value 0.1 twice"),
+        ({"keys": {"seed": [1, 2]}}, "study.tune: seed"),
+        ({"keys": {"hydra/launcher": ["local"]}}, "study.tune: hydra/launcher"),
+        ({"taken": ["optimizer.lr"]}, r"optimizer\.lr is set by the study already"),
+    ],
+)
+def test_refused_in_one_line(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        made(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("mode", "lr"), [("min", 0.001), ("max", 0.003)])
+def test_the_best_mean_over_the_seeds(mode, lr):
+    values = [2.0, 3.0, 2.4, 2.4, 2.1, 3.1]  # means 2.5, 2.4, 2.6
+    found = chosen(map(result, values), mode, tune_seeds=2)
+    assert found.point == {"optimizer.lr": lr}
+    assert found.overrides == [f"optimizer.lr={lr}"]
+    assert [row["mean"] for row in found.rows] == pytest.approx([2.5, 2.4, 2.6])
+    assert [row["point"] for row in found.rows if row["chosen"]] == [found.point]
+    assert found.rows[0]["values"] == {"1000": 2.0, "1001": 3.0}
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_equal_points_the_first(mode):
+    assert chosen(map(result, [2.0, 2.0, 2.0]), mode).point == {"optimizer.lr": 0.0003}
+
+
+def test_the_edge_of_the_grid_is_said():
+    assert chosen(map(result, [2.0, 1.0, 3.0])).warnings == []
+    low, high = chosen(map(result, [1.0, 2.0, 3.0])), chosen(map(result, [3.0, 2.0, 1.0]))
+    assert "smallest optimizer.lr=0.0003: a smaller" in low.warnings[0]
+    assert "largest optimizer.lr=0.003: a larger" in high.warnings[0]
+    words = chosen(map(result, [1.0, 2.0]), keys={"optimizer": ["adam", "sgd"]})
+    assert words.warnings == []
+    assert chosen([result(1.0)], keys={"optimizer.lr": [0.1]}).warnings == []
+
+
+def test_a_point_that_lacks_a_run_is_not_chosen():
+    results = [result(1.0), result(None, "failed", "the loss is nan"), result(2.0), result(2.0)]
+    found = chosen([*results, None, result(0.5)], tune_seeds=2)
+    assert found.point == {"optimizer.lr": 0.001}
+    assert [row["mean"] for row in found.rows] == [None, 2.0, None]
+    assert found.rows[0]["problems"] == ["seed 1001: failed: the loss is nan"]
+    assert len(found.warnings) == 2
+    assert "without optimizer.lr=0.003: seed 1000: was never started" in found.warnings[1]
+
+
+def test_an_arm_without_any_value_is_refused_with_reasons():
+    results = [result(None, "failed", "killed by SIGKILL"), result(None), None]
+    with pytest.raises(UserError, match=r"arm 'arm'.*SIGKILL.*not finite.*never started"):
+        chosen(results)
+    with pytest.raises(UserError, match=r"has no val/los; did you mean 'val/loss'"):
+        choose("arm", made().trials(), [result(1.0)] * 3, metric="val/los", mode="min")
