@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ablate.checkpoint import Checkpoints
 from ablate.task.causal_lm import CausalLM
 
 OVERRIDE = "task._target_=accident.AccidentProne"
@@ -21,8 +22,8 @@ SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}
 class AccidentProne(CausalLM):
     """ACCIDENT="what rank step [seed]", several with a semicolon between them.
 
-    what: kill or interrupt the process group, die alone, nan, raise, or hang; die-once and the
-    like spare the tries after it.
+    what: kill or interrupt the process group, die alone, nan, raise, hang, or pause until somebody
+    asks for a stop; die-once and the like spare the tries after it.
     """
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
@@ -48,4 +49,7 @@ class AccidentProne(CausalLM):
             raise ValueError("what a part of one's own may raise")
         while what == "hang":
             time.sleep(1)
+        (checkpoints,) = (one for one in self.trainer.callbacks if isinstance(one, Checkpoints))
+        while what == "pause" and not checkpoints._interrupted:
+            time.sleep(0.05)
         return loss * math.nan if what == "nan" else loss

@@ -66,7 +66,7 @@ def ablate_command(
         seen["ddp"] = lightnings_command()
         if "compose" in seen:
             seen["composed"] = compose(seen["compose"])
-        return {}
+        return {"metric": {"value": cfg.optimizer.lr}}
 
     monkeypatch.setattr(import_module("ablate.train"), "train", train)
     monkeypatch.setattr(summary, "show_result", lambda result, run_dir: None)

@@ -21,9 +21,29 @@ from typing import Any
 
 from make_runs import CHOICES, CONFIG, MadeArm, Texts, Value, overrides, values, write_run
 
+BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
+ADDITIVE = "model.attention=additive"
+
+
+def shifted(by: float) -> list[float]:
+    """The baseline's values, all moved, so that pairs agree where the seeds do not."""
+    return [value + by + 0.002 * (n % 3 - 1) for n, value in enumerate(BASE)]
+
 
 def arm(values: Sequence[Value], **more: Any) -> MadeArm:
     return MadeArm(values, **more)
+
+
+def scores(folder: Path) -> Path:
+    """A study in `folder`: one arm is worse, one is alike, and one is not done."""
+    unfinished = [*shifted(0.0)[:3], "failed: the loss became NaN", None]
+    arms = {
+        "baseline": arm(BASE),
+        ADDITIVE: arm(shifted(0.1)),
+        "model.attention=cosine": arm(shifted(0.0)),
+        "model.attention=general": arm(unfinished),
+    }
+    return make_study(folder / "scores", arms)
 
 
 def make_study(
@@ -42,6 +62,7 @@ def make_study(
     illegal: Mapping[str, str] | None = None,
     excluded: Mapping[str, Mapping[str, str]] | None = None,
     sweep: str | None = None,
+    asks: str = "",
     validations: int = 8,
     rows_per_validation: int = 2,
 ) -> Path:
@@ -75,6 +96,7 @@ def make_study(
     plan = {
         "study": folder.name,
         "sweep": sweep,
+        "asks": asks,
         "command": [f"sweep={sweep}"] if sweep else [],
         "written": "2026-11-20T16:00:00+00:00",
         "design": design,
@@ -86,7 +108,10 @@ def make_study(
         "match": match,
         "tune": {"keys": dict(tune), "seeds": list(tune_seeds)} if tune else {},
         "baseline": {"overrides": [], "config": CONFIG | {"choices": CHOICES}},
-        "arms": [_arm(name, a, baseline=not n) for n, (name, a) in enumerate(arms.items())],
+        "arms": [
+            _arm(name, a, baseline=not n) | {"tuning": _tuning(a, tune or {})}
+            for n, (name, a) in enumerate(arms.items())
+        ],
         "cells": cells,
         "illegal": [{"arm": name, "reason": reason} for name, reason in (illegal or {}).items()],
         "excluded": [{"arm": name, "by": dict(by)} for name, by in (excluded or {}).items()],
@@ -160,6 +185,20 @@ def _cell(
         "kind": kind,
         "overrides": own,
     }
+
+
+def _tuning(made: MadeArm, tune: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What each value came to; of several keys, one at a time."""
+    return [
+        {
+            "point": {key: value},
+            "mean": _tuning_value(value),
+            "problems": [],
+            "chosen": made.tuned.get(key) == value,
+        }
+        for key, tried in tune.items()
+        for value in tried
+    ]
 
 
 def _tuning_value(value: Any) -> float:

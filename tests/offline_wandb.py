@@ -23,6 +23,8 @@ class OfflineRun:
     run_id: str = ""
     name: str = ""
     group: str = ""
+    job_type: str = ""
+    tags: list[str] = field(default_factory=list)
     project: str = ""
     exit_code: int | None = None
     arguments: list[str] = field(default_factory=list)
@@ -55,6 +57,7 @@ def _read(file: Path) -> OfflineRun:
         if kind == "run":
             run.run_id, run.name = record.run.run_id, record.run.display_name
             run.group, run.project = record.run.run_group, record.run.project
+            run.job_type, run.tags = record.run.job_type, list(record.run.tags)
             run.config |= _values(record.run.config.update)
         elif kind == "config":
             run.config |= _values(record.config.update)

@@ -267,11 +267,14 @@ def test_the_axes_say_what_was_read_and_written() -> None:
     maps = attention_maps(task, example)
     draw = pairs.pair_drawer(task, [example], maps, "")
     for one in maps:
-        axis = draw(one, [1, 2]).axes[1]
-        keys, queries = ([t.get_text() for t in ticks()] for ticks in
-                         (axis.get_xticklabels, axis.get_yticklabels))  # fmt: skip
+        left, right, *_ = draw(one, [1, 2]).axes
+        queries, keys = (
+            [t.get_text() for t in labels]
+            for labels in (left.get_yticklabels(), right.get_xticklabels())
+        )
         source, target = example["source_labels"], example["target_labels"]
-        assert axis.get_title() == "head 2"
+        assert right.get_title() == "head 2"
+        assert not right.get_yticklabels(), "the same tokens as at the left"
         assert queries == (source if one.kind == "encoder" else target)
         assert keys == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
 

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
+from ablate.study.role import Role
 
 ROOT = Path(__file__).parents[1]
-KEY = "0123456789" * 4
+ALONE = Role("a_study")
 
 CONFIG: dict[str, Any] = {
     "seed": 3,
@@ -29,12 +30,18 @@ RESULT: dict[str, Any] = {
 }
 
 
-def make(option: str, run_dir: Path, run_id: str = "0123456789ab", **changes: Any) -> RunLogger:
+def make(
+    option: str,
+    run_dir: Path,
+    run_id: str = "0123456789ab",
+    role: Role = ALONE,
+    **changes: Any,
+) -> RunLogger:
     """The logger of conf/logger/OPTION.yaml, made as train.py does."""
     config = yaml.safe_load((ROOT / "conf" / "logger" / f"{option}.yaml").read_text()) | changes
     run_dir.mkdir(parents=True, exist_ok=True)
     start = instantiate(config, _partial_=True)
-    logger: RunLogger = start(run_dir=run_dir, run_id=run_id, study="a_study", config=CONFIG)
+    logger: RunLogger = start(run_dir=run_dir, run_id=run_id, role=role, config=CONFIG)
     return logger
 
 
@@ -66,6 +73,18 @@ def test_offline_run_holds_everything(tmp_path: Path) -> None:
     assert (folder / "files" / image["path"]).read_bytes()[1:4] == b"PNG"
     assert str(tmp_path) in logger.where
     assert "wandb sync" in logger.where
+
+
+def test_runs_of_an_arm_are_grouped_whatever_its_name(tmp_path: Path) -> None:
+    role = Role("a_study", "a=" + 200 * "x", is_baseline=True)
+    logger = make("wandb", tmp_path, role=role)
+    logger.finish(RESULT)
+    (folder,) = offline_wandb.run_folders(tmp_path)
+    run = offline_wandb.read(folder)
+    assert run.group.startswith("a_study/a=xxx")
+    assert [len(text) for text in (run.group, run.name, *run.tags)] == [128, 128, 7, 64, 8]
+    assert run.tags[-1] == "baseline"
+    assert run.job_type == "train"
 
 
 def test_secrets_in_urls_stay_out(tmp_path: Path) -> None:
@@ -145,7 +164,7 @@ def test_finish_never_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         def close(self, result: dict[str, Any]) -> None:
             raise OSError("no route to host")
 
-    Broken(run_dir=tmp_path, run_id="x", study="s", config={}).finish(RESULT)
+    Broken(run_dir=tmp_path, run_id="x", role=Role("s"), config={}).finish(RESULT)
     assert "no route to host" in caplog.text
 
 

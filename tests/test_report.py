@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_study import arm, make_study
+from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
 
 from ablate import report as command_line
 from ablate.command import command
@@ -17,28 +17,10 @@ from ablate.study.comparable import RULES, lines, objections
 from ablate.study.compare import compare
 from ablate.study.report.rows import Report, assemble
 
-BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
-ADDITIVE = "model.attention=additive"
-
-
-def shifted(by: float, wobble: float = 0.002) -> list[float]:
-    """The baseline's values, all moved, so that pairs agree where the seeds do not."""
-    return [value + by + wobble * (n % 3 - 1) for n, value in enumerate(BASE)]
-
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    return make_study(
-        tmp_path / "scores",
-        {
-            "baseline": arm(BASE),
-            ADDITIVE: arm(shifted(0.1)),
-            "model.attention=cosine": arm(shifted(0.0)),
-            "model.attention=general": arm(
-                [*shifted(0.0)[:3], "failed: the loss became NaN", None]
-            ),
-        },
-    )
+    return scores(tmp_path)
 
 
 def judged(study: Path, **options: Any) -> Report:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_study import arm, make_study
+from make_study import BASE, arm, make_study, shifted
 
 from ablate.study.report import write
 
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path
 # What keeps Chromium itself from the network, so that every request seen is the page's.
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
          "--disable-component-update", "--no-first-run", "--disable-quic"]  # fmt: skip
-
-BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
-
-
-def shifted(by: float) -> list[float]:
-    return [value + by + 0.002 * (n % 3 - 1) for n, value in enumerate(BASE)]
 
 
 @pytest.fixture(scope="module")

@@ -6,38 +6,21 @@ import re
 import shutil
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
-from make_study import MadeArm, arm, make_study
+from make_study import BASE, MadeArm, arm, make_study, scores, shifted
 
 from ablate.study.report import write
-from ablate.study.report.svg import around_zero, axis
+from ablate.study.report.svg import Axis, around_zero, axis
 from ablate.study.report.tables import tex
 from ablate.study.report.words import amount, decimals, duration, number, share, signed
-
-BASE = [1.50, 1.53, 1.49, 1.52, 1.51]
-ADDITIVE = "model.attention=additive"
-
-
-def shifted(by: float, wobble: float = 0.002) -> list[float]:
-    """The baseline's values, all moved, so that pairs agree where the seeds do not."""
-    return [value + by + wobble * (n % 3 - 1) for n, value in enumerate(BASE)]
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    return make_study(
-        tmp_path / "scores",
-        {
-            "baseline": arm(BASE),
-            ADDITIVE: arm(shifted(0.1)),
-            "model.attention=cosine": arm(shifted(0.0)),
-            "model.attention=general": arm(
-                [*shifted(0.0)[:3], "failed: the loss became NaN", None]
-            ),
-        },
-    )
+    return scores(tmp_path)
 
 
 def test_an_allowed_comparison_is_marked_everywhere(study: Path) -> None:
@@ -45,6 +28,15 @@ def test_an_allowed_comparison_is_marked_everywhere(study: Path) -> None:
     for name in ("report.html", "report.md", "table.tex"):
         text = (study / name).read_text().replace("&#x27;", "'")
         assert "in spite of the rule 'seeds'" in text, name
+
+
+def test_the_first_thing_said_is_what_the_study_asks(tmp_path: Path) -> None:
+    arms = {"baseline": arm(BASE), "a=1": arm(shifted(0.1))}
+    study = make_study(tmp_path / "s", arms, asks="Does <a> matter?\nNobody 2026, section 3.")
+    write(study)
+    page, text = ((study / name).read_text() for name in ("report.html", "report.md"))
+    assert '<p class="asked">Does &lt;a&gt; matter?</p>' in page
+    assert text.startswith("# s\n\nDoes \\<a> matter?\n\nNobody 2026, section 3.\n\nHow does ")
 
 
 def test_what_went_wrong_is_told(tmp_path: Path) -> None:
@@ -146,9 +138,11 @@ def test_tuned_and_matched_values_are_shown(tmp_path: Path) -> None:
     arms = {"baseline": arm(BASE), "a=1": made}
     study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [0.001, 0.003]})
     write(study)
-    text = (study / "report.html").read_text()
-    assert "optimizer.lr: 0.002 → 0.003 (tuned)" in re.sub("</?span>", "", text)
-    assert "300 (matched to the baseline&#x27;s budget)" in re.sub("</?span>", "", text)
+    text = re.sub("</?span>", "", (study / "report.html").read_text())
+    assert "optimizer.lr: 0.002 → 0.003 (tuned)" in text
+    assert "the largest optimizer.lr=0.003: a larger one may be better still" in text
+    assert "300 (matched to the baseline&#x27;s budget)" in text
+    assert "## How each arm was tuned" in (study / "report.md").read_text()
     with open(study / "runs.csv", newline="") as file:
         assert sum(row["kind"] == "tune" for row in csv.DictReader(file)) == 4
 
@@ -203,6 +197,13 @@ def test_an_axis_holds_its_values_and_its_ticks_are_round() -> None:
     assert one.low < 0.013 < 0.079 < one.high
     assert all(round(tick, 2) == tick and one.inside(tick) for tick in one.ticks())
     assert len(one.ticks()) >= 3
+
+
+def test_an_axis_has_two_ticks_or_more() -> None:
+    for low, wide, count in product((0.0, 0.13, -0.21, 0.77), range(11, 111), (4, 5)):
+        one = Axis(low, low + wide / 10, 0, 100)
+        assert 2 <= len(one.ticks(count)) <= 2 * count + 2
+        assert all(one.inside(tick) for tick in one.ticks(count))
 
 
 def test_one_huge_effect_does_not_hide_the_others() -> None:

@@ -9,9 +9,11 @@ from make_sweep import asked, laid_out
 
 from ablate.errors import UserError
 from ablate.run_id import run_id
+from ablate.study.asked import read
 from ablate.study.cells import Cells
 from ablate.study.layout import Layout, lay_out
 from ablate.study.override import equal, key_of, merged, parse, quoted, value_text
+from ablate.tree import open_tree
 
 
 def names(layout: Layout) -> list[str]:
@@ -68,6 +70,16 @@ def test_the_command_line_wins_over_the_baseline_and_arms_win_over_both(tmp_path
         assert composed.config.optimizer.lr == 0.5
     assert layout.arms[1].config.choices.pos_enc == "none"
     assert len([t for t in layout.arms[1].overrides if key_of(t) == "model.dropout"]) == 1
+
+
+def test_what_a_sweep_asks_stands_in_its_first_lines(tmp_path: Path) -> None:
+    with asked(tmp_path, "{factors: {pos_enc: [none]}}") as (question, _):
+        assert question.asks == "Mine."
+    with open_tree() as tree:
+        argv = ["sweep=attention_scores"]
+        question, paper = read(tree.load(argv), argv, tree.loader).asks.splitlines()
+    assert question.startswith("Which score function learns best?")
+    assert "arxiv.org/abs/1508.04025" in paper
 
 
 def test_values_that_need_quotes(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from make_sweep import tiny_for, write_sweep
 from omegaconf import DictConfig
+from tiny import overrides
 
 from ablate.study.preview import span
+from ablate.study.report import write
 
 pytest_plugins = ["command_line"]
 
@@ -54,6 +56,37 @@ def test_what_is_done_counts(ablate_command: Command, runs: Runs, tmp_path: Path
     assert "1/3" in out
     assert "90 s" in out
     assert len(runs) == 5
+
+
+FRACTION = """{design: fractional, factors: {model.norm: [post], pos_enc: [none],
+    width: {wide: [model.ffn_dim=24]}}}"""
+
+
+def test_a_fraction_from_the_plan_to_the_report(
+    ablate_command: Command, runs: Runs, tmp_path: Path
+) -> None:
+    argv = [*write_sweep(tmp_path, FRACTION), *overrides(tmp_path), "hydra/launcher=basic"]
+    _, out, _ = ablate_command(*argv, "study.dry_run=true")
+    assert "4 of 8 cells, resolution 3: no main effect is confused with another." in out
+    assert "width cannot be told from model.norm × pos_enc." in out  # noqa: RUF001
+    _, out, _ = ablate_command(*argv, "study.dry_run=true", "study.resolution=4")
+    assert "8 of 8 cells" in out
+    assert "cannot be told" not in out
+
+    assert ablate_command(*argv)[0] == 0
+    found = [(cfg.model.norm, cfg.choices.pos_enc, cfg.model.ffn_dim) for cfg, _ in runs]
+    learned, none = "learned", "none"
+    assert found == [("pre", learned, None), ("pre", none, 24), ("post", learned, 24),
+                     ("post", none, None)]  # fmt: skip
+    for number, (_, folder) in enumerate(runs):
+        result = json.loads((folder / "result.json").read_text())
+        metric = {"metric": {"name": "val/loss", "mode": "min"}, "metrics": {"val/loss": number}}
+        (folder / "result.json").write_text(json.dumps(result | metric))
+    write(runs[0][1].parent)
+    text = (runs[0][1].parent / "report.md").read_text()
+    assert "Design: fractional: 4 of 8 cells, resolution 3" in text
+    assert "- model.norm: no difference shown between pre and post (post worse by 2" in text
+    assert "it from model.norm × pos\\_enc." in text  # noqa: RUF001
 
 
 def test_lengths_of_time() -> None:

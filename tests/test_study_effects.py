@@ -10,7 +10,8 @@ import pytest
 import statsmodels.formula.api as smf
 from statsmodels.stats.anova import anova_lm
 
-from ablate.study.effects import effects
+from ablate.study.effects import confused, effects
+from ablate.study.fraction import fraction
 
 # Box, Hunter and Hunter 2005, section 5.3: yield of a pilot plant, two runs of each cell, in grams.
 PLANT = {"T": ["160", "180"], "C": ["20", "40"], "K": ["A", "B"]}
@@ -139,6 +140,24 @@ def test_resolution_four_and_five():
         assert len(found.effects) == (7 if count == 4 else 15)
 
 
+def test_what_a_design_confuses_is_known_before_it_is_run():
+    """A half of three factors, I = ABC; a quarter of five, I = ABD = ACE = BCDE."""
+
+    def confused_by(count):
+        factors = two_level(count)
+        levels = [["+" if level else "-" for level in cell] for cell in fraction(count, 3)]
+        return confused([dict(zip(factors, cell, strict=True)) for cell in levels], factors)
+
+    told = "{} cannot be told from {}".format
+    pairs = [("A", "BC"), ("B", "AC"), ("C", "AB")]
+    assert confused_by(3) == [told(one, " × ".join(other)) for one, other in pairs]  # noqa: RUF001
+    singles = [("B", "AD"), ("C", "AE"), ("D", "AB"), ("E", "AC")]
+    first, *rest = [line.replace(" × ", "") for line in confused_by(5)]  # noqa: RUF001
+    assert first == told("A", "BD, CE")
+    assert rest == [told(*pair) for pair in [*singles, ("BC", "DE"), ("BE", "CD")]]
+    assert confused([{"a": x, "b": y} for x in "01" for y in "01"], {"a": "01", "b": "01"}) == []
+
+
 def test_factors_that_move_together_or_never_are_not_estimated():
     factors = {"a": ["0", "1"], "b": ["0", "1"], "c": ["0", "1"]}
     runs = [({"a": x, "b": x, "c": "0"}, s, float(int(x) + s % 2)) for x in "01" for s in range(3)]
@@ -146,7 +165,8 @@ def test_factors_that_move_together_or_never_are_not_estimated():
     assert [each.factors for each in found.effects] == [("a",)]
     assert found.aliased[("b",)] == (("a",),)
     assert found.aliased[("c",)] == ()
-    assert "c cannot be told from nothing: it never varies" in found.warnings
+    assert "c never varies" in found.warnings
+    assert "b" in found.of("a").words().partition("cannot tell it from ")[2]
 
 
 def test_without_a_remainder_nothing_is_judged():

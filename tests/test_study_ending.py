@@ -62,6 +62,8 @@ def test_a_timeout_is_a_failure_and_a_stop_is_none(folder: Path) -> None:
     before = Mark.of(folder)
     write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {GOES_ON}")
     assert settle(folder, 130, before, reason=f"stopped; {GOES_ON}").name == "missing"
+    # What the run printed when it was stopped does not make a failure a stop.
+    (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {GOES_ON}\n")
     found = settle(folder, 130, before, reason="hydra.launcher.timeout=5: not done in time")
     assert found.name == "failed"
     assert "timeout=5" in found.detail

@@ -67,7 +67,7 @@ MISTAKES = [
     (ONE, ["study.sed=1"], ["no key study.sed", "did you mean 'study.seeds'?"]),
     (ONE, ["study.rerun=finished"], ["study.rerun=finished: must be missing, failed or all"]),
     (ONE, ["hydra/launcher=joblib"], ["no such option", "pip install hydra-joblib-launcher"]),
-    (ONE, ["hydra/sweeper=optuna"], ["no such option", "pip install hydra-optuna-sweeper"]),
+    (ONE, ["hydra/sweeper=ax"], ["no such option", "pip install hydra-ax-sweeper"]),
     (ONE, ["hydra.mode=RUN"], ["study.factors is a plan of several runs"]),
 ]  # fmt: skip
 
@@ -101,6 +101,8 @@ def test_a_mistake_is_one_line(
         (["-m", "pos_enc=none,nnoe"], "did you mean 'none'?"),
         (["study.seeds=3"], "study.seeds says how several runs are planned"),
         (["study.dry_run=true"], "study.dry_run says how several runs are planned"),
+        (["hydra/launcher=slurm"], "hydra/launcher says where several runs are trained"),
+        (["hydra.launcher.slots=2"], "hydra.launcher.slots says where several runs are trained"),
     ],
 )
 def test_mistakes_without_a_sweep(
@@ -123,6 +125,25 @@ def test_a_folder_of_another_study(ablate_command: Command, runs: Runs, tmp_path
     assert len(runs) == 2
     assert ablate_command(*argv, "model.dropout=0.5", "study.name=other")[0] == 0
     assert {folder.parent.name for _, folder in runs} == {"mine", "other"}
+
+
+def test_data_that_has_changed_since(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
+    """Half of a study on other data than the other half would compare nothing."""
+    tiny = [*overrides(tmp_path), "hydra/launcher=basic"]
+    argv = [*write_sweep(tmp_path, ONE), *tiny]
+    assert ablate_command(*argv)[0] == 0
+    text = (tmp_path / "tiny.txt").rename(tmp_path / "moved.txt")
+    moved = [one.replace("tiny.txt", "moved.txt") for one in argv]
+    assert ablate_command(*moved)[0] == 0  # the same data elsewhere
+    before = (plan := tmp_path / "outputs" / "mine" / "plan.json").read_text()
+    text.write_text(text.read_text() + " and more")
+    code, _, err = ablate_command(*moved)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "outputs/mine belongs to a study of other data: it has changed since" in err
+    assert len(runs) == 2
+    text.unlink()
+    assert "moved.txt" in ablate_command(*moved)[2]
+    assert plan.read_text() == before
 
 
 def test_a_plan_that_cannot_be_read(ablate_command: Command, tmp_path: Path) -> None:

@@ -90,6 +90,20 @@ def test_fractional() -> None:
         rows("fractional", *ALL)
 
 
+def test_a_quarter_of_five_factors_by_hand() -> None:
+    """D = AB and E = AC: of two changes in A and B neither shows in D, and so on."""
+    assert fraction(5, 3) == [
+        (0, 0, 0, 0, 0),
+        (0, 0, 1, 0, 1),
+        (0, 1, 0, 1, 0),
+        (0, 1, 1, 1, 1),
+        (1, 0, 0, 1, 1),
+        (1, 0, 1, 1, 0),
+        (1, 1, 0, 0, 1),
+        (1, 1, 1, 0, 0),
+    ]
+
+
 # Factors, resolution -> cells, from the table of Box and Hunter (1961); also NIST's handbook,
 # section 5.3.3.4.7.
 TABLE = {

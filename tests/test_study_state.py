@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from ablate.study import state as state_module
 from ablate.study.claim import Claim
+from ablate.study.ending import Mark, settle
 from ablate.study.live import about, status_table, time_left
 from ablate.study.state import GOES_ON, State, held, last_lines, state, state_alone, states
 
@@ -84,8 +86,11 @@ def test_the_last_lines_are_those_of_the_last_try(folder: Path) -> None:
     (folder / "stdout.log").write_text("\n".join(tries))
     assert last_lines(folder) == "a | b"
     (folder / "stdout.log").write_text("x" * 50_000 + "\nlast\n")
-    assert last_lines(folder).endswith(" | last")
-    assert len(last_lines(folder)) <= 500
+    assert last_lines(folder) == "last"
+    (folder / "stdout.log").write_text("\n".join(["y" * 300, "z" * 300, "x" * 190]))
+    assert last_lines(folder) == f"{'z' * 300} | {'x' * 190}"
+    (folder / "stdout.log").write_text("x" * 50_000)
+    assert last_lines(folder) == "x" * 500
 
 
 # Claims
@@ -173,6 +178,28 @@ def test_a_job_of_slurm_counts_while_squeue_knows_it(
     assert (Claim.take(folder, launcher="local") is None) == (name == "queued")
 
 
+def test_a_run_whose_job_slurm_knows_no_more_has_failed(folder: Path, squeue: Path) -> None:
+    """Unless it ended by itself, or the job is younger than squeue's answer may be."""
+    gone = entry(launcher="slurm", job="9", pid=DEAD)
+    write(folder, "queued.json", **gone)
+    assert state(folder) == State("failed", "job 9 (slurm) was cancelled or lost")
+    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {GOES_ON} from there")
+    assert state(folder).name == "failed"
+    assert "job 9 (slurm) was cancelled or lost; stopped by SIGTERM after" in state(folder).detail
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write(folder, "queued.json", **{**gone, "time": now})
+    assert state(folder).name == "queued"
+    write(folder, status="finished")
+    assert state(folder).name == "finished"
+
+
+def test_slurm_says_why_a_job_waits(folder: Path, squeue: Path) -> None:
+    squeue.write_text("16 RUNNING (None)\n17 PENDING (Priority)\n")
+    for job, said in (("17", "PENDING (Priority)"), ("16", "RUNNING")):
+        write(folder, "queued.json", **entry(launcher="slurm", job=job))
+        assert state(folder) == State("queued", f"job {job} (slurm), {said}")
+
+
 def test_a_queue_that_does_not_answer_is_believed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -241,6 +268,13 @@ def test_looking_needs_no_torch() -> None:
     assert found.stdout == "[]\n", time.monotonic() - began
 
 
-def test_a_damaged_result_is_no_result(folder: Path) -> None:
-    (folder / "result.json").write_text('{"status": "fin')
-    assert state_alone(folder).name == "missing"
+@pytest.mark.parametrize("damage", ['{"status": "fin', '["finished"]', "7", "null", "\xff"])
+def test_a_damaged_result_is_no_result(folder: Path, damage: str) -> None:
+    for name in ("result.json", "queued.json", "progress.json"):
+        (folder / name).write_bytes(damage.encode("latin-1"))
+    assert state_alone(folder) == state(folder) == State("missing")
+    assert settle(folder, -signal.SIGKILL, Mark.of(folder)).name == "failed"
+    (folder / "progress.json").write_bytes(damage.encode("latin-1"))
+    write(folder, status="running")
+    with FileLock(folder / ".lock"):
+        assert state(folder) == State("running")

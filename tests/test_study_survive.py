@@ -11,9 +11,12 @@ from pathlib import Path
 
 import make_launch
 import pytest
-from make_launch import LONG, launched, line, runs
+from make_launch import LONG, launched, line, runs, settings
 
 import ablate
+from ablate.study import local
+from ablate.study.forks import Event
+from ablate.study.slots import Run
 from ablate.study.state import State, state
 
 CALM, RAISES, KILLED, HANGS, NAN, ALSO_CALM = range(6)
@@ -183,6 +186,32 @@ def test_when_the_parent_of_all_runs_is_killed_they_are_tried_again(tmp_path: Pa
     striking.join()
     assert [one.name for one in found] == ["finished"] * 2
     assert tries(wanted[0].folder) == 2
+
+
+def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its processes do is made up: how they ended is what cannot be written down."""
+
+    class Ending:
+        def start(self, run: int, *_: object) -> None:
+            self.happened = [Event(run), Event(run, code=1)]
+
+        def events(self, seconds: float) -> list[Event]:
+            return self.happened
+
+        def close(self) -> None:
+            pass
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ablate.study.ending.write_json", full)
+    monkeypatch.setattr(local, "Forks", lambda *_, **__: Ending())
+    wanted = [Run(tmp_path / "s" / name, ["seed=0"]) for name in ("a", "b")]
+    with pytest.raises(OSError, match="No space left"):
+        local.launch(wanted, settings(slots=1), modules=[], environment={})
+    assert [state(run.folder).name for run in wanted] == ["missing"] * 2
 
 
 @pytest.mark.slow

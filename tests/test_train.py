@@ -248,6 +248,13 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
 
 
+def test_a_damaged_result_is_trained_over(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path, "trainer.max_steps=4"))
+    run_dir(cfg).mkdir(parents=True)
+    (run_dir(cfg) / "result.json").write_text("[1]")
+    assert ablate.run(cfg)["status"] == "finished"
+
+
 def test_a_folder_of_another_run_is_refused(tmp_path):
     ablate.run(ablate.compose(*overrides(tmp_path)), tmp_path / "run")
     other = ablate.compose(*overrides(tmp_path, "seed=1"))

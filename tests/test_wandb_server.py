@@ -5,18 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import offline_wandb
 import pytest
+from wandb_server import KEY, running
 
 ROOT = Path(__file__).parents[1]
-KEY = "0123456789" * 4
 
 SCRIPT = """
 import json, sys, time
@@ -64,36 +60,26 @@ def test_online_without_a_key_is_refused(tmp_path: Path) -> None:
         alone(tmp_path, environment={}, mode="online")
 
 
-@contextmanager
-def server(status: int) -> Iterator[str]:
-    """A W&B server that answers everything with this HTTP status."""
-
-    class Refuse(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *args: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as running:
-        Thread(target=running.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{running.server_port}"
-        finally:
-            running.shutdown()
+def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
+    with running() as server:
+        lines, errors = alone(tmp_path, environment=server.environment)
+        run = server.runs["0123456789ab"]
+        assert server.unknown == []
+    assert lines[0] == f"{server.url}/me/ablate/runs/0123456789ab"
+    assert errors == ""
+    assert (run["group"], run["jobType"], run["exit_code"]) == ("a_study", "train", 0)
+    assert [line.get("train/loss") for line in run["history"]] == [2.0]
+    assert server.summary("0123456789ab")["test/accuracy"] == 0.75
+    assert not offline_wandb.run_folders(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["WANDB_API_KEY", "netrc"])
 def test_a_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, place: str) -> None:
-    with server(401) as url:
-        environment = {"WANDB_BASE_URL": url}
+    with running(refuse=401) as server:
+        environment = server.environment
         if place == "netrc":
-            host = url.removeprefix("http://")
-            (tmp_path / ".netrc").write_text(f"machine {host} login user password {KEY}\n")
-        else:
-            environment["WANDB_API_KEY"] = KEY
+            key, host = environment.pop("WANDB_API_KEY"), server.url.removeprefix("http://")
+            (tmp_path / ".netrc").write_text(f"machine {host} login user password {key}\n")
         lines, errors = alone(tmp_path, environment=environment)
     assert "offline" in lines[0]
     assert errors.count("\n") == 1

@@ -31,6 +31,15 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The content; nothing where there is no such file, or where it holds no JSON mapping."""
+    try:
+        found = read_json(path)
+    except (FileNotFoundError, ValueError):  # removed in between; damaged by hand
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}

@@ -48,6 +48,11 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
                 f"{key} says how several runs are planned, and this is one; give a key several"
                 " values and add -m, or choose a sweep"
             )
+        if key.startswith(("hydra/launcher", "hydra.launcher")):
+            raise UserError(
+                f"{key} says where several runs are trained, and this is one, which is trained"
+                " here; give a key several values and add -m, or choose a sweep"
+            )
     if cfg.study.factors and cfg.study.arm is None:
         raise UserError(
             "study.factors is a plan of several runs, which hydra/sweeper=ablation reads; leave"

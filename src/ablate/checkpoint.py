@@ -108,7 +108,8 @@ class Checkpoints(Callback):
         self._handlers = {}
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._interrupted or not self._training:  # asked twice, or there is nothing to save
+        # Pressed twice, or there is nothing to save. Slurm sends SIGTERM several times at once.
+        if (self._interrupted and number == signal.SIGINT) or not self._training:
             raise Interrupted("stopped at once; the same command goes on from the last checkpoint")
         self._interrupted = signal.Signals(number).name
 

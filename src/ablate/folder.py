@@ -8,26 +8,31 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-SWEEP = "multirun.yaml"  # Hydra writes it into the folder of a sweep
-
 
 class Folder(Callback):
     """Remembers which folders are going to be made: Hydra makes them before a run is checked."""
 
     made: ClassVar[list[Path]] = []  # the folder, then those above it that were not there
+    of_sweep: ClassVar[bool] = False  # it holds the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        _remember(config, "hydra.run.dir")
+        _remember(config, "hydra.run.dir", of_sweep=False)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        _remember(config, "hydra.sweep.dir")
+        _remember(config, "hydra.sweep.dir", of_sweep=True)
 
 
-def _remember(config: DictConfig, key: str) -> None:
+def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
     try:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be made: Hydra meets the same error
+    remember(folder, of_sweep=of_sweep)
+
+
+def remember(folder: Path, *, of_sweep: bool) -> None:
+    """That it is going to be made, if it is not there."""
+    Folder.of_sweep = of_sweep
     Folder.made[:] = [path for path in (folder, *folder.parents) if not path.exists()]
 
 
@@ -39,8 +44,7 @@ def remove_made() -> None:
     if not Folder.made:
         return
     folder, *above = Folder.made
-    runs = [path for path in folder.glob("*") if path.is_dir()]
-    if not (folder / SWEEP).exists() or not runs:
+    if not Folder.of_sweep or not any(path.is_dir() for path in folder.glob("*")):
         shutil.rmtree(folder, ignore_errors=True)
     for path in above:
         try:

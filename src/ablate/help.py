@@ -58,16 +58,17 @@ def help_text(own: str | None, groups: list[str]) -> str:
         named = [group for group in groups if group in tree.groups]
         if named:
             return "\n".join(line for group in named for line in _options(group, tree, folders))
-        return "\n".join([HEAD, *_axes(tree), *_switches(tree.load()), TAIL])
+        cfg = tree.load()
+        return "\n".join([HEAD, *_axes(tree, cfg), *_switches(cfg), TAIL])
 
 
-def _axes(tree: Tree) -> Iterator[str]:
+def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
     """A line for every group, ours in the order of config.yaml, the model and its parts first."""
     text = (config_dir() / "config.yaml").read_text()
     meaning = dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
     order = ["model", *(g for g in tree.groups if "." in g), *(g for g in meaning if g != "model")]
     rest = [g for g in tree.groups if g not in order]
-    chosen = tree.load().hydra.runtime.choices
+    chosen = cfg.hydra.runtime.choices
     yield "Parts: GROUP=OPTION (* by default)"
     for group in [*order, *rest]:
         options = [f"{o}*" if o == chosen.get(group) else o for o in tree.options(group)]

@@ -16,6 +16,7 @@ from ablate.check import check, check_alone
 from ablate.compose import add_choices
 from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 from ablate.folder import remove_made
+from ablate.objective import check_direction, value_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 TYPED = os.environ.get(FULL_ERROR)  # as the person set it; the command line sets its own
@@ -26,20 +27,26 @@ log = logging.getLogger(__name__)
 failures: list[tuple[str, UserError | RunFailed]] = []
 
 
-def job(cfg: DictConfig) -> None:
-    """Trains. A run by itself ends the process; a run of a sweep leaves the others their turn."""
+def job(cfg: DictConfig) -> float | None:
+    """Trains; returns the metric's value, which a sweeper that searches looks at.
+
+    A run by itself that goes wrong ends the process; a run of a sweep leaves the others their turn.
+    """
     hydra = HydraConfig.get()
     add_choices(cfg, hydra.runtime.choices)
     try:
         with full_error(TYPED):  # Lightning starts further processes with this environment
-            check_alone(cfg, hydra.overrides.task)
+            alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
+            check_alone(cfg, [*alone, *hydra.overrides.task])
             check(cfg)
+            check_direction(hydra.sweeper, cfg.task)
             from ablate.summary import show_result
             from ablate.train import on_first_process, train
 
             run_dir = Path(hydra.runtime.output_dir)
             result = train(cfg, run_dir)
             on_first_process(show_result)(result, run_dir)
+            return value_of(result)
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):
             raise _kept_apart(error) from error

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate import record
+from ablate.atomic import read_mapping
 from ablate.checkpoint import BEST
 from ablate.data import Data
 from ablate.errors import UserError
@@ -45,5 +45,5 @@ def load(run_dir: str | Path) -> Run:
     task = make_task(config, data, build(config, data))
     load_weights(task, path / "checkpoints" / BEST)
     task.eval()
-    result = record.read_json(path / "result.json") or {}
+    result = read_mapping(path / "result.json")
     return Run(path=path, config=config, result=result, data=data, task=task)

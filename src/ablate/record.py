@@ -21,12 +21,13 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ablate.atomic import read_json, write_json, write_text
+from ablate.atomic import read_mapping, write_json, write_text
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
 from ablate.model.block import kernels
 from ablate.run_id import FILES, run_id
+from ablate.study.role import Role
 from ablate.task import Task
 
 PACKAGES = (
@@ -133,7 +134,7 @@ def recorded(
     """Writes config.yaml, provenance.json and result.json, whatever happens; closes the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     # A run that was stopped and goes on has used the time of both; a killed process left none.
-    earlier = read_json(run_dir / "result.json") or {}
+    earlier = read_mapping(run_dir / "result.json")
     started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
     reset_peak_memory()
     fingerprint = data.fingerprint()
@@ -181,9 +182,15 @@ def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunL
         return None
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     config["parameters"] = result["parameters"]
+    role = Role.of(run_dir, cfg.study.name, cfg.study.arm)
+    config["ablate"] = role.block(
+        seed=cfg.seed,
+        parameters=result["parameters"]["total"],
+        flops=result["flops_per_step"],
+    )
     # Not by keyword to `instantiate`, since its own first parameter is called config.
     open_logger = instantiate(cfg.logger, _partial_=True, _convert_="all")
     logger: RunLogger = open_logger(
-        run_dir=run_dir, run_id=result["run_id"], study=cfg.study.name, config=config
+        run_dir=run_dir, run_id=result["run_id"], role=role, config=config
     )
     return logger

@@ -1,7 +1,8 @@
 """What a study found: python -m ablate.report outputs/attention_scores.
 
 Writes report.html, report.md, table.tex, runs.csv and figures/ into the study's folder, and prints
-the table. --status only says how far a study is, from anywhere.
+the table. --wandb sends the report to Weights & Biases, too. --status only says how far a study is,
+from anywhere.
 """
 
 from pathlib import Path
@@ -17,7 +18,9 @@ from ablate.study.comparable import RULES
 def main() -> None:
     parser = Arguments(prog="python -m ablate.report", description=__doc__)
     parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME")
-    parser.add_argument("--status", action="store_true", help="how far the runs are, and no report")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--status", action="store_true", help="how far the runs are, and no report")
+    one.add_argument("--wandb", action="store_true", help="send the report to Weights & Biases")
     parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
     parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")
     parser.add_argument(
@@ -36,9 +39,14 @@ def main() -> None:
             raise UserError(not_a_study(args.study_dir))
         Console().print(status_table(args.study_dir))
         return
+    from ablate.study import publish
     from ablate.study.report import write_report
 
-    write_report(args.study_dir, allow=args.allow, metric=args.metric, mode=args.mode)
+    if args.wandb:
+        publish.require_workspaces()
+    written = write_report(args.study_dir, allow=args.allow, metric=args.metric, mode=args.mode)
+    if args.wandb:
+        publish.publish(written)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 from ablate import record
+from ablate.atomic import read_mapping
 from ablate.build import build, build_data, make, make_model, make_task
 from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
@@ -33,6 +34,8 @@ from ablate.task import Task
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+# Where Slurm is installed: hydra/launcher=slurm uses srun, and other runs do without.
+warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
 # torchmetrics has combined the processes before a measure is logged.
 warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
@@ -51,14 +54,14 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     """
     check_devices(cfg)
     check_output(run_dir)
-    done = record.read_json(run_dir / "result.json")
+    done = read_mapping(run_dir / "result.json")
     # A launcher may have written that the run died before it could say its id.
-    if done and done["run_id"] not in (None, wanted := run_id(cfg)):
+    if done and done.get("run_id") not in (None, wanted := run_id(cfg)):
         raise UserError(
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
             f"choose another folder, or none"
         )
-    if done and done["status"] == "finished":
+    if done.get("status") == "finished":
         on_first_process(print)(
             f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
         )

@@ -1,13 +1,21 @@
 """What Hydra finds of ours: it imports this module at every start, so all else is imported late."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+
+if TYPE_CHECKING:
+    from ablate.study.slots import Run
+    from ablate.study.state import State
+
+Launch: TypeAlias = "Callable[[Sequence[Run]], Sequence[State]]"
 
 
 class Ablation(Sweeper):
@@ -28,11 +36,16 @@ class Ablation(Sweeper):
         return sweep(config, arguments, context, task)
 
 
-class Local(Launcher):
-    """hydra/launcher=local: a process per run on this machine (ablate.study.local)."""
+class _Ours(Launcher):
+    """A launcher whose runs are commands that a person could type (ablate.study.jobs)."""
 
     def __init__(self, **settings: Any):
-        self.settings = settings
+        self.settings: dict[str, Any] = {
+            key: OmegaConf.to_container(value, resolve=True)
+            if OmegaConf.is_config(value)
+            else value
+            for key, value in settings.items()
+        }
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -44,6 +57,51 @@ class Local(Launcher):
     ) -> Sequence[JobReturn]:
         from ablate.study.jobs import launch_jobs
 
+        first = list(job_overrides[0]) if job_overrides else []
         return launch_jobs(
-            self.settings, self.hydra_context, self.config, job_overrides, initial_job_idx
+            self.launcher(first), self.hydra_context, self.config, job_overrides, initial_job_idx
         )
+
+    @abstractmethod
+    def launcher(self, overrides: list[str]) -> Launch:
+        """What trains runs, of which the first has these overrides."""
+
+
+class Local(_Ours):
+    """hydra/launcher=local: a process per run on this machine (ablate.study.local)."""
+
+    def launcher(self, overrides: list[str]) -> Launch:
+        from ablate.study.local import launcher
+
+        return launcher(self.settings, self.config)
+
+
+class Slurm(_Ours):
+    """hydra/launcher=slurm: a job of Slurm per run (ablate.study.slurm)."""
+
+    def setup(self, **more: Any) -> None:
+        from ablate.study.slurm import require
+
+        require()
+        super().setup(**more)
+
+    def launcher(self, overrides: list[str]) -> Launch:
+        from ablate.study.slurm import executor, launch
+
+        composed = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+        return partial(launch, executor=executor(self.settings, composed.trainer))
+
+
+class Ray(_Ours):
+    """hydra/launcher=ray: a task of Ray per run (ablate.study.ray)."""
+
+    def setup(self, **more: Any) -> None:
+        from ablate.study.ray import require
+
+        require()
+        super().setup(**more)
+
+    def launcher(self, overrides: list[str]) -> Launch:
+        from ablate.study.ray import Settings, launcher
+
+        return launcher(Settings(**self.settings["ray"], grace=self.settings["grace"]), self.config)

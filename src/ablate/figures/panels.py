@@ -54,19 +54,29 @@ def draw_panels(
         for names in ([one.keys for one in panels], [one.queries for one in panels])
     )
     figure, axes = grid(len(panels), width=max(3.0, width), height=max(2.4, height))
-    for axis, panel in zip(axes, panels, strict=True):
+    place = axes[0].get_subplotspec()
+    assert place is not None
+    abreast = place.get_gridspec().ncols
+    same = all((one.queries, one.keys) == (panels[0].queries, panels[0].keys) for one in panels)
+    for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
         axis.set_facecolor(HIDDEN)
         seen = np.ma.masked_array(panel.weights.numpy(), ~panel.allowed.numpy())
         # With square cells, constrained layout would take the labels for smaller than they are.
         shown = axis.imshow(seen, norm=scale(top), interpolation="nearest", aspect="auto")
         # A token such as $x$ is no formula.
         axis.set_title(panel.title, parse_math=False, fontsize=TITLE)
-        places, names, size = ticks(panel.keys)
-        axis.set_xticks(places, names, rotation=90, fontsize=size, parse_math=False)
-        places, names, size = ticks(panel.queries)
-        axis.set_yticks(places, names, fontsize=size, parse_math=False)
+        # Panels of the same tokens name them at the left and at the bottom: words are what drawing
+        # takes its time for.
+        axis.set(xticks=[], yticks=[])
+        if not same or number + abreast >= len(panels):
+            places, names, size = ticks(panel.keys)
+            axis.set_xticks(places, names, rotation=90, fontsize=size, parse_math=False)
+            axis.set_xlabel(key)
+        if not same or number % abreast == 0:
+            places, names, size = ticks(panel.queries)
+            axis.set_yticks(places, names, fontsize=size, parse_math=False)
+            axis.set_ylabel(query)
         axis.tick_params(length=1.5, pad=1)
-        axis.set(xlabel=key, ylabel=query)
         for rows, columns in panel.outlined:
             corner = columns.start - 0.5, rows.start - 0.5
             frame = Rectangle(corner, len(columns), len(rows))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
+    from ablate.study.role import Role
+
 log = logging.getLogger(__name__)
 
 # https://USER:PASSWORD@HOST/PATH?TOKEN: the user part and the query may be secrets.
@@ -23,14 +25,14 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s@]*@)?([^\s?]*)(?:\?\S*)?", re
 
 
 class RunLogger(ABC):
-    """A run's way into one tool. `config` is the resolved config with `choices`.
+    """A run's way into one tool. `config` is the resolved config with `choices` and `ablate`.
 
     Nothing is opened before Lightning or one of the methods needs it.
     """
 
-    def __init__(self, *, run_dir: Path, run_id: str, study: str, config: dict[str, Any]) -> None:
+    def __init__(self, *, run_dir: Path, run_id: str, role: Role, config: dict[str, Any]) -> None:
         self.run_dir = Path(run_dir).resolve()
-        self.run_id, self.study = run_id, study
+        self.run_id, self.role = run_id, role
         self.config: dict[str, Any] = without_credentials(config)
         self._finished = False
 

@@ -11,8 +11,9 @@ import netrc
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
@@ -29,12 +30,14 @@ log = logging.getLogger(__name__)
 MODES = ("auto", "online", "offline")
 # Seconds that a server may take to answer at the start, and to take the rest at the end.
 START, END = 15, 60
+# Characters that W&B takes.
+LONGEST_NAME, LONGEST_TAG = 128, 64
 
 Mode = Literal["online", "offline", "disabled"]
 
 
 class WandB(RunLogger):
-    """One W&B run with our run id, so that a resumed run goes on in it; grouped by study.
+    """One W&B run with our run id, so that a resumed run goes on in it; grouped by study and arm.
 
     project, entity: where it goes; no entity: the person's default.
     mode: auto does what WANDB_MODE says, and is online when there is a key. online and offline are
@@ -47,7 +50,7 @@ class WandB(RunLogger):
             raise UserError(
                 f"logger.mode={mode}: must be one of {', '.join(MODES)}{suggest(str(mode), MODES)}"
             )
-        if mode == "online" and not _has_key():
+        if mode == "online" and not has_key():
             raise UserError(
                 "logger.mode=online needs a W&B API key: run `wandb login`, set WANDB_API_KEY, or "
                 "use logger.mode=offline"
@@ -124,32 +127,23 @@ class WandB(RunLogger):
             log.warning("ablate: W&B has stopped, going on without it (%s)", first_line(error))
 
     def _open(self, mode: Mode) -> wandb.Run:
-        import wandb
-
-        run = wandb.init(
+        role = self.role
+        if role.arm is None:
+            name, group, tags = _name(self.config), role.study, []
+        else:
+            name, group = f"{role.arm} seed {self.config['seed']}", f"{role.study}/{role.arm}"
+            tags = [role.study, role.arm, *(["baseline"] if role.is_baseline else [])]
+        run = open_run(
+            mode,
             project=self.project,
             entity=self.entity,
-            id=self.run_id,
-            name=_name(self.config),
-            group=self.study,
-            dir=str(self.run_dir),
+            run_id=self.run_id,
+            name=name,
+            group=group,
+            job_type="tune" if role.tunes else "train",
+            tags=tags,
             config=self.config,
-            resume="allow",
-            # Neither a run that is already open in this process nor its end is any of our business.
-            reinit="create_new",
-            mode=mode,
-            settings=wandb.Settings(
-                init_timeout=START,
-                finish_timeout=END,
-                finish_timeout_raises=True,
-                silent=True,
-                console="off",
-                save_code=False,
-                disable_code=True,
-                disable_git=True,
-                # The metadata repeats the command line.
-                x_disable_meta=without_credentials(sys.argv) != sys.argv,
-            ),
+            folder=self.run_dir,
         )
         # As Lightning does for the runs that it opens.
         run.define_metric("trainer/global_step")
@@ -157,20 +151,64 @@ class WandB(RunLogger):
         return run
 
 
+def open_run(
+    mode: Mode, *, project: str, entity: str | None, run_id: str, name: str, group: str,
+    job_type: str, tags: Iterable[str], config: dict[str, Any], folder: Path,
+) -> wandb.Run:  # fmt: skip
+    """A W&B run that asks nothing and prints nothing, and goes on where one of its id stopped."""
+    import wandb
+
+    return wandb.init(
+        project=project,
+        entity=entity,
+        id=run_id,
+        name=fitted(name, LONGEST_NAME),
+        group=fitted(group, LONGEST_NAME),
+        job_type=job_type,
+        tags=list(dict.fromkeys(fitted(tag, LONGEST_TAG) for tag in tags)),
+        dir=str(folder),
+        config=config,
+        resume="allow",
+        # Neither a run that is already open in this process nor its end is any of our business.
+        reinit="create_new",
+        mode=mode,
+        settings=wandb.Settings(
+            init_timeout=START,
+            finish_timeout=END,
+            finish_timeout_raises=True,
+            silent=True,
+            console="off",
+            save_code=False,
+            disable_code=True,
+            disable_git=True,
+            # The metadata repeats the command line.
+            x_disable_meta=without_credentials(sys.argv) != sys.argv,
+        ),
+    )
+
+
+def fitted(name: str, most: int) -> str:
+    """The name, or as much of it as fits and a mark that keeps it apart from others."""
+    if len(name) <= most:
+        return name
+    mark = "…" + sha256(name.encode()).hexdigest()[:8]
+    return name[: most - len(mark)] + mark
+
+
 def _auto_mode() -> Mode:
     """What WANDB_MODE or `wandb offline` says; else online if there is a key."""
-    configured = _settings().mode
+    configured = settings().mode
     if configured == "disabled":
         return "disabled"
-    return "offline" if configured in ("offline", "dryrun") or not _has_key() else "online"
+    return "offline" if configured in ("offline", "dryrun") or not has_key() else "online"
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
     """Whether W&B would find credentials: in its environment or settings, or in netrc."""
-    settings = _settings()
-    if settings.api_key or settings.identity_token_file:
+    known = settings()
+    if known.api_key or known.identity_token_file:
         return True
-    host = urlsplit(settings.base_url).netloc
+    host = urlsplit(known.base_url).netloc
     files = [os.environ.get("NETRC"), *(Path.home() / name for name in (".netrc", "_netrc"))]
     try:
         file = next(file for file in files if file and Path(file).exists())
@@ -179,7 +217,7 @@ def _has_key() -> bool:
         return False
 
 
-def _settings() -> wandb.Settings:
+def settings() -> wandb.Settings:
     # W&B reports errors of its own client to its server, which takes long where that is away.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb

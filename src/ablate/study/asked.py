@@ -1,8 +1,10 @@
 """What a study is asked for: by the node `study` of a sweep's file, or by values after commas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -35,6 +37,7 @@ class Asked:
     design: str
     grid: bool
     node: Mapping[str, Any]  # the rest of `study`, such as metric and match
+    asks: str = ""  # what the sweep's file says of itself in its first lines
 
 
 def read(config: DictConfig, arguments: Sequence[str], loader: ConfigLoader) -> Asked:
@@ -48,7 +51,7 @@ def read(config: DictConfig, arguments: Sequence[str], loader: ConfigLoader) -> 
     typed = [one for one in overrides if not one.key_or_group.startswith("study.")]
     _refuse_swept_study(overrides)
     ask = _by_factors if node["factors"] else _by_commas
-    asked = ask(node, typed, sweep)
+    asked = replace(ask(node, typed, sweep), asks=_asks(config.hydra.runtime.config_sources, sweep))
     named = any(one.key_or_group == "study.name" for one in overrides)
     if node["name"] != UNNAMED and not named:
         return replace(asked, name=node["name"])  # by the sweep's file, which its runs read, too
@@ -64,6 +67,17 @@ def _content(node: DictConfig) -> dict[str, Any]:
         key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         for key, value in values.items()
     }
+
+
+def _asks(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
+    """The comment at the top of a sweep's file, without the command that it names."""
+    folders = [Path(one["path"]) for one in sources if one["schema"] == "file"]
+    files = [path for folder in folders if (path := folder / "sweep" / f"{sweep}.yaml").is_file()]
+    if not files:
+        return ""
+    lines = files[0].read_text(encoding="utf-8").splitlines()
+    comment = [text.lstrip("# ") for text in takewhile(lambda text: text.startswith("#"), lines)]
+    return "\n".join(t for t in comment if t and not t.startswith(("@package", "python -m ")))
 
 
 def _by_factors(node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None) -> Asked:

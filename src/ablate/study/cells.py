@@ -199,6 +199,14 @@ class Cells:
                 cells.append(cell)
         return cells
 
+    def data(self, cfg: DictConfig, seeds: Sequence[int]) -> dict[str, str]:
+        """Seed -> fingerprint of its data."""
+        found = {}
+        for seed in seeds:
+            cfg.seed = seed
+            found[str(seed)] = self._fingerprint(cfg)
+        return found
+
     def _fingerprint(self, cfg: DictConfig) -> str:
         content = OmegaConf.to_container(cfg.data, resolve=True)
         key = json.dumps([content, cfg.seed], sort_keys=True)

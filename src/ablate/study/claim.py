@@ -7,6 +7,7 @@ A claim is a lock on `.claim` in the run's folder, which the kernel drops when i
 import fcntl
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,15 +19,17 @@ from ablate.study.state import CLAIM, QUEUED, outlives_launcher, queued
 class Claim:
     """Held until `release`; made by `take`."""
 
-    def __init__(self, folder: Path, descriptor: int):
+    def __init__(self, folder: Path, descriptor: int, *, made: bool):
         self.folder, self._descriptor = folder, descriptor
+        self._made = made  # the folder, by taking
 
     @classmethod
     def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
         """None where another launcher has the run: it holds the claim, or its job waits or runs."""
+        made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
-        claim = cls(folder, descriptor)
+        claim = cls(folder, descriptor, made=made)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,3 +65,12 @@ class Claim:
         if not keep_note:
             (self.folder / QUEUED).unlink(missing_ok=True)
         os.close(self._descriptor)
+
+    def abandon(self) -> None:
+        """Release a run that nothing was done for: a folder that was made for it goes."""
+        if self._made:
+            (self.folder / CLAIM).unlink(missing_ok=True)
+        self.release()
+        if self._made:
+            with suppress(OSError):
+                self.folder.rmdir()

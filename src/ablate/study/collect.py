@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ablate.atomic import read_mapping
 from ablate.errors import UserError, suggest
 from ablate.study.state import state
 
@@ -221,20 +222,12 @@ def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     if result and result.get("run_id") != cell["run_id"]:
         what = f"its folder holds another run, {result.get('run_id')}"
         return Run(**own, folder=path, state="missing", detail=what, result={}, provenance={})
-    provenance = _read(path / "provenance.json") if result else {}
+    provenance = read_mapping(path / "provenance.json") if result else {}
     run = Run(
         **own, folder=path, state=now.name, detail=now.detail, result=result, provenance=provenance
     )
     read[cell["folder"]] = run
     return run
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; nothing where there is none, or where it is no mapping."""
-    try:
-        return dict(_mapping(json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError):
-        return {}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

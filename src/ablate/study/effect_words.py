@@ -31,27 +31,27 @@ def _two_options(found: "Effect", unit: str) -> str:
     half = None if interval is None else (interval.high - interval.low) / 2
     amount = f"{number(abs(change), half)}{' ' + unit if unit else ''}"
     evidence = _evidence(found, interval)
-    shown = found.p_holm is not None and found.p_holm <= found.level
     low, high = found.options[0]
     way = "worse" if change > 0 else "better"
     if times == 1:
-        if shown:
+        if found.shown:
             return f"{high} {way} than {low} by {amount} ({evidence})"
-        return f"no difference shown between {low} and {high} ({high} {amount} {way}, {evidence})"
+        return (
+            f"no difference shown between {low} and {high} ({high} {way} by {amount}, {evidence})"
+        )
     first, second = found.options[1]
     other = found.factors[1]
     step = (
         f"the step from {low} to {high} is {amount} {way}"
         f" at {other}={second} than at {other}={first}"
     )
-    return f"{step} ({evidence})" if shown else f"no interaction shown ({step}, {evidence})"
+    return f"{step} ({evidence})" if found.shown else f"no interaction shown ({step}, {evidence})"
 
 
 def _more_options(found: "Effect") -> str:
     evidence = _evidence(found, None)
-    shown = found.p_holm is not None and found.p_holm <= found.level
     if len(found.factors) == 2:
-        said = "the effect of one depends on the other" if shown else "no interaction shown"
+        said = "the effect of one depends on the other" if found.shown else "no interaction shown"
         return f"{said} ({evidence})"
     ranked = sorted(found.means, key=lambda option: found.means[option])
     best, worst = (ranked[0], ranked[-1]) if found.mode == "min" else (ranked[-1], ranked[0])
@@ -60,9 +60,8 @@ def _more_options(found: "Effect") -> str:
         for word, option in (("best", best), ("worst", worst))
     )
     count = len(found.options[0])
-    said = (
-        f"the {count} options differ" if shown else f"no difference shown between {count} options"
-    )
+    none = f"no difference shown between {count} options"
+    said = f"the {count} options differ" if found.shown else none
     return f"{said} ({ends}, {evidence})"
 
 

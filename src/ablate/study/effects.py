@@ -47,6 +47,11 @@ class Effect:
     def name(self) -> str:
         return TIMES.join(self.factors)
 
+    @property
+    def shown(self) -> bool:
+        """Whether it may be called an effect at all."""
+        return self.p_holm is not None and self.p_holm <= self.level
+
     def words(self, unit: str = "") -> str:
         """Such as "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
         return effect_words(self, unit)
@@ -118,6 +123,32 @@ def effects(
         residual_sd=sd,
         warnings=_warnings(df, judged, aliased, missing),
     )
+
+
+def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
+    """What these cells cannot tell apart, whatever comes out: a line an effect, main ones first."""
+    rows = [tuple(cell[factor] for factor in factors) for cell in cells]
+    _, places, aliased = _design(rows, [0] * len(rows), factors)
+    lines = []
+    for term in places:
+        if others := [other for other, equals in aliased.items() if term in equals]:
+            lines.append(f"{TIMES.join(term)} cannot be told from {_listed(others, ', ')}")
+    return [*lines, *_beyond_one(aliased)]
+
+
+def _beyond_one(aliased: Mapping[Term, tuple[Term, ...]]) -> list[str]:
+    """Terms that equal no single effect, whose words would name them."""
+    return [
+        f"{TIMES.join(term)} cannot be told from {_listed(equals, ' + ')}"
+        if equals
+        else f"{TIMES.join(term)} never varies"
+        for term, equals in aliased.items()
+        if len(equals) != 1
+    ]
+
+
+def _listed(terms: Sequence[Term], sign: str) -> str:
+    return sign.join(map(TIMES.join, terms))
 
 
 def _cells(
@@ -218,9 +249,7 @@ def _warnings(
     said = []
     if missing:
         said.append(f"runs without a number: {len(missing)}; effects are those of a fitted model")
-    for term, others in aliased.items():
-        equals = " + ".join(TIMES.join(other) for other in others) or "nothing: it never varies"
-        said.append(f"{TIMES.join(term)} cannot be told from {equals}")
+    said += _beyond_one(aliased)
     if df == 0:
         said.append("no interval and no p: as many terms as runs; run more seeds")
     elif not judged:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.atomic import read_json, write_json
-from ablate.study.state import GOES_ON, RESULT, State, last_lines, state_alone
+from ablate.atomic import read_mapping, write_json
+from ablate.study.state import GOES_ON, RESULT, TAIL, State, last_lines, state_alone
 
 REFUSED, STOPPED = 2, 130  # exit codes of the command line
 RUN_ID = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # at the end of a run folder's name
@@ -35,7 +35,7 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
     code: the exit code, of a death minus the signal's number. before: as it was when the process
     began. reason: why its launcher ended it, if it did; one that holds `GOES_ON` is no failure.
     """
-    result = read_json(folder / RESULT) or {}
+    result = read_mapping(folder / RESULT)
     told = result.get("status") not in (None, "running") and Mark.of(folder) != before
     stopped = reason is not None and GOES_ON in reason
     if result.get("status") == "finished" or (told and (reason is None or stopped)):
@@ -51,16 +51,16 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
 def _reason(folder: Path, code: int, *, asked: str | None) -> str:
     printed = last_lines(folder)
     if asked:
-        return f"{asked}; last lines: {printed}"
+        return f"{asked}{TAIL}{printed}"
     if code == REFUSED:
         return printed.rpartition("ablate: ")[2]
     if code == STOPPED:
         return f"stopped before its first step; {GOES_ON}"
     if code >= 0:
-        return f"ended with code {code}; last lines: {printed}"
+        return f"ended with code {code}{TAIL}{printed}"
     name = signal.Signals(-code).name
     memory = " (perhaps out of memory)" if name == "SIGKILL" else ""
-    return f"killed by {name}{memory}; last lines: {printed}"
+    return f"killed by {name}{memory}{TAIL}{printed}"
 
 
 def _nothing(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ forking after imports is not safe (macOS), the parent imports nothing and every 
 When whoever asked for the runs dies, the parent asks them to stop: they leave a checkpoint.
 """
 
+import ctypes
 import gc
 import io
 import json
@@ -29,14 +30,16 @@ from ablate.study.state import COMMAND, LOG
 PRELOADED = sys.platform == "linux"
 ALWAYS = ("ablate.job", "ablate.train", "ablate.summary", "ablate.figures")
 POLL = 0.05  # seconds between looks at who has ended
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Event(NamedTuple):
-    """A run began (its pid is known) or ended (its code is)."""
+    """A run began (there is no code yet) or ended, perhaps for a reason it could not know."""
 
     run: int
     pid: int | None = None
     code: int | None = None
+    reason: str | None = None
 
 
 class ParentDied(Exception):
@@ -58,6 +61,7 @@ class Forks:
         )
         theirs.close()
         self._received = b""
+        self._pids: dict[int, int] = {}  # run -> pid
 
     def start(
         self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
@@ -80,7 +84,17 @@ class Forks:
         if lines is None:
             raise ParentDied
         *whole, self._received = lines
-        return [Event(**json.loads(line)) for line in whole]
+        found = [Event(**json.loads(line)) for line in whole]
+        self._pids |= {event.run: event.pid for event in found if event.pid is not None}
+        return found
+
+    def ask(self, run: int) -> None:
+        """To stop, with a checkpoint."""
+        send(self._pids[run], signal.SIGTERM)
+
+    def kill(self, run: int) -> None:
+        """With all that it has started."""
+        send(self._pids[run], signal.SIGKILL, group=True)
 
     def close(self) -> None:
         self._socket.close()
@@ -189,6 +203,8 @@ def send(pid: int, number: int, *, group: bool = False) -> None:
 def become(request: Mapping[str, Any]) -> None:
     """A process in a session of its own that prints into its run's folder."""
     os.setsid()
+    if sys.platform == "linux":  # asked to stop, too, when the parent is killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, place in ((nothing, 0), (log, 1), (log, 2)):

@@ -12,7 +12,17 @@ A set of factors is a number here: bit n stands for factor n.
 
 from itertools import product
 
+# What a resolution promises.
+PROMISES = {
+    3: "no main effect is confused with another",
+    4: "no main effect is confused with another, or with an interaction of two factors",
+    5: "no main effect, and no interaction of two factors, is confused with another",
+}
 TRIES = 50_000  # sets of generators that are looked at before more factors are left free
+
+
+def promise(resolution: int) -> str:
+    return f"resolution {resolution}: {PROMISES[min(resolution, max(PROMISES))]}"
 
 
 def fraction(factors: int, resolution: int) -> list[tuple[int, ...]]:
@@ -26,15 +36,6 @@ def fraction(factors: int, resolution: int) -> list[tuple[int, ...]]:
         (*cell, *(sum(cell[n] for n in range(free) if word >> n & 1) % 2 for word in generators))
         for cell in product((0, 1), repeat=free)
     ]
-
-
-def defining_relation(generators: list[int], free: int) -> list[int]:
-    """Every word: of each generator with its own factor, and of their combinations."""
-    words = [0]
-    for number, generator in enumerate(generators):
-        own = generator | 1 << (free + number)
-        words += [word ^ own for word in words]
-    return words[1:]
 
 
 def _generators(free: int, needed: int, resolution: int) -> list[int] | None:

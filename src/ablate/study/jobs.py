@@ -3,19 +3,18 @@ and the folders they write to; and how the runs ended, as Hydra wants to hear it
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
-from ablate.errors import RunFailed
+from ablate.errors import RunFailed, UserError
 from ablate.job import FULL_ERROR, TYPED
-from ablate.study.local import Settings, launch, targets
+from ablate.objective import check_direction, value_of
 from ablate.study.slots import Run
 from ablate.study.state import State
 
@@ -25,14 +24,14 @@ SUBDIR = "hydra.sweep.subdir"
 
 
 def launch_jobs(
-    settings: Mapping[str, Any],
+    launch: Callable[[Sequence[Run]], Sequence[State]],
     hydra_context: HydraContext,
     config: DictConfig,
     job_overrides: Sequence[Sequence[str]],
     first: int,
 ) -> list[JobReturn]:
-    """Hydra's `Launcher.launch` for hydra/launcher=local."""
-    checked = Settings(**settings)
+    """Hydra's `Launcher.launch`, for a launcher that takes runs and says what became of them."""
+    check_direction(config.hydra.sweeper, config.task)
     if not job_overrides:
         return []
     folders = [
@@ -43,9 +42,7 @@ def launch_jobs(
         Run(path, arguments(config, overrides, path))
         for path, overrides in zip(folders, job_overrides, strict=True)
     ]
-    here = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    content = OmegaConf.to_container(here)
-    found = launch(runs, checked, modules=targets(content), environment=environment())
+    found = launch(runs)
     return [
         job_return(overrides, path, state)
         for overrides, path, state in zip(job_overrides, folders, found, strict=True)
@@ -98,8 +95,9 @@ def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:
     ended = JobReturn(overrides=list(overrides), working_dir=str(path), task_name="ablate")
     if state.name == "finished":
         ended.status = JobStatus.COMPLETED
-        ended.return_value = (state.result.get("metric") or {}).get("value")
+        ended.return_value = value_of(state.result)
     else:
         ended.status = JobStatus.FAILED
-        ended.return_value = RunFailed(f"{path.name}: {state.name}; {state.detail}")
+        kind = UserError if state.name == "refused" else RunFailed
+        ended.return_value = kind(f"{path.name}: {state.name}; {state.detail}")
     return ended

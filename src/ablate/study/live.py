@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ablate.atomic import read_json
+from ablate.atomic import read_mapping
 from ablate.study.estimate import left
 from ablate.study.state import PLAN, State, state, states
 
@@ -42,8 +42,8 @@ class Names:
 
     @classmethod
     def of(cls, study_dir: Path) -> "Names":
-        plan = read_json(study_dir / PLAN)
-        if plan is None:
+        plan = read_mapping(study_dir / PLAN)
+        if not plan:
             return cls()
         labels = {cell["folder"]: _label(cell) for cell in reversed(plan["cells"])}
         return cls(labels, plan["metric"])
@@ -81,9 +81,11 @@ def _label(cell: Mapping[str, Any]) -> str:
 
 
 class View:
-    """What a launcher shows while it works."""
+    """What a launcher shows while it works. `slots`: runs at once; None: as many as run now."""
 
-    def __init__(self, folders: Sequence[Path], *, slots: int, console: Console, live: Live | None):
+    def __init__(
+        self, folders: Sequence[Path], *, slots: int | None, console: Console, live: Live | None
+    ):
         study_dir = folders[0].parent
         self._console, self._live, self._slots = console, live, slots
         self._names = Names.of(study_dir)
@@ -94,7 +96,7 @@ class View:
 
     @classmethod
     @contextmanager
-    def of(cls, folders: Sequence[Path], *, slots: int) -> Iterator["View"]:
+    def of(cls, folders: Sequence[Path], *, slots: int | None) -> Iterator["View"]:
         console = Console()
         if not console.is_terminal:
             yield cls(folders, slots=slots, console=console, live=None)
@@ -127,7 +129,7 @@ class View:
         parts = [f"[{over}/{len(self._found)}] {what}: {self._names.label(folder.name)}"]
         if told := _outcome(self._names, found):
             parts.append(told)
-        if rest := time_left(self._found.values(), self._slots):
+        if (slots := self._at_once()) and (rest := time_left(self._found.values(), slots)):
             parts.append(f"about {rest} left")
         self._console.print(
             "; ".join(parts),
@@ -139,7 +141,12 @@ class View:
     def _show(self) -> None:
         assert self._live is not None
         self._shown = time.monotonic()
-        self._live.update(_table(self._names, self._found, slots=self._slots), refresh=True)
+        self._live.update(_table(self._names, self._found, slots=self._at_once()), refresh=True)
+
+    def _at_once(self) -> int:
+        if self._slots is not None:
+            return self._slots
+        return sum(one.name == "running" for one in self._found.values())
 
 
 def _table(names: Names, found: Mapping[str, State], *, slots: int) -> RenderableType:

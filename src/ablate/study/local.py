@@ -5,13 +5,16 @@ machines that share the folder: each takes what the other has not, and waits for
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from ablate.errors import Interrupted, UserError
 from ablate.study.forks import Forks
+from ablate.study.jobs import environment
 from ablate.study.live import View
 from ablate.study.slots import Run, Slots
 from ablate.study.state import GOES_ON, State, state
@@ -49,6 +52,24 @@ def _wrong(name: str, value: object, allowed: str) -> UserError:
     return UserError(f"hydra.launcher.{name}={value}: must be {allowed}")
 
 
+def launcher(
+    settings: Mapping[str, Any], config: DictConfig
+) -> Callable[[Sequence[Run]], list[State]]:
+    """`launch` with what the launcher's file says, for runs of this composition."""
+    return partial(
+        launch,
+        settings=Settings(**settings),
+        modules=modules_of(config),
+        environment=environment(),
+    )
+
+
+def modules_of(config: DictConfig) -> list[str]:
+    """What runs of a composition import beside what all do."""
+    here = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return targets(OmegaConf.to_container(here))
+
+
 def launch(
     runs: Sequence[Run],
     settings: Settings,
@@ -71,6 +92,7 @@ def launch(
             retries=settings.retries,
             grace=settings.grace,
             parent=parent,
+            launcher="local",
             view=view,
             stop=stop,
         ).work(runs)

@@ -12,7 +12,7 @@ from ablate.atomic import read_json, write_json
 from ablate.check import check_output
 from ablate.errors import UserError
 from ablate.logger import without_credentials
-from ablate.run_id import content
+from ablate.run_id import NO_DATA, content
 from ablate.study.asked import Asked
 from ablate.study.cells import Cell, Composed
 from ablate.study.layout import Layout
@@ -22,11 +22,13 @@ from ablate.study.tune import Tuning
 NAMED = 4  # differing keys that a message names
 
 
-def refuse_other(folder: Path, baseline: DictConfig) -> None:
-    """Refuses a folder whose plan has another baseline: its runs would answer another question."""
+def refuse_other(folder: Path, baseline: DictConfig, data: Mapping[str, str]) -> None:
+    """Refuses a folder whose plan has another baseline, or one of other data under the same name:
+    its runs would answer another question. data: seed -> fingerprint."""
     try:
         plan = read_json(folder / PLAN)
-        before = _flat((plan or {}).get("baseline", {}).get("config", {}))
+        there = (plan or {}).get("baseline", {})
+        before, data_before = _flat(there.get("config", {})), dict(there.get("data", {}))
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
@@ -43,6 +45,12 @@ def refuse_other(folder: Path, baseline: DictConfig) -> None:
             f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
             " another study.name="
         )
+    for seed, found in data.items():
+        if found not in (NO_DATA, data_before.get(seed, found)):  # without data no run begins
+            raise UserError(
+                f"{folder} belongs to a study of other data: it has changed since (fingerprint"
+                f" {data_before[seed]} there and {found} here); choose another study.name="
+            )
 
 
 def write(
@@ -52,6 +60,7 @@ def write(
     *,
     metric: Mapping[str, str],
     tuning: Tuning | None,
+    data: Mapping[str, str],
     cells: Sequence[Cell],
 ) -> None:
     """Raises UserError where it cannot be written."""
@@ -59,9 +68,11 @@ def write(
     plan = {
         "study": asked.name,
         "sweep": asked.sweep,
+        "asks": asked.asks,
         "command": without_credentials(sys.argv[1:]),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "design": asked.design,
+        "resolution": asked.node["resolution"] if asked.design == "fractional" else None,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
         "own": layout.own,
         "seeds": layout.seeds,
@@ -72,6 +83,7 @@ def write(
         "baseline": {
             "overrides": without_credentials(list(layout.baseline.overrides)),
             "config": _config(layout.baseline.config),
+            "data": data,
         },
         "arms": [_arm(composed, layout) for composed in layout.arms],
         "cells": [vars(cell) for cell in cells],

@@ -1,6 +1,7 @@
 """study.dry_run: the plan as a table, before anything is launched."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from rich.table import Column, Table
 from ablate.study.asked import Asked
 from ablate.study.cells import Cell, Composed
 from ablate.study.estimate import Done, done, left, seconds
+from ablate.study.fraction import promise
 from ablate.study.layout import Layout
 from ablate.study.override import value_text
+from ablate.study.plan import ALL_SET
 from ablate.study.state import State
 from ablate.study.tune import Tuning
 
@@ -111,15 +114,32 @@ def _lines(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
     ]
     if tuning:
         grid = ", ".join(f"{key} from {values}" for key, values in tuning.keys.items())
+        word = "seed" if len(tuning.seeds) == 1 else "seeds"
         seeds = ", ".join(map(str, tuning.seeds))
-        lines.append(f"Each arm gets its own {grid}, tried with seeds {seeds}.")
+        lines.append(f"Each arm gets its own {grid}, tried with {word} {seeds}.")
         lines += [
             f"{composed.name}: tuned to {key}={value}"
             for composed in layout.arms
             for key, value in composed.tuned.items()
         ]
     lines += [f"left out: {name}: {reason}" for name, reason in layout.illegal.items()]
-    return lines + [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
+    lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
+    return lines + _confused(asked, layout)
+
+
+def _confused(asked: Asked, layout: Layout) -> list[str]:
+    """What the report will not be able to tell apart, said before anything is paid for."""
+    if asked.design not in ALL_SET:
+        return []
+    from ablate.study.effects import confused  # takes seconds to import
+
+    lines = []
+    if asked.design == "fractional":
+        every = prod(len(factor.options) for factor in layout.factors)
+        lines = [f"{len(layout.arms)} of {every} cells, {promise(asked.node['resolution'])}."]
+    cells = [layout.own | dict(composed.arm.changes) for composed in layout.arms]
+    options = {factor.name: list(factor.options) for factor in layout.factors}
+    return [*lines, *(f"{line}." for line in confused(cells, options))]
 
 
 def _a_run(composed: Composed, finished: Sequence[Done]) -> float | None:

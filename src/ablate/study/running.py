@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import shorten
 
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
@@ -83,7 +84,7 @@ def refuse_unfinished(
         return
     lines = []
     for name, one in list(missed.items())[:REASONS]:
-        detail = " ".join(one.detail.split())[:200]
+        detail = shorten(one.detail, 200, placeholder=" …")
         lines.append(f"[{first[name].arm} seed={first[name].seed}] {one.name} {detail}".rstrip())
     if len(missed) > REASONS:
         lines.append(f"and {len(missed) - REASONS} more")

@@ -1,15 +1,16 @@
-"""The loop of the local launcher: what waits, what has a slot, what has ended."""
+"""The loop of a launcher whose runs end with it: what waits, what has a slot, what has ended."""
 
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from ablate.errors import RunFailed
 from ablate.study.claim import Claim
 from ablate.study.ending import Mark, settle
-from ablate.study.forks import Event, Forks, ParentDied, send
+from ablate.study.forks import Event, ParentDied
 from ablate.study.live import View
 from ablate.study.state import GOES_ON, state_alone
 from ablate.study.stop import Stop
@@ -32,6 +33,22 @@ class Run:
         self.before = Mark.of(self.folder)
 
 
+class Parent(Protocol):
+    """What begins runs, says what becomes of them and ends them: here (forks.py) or elsewhere."""
+
+    def start(
+        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None: ...
+
+    def events(self, seconds: float) -> list[Event]: ...
+
+    def ask(self, run: int) -> None: ...
+
+    def kill(self, run: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Process:
     """A run that has a slot."""
@@ -40,8 +57,7 @@ class Process:
     claim: Claim
     slot: int
     tries: int = 0
-    pid: int | None = None
-    began: float = 0.0
+    began: float | None = None  # when this try did
     before: Mark | None = None  # its result when this try began
     reason: str | None = None  # why it was asked to stop
     asked_at: float = 0.0
@@ -52,7 +68,7 @@ class Slots:
 
     devices: for each slot, what the environment of its runs has beside the others. timeout: of one
     try, in seconds. retries: further tries of a run that failed. grace: seconds that a run which is
-    asked to stop may take for its checkpoint.
+    asked to stop may take for its checkpoint. parent: begins what begins the runs.
     """
 
     def __init__(
@@ -62,15 +78,17 @@ class Slots:
         timeout: float | None,
         retries: int,
         grace: float,
-        parent: Callable[[], Forks],
+        parent: Callable[[], Parent],
+        launcher: str,
         view: View,
         stop: Stop,
     ):
         self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
-        self.view, self.stop = view, stop
+        self.launcher, self.view, self.stop = launcher, view, stop
         self._make_parent = parent
-        self._forks: Forks | None = None
+        self._parent: Parent | None = None
         self._processes: dict[int, Process] = {}
+        self._claims: list[Claim] = []
         self._free = list(range(len(devices)))
         self._number = 0
         self._forked = False  # the parent has proved that it can
@@ -87,8 +105,10 @@ class Slots:
                 self._look_at_the_clock()
                 self.view.update([process.run.folder for process in self._processes.values()])
         finally:
-            if self._forks is not None:
-                self._forks.close()
+            if self._parent is not None:
+                self._parent.close()
+            for claim in self._claims:  # where a full disk, say, ended this loop
+                claim.release()
 
     def _take(self, waiting: list[Run]) -> None:
         for run in list(waiting):
@@ -96,7 +116,7 @@ class Slots:
                 return
             if time.monotonic() < run.look_at:
                 continue
-            claim = Claim.take(run.folder, launcher="local")
+            claim = Claim.take(run.folder, launcher=self.launcher)
             found = state_alone(run.folder)
             if claim is None or found.name == "running":  # another launcher; somebody by hand
                 run.look_at = time.monotonic() + LOOK_ELSEWHERE
@@ -110,6 +130,7 @@ class Slots:
                 self.view.ended(run.folder, found)
             else:
                 waiting.remove(run)
+                self._claims.append(claim)
                 self._start(Process(run, claim, self._free.pop(0)))
                 continue
             if claim is not None:
@@ -117,29 +138,31 @@ class Slots:
 
     def _start(self, process: Process) -> None:
         process.tries += 1
-        process.pid = process.reason = None
+        process.began = process.reason = None
         process.before = Mark.of(process.run.folder)
         self._number += 1
         self._processes[self._number] = process
-        if self._forks is None:
-            self._forks, self._forked = self._make_parent(), False
+        if self._parent is None:
+            self._parent, self._forked = self._make_parent(), False
         run = process.run
-        self._forks.start(self._number, run.arguments, run.folder, self.devices[process.slot])
+        self._parent.start(self._number, run.arguments, run.folder, self.devices[process.slot])
 
     def _listen(self) -> None:
-        if self._forks is None or not self._processes:
+        if self._parent is None or not self._processes:
             time.sleep(LOOK)  # only runs of others
             return
-        for event in self._forks.events(LOOK):
+        for event in self._parent.events(LOOK):
             self._happened(event)
 
     def _happened(self, event: Event) -> None:
-        if event.code is not None:
-            self._ended(self._processes.pop(event.run), event.code)
-            return
         process = self._processes[event.run]
-        process.pid, process.began = event.pid, time.monotonic()
-        self._forked = True
+        if event.code is None:
+            process.began = time.monotonic()
+            self._forked = True
+            return
+        process.reason = process.reason or event.reason
+        del self._processes[event.run]
+        self._ended(process, event.code)
 
     def _ended(self, process: Process, code: int) -> None:
         assert process.before is not None
@@ -148,38 +171,41 @@ class Slots:
             self.view.again(process.run.folder, found)
             self._start(process)
             return
+        self._claims.remove(process.claim)
         process.claim.release()
         self._free = sorted([*self._free, process.slot])
         self.view.ended(process.run.folder, found)
 
     def _orphaned(self) -> None:
         """The parent of all processes was killed: so are they, and each has lost a try."""
-        assert self._forks is not None
-        self._forks.close()
-        self._forks = None
+        assert self._parent is not None
+        self._parent.close()
+        for number, process in self._processes.items():
+            if process.began is not None:
+                self._parent.kill(number)
+        self._parent = None
         lost, self._processes = list(self._processes.values()), {}
-        for process in lost:
-            if process.pid is not None:
-                send(process.pid, signal.SIGKILL, group=True)
         if not self._forked:
-            raise RunFailed("hydra/launcher=local: no process can be started; see above")
+            raise RunFailed(f"hydra/launcher={self.launcher}: no process can be started; see above")
         for process in lost:
             self._ended(process, -signal.SIGKILL)
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
-        for process in self._processes.values():
-            if process.pid is None:
+        for number, process in self._processes.items():
+            if process.began is None:
                 continue
             if process.reason is None:
                 if self.stop.asked:
-                    self._ask(process, STOPPED)
+                    self._ask(number, STOPPED)
                 elif self.timeout is not None and now - process.began > self.timeout:
-                    self._ask(process, f"hydra.launcher.timeout={self.timeout:g}: not done in time")
+                    self._ask(number, f"hydra.launcher.timeout={self.timeout:g}: not done in time")
             elif self.stop.at_once or now - process.asked_at > self.grace:
-                send(process.pid, signal.SIGKILL, group=True)
+                assert self._parent is not None
+                self._parent.kill(number)
 
-    def _ask(self, process: Process, reason: str) -> None:
-        assert process.pid is not None
+    def _ask(self, number: int, reason: str) -> None:
+        assert self._parent is not None
+        process = self._processes[number]
         process.reason, process.asked_at = reason, time.monotonic()
-        send(process.pid, signal.SIGTERM)
+        self._parent.ask(number)

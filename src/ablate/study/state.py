@@ -7,30 +7,34 @@
 
 A file `queued.json` says which launcher took a run: {"launcher", "job", "host", "pid", "time"}.
 It counts while that launcher holds its claim (claim.py), or while Slurm knows the job, which goes
-on without the launcher. torch is not imported here.
+on without the launcher. A job that Slurm knows no more, and whose run has not ended by itself, was
+cancelled or lost: the run failed. torch is not imported here.
 """
 
 import fcntl
-import json
 import os
 import platform
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ablate.atomic import read_json
+from ablate.atomic import read_mapping
 
 RESULT, QUEUED, LOG, PLAN = "result.json", "queued.json", "stdout.log", "plan.json"
 COMMAND = "python -m ablate "  # begins the first line of LOG
 PROGRESS = "progress.json"  # written by the run while it trains
 LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, by the launcher that took it
 GOES_ON = "the same command goes on"  # what a run that was stopped on request says of itself
+TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
 SQUEUE_SECONDS = 5  # how long an answer of squeue is believed
+# So young a job may be missing in it; some of this is for clocks that differ.
+YOUNG = SQUEUE_SECONDS + 10
 
 
 @dataclass(frozen=True)
@@ -50,24 +54,31 @@ class State:
 
 
 def state(folder: Path) -> State:
-    result = _read(folder / RESULT)
+    result = read_mapping(folder / RESULT)
     trains = result.get("status") == "running" and held(folder / LOCK)
-    if result.get("status") != "finished" and not trains and (entry := queued(folder)):
+    entry = read_mapping(folder / QUEUED)
+    if result.get("status") == "finished" or trains or not entry:
+        return state_alone(folder)
+    if _alive(folder, entry):
         return State("queued", where(entry), result=result)
-    return state_alone(folder)
+    found = state_alone(folder)
+    if found.name == "missing" and outlives_launcher(entry):
+        gone = f"job {entry['job']} (slurm) was cancelled or lost"
+        return replace(found, name="failed", detail="; ".join(filter(None, [gone, found.detail])))
+    return found
 
 
 def state_alone(folder: Path) -> State:
     """The state whatever a launcher may have in mind."""
-    result = _read(folder / RESULT)
+    result = read_mapping(folder / RESULT)
     status, error = result.get("status"), result.get("error") or ""
     if status == "running":
-        now = _read(folder / PROGRESS)
+        now = read_mapping(folder / PROGRESS)
         steps = {key: now.get(key) for key in ("step", "steps", "rate")}
         if held(folder / LOCK):
             return State("running", where(now), **steps, result=result)
         return State("failed", f"died: {last_lines(folder)}", **steps, result=result)
-    if status == "failed" and GOES_ON in error:
+    if status == "failed" and GOES_ON in error.partition(TAIL)[0]:
         return State("missing", error, result=result)
     if status in ("finished", "failed", "refused"):
         return State(status, error, result=result)
@@ -76,8 +87,7 @@ def state_alone(folder: Path) -> State:
 
 def states(study_dir: Path) -> dict[str, State]:
     """Folder name -> state, in the order of the plan; of all run folders where there is no plan."""
-    plan = read_json(study_dir / PLAN)
-    if plan is not None:
+    if plan := read_mapping(study_dir / PLAN):
         names = list(dict.fromkeys(cell["folder"] for cell in plan["cells"]))
     else:
         files = (RESULT, QUEUED, LOCK)
@@ -88,14 +98,14 @@ def states(study_dir: Path) -> dict[str, State]:
 
 def queued(folder: Path) -> dict[str, Any] | None:
     """The entry of the launcher that has taken the run and lives."""
-    entry = _read(folder / QUEUED)
+    entry = read_mapping(folder / QUEUED)
     return entry if entry and _alive(folder, entry) else None
 
 
 def _alive(folder: Path, entry: Mapping[str, Any]) -> bool:
     if outlives_launcher(entry):
-        known = _slurm_jobs(int(time.monotonic() / SQUEUE_SECONDS))
-        return known is None or str(entry["job"]) in known
+        known = slurm_jobs()
+        return known is None or str(entry["job"]) in known or _age(entry) < YOUNG
     if (folder / CLAIM).exists():
         return held(folder / CLAIM)
     return entry.get("host") != platform.node() or _process_lives(entry.get("pid"))
@@ -115,13 +125,27 @@ def _process_lives(pid: Any) -> bool:
     return True
 
 
+def _age(entry: Mapping[str, Any]) -> float:
+    """Seconds since it was written."""
+    return (datetime.now(UTC) - datetime.fromisoformat(str(entry["time"]))).total_seconds()
+
+
+def slurm_jobs() -> Mapping[str, str] | None:
+    """Every job and array task that waits or runs, and what Slurm says of it, such as "PENDING
+    (Priority)"; None where Slurm cannot be asked."""
+    return _slurm_jobs(int(time.monotonic() / SQUEUE_SECONDS))
+
+
 @cache
-def _slurm_jobs(moment: int) -> set[str] | None:
-    """Every job and array task that Slurm has waiting or running; None where it cannot be asked."""
+def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
     if shutil.which("squeue") is None:
         return None
-    asked = subprocess.run(["squeue", "-h", "-r", "-o", "%i"], capture_output=True, text=True)
-    return set(asked.stdout.split()) if asked.returncode == 0 else None
+    line = ["squeue", "-h", "-r", "-o", "%i %T (%r)"]
+    asked = subprocess.run(line, capture_output=True, text=True)
+    if asked.returncode != 0:
+        return None
+    jobs = (line.partition(" ") for line in asked.stdout.splitlines())
+    return {job: said.removesuffix(" (None)") for job, _, said in jobs}
 
 
 def held(lock: Path) -> bool:
@@ -140,12 +164,13 @@ def held(lock: Path) -> bool:
 
 
 def where(entry: Mapping[str, Any]) -> str:
-    """Such as "job 17 (slurm) on node3", "pid 4711 on desk"."""
+    """Such as "job 17 (slurm), PENDING (Priority)", "pid 4711 on desk"."""
     if not entry:
         return ""
-    job, launcher = entry.get("job"), entry.get("launcher")
-    who = f"job {job} ({launcher})" if job else f"pid {entry.get('pid')}"
-    return f"{who} on {entry.get('host')}"
+    if not outlives_launcher(entry):
+        return f"pid {entry.get('pid')} on {entry.get('host')}"
+    said = (slurm_jobs() or {}).get(str(entry["job"]))
+    return ", ".join(filter(None, [f"job {entry['job']} (slurm)", said]))
 
 
 def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
@@ -162,11 +187,7 @@ def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
             printed.clear()  # of the last try
         elif line.strip():
             printed.append(line.strip())
-    return " | ".join(printed[-lines:])[-characters:] or "it printed nothing"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path) or {}
-    except (FileNotFoundError, json.JSONDecodeError):  # removed in between; damaged by hand
-        return {}
+    kept = printed[-lines:]
+    while len(kept) > 1 and len(" | ".join(kept)) > characters:
+        kept.pop(0)
+    return " | ".join(kept)[-characters:] or "it printed nothing"

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from ablate import job
 from ablate.errors import RunFailed, UserError, suggest
-from ablate.folder import Folder
+from ablate.folder import Folder, remember
 from ablate.known import locate
 from ablate.study import planfile, preview
 from ablate.study.asked import Asked, read
@@ -35,11 +35,12 @@ def sweep(
     layout = lay_out(asked, composer)
     config.study.name = asked.name
     study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
-    planfile.refuse_other(study.folder, layout.baseline.config)
+    planfile.refuse_other(study.folder, layout.baseline.config, study.data)
     study.match_and_measure()
     study.trials()
     if asked.node["dry_run"]:
-        study.show(slots=int(config.hydra.launcher.get("slots", 1)))
+        many = config.hydra.launcher
+        study.show(slots=int(many.get("slots") or many.get("array_parallelism") or 1))
         return []
     launcher = launcher_of(config, context, task)
     study.tune(launcher)
@@ -60,6 +61,7 @@ class Study:
             taken=self._taken(),
         )
         self.cells = Cells()
+        self.data = self.cells.data(layout.baseline.config, layout.seeds)
         self.tried: dict[str, list[tuple[Trial, Cell]]] = {}  # arm -> the runs of its tuning
 
     def _taken(self) -> set[str]:
@@ -189,12 +191,15 @@ class Study:
         return [cell for row in rows for _, cell in row]
 
     def _write(self, cells: Sequence[Cell]) -> None:
+        if not self.folder.exists():
+            remember(self.folder.absolute(), of_sweep=True)  # a launcher may refuse all runs
         planfile.write(
             self.folder,
             self.asked,
             self.layout,
             metric=self.metric,
             tuning=self.tuning,
+            data=self.data,
             cells=cells,
         )
 

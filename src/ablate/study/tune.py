@@ -179,15 +179,17 @@ def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None,
     return value, None
 
 
-def _warnings(arm: str, point: dict[str, Any], rows: list[dict[str, Any]]) -> Iterable[str]:
+def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Chosen values beyond which nothing was tried."""
     for key, value in point.items():
         grid = {row["point"][key] for row in rows if _number(row["point"][key])}
         if _number(value) and len(grid) > 1 and value in (min(grid), max(grid)):
             end, further = ("smallest", "smaller") if value == min(grid) else ("largest", "larger")
-            yield (
-                f"study.tune: arm '{arm}' is best with the {end} {key}={written(value)}: a"
-                f" {further} one may be better still"
-            )
+            yield f"the {end} {key}={written(value)}: a {further} one may be better still"
+
+
+def _warnings(arm: str, point: dict[str, Any], rows: list[dict[str, Any]]) -> Iterable[str]:
+    yield from (f"study.tune: arm '{arm}' is best with {edge}" for edge in edges(point, rows))
     for row in rows:
         if row["problems"]:
             yield (

@@ -8,6 +8,7 @@ from ablate.atomic import write_text
 from ablate.errors import UserError
 from ablate.study.collect import Study, collect
 from ablate.study.comparable import lines
+from ablate.study.effects import Effects
 from ablate.study.report import figures
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.html import page
@@ -25,6 +26,7 @@ class Written:
     report: Report
     files: tuple[Path, ...]
     refusals: tuple[str, ...]
+    crossed: Effects | str | None = None  # what factors do where they meet, or why it is not told
 
 
 def write_report(
@@ -32,13 +34,13 @@ def write_report(
     allow: Collection[str] = (),
     metric: str | None = None,
     mode: str | None = None,
-) -> Path:
-    """Write everything into the study's folder and print the table; returns the page."""
+) -> Written:
+    """Write everything into the study's folder and print the table."""
     from ablate.study.report.printed import show
 
     written = write(study_dir, allow=allow, metric=metric, mode=mode)
     show(written)
-    return written.files[0]
+    return written
 
 
 def write(
@@ -56,7 +58,7 @@ def write(
     crossed = crossed_effects(report, allow)
     texts = {
         PAGE: page(report, points, crossed),
-        "report.md": markdown(report),
+        "report.md": markdown(report, crossed),
         "table.tex": latex(report),
         "runs.csv": runs_csv(report),
     }
@@ -64,7 +66,7 @@ def write(
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)
-    return Written(report, files, tuple(lines(report.objections)))
+    return Written(report, files, tuple(lines(report.objections)), crossed)
 
 
 def refuse_unfinished(study: Study) -> None:

@@ -13,8 +13,8 @@ from ablate.study.report.points import Curve, Panel
 from ablate.study.report.svg import Axis, axis, frame, line, picture, rungs, tag, text
 from ablate.study.report.words import listed, number, shortened
 
-WIDTH, HEIGHT = 940.0, 400.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 260.0, 12.0, 46.0
+WIDTH, HEIGHT = 1100.0, 420.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 310.0, 12.0, 46.0
 PANEL_WIDTH, PANEL_HEIGHT, OPTION_WIDTH, WIDEST = 250.0, 210.0, 62.0, 1160.0
 SETTLED = 0.3  # the part of training before it sets no limit to the vertical axis
 

@@ -8,6 +8,7 @@ from ablate.study.report.charts import Look
 from ablate.study.report.points import CROSSED
 from ablate.study.report.rows import Report
 from ablate.study.report.svg import Axis, axis, line, picture, rungs, tag, text
+from ablate.study.report.words import listed
 
 WIDTH, HEIGHT, LEFT = 300.0, 220.0, 56.0
 MOST_PICTURES = 6
@@ -36,6 +37,16 @@ def ranked(found: Effects) -> tuple[list[Effect], list[Effect]]:
     main = [effect for effect in found.effects if len(effect.factors) == 1]
     pairs = [effect for effect in found.effects if len(effect.factors) == 2]
     return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
+
+
+def in_short(crossed: Effects | str | None) -> list[str]:
+    """What is shown of the factors, and of which of them nothing is."""
+    if not isinstance(crossed, Effects) or not crossed.effects:
+        return []
+    main, pairs = ranked(crossed)
+    said = [effect.words() for effect in [*main, *pairs] if effect.shown]
+    rest = listed(effect.name for effect in main if not effect.shown)
+    return [*said, *([f"No main effect is shown of {rest}"] if rest else [])]
 
 
 def draw_interactions(pairs: Sequence[Effect], look: Look) -> list[str]:

@@ -105,10 +105,15 @@ def _curves(report: Report, curves: list[Curve]) -> "Figure":
             axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="optimizer step", ylabel=_name(report))
     axes.grid(alpha=0.3)
+    _legend(axes)
+    return figure
+
+
+def _legend(axes: "Axes") -> None:
+    """Beside the axes, where it covers nothing."""
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     for words in legend.get_texts():
         words.set_parse_math(False)
-    return figure
 
 
 def _effects(report: Report, panels: list[Panel]) -> "Figure":
@@ -141,17 +146,15 @@ def _panel(axes: "Axes", panel: Panel) -> None:
 
 
 def _cost(report: Report, costs: list[Cost]) -> "Figure":
-    figure = _figure(6.4, 4.4)
+    figure = _figure(8.0, 4.4)
     axes = figure.subplots()
     for cost in costs:
         if cost.seconds is not None:
             colour = _colour(cost.arm, report)
-            axes.errorbar(cost.seconds, cost.value, yerr=cost.spread, fmt="o", color=colour)
-            if colour != REST:
-                at = (cost.seconds, cost.value)
-                name = shortened(report.labels[cost.arm], 40)
-                axes.annotate(name, at, xytext=(5, 5), textcoords="offset points",
-                              fontsize=7, color=colour, parse_math=False)  # fmt: skip
+            label = _wrapped(report.labels[cost.arm], 30) if colour != REST else None
+            axes.errorbar(cost.seconds, cost.value, yerr=cost.spread, fmt="o", color=colour,
+                          label=label)  # fmt: skip
+    _legend(axes)
     axes.set(xlabel="training time (seconds)", ylabel=_name(report))
     axes.grid(alpha=0.3)
     return figure

@@ -5,7 +5,7 @@ from ablate.study.report.svg import Axis, around_zero, label, picture, tag, text
 from ablate.study.report.words import interval, signed
 from ablate.study.stats import Interval
 
-WIDTH, HEIGHT, HEAD = 250.0, 26.0, 50.0
+WIDTH, HEIGHT, HEAD = 210.0, 26.0, 50.0
 SIDE = 14.0  # room beside the axis for the arrows of what lies beyond it
 
 

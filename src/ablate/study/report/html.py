@@ -8,7 +8,7 @@ from string import Template
 from ablate.study.effects import Effects
 from ablate.study.report import grid
 from ablate.study.report.charts import Look, draw_curves, draw_panels
-from ablate.study.report.crossed import draw_interactions, ranked
+from ablate.study.report.crossed import draw_interactions, in_short, ranked
 from ablate.study.report.points import Cost, Curve, Panel, Points
 from ablate.study.report.rows import Report
 from ablate.study.report.scatter import draw_cost
@@ -16,12 +16,14 @@ from ablate.study.report.sentences import (
     answers,
     asked,
     commands,
+    metric_name,
     plan_lines,
+    purpose,
     reference,
     sure,
 )
 from ablate.study.report.svg import tag
-from ablate.study.report.trouble import differing, troubles, tuning
+from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
 from ablate.study.report.words import amount, duration, metric_words
 
 HERE = Path(__file__).parent
@@ -31,7 +33,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None) -> str:
     """The whole page; `crossed`: what factors do where they meet, or why that is not told."""
     sections = [
         _head(report),
-        _answer(report),
+        _answer(report, crossed),
         _plan(report),
         _table(report),
         _curves(report, points.curves, points.column),
@@ -52,19 +54,20 @@ def page(report: Report, points: Points, crossed: Effects | str | None) -> str:
 
 
 def _head(report: Report) -> str:
-    own = report.study.plan.get("asks")
-    question = tag("p", escape(str(own)), class_="asked") if own else ""
-    kind = "soft" if own else "asked"
-    return tag("h1", escape(report.study.name)) + question + _said(asked(report), class_=kind)
+    lines = [*purpose(report), asked(report)]
+    kinds = ["asked", *["soft"] * (len(lines) - 1)]
+    said = [_said(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
+    return tag("h1", escape(report.study.name)) + "".join(said)
 
 
-def _answer(report: Report) -> str:
+def _answer(report: Report, crossed: Effects | str | None) -> str:
     """What came out and how sure it is, before any number."""
     points = [
         tag("li", tag("b", escape(head), class_=kind), ": ", escape(arms), ".")
         for kind, head, arms in answers(report)
     ]
     points.append(tag("li", escape(reference(report))))
+    points = [*(tag("li", escape(f"{line}.")) for line in in_short(crossed)), *points]
     words = [tag("p", escape(line), class_="note") for line in sure(report)]
     marks = [tag("p", escape(line), class_="warn") for line in report.marks]
     lists = tag("ul", *points)
@@ -102,7 +105,9 @@ def _curves(report: Report, curves: Sequence[Curve], column: str) -> str:
         count = len(report.colours)
         words += f" In colour: the {count} arms with the largest differences; point at an arm."
     chart = draw_curves(curves, _look(report, column))
-    return _section("Learning curves", _said(words, class_="note"), tag("figure", chart))
+    return _section(
+        "Learning curves", _said(words, class_="note"), tag("figure", chart, class_="wide")
+    )
 
 
 def _look(report: Report, metric: str) -> Look:
@@ -122,7 +127,8 @@ def _effects(report: Report, panels: Sequence[Panel], crossed: Effects | str | N
         return ""
     over = " over all settings of the other factors" if crossed is not None else ""
     words = (
-        f"Every dot is a run, every bar the mean of an option{over}; * is the baseline's option."
+        f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
+        f"{over}; * is the baseline's option."
     )
     parts = [_said(words, class_="note"), tag("div", *drawn, class_="panels")]
     if isinstance(crossed, str):
@@ -132,7 +138,7 @@ def _effects(report: Report, panels: Sequence[Panel], crossed: Effects | str | N
         parts += [_said(f"{line}.", class_="warn") for line in crossed.warnings]
         parts.append(tag("ul", *(tag("li", escape(f"{one.words()}.")) for one in main)))
         if pairs:
-            said = "Interactions: lines that are not parallel. The surest come first."
+            said = "Interactions: means that are not on parallel lines. The surest come first."
             lines = [tag("li", escape(f"{one.words()}.")) for one in pairs]
             pictures = draw_interactions(pairs, look)
             parts += [_said(said, class_="note"), tag("div", *pictures, class_="panels")]
@@ -153,7 +159,10 @@ def _cost(report: Report, costs: Sequence[Cost]) -> str:
     ]
     if not charts:
         return ""
-    words = "Means over the finished seeds, with one standard deviation up and down."
+    words = (
+        "Means over the finished seeds, with one standard deviation up and down; colours are those"
+        " of the table."
+    )
     return _section(
         "Cost against quality", _said(words, class_="note"), tag("div", *charts, class_="two")
     )
@@ -177,12 +186,7 @@ def _tuning(report: Report) -> str:
     found = tuning(report)
     if not found:
         return ""
-    words = (
-        f"Every arm was tuned by itself, by the mean of {report.study.metric} over separate seeds, "
-        "before the seeds that count."
-    )
-    table = grid.plain(("arm", "tried", "mean", "chosen", "problems"), found)
-    return _section("How each arm was tuned", _said(words, class_="note"), table)
+    return _section(TUNED, _said(tuned(report), class_="note"), grid.plain(TUNING, found))
 
 
 def _made_with(report: Report) -> str:

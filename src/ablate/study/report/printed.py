@@ -5,7 +5,9 @@ import sys
 from rich.console import Console
 from rich.table import Column, Table
 
+from ablate.study.offline import sync_command
 from ablate.study.report import Written
+from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Row
 from ablate.study.report.sentences import difference_words, reference, relative, sure
 from ablate.study.report.words import direction, number
@@ -41,11 +43,15 @@ def show(written: Written) -> None:
         )
     console = Console(highlight=False)
     console.print(table, markup=False)
-    for line in [*report.marks, *sure(report)[1:]]:
+    effects = [f"{line}." for line in in_short(written.crossed)]
+    for line in [*effects, *report.marks, *sure(report)[1:]]:
         console.print(line, markup=False)
     console.print("Where it lies:", style="bold")
     for path in written.files:
         console.print(f"  {path}", markup=False, soft_wrap=True)
+    if command := sync_command(report.study):
+        console.print("To send its runs to W&B:", style="bold")
+        console.print(f"  {command}", markup=False, soft_wrap=True)
     for line in written.refusals:
         print(f"ablate: {line}", file=sys.stderr)
 

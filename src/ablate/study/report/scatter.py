@@ -9,7 +9,7 @@ from ablate.study.report.svg import axis, frame, picture, tag, text
 from ablate.study.report.words import shortened
 
 WIDTH, HEIGHT = 540.0, 340.0
-CHARACTER, LINE = 6.3, 13.0  # pixels of a name's letter, and of its line
+CHARACTER, LINE = 6.8, 13.0  # pixels of a name's letter, and of its line
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ def draw_cost(
     parts = [frame(x, y, xlabel=what, ylabel=look.name)]
     spots = [(x(at), y(cost.value)) for cost, at in known]
     taken = [Box(left - 6, left + 6, top - 6, top + 6) for left, top in spots]
+    taken += [
+        Box(left - 1, left + 1, y(cost.value + cost.spread), y(cost.value - cost.spread))
+        for (cost, _), (left, _) in zip(known, spots, strict=True)
+    ]
     for (cost, at), spot in zip(known, spots, strict=True):
         kind = look.kind(cost.arm)
         tip = f"{cost.arm}\n{look.name} {look.number(cost.value)} ± {look.number(cost.spread)}"
@@ -60,10 +64,10 @@ def _name(words: str, spot: tuple[float, float], taken: list[Box]) -> str:
     """At the first of six places that is free; else nowhere, and hovering tells."""
     (x, y), wide = spot, CHARACTER * len(words)
     for down in (4.0, -8.0, 16.0):
-        for left in (x + 9, x - 9 - wide):
+        for at, left, anchor in ((x + 9, x + 9, "start"), (x - 9, x - 9 - wide, "end")):
             box = Box(left, left + wide, y + down - LINE + 3, y + down + 3)
             inside = box.left > LEFT and box.right < WIDTH and box.top > TOP
             if inside and not any(box.meets(other) for other in taken):
                 taken.append(box)
-                return text(words, left, y + down, class_="name")
+                return text(words, at, y + down, class_="name", text_anchor=anchor)
     return ""

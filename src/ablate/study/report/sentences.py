@@ -1,7 +1,9 @@
 """What was asked, what came out and how sure it is: the sentences of page and report.md."""
 
 from collections.abc import Sequence
+from math import prod
 
+from ablate.study.fraction import promise
 from ablate.study.report.points import own_option
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.words import (
@@ -30,6 +32,14 @@ BROKEN = {
     "code": "other code",
     "budget": "other budget",
 }
+# Overrides that say where a study is shown, not what its baseline is.
+BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
+# What a reader asks first of a training.
+SETTINGS = (
+    "model.dim", "model.depth", "model.heads", "data.seq_len", "data.batch_size", "optimizer.lr",
+    "trainer.max_steps",
+)  # fmt: skip
+MATCHED = {"parameters": "parameters", "flops": "FLOPs a step"}
 LONGEST = 60  # letters of a name inside a sentence
 HEADS = {
     "better": "Better than the baseline",
@@ -40,8 +50,13 @@ HEADS = {
 }
 
 
+def purpose(report: Report) -> list[str]:
+    """What the sweep's file says of itself: the question, then where it comes from."""
+    return str(report.study.plan.get("asks") or "").splitlines()
+
+
 def asked(report: Report) -> str:
-    """One sentence."""
+    """The plan in one sentence."""
     study = report.study
     what = subject(report)
     factors = study.plan.get("factors") or {}
@@ -60,6 +75,16 @@ def subject(report: Report) -> str:
     config = (report.study.plan.get("baseline") or {}).get("config") or {}
     choices = config.get("choices") or {}
     return " on ".join(str(choices[key]) for key in ("model", "data") if choices.get(key))
+
+
+def settings(report: Report) -> str:
+    """Those of the baseline, wherever they were set."""
+    config = (report.study.plan.get("baseline") or {}).get("config") or {}
+    found = {}
+    for key in SETTINGS:
+        group, _, name = key.partition(".")
+        found[key] = (config.get(group) or {}).get(name)
+    return " ".join(f"{key}={value}" for key, value in found.items() if value is not None)
 
 
 def metric_name(report: Report) -> str:
@@ -131,26 +156,40 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
     seeds = ", ".join(map(str, study.seeds))
     if len(study.seeds) > 12:
         seeds = f"{study.seeds[0]} to {study.seeds[-1]} ({len(study.seeds)})"
-    baseline = " ".join((plan.get("baseline") or {}).get("overrides") or []) or "the defaults"
+    set_ = (plan.get("baseline") or {}).get("overrides") or []
+    baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or "the defaults"
     if what := subject(report):
         baseline = f"{what}: {baseline}"
     found = [
         ("Baseline", baseline),
-        ("Design", f"{plan.get('design', '')}".replace("_", " ")),
+        ("Settings", settings(report)),
+        ("Design", _design(report)),
         ("Arms", f"{len(study.arms)}, the baseline included"),
         ("Seeds", seeds),
         ("Metric", metric_name(report)),
         ("Runs", runs_in_words(report)),
     ]
+    found = [(what, words) for what, words in found if words]
     if plan.get("margin") is not None:
         found.append(("Margin", f"differences within ± {plan['margin']} count as equivalent"))
     if plan.get("match"):
-        by, budget = plan["match"]["by"], plan["match"]["budget"]
-        found.append(("Fairness", f"{by} is set so that every arm has the baseline's {budget}"))
+        by, budget = plan["match"]["by"], MATCHED[plan["match"]["budget"]]
+        words = f"{by} is set so that every arm has as many {budget} as the baseline, within 2 %"
+        found.append(("Fairness", words))
     if plan.get("tune"):
         keys = "; ".join(f"{k} of {listed(map(str, v))}" for k, v in plan["tune"]["keys"].items())
         found.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
     return found
+
+
+def _design(report: Report) -> str:
+    """Such as "factorial", "one factor"; of a fraction how large it is and what it promises."""
+    plan = report.study.plan
+    name = str(plan.get("design", "")).replace("_", " ")
+    if not plan.get("resolution"):
+        return name
+    every = prod(len(options) for options in plan["factors"].values())
+    return f"{name}: {len(report.study.arms)} of {every} cells, {promise(plan['resolution'])}"
 
 
 def runs_in_words(report: Report) -> str:

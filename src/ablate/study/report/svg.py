@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from math import floor, isfinite, log10
+from math import ceil, floor, isfinite, log10
 from statistics import median
 
 from ablate.study.report.words import MINUS
@@ -44,13 +44,16 @@ class Axis:
         return self.low <= value <= self.high
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Round numbers inside, about that many."""
+        """Round numbers inside, about that many; one alone would show no distance."""
         raw = (self.high - self.low) / count
         size = 10.0 ** floor(log10(raw))
         step = next(size * m for m in (1, 2, 5, 10) if size * m >= raw * 0.999)
-        first = floor(self.low / step + 1e-9)
-        marks = [round(step * (first + n), 12) for n in range(count * 3)]
-        return [mark for mark in marks if self.low - step * 1e-9 <= mark <= self.high + step * 1e-9]
+        marks = self._multiples(step)
+        return marks if len(marks) > 1 else self._multiples(0.4 * step)  # 2 instead of 5
+
+    def _multiples(self, step: float) -> list[float]:
+        first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
+        return [round(step * number, 12) for number in range(first, last + 1)]
 
 
 def axis(values: Iterable[float], start: float, end: float, *, margin: float = 0.06) -> Axis:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablate.study.collect import Run
+from ablate.study.effects import Effects
+from ablate.study.report.crossed import in_short, ranked
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import (
     answers,
@@ -14,11 +16,12 @@ from ablate.study.report.sentences import (
     difference_words,
     metric_name,
     plan_lines,
+    purpose,
     reference,
     relative,
     sure,
 )
-from ablate.study.report.trouble import differing, troubles
+from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
 from ablate.study.report.words import MINUS, NOTHING, number, probability
 
 TEX = {
@@ -47,23 +50,42 @@ def _cells(row: Row, report: Report) -> list[str]:
     ]
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Report, crossed: Effects | str | None = None) -> str:
     """GitHub's Markdown: the same words and the table."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
-    lines = [f"# {report.study.name}", "", asked(report), "", "## What came out", ""]
+    lines = [f"# {report.study.name}", ""]
+    lines += [f"{_escaped(line)}\n" for line in purpose(report)]
+    lines += [asked(report), "", "## What came out", ""]
+    lines += [f"- {_escaped(line)}." for line in in_short(crossed)]
     lines += [f"- **{head}:** {arms}." for _, head, arms in answers(report)]
     lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
     lines += ["", *(f"{line}\n" for line in [*report.marks, *sure(report)])]
     lines += ["![difference from the baseline](figures/forest.png)", ""]
-    lines += ["![learning curves](figures/curves.png)", "", "## The plan", ""]
+    lines += ["![learning curves](figures/curves.png)", ""]
+    lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", "```", *commands(report), "```", "", "## What differed", ""]
     lines += _grid(["arm", "differs from the baseline by"], differing(report))
+    if found := tuning(report):
+        lines += ["", f"## {TUNED}", "", tuned(report), "", *_grid(TUNING, found)]
     if found := troubles(report):
         lines += ["", "## What went wrong", ""]
         lines += _grid(["arm", "seed", "state", "reason"], found)
     return "\n".join(lines) + "\n"
+
+
+def _factors(crossed: Effects | str | None) -> list[str]:
+    """Main effects and interactions, where factors meet."""
+    if crossed is None:
+        return []
+    if isinstance(crossed, str):
+        said = [f"Effects are {crossed}."]
+    else:
+        main, pairs = ranked(crossed)
+        said = [f"- {effect.words()}." for effect in [*main, *pairs]]
+        said += [f"- {line}." for line in crossed.warnings]
+    return ["## Main effects", "", *map(_escaped, said), ""]
 
 
 def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> list[str]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from ablate.study.collect import Run
 from ablate.study.report.rows import Report
-from ablate.study.report.words import NOTHING, listed
+from ablate.study.report.words import NOTHING, counted, listed
+from ablate.study.tune import edges
 
 
 def differing(report: Report) -> list[list[str]]:
@@ -22,18 +23,32 @@ def differing(report: Report) -> list[list[str]]:
 
 
 def _shown(value: object) -> str:
-    return "absent" if value is None else str(value)
+    return "unset" if value is None else str(value)
+
+
+TUNED, TUNING = "How each arm was tuned", ("arm", "tried", "mean", "chosen", "remarks")
+
+
+def tuned(report: Report) -> str:
+    """What the table of tuning says."""
+    seeds = report.study.plan["tune"]["seeds"]
+    count = f"{counted(len(seeds), 'seed')} ({listed(map(str, seeds))})"
+    return (
+        f"Every arm was tuned by itself, by the mean of {report.study.metric} over {count}, apart"
+        " from the seeds that count."
+    )
 
 
 def tuning(report: Report) -> list[list[str]]:
-    """Arm, point tried, its mean, whether it was chosen, what went wrong."""
+    """Arm, point tried, its mean, whether it was chosen, what went wrong or is to be doubted."""
     rows = []
     for arm in report.study.arms:
         for one in arm.tuning:
             point = " ".join(f"{key}={value}" for key, value in one["point"].items())
             mean = NOTHING if one["mean"] is None else f"{one['mean']:.4g}"
-            chosen, problems = "chosen" if one["chosen"] else "", "; ".join(one["problems"])
-            rows.append([arm.name, point, mean, chosen, problems])
+            chosen = "chosen" if one["chosen"] else ""
+            doubts = edges(one["point"], arm.tuning) if chosen else ()
+            rows.append([arm.name, point, mean, chosen, "; ".join([*one["problems"], *doubts])])
     return rows
 
 

@@ -1,0 +1,58 @@
+"""python -m ablate.report STUDY_DIR --wandb: the report at Weights & Biases.
+
+What belongs there is written to wandb.json beside the report first, and then sent. The same command
+goes on where W&B was out of reach, and brings up to date what it sent before.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+from ablate.atomic import read_json, write_json
+from ablate.errors import RunFailed, UserError
+from ablate.logger import first_line
+from ablate.study.offline import sync_command
+from ablate.study.publish.specification import specification
+from ablate.study.report import Written
+
+SPECIFICATION = "wandb.json"
+
+
+def require_workspaces() -> None:
+    """Raises UserError without the package that makes views and reports."""
+    if find_spec("wandb_workspaces") is None:
+        raise UserError("--wandb needs a package: pip install 'ablate[wandb]'")
+
+
+def publish(written: Written) -> None:
+    """Send a report and say where it is.
+
+    Raises UserError where no run of the study was logged to W&B, and RunFailed, in one line, where
+    W&B does not have everything afterwards.
+    """
+    from ablate.study.publish.send import send
+
+    study = written.report.study
+    spec = specification(written)
+    path = study.folder / SPECIFICATION
+    try:
+        where: dict[str, Any] = (read_json(path) or {}).get("where", {})
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read ({error}); remove it") from error
+    write_json(path, {**spec, "where": where})
+    try:
+        missing = send(spec, study.folder, where)
+    except Exception as error:  # of many kinds; the report that lies here is complete
+        raise RunFailed(
+            f"W&B was not brought up to date: {first_line(error)}; {path} holds what belongs there,"
+            " and the same command sends it"
+        ) from error
+    finally:
+        write_json(path, {**spec, "where": where})
+    print("At W&B:")
+    for key in ("report", "arms", "runs", "run"):
+        print(f"  {where[key]}")
+    if missing:
+        lacks = f"{missing} of {len(spec['summaries'])} runs of {study.name}"
+        sync = sync_command(study)
+        how = f"send them by `{sync}`, then give" if sync else "when they have arrived, give"
+        raise RunFailed(f"{where['at']} lacks {lacks}; {how} this command again")

@@ -1,0 +1,126 @@
+"""The content of wandb.json, sent: the report's run, the summaries, the views, W&B's report.
+
+W&B is waited for some seconds each time; the first thing that fails ends it all.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from ablate.errors import RunFailed
+from ablate.logger.wandb import START, has_key, open_run, settings
+from ablate.study.publish.views import save_report, save_view
+
+if TYPE_CHECKING:
+    import wandb
+
+TABLE = "report/table"
+AT_ONCE = 500  # runs that W&B is asked for together
+
+
+def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
+    """Returns how many runs with a difference W&B does not have.
+
+    where: what the last time made, and after this time that; filled as far as it comes.
+    """
+    with _scratch() as scratch:
+        api = _connect()
+        entity: str | None = spec["entity"] or api.default_entity
+        if entity is None:
+            raise RunFailed("the key has no default entity; name one by logger.entity")
+        path = f"{entity}/{spec['project']}"
+        at = f"{api.settings['base_url']}/{path}"
+        if where.get("at") != at:
+            where.clear()
+            where["at"] = at
+        if where.get("state") != spec["run"]["state"]:  # another line in its history otherwise
+            where["run"] = _log(spec, folder, entity, scratch)
+            where["state"] = spec["run"]["state"]
+        missing = _summarise(api, path, spec["summaries"])
+        for key in spec["views"]:
+            where[key] = save_view(spec, key, entity, known=where.get(key))
+        where["report"], where["report_id"] = save_report(
+            spec, TABLE, entity, known=where.get("report_id")
+        )
+    return missing
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Where W&B keeps what it is about to send; nothing stays behind."""
+    before = os.environ.get("WANDB_DIR")
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["WANDB_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            os.environ.pop("WANDB_DIR")
+            if before is not None:
+                os.environ["WANDB_DIR"] = before
+
+
+def _connect() -> "wandb.Api":
+    """Never asks for a key. Raises RunFailed where W&B is not to be had."""
+    import wandb
+
+    here = settings()
+    if here.mode != "online":
+        raise RunFailed(f"it is switched off here (WANDB_MODE={here.mode})")
+    if not has_key():
+        raise RunFailed("there is no API key; give it by `wandb login`, or in WANDB_API_KEY")
+    try:
+        return wandb.Api(timeout=START)
+    except wandb.errors.AuthenticationError as error:
+        response = getattr(error.__cause__, "response", None)
+        status = response.http_status if response else None
+        said = f"refuses the API key (HTTP {status})" if status else f"did not answer in {START} s"
+        raise RunFailed(f"{here.base_url} {said}") from error
+
+
+def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
+    """The report as a run of its own; returns its address."""
+    import wandb
+
+    own, study = spec["run"], spec["study"]
+    folder = folder.resolve()
+    table = wandb.Table(own["table"]["columns"], own["table"]["rows"], allow_mixed_types=True)
+    figures = {f"report/{Path(n).stem}": wandb.Image(str(folder / n)) for n in own["figures"]}
+    run = open_run(
+        "online",
+        project=spec["project"],
+        entity=entity,
+        run_id=own["id"],
+        name=own["name"],
+        group=study,
+        job_type="report",
+        tags=[study, "report"],
+        config={"ablate": {"study": study}},
+        folder=scratch,
+    )
+    try:  # `with` would print a traceback
+        run.log({TABLE: table, **figures})
+        for name in own["files"]:
+            run.save(str(folder / name), base_path=str(folder), policy="now")
+        return str(run.url)
+    finally:
+        run.finish()
+
+
+def _summarise(api: "wandb.Api", path: str, summaries: dict[str, dict[str, Any]]) -> int:
+    """Write what differs from what is there; how many runs are not there."""
+    names, found = list(summaries), set()
+    for first in range(0, len(names), AT_ONCE):
+        some = {"name": {"$in": names[first : first + AT_ONCE]}}
+        for run in api.runs(path, filters=some, per_page=100, lazy=False):
+            found.add(run.id)
+            summary, wanted = run.summary, summaries[run.id]
+            old = {key: summary.get(key) for key in wanted}
+            if old != wanted:
+                for key in [key for key in wanted if key in summary]:
+                    del summary[key]
+                summary.update({key: v for key, v in wanted.items() if v is not None})
+    absent = [summaries[name].values() for name in names if name not in found]
+    return sum(any(value is not None for value in values) for values in absent)

@@ -1,0 +1,192 @@
+"""What W&B shows of a study, as plain values: the content of wandb.json."""
+
+import json
+import unicodedata
+from hashlib import sha256
+from typing import Any
+
+import yaml
+
+from ablate.errors import UserError
+from ablate.logger.wandb import LONGEST_NAME, fitted
+from ablate.study.collect import Study
+from ablate.study.report import Written
+from ablate.study.report.figures import COLOURS
+from ablate.study.report.points import curve_column
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.tables import markdown
+from ablate.study.report.words import metric_words
+
+WANDB = "ablate.logger.wandb.WandB"
+BASELINE = "#808080"  # is seen on white and on black
+COLUMNS = (
+    "arm", "seeds", "mean", "sd", "difference", "low", "high", "effect", "p_holm", "verdict",
+    "parameters", "flops_per_step",
+)  # fmt: skip
+
+
+def specification(written: Written) -> dict[str, Any]:
+    """Raises UserError where no run of the study was logged to W&B."""
+    report = written.report
+    study = report.study
+    return {
+        **_place(study),
+        "study": study.name,
+        "run": _run(written),
+        "summaries": _summaries(report),
+        "panels": _panels(report),
+        "views": {"arms": _arms(report), "runs": _runs(report)},
+        "report": {
+            "title": title(f"{study.name}: ablation report"),
+            "text": _text(written),
+        },
+    }
+
+
+def _text(written: Written) -> str:
+    """report.md without its title and its figures, which W&B shows by itself."""
+    _, *parts = markdown(written.report, written.crossed).split("\n\n")
+    return "\n\n".join(part for part in parts if not part.startswith("!["))
+
+
+def difference(metric: str) -> str:
+    """Where a run's summary holds what it has above the baseline's run of its seed."""
+    return f"difference/{metric}"
+
+
+def title(name: str) -> str:
+    """A name that W&B takes for a view: without symbols, "+" and "=" among them, and not long."""
+    return fitted(
+        "".join("-" if unicodedata.category(c)[0] == "S" else c for c in name), LONGEST_NAME
+    )
+
+
+def _place(study: Study) -> dict[str, Any]:
+    """Project and entity of the first run that was logged to W&B."""
+    for run in study.runs:
+        if run.result.get("logged_to"):
+            content = yaml.safe_load((run.folder / "config.yaml").read_text("utf-8"))
+            logger = content.get("logger") or {}
+            if logger.get("_target_") == WANDB:
+                return {"project": logger["project"], "entity": logger["entity"]}
+    raise UserError(
+        f"--wandb: no run of {study.name} was logged to W&B; the same study with logger=wandb and"
+        " study.rerun=all runs it again"
+    )
+
+
+def _run(written: Written) -> dict[str, Any]:
+    """The run that holds the report, the same one every time: table, figures, files."""
+    study = written.report.study
+    names = [str(path.relative_to(study.folder)) for path in written.files]
+    rows = [_values(row) for row in written.report.rows]
+    question = [study.name, (study.plan.get("baseline") or {}).get("config")]
+    state = sha256(json.dumps(rows).encode())
+    for path in written.files:
+        state.update(path.read_bytes())
+    return {
+        "id": f"report-{_digest(question)}",
+        "name": f"{study.name} report",
+        "state": state.hexdigest(),
+        "table": {"columns": list(COLUMNS), "rows": rows},
+        "figures": [name for name in names if name.endswith(".png")],
+        "files": names,
+    }
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _values(row: Row) -> list[Any]:
+    """A line of the table, in the order of COLUMNS."""
+    found = row.comparison
+    reach = found.t_interval if found else None
+    return [
+        row.arm.name,
+        row.summary.n,
+        row.summary.mean,
+        row.summary.sd,
+        row.difference,
+        reach.low if reach else None,
+        reach.high if reach else None,
+        found.effect if found else None,
+        found.tests.p_holm if found else None,
+        row.verdict,
+        row.arm.parameters,
+        row.arm.flops_per_step,
+    ]
+
+
+def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
+    """Run id -> what its summary gets; None where it must have no such key."""
+    study, key = report.study, difference(report.metric)
+    found: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
+    for row in report.rows:
+        runs = study.runs_of(row.arm.name)
+        if row.arm.is_baseline:
+            by_seed = dict.fromkeys(row.values, 0.0)
+        elif row.comparison:
+            pairs = row.comparison.pairs
+            by_seed = dict(zip(pairs.seeds, map(float, pairs.differences), strict=True))
+        else:
+            continue
+        found |= {runs[seed].run_id: {key: value} for seed, value in by_seed.items()}
+    return found
+
+
+def _panels(report: Report) -> list[dict[str, str]]:
+    """Of the views and of W&B's report; each is a mean over the seeds of an arm."""
+    words = metric_words(report.metric)
+    column = curve_column(report.study, report.metric)
+    return [
+        {"kind": "line", "metric": column, "title": f"{metric_words(column)} by step"},
+        {"kind": "bar", "metric": report.metric, "title": words},
+        {
+            "kind": "bar",
+            "metric": difference(report.metric),
+            "title": f"{words}: difference from the baseline's run of the same seed",
+        },
+    ]
+
+
+def _arms(report: Report) -> dict[str, Any]:
+    """One line an arm, in the report's colours."""
+    colours = {arm: COLOURS[place - 1] for arm, place in report.colours.items()}
+    return {
+        "name": title(f"{report.study.name}: arms"),
+        "group_by": "ablate.arm",
+        "colours": {report.baseline.arm.name: BASELINE, **colours},
+        "lines": len(report.rows),
+        "baseline_run": None,
+        **_table(report),
+    }
+
+
+def _runs(report: Report) -> dict[str, Any]:
+    """Every run, held against the baseline's first."""
+    base = [run for run in report.study.runs_of(report.baseline.arm.name).values() if run.finished]
+    return {
+        "name": title(f"{report.study.name}: runs against the baseline"),
+        "group_by": None,
+        "colours": {run.run_id: BASELINE for run in base},
+        "lines": len(report.study.runs),
+        "baseline_run": base[0].run_id if base else None,
+        **_table(report),
+    }
+
+
+def _table(report: Report) -> dict[str, Any]:
+    """The columns of the table of runs, and the order: the best first."""
+    key = difference(report.metric)
+    return {
+        "columns": [
+            "config:ablate.value.arm",
+            "config:ablate.value.seed",
+            f"summary:{report.metric}",
+            f"summary:{key}",
+            "config:ablate.value.parameters",
+        ],
+        "order_by": key,
+        "ascending": report.mode == "min",
+    }

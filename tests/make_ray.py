@@ -1,0 +1,74 @@
+"""A private Ray of one node on this machine, and the launcher in this process."""
+
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+from make_launch import environment
+
+from ablate.study.local import targets
+from ablate.study.ray import Settings, launch
+from ablate.study.slots import Run
+from ablate.study.state import State
+from ablate.tree import config_dir
+
+CPUS = 4  # said to Ray: a test's runs are small
+
+
+def missing() -> str:
+    """Why no Ray can be started here, or nothing."""
+    return "" if find_spec("ray") else "not installed: the Python package ray"
+
+
+@contextmanager
+def cluster(place: Path) -> Iterator[dict[str, str]]:
+    """Lives while the block does; gives the environment of those who belong to it."""
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"),
+        "--node-ip-address=127.0.0.1",
+        *(f"--num-cpus={CPUS}", "--include-dashboard=false", f"--temp-dir={place}"),
+        *("--object-store-memory=80000000", "--disable-usage-stats"),
+    ]
+    with open(place / "started.out", "w") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env=environment(**own), start_new_session=True
+        )
+    try:
+        yield own | {"RAY_ADDRESS": _address(place, process)}
+    finally:
+        process.terminate()  # and with it what it has started
+        process.wait()
+
+
+def _address(place: Path, process: "subprocess.Popen[bytes]", seconds: float = 300.0) -> str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        if (file := place / "ray_current_cluster").exists():
+            return file.read_text().strip()
+        time.sleep(0.2)
+    raise AssertionError((place / "started.out").read_text())
+
+
+def launched(wanted: Sequence[Run], accident: str = "", **own: Any) -> list[State]:
+    """Train them by the launcher, in this process, which belongs to a cluster."""
+    file = yaml.safe_load((config_dir() / "hydra/launcher/ray.yaml").read_text())["ray"]
+    settings = Settings(
+        init=file["init"] | {"runtime_env": around(accident)},
+        remote=file["remote"] | own,
+        grace=60,
+    )
+    modules = targets({"task": {"_target_": "accident.AccidentProne"}})
+    return launch(wanted, settings, modules=modules)
+
+
+def around(accident: str) -> dict[str, dict[str, str]]:
+    """The runtime environment in which runs meet an accident."""
+    return {"env_vars": {"ACCIDENT": accident, "PYTHONPATH": environment()["PYTHONPATH"]}}

@@ -1,0 +1,164 @@
+"""A private Slurm of one node on this machine, with ports, keys and folders of its own.
+
+It needs root and the programs of Debian's slurmctld, slurmd, slurm-client and munge. The node is
+said to have more processors than there may be: a test's runs are small, and waiting is not.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import ablate
+from ablate.atomic import read_mapping
+from ablate.study.slots import Run
+from ablate.study.slurm import executor, launch
+from ablate.study.state import QUEUED, State
+from ablate.tree import config_dir
+
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "munged")
+PACKAGES = ("submitit", "hydra_plugins.hydra_submitit_launcher")
+CPUS = 8
+PATIENCE = 900.0  # seconds; the machine may be in use
+
+# A job that is requeued waits until its credential has expired. Jobs of `low` give way to those of
+# `urgent` at once, those of `slow_to_go` after a time of grace.
+CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={place}/munge.sock,cred_expire=5
+StateSaveLocation={place}/state
+SlurmdSpoolDir={place}/spool
+SlurmctldPidFile={place}/slurmctld.pid
+SlurmdPidFile={place}/slurmd.pid
+SlurmctldLogFile={place}/slurmctld.log
+SlurmdLogFile={place}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
+ReturnToService=2
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
+PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=slow_to_go Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=120
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
+"""
+
+
+def missing() -> str:
+    """Why no Slurm can be started here, or nothing."""
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "a private Slurm needs root on Linux"
+    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    absent += [name for name in PACKAGES if find_spec(name) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+def until(happened: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Waits for it."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@contextmanager
+def slurm(place: Path) -> Iterator[Path]:
+    """Runs while the block does; gives the configuration, for the variable SLURM_CONF."""
+    for name in ("state", "spool"):
+        (place / name).mkdir(parents=True)
+    conf = place / "slurm.conf"
+    host = socket.gethostname().split(".")[0]
+    conf.write_text(CONF.format(place=place, host=host, ports=_free_ports(), cpus=CPUS))
+    key = place / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o600)
+    around = {**os.environ, "SLURM_CONF": str(conf)}
+    files = {
+        "socket": "munge.sock",
+        "key-file": "munge.key",
+        "pid-file": "munge.pid",
+        "log-file": "munge.log",
+        "seed-file": "munge.seed",
+    }
+    munge = [f"--{option}={place / name}" for option, name in files.items()]
+    commands = (
+        ["munged", "--foreground", "--force", *munge],
+        ["slurmctld", "-D", "-f", str(conf)],
+        ["slurmd", "-D", "-f", str(conf)],
+    )
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            with open(place / f"{command[0]}.out", "wb") as out:
+                started.append(
+                    subprocess.Popen(
+                        command, stdout=out, stderr=out, env=around, start_new_session=True
+                    )
+                )
+            if command[0] == "munged":
+                until((place / "munge.sock").exists, 60)
+        until(lambda: "idle" in _said("sinfo", "-h", "-o", "%T", env=around), 60)
+        yield conf
+    finally:
+        _said("scancel", "--user=root", env=around)
+        with suppress(AssertionError):
+            until(lambda: not _said("squeue", "-h", env=around), 60)
+        for process in reversed(started):
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def submitted(runs: Sequence[Run], place: Path, **own: Any) -> list[State]:
+    """Train them by the launcher, in this process, which belongs to a Slurm."""
+    settings = yaml.safe_load((config_dir() / "hydra/launcher/slurm.yaml").read_text())
+    names = {"name": "ablate-test", "submitit_folder": str(place / ".submitit/%j")}
+    trainer = ablate.compose(*runs[0].arguments[:-2]).trainer
+    return launch(runs, executor({**settings, **names, **own}, trainer))
+
+
+def job_of(folder: Path) -> str:
+    """That of a run, as its folder says."""
+    until(lambda: bool(read_mapping(folder / QUEUED).get("job")))
+    return str(read_mapping(folder / QUEUED)["job"])
+
+
+def ask(*command: str) -> str:
+    """A command of Slurm, which must succeed."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _free_ports() -> list[int]:
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in (one, other)]
+
+
+def _said(*command: str, env: dict[str, str]) -> str:
+    return subprocess.run(command, env=env, capture_output=True, text=True).stdout.strip()

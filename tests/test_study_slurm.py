@@ -1,0 +1,471 @@
+"""hydra/launcher=slurm on a real Slurm, private to these tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import make_slurm
+import pytest
+import yaml
+from accident import OVERRIDE
+from make_launch import environment, runs
+from make_slurm import ask, job_of, submitted, until
+from make_sweep import tiny_for, write_sweep
+from omegaconf import OmegaConf
+
+import ablate
+from ablate.errors import UserError
+from ablate.study import state as state_module
+from ablate.study.slots import Run
+from ablate.study.slurm import executor, processes
+from ablate.study.state import State, state
+from ablate.tree import config_dir
+
+pytest_plugins = ["command_line"]
+PATIENCE = make_slurm.PATIENCE
+
+
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    if reason := make_slurm.missing():
+        pytest.skip(reason)
+    with make_slurm.slurm(tmp_path_factory.mktemp("slurm")) as conf:
+        yield conf
+
+
+@pytest.fixture
+def slurm(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """This process belongs to it, and its jobs meet the accidents that the function is told."""
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    state_module._slurm_jobs.cache_clear()
+    yield lambda accident: monkeypatch.setenv("ACCIDENT", accident)
+    ask("scancel", "--user=root")
+    until(lambda: not ask("squeue", "-h"))
+
+
+def struck(
+    wanted: Sequence[Run], place: Path, strike: Callable[[], None], **own: Any
+) -> list[State]:
+    """Train them while `strike` happens beside; a strike that fails ends them."""
+
+    def struck_once() -> None:
+        try:
+            strike()
+        except BaseException:
+            ask("scancel", "--user=root")
+            raise
+
+    with ThreadPoolExecutor(1) as pool:
+        striking = pool.submit(struck_once)
+        found = submitted(wanted, place, **own)
+        striking.result()
+    return found
+
+
+def met(folder: Path) -> Callable[[], bool]:
+    """Whether a run's accident has happened."""
+    return (folder / "met").exists
+
+
+def printed(folder: Path) -> str:
+    return (folder / "stdout.log").read_text()
+
+
+def tries(folder: Path) -> int:
+    """How often a run began."""
+    return sum(line.startswith("python -m ablate ") for line in printed(folder).splitlines())
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return found
+
+
+def straight(run: Run, folder: Path) -> dict[str, float]:
+    """What the run measures where nothing happens to it."""
+    os.environ["ACCIDENT"] = ""
+    metrics: dict[str, float] = ablate.run(ablate.compose(*run.arguments[:-2]), folder)["metrics"]
+    return metrics
+
+
+def test_a_requeued_run_goes_on_and_a_cancelled_one_has_failed(
+    slurm: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    requeued, cancelled = wanted = runs(tmp_path, [0, 1])
+    slurm("pause-once 0 5 0")
+
+    def strike() -> None:
+        until(met(requeued.folder))
+        assert (state(requeued.folder).name, state(cancelled.folder).name) == ("running", "queued")
+        assert "PENDING" in state(cancelled.folder).detail
+        ask("scancel", job_of(cancelled.folder))  # it has not begun
+        ask("scontrol", "requeue", job_of(requeued.folder))
+
+    found = struck(wanted, tmp_path, strike, array_parallelism=1)
+    assert [one.name for one in found] == ["finished", "failed"], found
+    assert "Slurm ended job" in found[1].detail
+    assert "CANCELLED" in found[1].detail
+    assert tries(requeued.folder) == 2
+    # Slurm says SIGTERM more than once: the first leaves a checkpoint all the same.
+    assert "stopped by SIGTERM after step 6" in printed(requeued.folder)
+    assert "going on from" in printed(requeued.folder)
+    assert metrics(requeued.folder) == straight(requeued, tmp_path / "straight")
+    assert "[2/2]" in capfd.readouterr().out
+    assert not list(tmp_path.rglob("queued.json"))
+
+
+# Slow ones, by what may happen to a job
+
+
+@pytest.mark.slow
+def test_deaths_are_told(slurm: Callable[[str], None], tmp_path: Path) -> None:
+    """The run alone, as where memory is short; the whole job, which can say nothing any more."""
+    alone, with_its_job, calm = wanted = runs(tmp_path, [0, 1, 2])
+    slurm("die 0 5 0;kill 0 5 1")
+    found = submitted(wanted, tmp_path)
+    assert [one.name for one in found] == ["failed", "failed", "finished"], found
+    assert "killed by SIGKILL (perhaps out of memory); last lines: step 4" in found[0].detail
+    assert "Slurm ended job" in found[1].detail
+    assert "last lines: step 4" in found[1].detail
+    slurm("")
+    assert [one.name for one in submitted(runs(tmp_path, [0, 1, 2]), tmp_path)] == ["finished"] * 3
+    assert [tries(run.folder) for run in (alone, with_its_job, calm)] == [2, 2, 1]
+    assert metrics(with_its_job.folder) == straight(with_its_job, tmp_path / "straight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["low", "slow_to_go"])
+def test_a_preempted_run_goes_on(
+    slurm: Callable[[str], None], tmp_path: Path, partition: str
+) -> None:
+    (run,) = wanted = runs(tmp_path, [0])
+    slurm("pause-once 0 5 0")
+
+    def strike() -> None:
+        until(met(run.folder))
+        urgent = ["--partition=urgent", f"--ntasks={make_slurm.CPUS}", "--wrap=sleep 1"]
+        ask("sbatch", "--output=/dev/null", *urgent)
+
+    (found,) = struck(wanted, tmp_path, strike, partition=partition)
+    assert found.name == "finished", found
+    assert tries(run.folder) == 2
+    assert "stopped by SIGTERM after step 6" in printed(run.folder)
+    assert metrics(run.folder) == straight(run, tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_a_run_whose_time_is_over_is_requeued_and_goes_on(
+    slurm: Callable[[str], None], tmp_path: Path
+) -> None:
+    (run,) = wanted = runs(tmp_path, [0])
+    slurm("pause-once 0 5 0")
+    (found,) = submitted(wanted, tmp_path, timeout_min=3, signal_delay_s=30)
+    assert found.name == "finished", found
+    assert tries(run.folder) == 2
+    assert "stopped by SIGTERM after step 6" in printed(run.folder)
+    assert metrics(run.folder) == straight(run, tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_a_run_whose_time_is_over_too_often_has_failed(
+    slurm: Callable[[str], None], tmp_path: Path
+) -> None:
+    (run,) = wanted = runs(tmp_path, [0])
+    slurm("pause 0 5 0")
+
+    def strike() -> None:
+        until(lambda: "step 4/12" in printed(run.folder) if tried(run.folder, 1) else False)
+        until((run.folder / "progress.json").exists)
+        ask("scancel", "--signal=USR2", job_of(run.folder))
+
+    (found,) = struck(wanted, tmp_path, strike, timeout_min=5, max_num_timeout=0)
+    assert found.name == "failed"
+    assert "hydra.launcher.timeout_min=5" in found.detail
+    assert "last lines" in found.detail
+    assert not (run.folder / "queued.json").exists()
+
+
+def tried(folder: Path, times: int) -> bool:
+    return (folder / "stdout.log").exists() and tries(folder) == times
+
+
+TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "model.dropout=0.0")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_has_two_tasks(slurm: Callable[[str], None], tmp_path: Path) -> None:
+    """It is requeued in the middle, and both stop after the same step."""
+    (run,) = wanted = runs(tmp_path, [0], *TWO)
+    slurm("pause-once 0 5 0")
+
+    def strike() -> None:
+        until(met(run.folder))
+        ask("scontrol", "requeue", job_of(run.folder))
+
+    (found,) = struck(wanted, tmp_path, strike)
+    assert found.name == "finished", found
+    assert (tries(run.folder), "stopped by SIGTERM after step 6" in printed(run.folder)) == (
+        2,
+        True,
+    )
+    line = [sys.executable, "-m", "ablate", *run.arguments[:-2], f"hydra.run.dir={tmp_path}/two"]
+    subprocess.run(line, check=True, capture_output=True, env=environment())
+    assert metrics(run.folder) == metrics(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_a_task_that_dies_ends_the_run(slurm: Callable[[str], None], tmp_path: Path) -> None:
+    wanted = runs(tmp_path, [0], *TWO)
+    slurm("die 1 5 0")
+    (found,) = submitted(wanted, tmp_path)
+    assert found.name == "failed"
+    assert not list(tmp_path.rglob("queued.json"))
+
+
+# Whole studies, by the command that a person types
+
+STUDY = "{factors: {pos_enc: [none]}, seeds: 2}"
+Command = Callable[..., "subprocess.Popen[str]"]
+
+
+def study_line(folder: Path, output: str, *more: str) -> list[str]:
+    tiny = [text for text in tiny_for(STUDY, folder) if not text.startswith("output_dir=")]
+    place = f"output_dir={folder / output}"
+    return [*write_sweep(folder, STUDY), *tiny, OVERRIDE, place, "checkpoint_every=1", *more]
+
+
+@pytest.fixture
+def command(slurm: Callable[[str], None]) -> Iterator[Command]:
+    """Starts studies; what a test leaves of them is stopped."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*line: str, accident: str = "") -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ablate", *line],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=environment(accident),
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    said, _ = process.communicate(timeout=PATIENCE)
+    return process.returncode, said
+
+
+def folders(study: Path) -> dict[str, Path]:
+    """Arm and seed -> folder, once the plan is written."""
+    until((study / "plan.json").exists)
+    cells = json.loads((study / "plan.json").read_text())["cells"]
+    return {f"{cell['arm']} {cell['seed']}": study / cell["folder"] for cell in cells}
+
+
+@pytest.mark.slow
+def test_a_study_killed_and_resumed_measures_what_it_does_locally(
+    command: Command, tmp_path: Path
+) -> None:
+    """Its controller is killed, two others join it, and its jobs are preempted."""
+    line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
+    first = command(*line, accident="pause-once 0 5 0")
+    found = folders(tmp_path / "slurm" / "mine")
+    paused = [folder for name, folder in found.items() if name.endswith(" 0")]
+    assert (len(found), len(paused)) == (4, 2)
+    for folder in paused:
+        until(met(folder))
+    first.kill()
+    first.wait()
+    jobs = {name: job_of(folder) for name, folder in found.items() if folder in paused}
+    assert [state(folder).name for folder in paused] == ["running"] * 2
+
+    both = [command(*line), command(*line)]
+    for each in both:
+        assert each.stdout is not None
+        until(lambda each=each: "4 runs" in each.stdout.readline())  # type: ignore[misc]
+    urgent = ["--partition=urgent", f"--ntasks={make_slurm.CPUS}", "--wrap=sleep 1"]
+    ask("sbatch", "--output=/dev/null", *urgent)
+    for each in both:
+        code, said = ended(each)
+        assert code == 0, said
+        assert "[4/4] finished: " in said
+    assert len(set(jobs.values())) == 2
+    assert [tries(folder) for folder in found.values()] == [
+        2 if f in paused else 1 for f in found.values()
+    ]
+    jobs_made = list((tmp_path / "slurm/mine/.submitit").glob("[0-9]*_[0-9]*"))
+    assert len(jobs_made) == 4  # none a second time
+
+    code, said = ended(command(*study_line(tmp_path, "local")))
+    assert code == 0, said
+    for name, folder in folders(tmp_path / "local" / "mine").items():
+        assert folder.name == found[name].name
+        assert metrics(folder) == metrics(found[name])
+    assert (tmp_path / "slurm" / "mine" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_cancelled_runs_have_failed_and_the_same_command_runs_exactly_them(
+    command: Command, tmp_path: Path
+) -> None:
+    line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
+    one_by_one = "hydra.launcher.array_parallelism=1"
+    first = command(*line, one_by_one, accident="pause-once 0 5 0")
+    found = folders(tmp_path / "slurm" / "mine")
+    running, pending, *calm = found.values()
+    until(met(running))
+    ask("scancel", job_of(pending))
+    ask("scancel", job_of(running))
+    code, said = ended(first)
+    assert code == 1, said
+    assert "Traceback" not in said
+    assert "2 of 4 runs are not finished" in said
+    for folder in (running, pending):
+        assert state(folder).name == "failed"
+        assert "cancelled" in state(folder).detail.lower()
+    assert [state(folder).name for folder in calm] == ["finished"] * 2
+    before = [(folder / "result.json").read_text() for folder in calm]
+
+    code, said = ended(command(*line))
+    assert code == 0, said
+    assert [tries(folder) for folder in found.values()] == [2, 1, 1, 1]
+    assert [(folder / "result.json").read_text() for folder in calm] == before
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_stopped_leaves_its_jobs_in_the_queue(
+    command: Command, tmp_path: Path
+) -> None:
+    """Without it, what became of them is seen all the same."""
+    line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
+    first = command(*line, accident="pause-once 0 5 0")
+    found = folders(tmp_path / "slurm" / "mine")
+    for name, folder in found.items():
+        until(met(folder) if name.endswith(" 0") else (folder / "result.json").exists)
+    first.send_signal(signal.SIGTERM)
+    code, said = ended(first)
+    assert code == 130, said
+    assert "goes on there" in said.splitlines()[-1]
+    paused = [folder for name, folder in found.items() if name.endswith(" 0")]
+    assert {state(folder).name for folder in paused} == {"running"}
+    ask("scancel", job_of(paused[0]))
+    until(lambda: state(paused[0]).name == "failed")
+    assert "was cancelled or lost; stopped by SIGTERM after step 6" in state(paused[0]).detail
+    ask("scontrol", "requeue", job_of(paused[1]))
+    until(lambda: state(paused[1]).name == "finished")
+
+
+@pytest.mark.slow
+def test_jobs_that_slurm_refuses_are_one_line_and_leave_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
+    code, said = ended(command(*line, "hydra.launcher.partition=nowhere"))
+    assert code == 2, said
+    assert "Traceback" not in said
+    last = said.splitlines()[-1]
+    assert last.startswith("ablate: hydra/launcher=slurm: ")
+    assert "invalid partition specified: nowhere" in last
+    assert not (tmp_path / "slurm").exists()
+
+
+# Without a Slurm
+
+
+def settings(**own: Any) -> dict[str, Any]:
+    file = yaml.safe_load((config_dir() / "hydra/launcher/slurm.yaml").read_text())
+    return {**file, "name": "x", "submitit_folder": "nowhere/%j", **own}
+
+
+def test_settings_are_those_of_hydra_submitit_launcher() -> None:
+    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
+    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
+
+
+def trainer(**own: Any) -> Any:
+    return OmegaConf.create({"devices": 1, "num_nodes": 1, "accelerator": "gpu"} | own)
+
+
+@pytest.mark.parametrize(
+    ("own", "of_trainer", "tasks", "nodes"),
+    [
+        ({}, {}, 1, 1),
+        ({}, {"devices": 4, "num_nodes": 2}, 4, 2),
+        ({}, {"devices": [0, 2]}, 2, 1),
+        ({"gpus_per_node": 8}, {"devices": "auto"}, 8, 1),
+        ({"gpus_per_node": 8}, {"devices": "auto", "accelerator": "cpu"}, 1, 1),
+        ({"gres": "gpu:2", "tasks_per_node": 2}, {"devices": "auto"}, 2, 1),
+        ({"tasks_per_node": 4, "nodes": 2}, {"devices": 4, "num_nodes": 2}, 4, 2),
+    ],
+)
+def test_a_task_for_every_device(
+    own: dict[str, Any], of_trainer: dict[str, Any], tasks: int, nodes: int
+) -> None:
+    found = processes(settings(**own), trainer(**of_trainer))
+    assert found == {"tasks_per_node": tasks, "nodes": nodes}
+
+
+@pytest.mark.parametrize(
+    ("own", "of_trainer", "parts"),
+    [
+        ({"tasks_per_node": 2}, {}, ["tasks_per_node=2: trainer.devices=1 needs 1"]),
+        ({"nodes": 1}, {"num_nodes": 2}, ["nodes=1: trainer.num_nodes=2 needs 2"]),
+        ({"timeout_min": "soon"}, {}, ["hydra.launcher.timeout_min: ", "'soon'"]),
+        ({"partitoin": "gpu"}, {}, ["hydra.launcher.partitoin: "]),
+        ({"signal_delay_s": 300, "timeout_min": 5}, {}, ["signal_delay_s=300: must be"]),
+        ({"timeout_min": 0}, {}, ["hydra.launcher.timeout_min=0"]),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(
+    own: dict[str, Any], of_trainer: dict[str, Any], parts: list[str]
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    with pytest.raises(UserError) as refused:
+        executor(settings(**own), trainer(**of_trainer))
+    for part in parts:
+        assert part in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_job_leaves_a_run_that_names_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when its launcher was killed before it could write down what it had submitted."""
+    pytest.importorskip("submitit")
+    from ablate.study.slurm_job import Job
+
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    (tmp_path / "queued.json").write_text('{"launcher": "slurm", "job": "18"}')
+    Job(["--version"], tmp_path, "")()
+    assert "another job has this run" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["queued.json"]
+
+
+def test_what_is_missing_is_one_line(
+    ablate_command: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = study_line(tmp_path, "outputs", "hydra/launcher=slurm")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    code, _, err = ablate_command(*line)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert err.startswith("ablate: hydra/launcher=slurm")
+    assert "sbatch" in err or "pip install hydra-submitit-launcher" in err
+    assert not (tmp_path / "outputs").exists()

@@ -1,0 +1,267 @@
+"""A W&B server in the test's own process, which keeps what is sent to it.
+
+    with running() as server:
+        ...                                    # with server.environment
+        server.runs["0123456789ab"]["summary"]
+
+It knows the requests that wandb 0.31 and wandb-workspaces 0.4 make for runs, views and reports, and
+answers any other with an error. Kept in memory: `runs` by id, `views` by id, `unknown` requests.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Lock, Thread
+from typing import Any
+from urllib.parse import unquote
+
+KEY = "0123456789" * 4
+ENTITY = "me"
+Answer = dict[str, Any]
+FIELDS = {
+    "displayName": "displayName",
+    "groupName": "group",
+    "jobType": "jobType",
+    "tags": "tags",
+    "config": "config",
+    "summaryMetrics": "summaryMetrics",
+}
+
+
+class Server:
+    """`refuse`: the HTTP status of every answer; `knows`: the only requests it answers at all."""
+
+    def __init__(self, *, refuse: int | None = None, knows: set[str] | None = None) -> None:
+        self.refuse, self.knows = refuse, knows
+        self.url = ""
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.views: dict[str, dict[str, Any]] = {}
+        self.writes: list[tuple[str, dict[str, Any]]] = []  # name and variables of each mutation
+        self.unknown: list[str] = []
+        self.stopping = Event()
+        self.lock = Lock()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
+
+    def run(self, name: str) -> dict[str, Any]:
+        empty = {"config": "{}", "summaryMetrics": "{}", "tags": [], "group": "", "jobType": ""}
+        fresh = {"id": f"id-{name}", "name": name, **empty, "history": [], "files": {}}
+        return self.runs.setdefault(name, fresh)
+
+    def config(self, name: str) -> dict[str, Any]:
+        """Key -> value, as it was logged."""
+        found = json.loads(self.runs[name]["config"])
+        return {key: one["value"] for key, one in found.items() if isinstance(one, dict)}
+
+    def summary(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.runs[name]["summaryMetrics"])
+        return found
+
+    def written(self, mutation: str) -> list[dict[str, Any]]:
+        return [variables for name, variables in self.writes if name == mutation]
+
+    def graphql(self, query: str, variables: dict[str, Any]) -> Answer:
+        found = re.search(r"(query|mutation)\s+(\w+)", query)
+        kind, name = found.groups() if found else ("query", "?")
+        if self.knows is not None and name not in self.knows:
+            self.stopping.wait()
+        answer: Callable[[dict[str, Any]], Answer] | None = getattr(self, f"on_{name}", None)
+        if answer is None:
+            self.unknown.append(name)
+            return {"errors": [{"message": f"this server knows no {kind} {name}"}]}
+        with self.lock:
+            if kind == "mutation":
+                self.writes.append((name, variables))
+            return {"data": answer(variables)}
+
+    # Who I am, what there is.
+
+    def on_Viewer(self, _: dict[str, Any]) -> Answer:
+        return {
+            "viewer": {
+                "id": "user",
+                "entity": ENTITY,
+                "username": ENTITY,
+                "email": "me@example.org",
+                "flags": "{}",
+                "teams": {"edges": []},
+            }
+        }
+
+    on_GetDefaultEntity = on_Viewer
+
+    def on_ServerFeaturesQuery(self, _: dict[str, Any]) -> Answer:
+        return {"serverInfo": {"features": []}}
+
+    def on_ProjectInternalId(self, variables: dict[str, Any]) -> Answer:
+        return {"project": {"id": "p", "internalId": "1"}}
+
+    def on_GetProjects(self, variables: dict[str, Any]) -> Answer:
+        node = {
+            "id": "p",
+            "name": "ablate",
+            "entityName": ENTITY,
+            "createdAt": "2026-11-20T00:00:00Z",
+            "isBenchmark": False,
+            "user": None,
+        }
+        page = {"endCursor": None, "hasNextPage": False}
+        return {"models": {"edges": [{"node": node, "cursor": "1"}], "pageInfo": page}}
+
+    # Runs.
+
+    def on_RunResumeStatus(self, variables: dict[str, Any]) -> Answer:
+        run = self.runs.get(variables["name"])
+        bucket = run and {
+            "id": run["id"],
+            "name": run["name"],
+            "summaryMetrics": run["summaryMetrics"],
+            "displayName": run.get("displayName"),
+            "config": run["config"],
+            "tags": run["tags"],
+            "historyLineCount": len(run["history"]),
+            "logLineCount": 0,
+            "eventsLineCount": 0,
+            "historyTail": json.dumps([json.dumps(line) for line in run["history"][-1:]]),
+            "eventsTail": "[]",
+            "wandbConfig": "{}",
+        }
+        return {"model": {"id": "p", "name": "ablate", "entity": self._entity(), "bucket": bucket}}
+
+    def on_UpsertBucket(self, variables: dict[str, Any]) -> Answer:
+        by_id = {run["id"]: name for name, run in self.runs.items()}
+        run = self.run(variables.get("name") or by_id[variables["id"]])
+        run |= {FIELDS[k]: v for k, v in variables.items() if k in FIELDS and v is not None}
+        project = {"id": "p", "name": "ablate", "entity": self._entity()}
+        shown = {key: run.get(key) for key in ("id", "name", "displayName", "config")}
+        bucket = {**shown, "historyLineCount": len(run["history"]), "project": project}
+        return {"upsertBucket": {"bucket": bucket, "inserted": True}}
+
+    def on_CreateRunFiles(self, variables: dict[str, Any]) -> Answer:
+        run = variables["run"]
+        files = [
+            {"name": name, "uploadUrl": f"{self.url}/upload/{run}/{name}"}
+            for name in variables["files"]
+        ]
+        return {"createRunFiles": {"runID": f"id-{run}", "uploadHeaders": [], "files": files}}
+
+    # A table is logged as an artifact, too.
+
+    def on_OrganizationCoreWeaveOrganizationID(self, _: dict[str, Any]) -> Answer:
+        return {"entity": {"organization": None}}
+
+    def on_ArtifactType(self, _: dict[str, Any]) -> Answer:
+        return {"project": {"artifact": None}}
+
+    def on_CreateArtifact(self, _: dict[str, Any]) -> Answer:
+        """As if it was there already, so that nothing of it is uploaded."""
+        artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"latestArtifact": None}}
+        return {"createArtifact": {"artifact": artifact}}
+
+    def on_Runs(self, variables: dict[str, Any]) -> Answer:
+        wanted = json.loads(variables["filters"])["name"]["$in"]
+        keys = ("id", "name", "displayName", "config", "summaryMetrics", "tags", "group", "jobType")
+        edges = [
+            {"node": {"projectId": 1, "state": "finished", **{k: run.get(k) for k in keys}}}
+            for name, run in self.runs.items()
+            if name in wanted
+        ]
+        page = {"endCursor": None, "hasNextPage": False}
+        runs = {"edges": [{**edge, "cursor": "1"} for edge in edges], "pageInfo": page}
+        return {"project": {"internalId": 1, "runCount": len(edges), "runs": runs}}
+
+    def stream(self, run: str, content: dict[str, Any]) -> None:
+        """What wandb sends while a run is open."""
+        for name, part in content.get("files", {}).items():
+            lines = [json.loads(line) for line in part["content"]] if part.get("content") else []
+            if name == "wandb-history.jsonl":
+                self.run(run)["history"][part["offset"] :] = lines
+            elif name == "wandb-summary.json" and lines:
+                self.run(run)["summaryMetrics"] = json.dumps(lines[-1])
+        if content.get("complete"):
+            self.run(run)["exit_code"] = content["exitcode"]
+
+    # Views and reports.
+
+    def on_View(self, variables: dict[str, Any]) -> Answer:
+        found = [v for v in self.views.values() if v["name"] == variables["viewName"]]
+        return {"project": {"allViews": {"edges": [{"node": view} for view in found]}}}
+
+    def on_UpsertView2(self, variables: dict[str, Any]) -> Answer:
+        known = variables.get("id") or f"Vmlldzo{len(self.views)}"
+        if variables.get("id") and known not in self.views:
+            raise KeyError(f"view {known} not found")
+        inserted = known not in self.views
+        self.views[known] = {
+            **{key: variables[key] for key in ("name", "displayName", "description", "spec")},
+            "id": known,
+            "type": variables["type"],
+            "project": {"id": "p", "name": variables["projectName"], "entityName": ENTITY},
+            "updatedAt": None,
+        }
+        return {"upsertView": {"view": self.views[known], "inserted": inserted}}
+
+    on_upsertView = on_UpsertView2
+
+    def _entity(self) -> dict[str, str]:
+        return {"id": "e", "name": ENTITY}
+
+
+@contextmanager
+def running(*, refuse: int | None = None, knows: set[str] | None = None) -> Iterator[Server]:
+    server = Server(refuse=refuse, knows=knows)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
+
+        def _answer(self, content: Any, status: int = 200) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            body = self._body()
+            if server.refuse:
+                self._answer({}, server.refuse)
+            elif self.path.endswith("/file_stream"):
+                with server.lock:
+                    server.stream(self.path.split("/")[-2], json.loads(body))
+                self._answer({})
+            else:
+                asked = json.loads(body)
+                try:
+                    self._answer(server.graphql(asked["query"], asked.get("variables") or {}))
+                except Exception as error:
+                    self._answer({"errors": [{"message": str(error)}]})
+
+        def do_PUT(self) -> None:
+            _, _, run, name = unquote(self.path).split("/", 3)
+            server.run(run)["files"][name] = self._body()
+            self._answer({})
+
+        def log_message(self, *args: Any) -> None: ...
+
+    class Listening(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """A client that goes away is no news."""
+
+    with Listening(("127.0.0.1", 0), Handler) as listening:
+        server.url = f"http://127.0.0.1:{listening.server_port}"
+        Thread(target=listening.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.stopping.set()
+            listening.shutdown()
