@@ -42,6 +42,13 @@ def test_verdicts_are_those_of_the_statistics(study: Path) -> None:
     assert row.comparison.tests == compare(values, baseline="b", mode="min").arms[0].tests
 
 
+def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study: Path) -> None:
+    assert not judged(study).marks
+    for path in study.glob(f"{ADDITIVE}-*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"caution": "it peeks"}))
+    assert judged(study).marks == ["additive: it peeks."]
+
+
 def test_seeds_are_paired_by_number_and_not_by_place(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(shifted(0.1))})
     plan = json.loads((study / "plan.json").read_text())

@@ -10,6 +10,7 @@ from make_data import ready
 from tiny import images, overrides
 
 import ablate
+from ablate.build import build, build_data, make_task
 from ablate.errors import RunFailed, UserError
 from ablate.run_id import run_dir
 from ablate.task.causal_lm import CausalLM
@@ -81,3 +82,27 @@ def test_pairs_are_mixed_within_a_process(processes):
         match=rf"data.batch_size={3 * processes}: .*of {2 * processes}, .*trainer\.devices",
     ):
         odd.setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("choices", "peeks"),
+    [
+        (["model.mask=causal"], False),
+        (["model.mask=window"], False),
+        (["model.mask=none"], True),
+        (["model.mask=prefix", "model.mask.size=4"], True),
+    ],
+)
+def test_a_loss_is_said_to_be_none_where_the_model_sees_what_it_is_to_predict(
+    tmp_path, choices, peeks
+):
+    cfg = ablate.compose(*overrides(tmp_path, *choices))
+    data = build_data(cfg)
+    assert ("caution" in make_task(cfg, data, build(cfg, data)).notes()) == peeks
+
+
+@pytest.mark.parametrize(("mask", "peeks"), [("causal", False), ("none", True)])
+def test_an_encoder_may_see_everything_and_a_decoder_not(mask, peeks):
+    cfg = ablate.compose("model=transformer", "data=reverse", f"model.mask={mask}")
+    data = build_data(cfg)
+    assert ("caution" in make_task(cfg, data, build(cfg, data)).notes()) == peeks

@@ -44,6 +44,8 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
         table.add_row("kernels", ", ".join(sorted(set(result["kernels"].values()))))
     console = Console(soft_wrap=True, highlight=False)
     console.print(table)
+    if caution := result.get("caution"):
+        console.print(f"Note: {caution}.", style="bold")
     if sample.exists():
         console.print("A sample of what it writes:", style="bold")
         console.print(sample.read_text(encoding="utf-8"), markup=False)

@@ -11,9 +11,16 @@ from torchmetrics import MeanMetric
 from ablate.data import IGNORED, Batch
 from ablate.data.text import TextData
 from ablate.errors import UserError
+from ablate.model.block import Stack
 from ablate.model.language_model import LanguageModel
 from ablate.model.sample import sample
 from ablate.task import Task
+
+# What no loss shows by itself: it looks like the best result of all.
+PEEKS = (
+    "model.mask lets tokens see later ones, so the model is shown what it is to predict, and its "
+    "loss does not say how well it predicts"
+)
 
 
 class CausalLM(Task):
@@ -69,6 +76,11 @@ class CausalLM(Task):
         loss = self.mean_loss.compute()
         bits = loss / math.log(2) / self.data.characters_per_token(split)
         return {"loss": loss, "perplexity": loss.exp(), "bits_per_char": bits}
+
+    def notes(self) -> dict[str, Any]:
+        stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
+        peeks = any(stack.mask.causal and stack.mask.look_ahead for stack in stacks)
+        return {"caution": PEEKS} if peeks else {}
 
     def sample(self) -> str | None:
         if not (isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)):

@@ -135,7 +135,7 @@ class SequenceToSequence(CausalLM):
         return values | self.written.compute()
 
     def notes(self) -> dict[str, Any]:
-        return {"signatures": self.written.signatures()}
+        return super().notes() | {"signatures": self.written.signatures()}
 
     def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
         """What the model writes for each row of source (b j), the best first."""

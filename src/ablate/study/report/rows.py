@@ -101,12 +101,19 @@ class Report:
 
     @property
     def marks(self) -> list[str]:
-        """What the table must say when a rule was allowed to be broken."""
+        """What the table must say: rules that were allowed to be broken, and results that do not
+        mean what they seem to (`caution` in result.json)."""
         found: dict[str, list[str]] = {}
         for one in self.objections:
             if one.allowed:
                 found.setdefault(one.rule, []).append(f"{one.arm} ({one.reason})")
-        return [f"Compared in spite of the rule '{r}': {listed(a)}." for r, a in found.items()]
+        lines = [f"Compared in spite of the rule '{r}': {listed(a)}." for r, a in found.items()]
+        cautions: dict[str, list[str]] = {}
+        for row in self.rows:
+            runs = self.study.runs_of(row.arm.name).values()
+            for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
+                cautions.setdefault(caution, []).append(self.labels[row.arm.name])
+        return lines + [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
 
 
 def assemble(
