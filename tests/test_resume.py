@@ -64,10 +64,11 @@ def whole(tmp_path_factory):
     return cfg, folder / "run"
 
 
-def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL):
-    """Start a run in a process of its own and send it a signal, once, where it calls `place`.
+def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL, times=1):
+    """Start a run in a process of its own and send it a signal, where it calls `place`.
 
     place: (owner, name of a function). when: whether this call is the one, by its arguments.
+    times: how often, at once.
     Returns the exit code: of a death, minus the signal's number; 130 of a stop on request.
     """
 
@@ -78,7 +79,8 @@ def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL
 
         def struck(*args, **kwargs):
             if now(*args):
-                os.kill(os.getpid(), number)
+                for _ in range(times):
+                    os.kill(os.getpid(), number)
             return original(*args, **kwargs)
 
         setattr(owner, name, struck)
@@ -214,6 +216,16 @@ def test_an_interrupt_saves_and_says_so(whole, tmp_path, number):
     assert result["status"] == "failed"
     assert f"stopped by {number.name} after step 7" in result["error"]
     assert load(tmp_path)["global_step"] == 7
+    ablate.run(cfg, tmp_path)
+    assert_equal(tmp_path, straight)
+
+
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
+def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path, number, step):
+    """Slurm says SIGTERM several times when it preempts a job."""
+    cfg, straight = whole
+    assert strike(cfg, tmp_path, **at_step(6), number=number, times=2) == 130
+    assert load(tmp_path)["global_step"] == step
     ablate.run(cfg, tmp_path)
     assert_equal(tmp_path, straight)
 

@@ -50,7 +50,22 @@ class GRU(Drawn, nn.GRU):
 
 
 class LSTM(Drawn, nn.LSTM):
-    pass
+    """oneDNN's LSTM in bfloat16 needs AVX-512 and fails without it; torch's own does not."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        switch: Any = torch.backends.mkldnn
+        before = switch.enabled
+        switch.enabled = before and not self._lacks_bfloat16()
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            switch.enabled = before
+
+    def _lacks_bfloat16(self) -> bool:
+        if self.weight_ih_l0.device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
+        cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        return torch.bfloat16 in (self.weight_ih_l0.dtype, cast)
 
 
 CELLS: dict[str, type[RNN | GRU | LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
