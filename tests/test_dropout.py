@@ -6,6 +6,7 @@ from make_model import kernel
 from test_kernel import KERNELS, make, make_pos, make_score
 
 from ablate.kernel import Attend
+from ablate.model.dropout import Dropout
 
 NAMES = ["reference", *KERNELS]
 
@@ -45,3 +46,45 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped(name: str) -> Non
     (gradient,) = torch.autograd.grad(total, attend.v)
     torch.testing.assert_close((gradient * attend.v).sum(), total)
     assert not torch.allclose(total, run(attend).sum())
+
+
+@pytest.mark.parametrize("shape", [(1001,), (3, 5, 7), ()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_units_are_dropped_or_scaled(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(shape, dtype=dtype, requires_grad=True)
+    out = Dropout(0.25)(x)
+    assert out.shape == x.shape
+    assert out.dtype == dtype
+    assert set(out.flatten().tolist()) <= {0.0, (1 / torch.tensor(0.75, dtype=dtype)).item()}
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient, out)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
+def test_units_are_dropped_at_their_rate_and_for_themselves(rate: float) -> None:
+    torch.manual_seed(0)
+    kept = (Dropout(rate)(torch.ones(1000, 1000)) > 0).double()
+    sd = (rate * (1 - rate)) ** 0.5
+    assert kept.mean().item() == pytest.approx(1 - rate, abs=5 * sd / 1000)
+    for axis in (0, 1):  # means of a thousand units spread as means of independent ones
+        assert kept.mean(axis).std().item() == pytest.approx(sd / 1000**0.5, rel=0.15)
+    for apart in (1, 2, 4):  # units drawn in one number of 64 bits, and beside it
+        both = (kept[:, apart:] * kept[:, :-apart]).mean().item()
+        assert both == pytest.approx((1 - rate) ** 2, abs=6 * sd / 1000)
+
+
+def test_dropout_without_training_and_at_its_ends() -> None:
+    x = torch.randn(50, 50)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+    assert Dropout(0.99999)(x).count_nonzero() < 5
+
+
+def test_the_same_seed_drops_the_same() -> None:
+    def drop(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return Dropout(0.5)(torch.ones(100))
+
+    assert torch.equal(drop(3), drop(3))
+    assert not torch.equal(drop(3), drop(4))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
+from ablate.model.dropout import Dropout
 from ablate.model.feed_forward import FeedForward
 from ablate.model.linear import width_std
 from ablate.model.mask import Mask
@@ -57,7 +58,7 @@ class Sublayer(nn.Module):
         self.norm_before = make_norm() if before else nn.Identity()
         self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
         self.norm_after = make_norm() if norm == "post" else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
@@ -193,7 +194,7 @@ class Stack(nn.Module):
             extra=extra,
             causal=not self.mask.look_ahead,
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         make = Sublayers(dim, depth=depth, heads=heads, length=length, dropout=dropout, **sublayers)
         self.blocks = nn.ModuleList(
             make.block(

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from ablate.model.dropout import Dropout
+
 # The state of a layer after a step: h, and c of an lstm, each `directions b width`.
 Hidden = tuple[Tensor, ...]
 
@@ -106,7 +108,7 @@ class Recurrent(nn.Module):
             CELLS[cell](width, dim // directions, batch_first=True, bidirectional=bidirectional)
             for width in [inputs] + [dim] * (depth - 1)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.states = 2 if cell == "lstm" else 1  # tensors in a Hidden
 
     def forward(

@@ -9,10 +9,11 @@ is the cell's own.
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
+from ablate.model.dropout import Dropout
 from ablate.model.forecaster import Forecaster
 from ablate.model.linear import Linear, width_std
 from ablate.model.mask import Mask
@@ -62,7 +63,7 @@ class RNNForecaster(Forecaster):
                 dim, score=score, window=UpToNow, kernel=kernel, length=length
             )
             self.combine = Linear(2 * dim, dim, bias=False, std=width_std(2 * dim))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = Linear(dim, channels, std=width_std(dim))
 
     def read(self, values: Tensor) -> Tensor:

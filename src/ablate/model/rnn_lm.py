@@ -6,9 +6,10 @@ table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ablate.errors import UserError
+from ablate.model.dropout import Dropout
 from ablate.model.language_model import LanguageModel
 from ablate.model.linear import Linear, width_std
 from ablate.model.recurrent import Hidden, Recurrent, Table
@@ -55,7 +56,7 @@ class RNNLM(LanguageModel):
         self.recurrent = Recurrent(
             embedding_dim, dim, cell=cell, depth=depth, residual=residual, dropout=dropout
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = None
         if not tie_embeddings:
             self.head = Linear(dim, vocab_size, bias=False, std=width_std(dim))

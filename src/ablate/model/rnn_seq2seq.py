@@ -20,6 +20,7 @@ from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.bahdanau import Bahdanau
+from ablate.model.dropout import Dropout
 from ablate.model.linear import Linear, width_std
 from ablate.model.luong import Luong
 from ablate.model.recurrent import Recurrent, Table
@@ -85,7 +86,7 @@ class RNNSeq2Seq(Seq2Seq):
         self.head = None
         if not tie_embeddings:
             self.head = Linear(width, target_vocab, bias=False, std=width_std(width))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @property
     def cross(self) -> list[nn.Module]:
