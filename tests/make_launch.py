@@ -1,4 +1,4 @@
-"""Tiny runs for the local launcher, and the launcher as a process of its own."""
+"""Tiny runs for the local launcher, and studies of them as processes of their own."""
 
 import os
 import subprocess
@@ -15,9 +15,6 @@ from ablate.run_id import run_dir
 from ablate.study.local import Settings, launch, targets
 from ablate.study.slots import Run
 from ablate.study.state import State
-
-# Long enough to be met in the middle, wherever that is; checkpoints are many.
-LONG = ("trainer.max_steps=100000", "trainer.val_check_interval=50", "checkpoint_every=5")
 
 
 def line(folder: Path, seed: int, *more: str) -> list[str]:
@@ -57,12 +54,15 @@ def launched(
     return launch(wanted, settings(**own), modules=modules, environment=around)
 
 
+def study(folder: Path, seeds: str, *more: str) -> list[str]:
+    """What a person types for a study of nothing but seeds; it lies in outputs/mine."""
+    return ["-m", *overrides(folder, OVERRIDE, "study.name=mine", f"seed={seeds}", *more)]
+
+
 def command(folder: Path, seeds: str, *more: str, accident: str = "") -> "subprocess.Popen[str]":
-    """A launcher as a person starts it, in a session of its own."""
-    typed = ["-m", *overrides(folder, OVERRIDE, f"seed={seeds}", *more)]
-    fixed = ["hydra/sweeper=basic", "hydra/launcher=local"]
+    """That study as a process, in a session of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ablate", *typed, *fixed],
+        [sys.executable, "-m", "ablate", *study(folder, seeds, *more)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -52,10 +52,12 @@ class MadeArm:
     parameters: int = 814_720
     flops: int = 5_315_493_888
     steps: int = 400
+    tokens: int = 1024  # a step
     seconds: float = 18.0
-    fingerprint: str = "417ca3155441f15e"
+    fingerprint: str | None = "417ca3155441f15e"
     commit: str | None = "69eaca4d7721fb37bf31256683080f7f94e77888"
     dirty: bool = False
+    source: str | None = "5ea1f00d5ea1f00d"
     host: str = "vm"
     no_effect: bool = False
     same_as: str | None = None
@@ -107,6 +109,7 @@ class Texts:
         self.provenance = json.dumps(
             {
                 "git": git,
+                "source": made.source,
                 "packages": PACKAGES,
                 "python": "3.11.2",
                 "platform": "Linux",
@@ -148,7 +151,7 @@ class Texts:
                 "steps": made.steps,
                 "best_step": made.steps,
                 "train_seconds": seconds,
-                "throughput": {"unit": "tokens/s", "value": made.steps * 1024 / seconds},
+                "throughput": {"unit": "tokens/s", "value": made.steps * made.tokens / seconds},
             }
         if status != "running":
             content |= {"wall_seconds": made.seconds + 2, "peak_memory_bytes": 3 * 10**8}

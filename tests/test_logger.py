@@ -1,6 +1,7 @@
 """Loggers: what they write can be read back, and no server can stop a run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import offline_wandb
@@ -119,6 +120,24 @@ def test_failed_run_is_marked_and_finish_is_idempotent(tmp_path: Path) -> None:
     run = offline_wandb.read(folder)
     assert run.exit_code == 1
     assert run.summary["result"] == failed
+
+
+def test_a_resumed_run_goes_on_in_its_wandb_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B continues a run where one of its id is there, and begins it where none is."""
+    import wandb
+
+    opened: list[dict[str, Any]] = []
+
+    def init(**given: Any) -> SimpleNamespace:
+        opened.append(given)
+        return SimpleNamespace(define_metric=lambda *names, **how: None)
+
+    monkeypatch.setattr(wandb, "init", init)
+    for _ in range(2):
+        assert make("wandb", tmp_path, run_id="0123456789ab", mode="offline").run
+    assert [(one["id"], one["resume"]) for one in opened] == [("0123456789ab", "allow")] * 2
 
 
 def test_runs_in_one_process_do_not_merge(tmp_path: Path) -> None:

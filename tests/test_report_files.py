@@ -6,16 +6,23 @@ import re
 import shutil
 import subprocess
 import time
+from html import unescape
 from itertools import product
 from pathlib import Path
+from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 from make_study import BASE, MadeArm, arm, make_study, scores, shifted
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
-from ablate.study.report import write
+from ablate.study.report import write, write_report
+from ablate.study.report.figures import COLOURS, VERDICTS
 from ablate.study.report.svg import Axis, around_zero, axis
 from ablate.study.report.tables import tex
-from ablate.study.report.words import amount, decimals, duration, number, share, signed
+from ablate.study.report.trouble import troubles
+from ablate.study.report.words import NOTHING, amount, decimals, duration, number, share, signed
 
 
 @pytest.fixture
@@ -52,6 +59,62 @@ def test_what_went_wrong_is_told(tmp_path: Path) -> None:
         text = (study / name).read_text().replace("\\_", "_")
         for words in ("killed by SIGKILL", "needs heads", "a=8 b=1", "all 5 seeds failed"):
             assert words in text, (name, words)
+
+
+def told(page: str, arm: str) -> list[str]:
+    """The rows of an arm in the page's tables, without their markup; the first is its result."""
+    rows = re.findall(rf'<tr data-arm="{arm}">(.*?)</tr>', page, re.DOTALL)
+    return [" ".join(unescape(re.sub("<[^>]*>", " ", row)).split()) for row in rows]
+
+
+def test_an_arm_without_effect_is_told(tmp_path: Path) -> None:
+    arms = {
+        "baseline": arm(BASE),
+        "a=1": arm(BASE, no_effect=True),
+        "a=2": arm(shifted(0.1)),
+        "a=3": arm(BASE, no_effect=True, same_as="baseline"),  # told by whose runs they are
+    }
+    study = make_study(tmp_path / "s", arms)
+    why = "the model is the baseline's: same parameters, same outputs at initialisation"
+    row = ["a=1", NOTHING, "no effect", why]
+    assert troubles(write(study).report) == [row]
+    page, text = ((study / name).read_text() for name in ("report.html", "report.md"))
+    assert f"| {' | '.join(row)} |" in text.splitlines()
+    assert " ".join(row) in told(page, "a=1")
+    results = {name: told(page, name)[0] for name in ("a=1", "a=2", "a=3")}
+    assert [name for name, said in results.items() if "no effect" in said] == ["a=1", "a=3"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (2, "2 seeds: sign-flip p at least 0.5; too few for any verdict; from 6 seeds on"),
+        (
+            5,
+            "5 seeds: sign-flip p at least 0.0625; verdicts rest on the paired t test, which takes"
+            " the differences to be normal; from 6 seeds on that test can reach 0.05.",
+        ),
+        (6, ""),
+    ],
+)
+def test_seeds_too_few_for_the_level_are_a_warning_everywhere(
+    tmp_path: Path,
+    seeds: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    values = [*BASE, 1.505][:seeds]
+    other = [value + 0.1 + 0.002 * (n % 3) for n, value in enumerate(values)]
+    study = make_study(tmp_path / "s", {"baseline": arm(values), "a=1": arm(other)})
+    write_report(study)
+    texts = [capsys.readouterr().out]
+    texts += [unescape((study / name).read_text()) for name in ("report.html", "report.md")]
+    for text in texts:
+        flat = " ".join(text.split())
+        assert said in flat
+        assert ("sign-flip p at least" in flat) == bool(said)
 
 
 def test_runs_csv_has_every_run_and_its_numbers(study: Path) -> None:
@@ -101,11 +164,43 @@ def test_everything_tex_would_take_for_a_command_is_escaped() -> None:
     )
 
 
+ODD = r"data.path=a_b & 50%$x^2#{\~}<>"
+
+
+def test_the_table_is_sound_latex(tmp_path: Path) -> None:
+    arms = {
+        "baseline": arm(BASE),
+        ODD: arm(shifted(-0.1), changes={"data.path": ODD}),
+        "a=2": arm([*BASE[:4], "failed: x_y & 7 %"]),
+    }
+    study = make_study(tmp_path / "under_score", arms)
+    write(study)
+    lines = (study / "table.tex").read_text().splitlines()
+    rules = [line for line in lines if line.endswith("rule")]
+    assert rules == [r"\toprule", r"\midrule", r"\bottomrule"]
+    top, middle, bottom = map(lines.index, rules)
+    (head,), rows = lines[top + 1 : middle], lines[middle + 1 : bottom]
+    assert [row.partition(" & ")[0] for row in rows] == [
+        "baseline",
+        r"data.path=a\_b \& 50\%\$x\textasciicircum{}2\#\{\textbackslash{}\textasciitilde{}\}"
+        r"\textless{}\textgreater{}",
+        "a=2",
+    ]
+    assert all(row.endswith(r" \\") for row in (head, *rows))
+    (columns,) = re.findall(r"\\begin\{tabular\}\{@\{\}([lr]+)@\{\}\}", "\n".join(lines))
+    (caption,) = re.findall(r"\\caption\{(.*)\}$", "\n".join(lines), re.MULTILINE)
+    cells = [row.removesuffix(r"\\") for row in (head, *rows)]
+    for words, between in ((caption, 0), *((row, len(columns) - 1) for row in cells)):
+        assert words.isascii()
+        left = re.sub(r"\\[&%$#_{}]|\\text[a-z]+\{\}|\$(-|\\[a-z]+)\$", "", words)
+        assert left.count("&") == between
+        assert not set(left) & set("\\%$#_^~{}<>"), words
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_the_table_compiles(tmp_path: Path) -> None:
-    odd = r"data.path=a_b & 50%$x^2#{\~}<>"
-    made = {"baseline": arm(BASE), "odd": arm(shifted(-0.1), changes={"data.path": odd})}
-    factors = {"data.path": {"baseline": [], odd: []}}
+    made = {"baseline": arm(BASE), "odd": arm(shifted(-0.1), changes={"data.path": ODD})}
+    factors = {"data.path": {"baseline": [], ODD: []}}
     study = make_study(tmp_path / "under_score", made, factors=factors)
     write(study)
     (tmp_path / "paper.tex").write_text(
@@ -115,6 +210,74 @@ def test_the_table_compiles(tmp_path: Path) -> None:
     typed = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
     done = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def pixels(figure: Path, colour: str, alpha: float = 1.0) -> int:
+    """How many have that colour on white."""
+    wanted = 1 - alpha * (1 - np.array(to_rgb(colour)))
+    return int((abs(imread(figure)[..., :3] - wanted) < 0.01).all(axis=-1).sum())
+
+
+def test_figures_show_the_arms(study: Path) -> None:
+    write(study, allow=["seeds"])
+    for name, colours in {
+        "forest": (VERDICTS["worse"], VERDICTS["open"]),
+        "curves": COLOURS[:3],
+        "effects": COLOURS[:1],
+        "cost": COLOURS[:3],
+    }.items():
+        counts = [pixels(study / "figures" / f"{name}.png", colour) for colour in colours]
+        assert min(counts) > 50, (name, counts)
+
+
+@pytest.mark.parametrize(
+    ("other", "unknown", "drawn"),
+    [
+        (True, "", ["cost", "curves", "effects", "forest"]),
+        (False, "", ["cost", "curves"]),  # no arm, no factor
+        (True, "train_seconds", ["curves", "effects", "forest"]),
+        (True, "metrics.csv", ["cost", "effects", "forest"]),
+    ],
+)
+def test_what_has_nothing_to_show_is_not_drawn(
+    tmp_path: Path, other: bool, unknown: str, drawn: list[str]
+) -> None:
+    arms = {"baseline": arm(BASE)} | ({"a=1": arm(shifted(0.1))} if other else {})
+    study = make_study(tmp_path / "s", arms)
+    for result in study.glob("*/result.json"):
+        content = json.loads(result.read_text())
+        content.pop(unknown, None)
+        result.write_text(json.dumps(content))
+        if unknown == "metrics.csv":
+            (result.parent / unknown).unlink()
+    written = write(study)
+    assert sorted(path.stem for path in (study / "figures").iterdir()) == drawn
+    assert sorted(path.stem for path in written.files if path.suffix == ".png") == drawn
+
+
+def test_a_curve_has_a_band_where_there_are_two_seeds(tmp_path: Path) -> None:
+    """As high as two standard deviations; of one seed nothing is known."""
+    values = {"baseline": BASE, "a=1": shifted(0.3), "a=2": [1.6]}
+    study = make_study(tmp_path / "s", {name: arm(own) for name, own in values.items()})
+    write(study)
+    page = (study / "report.html").read_text()
+    curve = r'<g class="curve \w+" data-arm="([^"]*)">(.*?)</g>'
+    drawn = dict(re.findall(curve, page, re.DOTALL))
+    found = {name: re.findall(r'class="band" d="M([^Z"]*)Z"', drawn[name]) for name in values}
+    assert [len(found[name]) for name in values] == [1, 1, 0]
+
+    def last(name: str) -> float:
+        return float(re.findall(r'class="dot" cx="[\d.]*" cy="([\d.]*)"', drawn[name])[-1])
+
+    unit = (last("baseline") - last("a=1")) / (fmean(values["a=1"]) - fmean(BASE))  # in pixels
+    for name in ("baseline", "a=1"):
+        points = [tuple(map(float, point.split(","))) for point in found[name][0].split("L")]
+        (x, above), (same, below) = points[7:9]  # 8 validations, there and back
+        assert len(points) == 16
+        assert x == same
+        assert below - above == pytest.approx(2 * stdev(values[name]) * unit, rel=0.03)
+        assert (above + below) / 2 == pytest.approx(last(name), abs=0.2)
+    assert pixels(study / "figures" / "curves.png", COLOURS[0], alpha=0.15) > 500
 
 
 def test_a_crossed_design_tells_main_effects_and_the_interaction(tmp_path: Path) -> None:

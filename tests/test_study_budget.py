@@ -29,6 +29,8 @@ def test_counts_are_those_of_a_run(tmp_path):
     assert found.parameters == result["parameters"]["total"]
     assert found.flops_per_step == result["flops_per_step"]
     assert found.steps == result["steps"] == 12
+    read = result["throughput"]["value"] * result["train_seconds"]  # as comparable.py has it
+    assert read == pytest.approx(12 * 4 * 16)  # steps, windows, tokens
     assert measured["trainer.max_steps=5"].steps == 5
     assert measured["baseline"].no_effect is False
 

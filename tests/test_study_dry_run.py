@@ -9,6 +9,8 @@ from make_sweep import tiny_for, write_sweep
 from omegaconf import DictConfig
 from tiny import overrides
 
+from ablate import compose
+from ablate.study.budget import budgets
 from ablate.study.preview import span
 from ablate.study.report import write
 
@@ -58,6 +60,55 @@ def test_what_is_done_counts(ablate_command: Command, runs: Runs, tmp_path: Path
     assert len(runs) == 5
 
 
+WHAT = """{factors: {model.depth: [2], again: {x: [model.depth=2]}, model.ffn_dim: [64],
+    model.heads: [3], many: {x: [model.ffn=relu, model.norm=post, model.norm_type=rms,
+    model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, illegal: skip}"""
+
+
+def rows(out: str) -> dict[str, list[list[str]]]:
+    """Arm -> the cells of its row, each a list of lines."""
+    found: dict[str, list[list[str]]] = {}
+    for line in out.splitlines():
+        if line.startswith("│"):
+            cells = [cell.strip() for cell in line.strip("│").split("│")]
+            row = found.setdefault(cells[0] or list(found)[-1], [[] for _ in cells])
+            for lines, cell in zip(row, cells, strict=True):
+                lines += [cell] if cell else []
+    return found
+
+
+def test_the_table_says_what_each_arm_changes_and_costs(
+    ablate_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    tiny = tiny_for(WHAT, tmp_path)
+    _, out, _ = ablate_command(*write_sweep(tmp_path, WHAT), *tiny, "study.dry_run=true")
+    found = rows(out)
+    assert {arm: cells[1] for arm, cells in found.items()} == {
+        "baseline": ["the baseline"],
+        "model.depth=2": ["model.depth: 4 → 2"],
+        "again=x": ["the same runs as model.depth=2"],
+        "model.ffn_dim=64": ["model.ffn_dim: - → 64", "no effect: the baseline's model"],
+        "many=x": [
+            "model.ffn: gelu → relu",
+            "model.norm: pre → post",
+            "model.norm_type: layer → rms",
+            "model.norm_eps: 1e-05 → 0.01",
+            "and 2 more",
+        ],
+    }
+    reason = "model.heads=3 does not divide model.dim=16"
+    assert [line for line in out.splitlines() if line.startswith("left out:")] == [
+        f"left out: model.heads=3: {reason}"
+    ]
+    configs = {"baseline": compose(*tiny), "model.depth=2": compose(*tiny, "model.depth=2")}
+    costs, _ = budgets(configs, baseline="baseline")
+    for name, cost in costs.items():
+        assert found[name][2:4] == [[f"{cost.parameters:,}"], [f"{cost.flops_per_step:.3g}"]]
+    assert found["model.ffn_dim=64"][2:] == found["baseline"][2:]
+    assert found["model.depth=2"][2:] == found["again=x"][2:] != found["baseline"][2:]
+
+
 FRACTION = """{design: fractional, factors: {model.norm: [post], pos_enc: [none],
     width: {wide: [model.ffn_dim=24]}}}"""
 
@@ -82,7 +133,7 @@ def test_a_fraction_from_the_plan_to_the_report(
         result = json.loads((folder / "result.json").read_text())
         metric = {"metric": {"name": "val/loss", "mode": "min"}, "metrics": {"val/loss": number}}
         (folder / "result.json").write_text(json.dumps(result | metric))
-    write(runs[0][1].parent)
+    write(runs[0][1].parent, allow=["data", "code"])  # this training leaves no record of them
     text = (runs[0][1].parent / "report.md").read_text()
     assert "Design: fractional: 4 of 8 cells, resolution 3" in text
     assert "- model.norm: no difference shown between pre and post (post worse by 2" in text

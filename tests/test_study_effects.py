@@ -1,6 +1,7 @@
 """Main effects and interactions against published examples, statsmodels' anova and by hand."""
 
 import dataclasses
+import json
 import math
 from itertools import product
 
@@ -8,10 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
+from make_study import arm, make_study
 from statsmodels.stats.anova import anova_lm
 
-from ablate.study.effects import confused, effects
+from ablate.study.collect import collect
+from ablate.study.effects import confused, effects, varied
 from ablate.study.fraction import fraction
+from ablate.study.report.crossed import crossed_effects
+from ablate.study.report.rows import assemble
 
 # Box, Hunter and Hunter 2005, section 5.3: yield of a pilot plant, two runs of each cell, in grams.
 PLANT = {"T": ["160", "180"], "C": ["20", "40"], "K": ["A", "B"]}
@@ -218,3 +223,33 @@ def test_noise_is_called_an_effect_no_more_often_than_the_level():
                        mode="min")  # fmt: skip
         found += any(e.p_holm <= 0.05 for e in each.effects if len(e.factors) == 1)
     assert 1 <= found <= 28
+
+
+def test_options_that_no_cell_has_are_no_levels():
+    """A left-out option would make its whole factor impossible to estimate; the baseline's own
+    comes first, wherever it stands among the options."""
+    own = {"heads": "2", "norm": "pre", "ffn": "gelu"}
+    cells = [own | {"heads": h, "norm": n} for h in ("4", "2") for n in ("post", "pre")]
+    assert varied(cells, own) == {"heads": ["2", "4"], "norm": ["pre", "post"]}
+
+
+def test_a_factorial_study_with_a_cell_left_out_has_its_main_effects(tmp_path):
+    arms = {
+        "baseline": arm([1.0, 1.1, 1.05]),
+        "model.norm=post": arm([1.2, 1.3, 1.24]),
+        "model.heads=4": arm([1.0, 1.11, 1.06]),
+        "model.heads=4 model.norm=post": arm([1.21, 1.3, 1.25]),
+    }
+    factors = {
+        "model.norm": {"pre": [], "post": []},
+        "model.heads": {"3": [], "2": [], "4": []},  # 3 was illegal everywhere
+    }
+    folder = make_study(tmp_path / "crossed", arms, design="factorial", factors=factors)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["own"] = {"model.norm": "pre", "model.heads": "2"}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    found = crossed_effects(assemble(collect(folder), None, None, ()))
+    assert found.of("model.norm").effect == pytest.approx(0.197, abs=0.001)
+    assert found.of("model.heads").means.keys() == {("2",), ("4",)}
+    assert found.of("model.heads", "model.norm").options == (("pre", "post"), ("2", "4"))
+    assert found.warnings == ()

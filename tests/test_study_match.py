@@ -1,6 +1,9 @@
 """study.match: the width that makes an arm cost what the baseline costs."""
 
+import json
+
 import pytest
+from make_sweep import tiny_for, write_sweep
 from tiny import overrides, pairs
 
 import ablate
@@ -10,6 +13,8 @@ from ablate.record import count_parameters
 from ablate.study.budget import on_meta
 from ablate.study.match import match
 from ablate.train import count_flops
+
+pytest_plugins = ["command_line"]
 
 
 def composed(base, *arms):
@@ -112,3 +117,19 @@ def test_every_arm_that_cannot_be_matched_is_named(tmp_path):
 def test_an_arm_that_cannot_be_built_is_left_to_budgets(tmp_path):
     bad = "pos_enc=t5 pos_enc.buckets=32 pos_enc.max_distance=4"
     assert solved(overrides(tmp_path), bad) == {}
+
+
+def test_what_was_solved_is_what_runs_and_what_the_plan_says(ablate_command, runs, tmp_path):
+    study = """{factors: {model.tie_embeddings: [false], model.bias: [false]},
+        match: parameters, seeds: 2}"""
+    argv = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path), "hydra/launcher=basic"]
+    code, out, err = ablate_command(*argv)
+    assert (code, err) == (0, "")
+    base, untied, bare = json.loads((tmp_path / "outputs/mine/plan.json").read_text())["arms"]
+    assert base["set"] == {}
+    for arm, ran in ((untied, (1, 4)), (bare, (2, 5))):
+        (width,) = arm["set"].values()
+        assert [runs[n][0].model.ffn_dim for n in ran] == [width] * 2
+        assert arm["parameters"] == pytest.approx(base["parameters"], rel=0.02)
+        assert f"ablate: {arm['name']}: study.match=parameters sets model.ffn_dim={width}" in out
+    assert {runs[n][0].model.ffn_dim for n in (0, 3)} == {None}

@@ -1,11 +1,18 @@
 """study.tune: the grid, its seeds, and the choice."""
 
+import json
+from importlib import import_module
+
 import pytest
+from make_sweep import tiny_for, write_sweep
 from omegaconf import OmegaConf
 
 import ablate
 from ablate.errors import UserError
+from ablate.study import sweeper
 from ablate.study.tune import choose, tuning
+
+pytest_plugins = ["command_line"]
 
 LR = {"optimizer.lr": [0.0003, 0.001, 0.003]}
 
@@ -116,3 +123,88 @@ def test_an_arm_without_any_value_is_refused_with_reasons():
         chosen(results)
     with pytest.raises(UserError, match=r"has no val/los; did you mean 'val/loss'"):
         choose("arm", made().trials(), [result(1.0)] * 3, metric="val/los", mode="min")
+
+
+# Through the command, with runs that train nothing
+
+TUNED = """{factors: {pos_enc: [none], model.norm: [post], same: {post: [model.norm=post]}},
+    tune: {optimizer.lr: [0.01, 0.001]}, seeds: 2}"""
+BEST = {"none": 0.01}  # by pos_enc; others are best with 0.001
+
+
+@pytest.fixture
+def tuned(ablate_command, seen, tmp_path):
+    """The command of a tuned study, with more typed after it."""
+    seen["measure"] = lambda cfg: abs(cfg.optimizer.lr - BEST.get(cfg.choices.pos_enc, 0.001))
+    argv = [*write_sweep(tmp_path, TUNED), *tiny_for(TUNED, tmp_path, "optimizer.lr")]
+    return lambda *typed: ablate_command(*argv, "hydra/launcher=basic", *typed)
+
+
+def plan_of(folder):
+    return json.loads((folder / "outputs" / "mine" / "plan.json").read_text())
+
+
+def test_every_arm_counts_with_its_own_value_and_the_same_command_goes_on(tuned, runs, tmp_path):
+    code, out, err = tuned()
+    assert (code, err) == (0, "")
+    trials, counting = runs[:6], runs[6:]  # two arms are the same runs
+    assert {cfg.seed for cfg, _ in trials} == {1000}
+    assert all(folder.name.startswith("tune-") for _, folder in trials)
+    found = [(cfg.choices.pos_enc, cfg.model.norm, cfg.optimizer.lr) for cfg, _ in counting]
+    own = [("learned", "pre", 0.001), ("none", "pre", 0.01), ("learned", "post", 0.001)]
+    assert found == [*own, *own]
+    arms = plan_of(tmp_path)["arms"]
+    assert [one["tuned"]["optimizer.lr"] for one in arms] == [0.001, 0.01, 0.001, 0.001]
+    assert [row["chosen"] for row in arms[1]["tuning"]] == [True, False]
+    assert "ablate: pos_enc=none: tuned to optimizer.lr=0.01" in out
+
+    assert tuned()[0] == 0  # the baseline that was asked for is the same one
+    assert len(runs) == 12
+    code, out, err = tuned("study.dry_run=true")
+    assert (code, err) == (0, "")
+    assert "pos_enc=none: tuned to optimizer.lr=0.01" in out
+
+
+def test_while_a_grown_study_is_tuned_its_plan_keeps_the_runs_that_count(
+    tuned, tmp_path, monkeypatch
+):
+    assert tuned("study.seeds=1")[0] == 0
+    kinds, launch = [], sweeper.launch
+
+    def look(*arguments):
+        kinds.append([cell["kind"] for cell in plan_of(tmp_path)["cells"]])
+        return launch(*arguments)
+
+    monkeypatch.setattr(sweeper, "launch", look)
+    assert tuned("study.seeds=2")[0] == 0
+    assert [one.count("run") for one in kinds] == [4, 8]
+
+
+def test_an_arm_without_a_value_that_runs_is_left_out_and_the_others_go_on(
+    tuned, runs, fail, tmp_path, monkeypatch
+):
+    trained = (module := import_module("ablate.train")).train
+
+    def train(cfg, run_dir):
+        fail[:] = [ablate.RunFailed("loss: nan")] * (cfg.choices.pos_enc == "none")
+        return trained(cfg, run_dir)
+
+    monkeypatch.setattr(module, "train", train)
+    code, out, err = tuned()
+    assert (code, err.count("\n")) == (1, 1)
+    assert "arm 'pos_enc=none' has no values with all of their runs finished" in err
+    assert "left out: pos_enc=none: " in out
+    assert [cfg.model.norm for cfg, _ in runs[6:]] == ["pre", "post"] * 2
+    plan = plan_of(tmp_path)
+    assert [one["arm"] for one in plan["illegal"]] == ["pos_enc=none"]
+    monkeypatch.setattr(module, "train", trained)
+    fail.clear()
+    assert tuned()[0] == 0
+    assert not plan_of(tmp_path)["illegal"]
+
+
+def test_a_baseline_without_a_value_that_runs_ends_the_study(tuned, runs, fail):
+    fail.append(ablate.RunFailed("loss: nan"))
+    code, _, err = tuned()
+    assert (code, err.count("\n"), len(runs)) == (1, 1, 6)
+    assert "arm 'baseline' has no values" in err

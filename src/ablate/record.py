@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ablate.atomic import read_mapping, write_json, write_text
-from ablate.data import Data
+from ablate.data import Data, digest
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
 from ablate.model.block import kernels
@@ -49,7 +50,7 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
 def provenance(fingerprint: str) -> dict[str, Any]:
     """Where and with what a run was made. No environment variables, so no secrets."""
     return {
-        "git": _git(),
+        **CODE,
         "packages": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -68,19 +69,25 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git() -> dict[str, Any] | None:
-    """Commit and whether files differ from it; None where ablate does not run from a checkout."""
+def code(package: Path) -> dict[str, Any]:
+    """git: commit, and whether the package's files differ from it; None outside a checkout.
+    source: 16 hex digits over its Python files, which tell uncommitted changes apart."""
 
-    def git(*arguments: str) -> str:
-        here = Path(__file__).parent
-        return subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+    def git(*arguments: str) -> bytes:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, check=True).stdout.strip()
 
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    known: dict[str, Any] | None = None
+    with suppress(OSError, subprocess.CalledProcessError):
+        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
+        known = {"commit": commit.decode(), "dirty": bool(changes)}
+    files = {path for path in package.rglob("*.py") if path.is_file()}  # an editor may leave links
+    content = {str(one.relative_to(package)): sha256(one.read_bytes()).hexdigest() for one in files}
+    return {"git": known, "source": digest(content)}
+
+
+# As it is when this process reads it: files may change while it trains.
+CODE = code(Path(__file__).parent)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:

@@ -41,6 +41,9 @@ class Claim:
                 f"output_dir: {folder} lies where files cannot be locked ({error.strerror}), and"
                 " two studies could not see each other; choose another folder"
             ) from error
+        if not claim._stands():
+            os.close(descriptor)
+            return cls.take(folder, launcher=launcher)
         entry = queued(folder)
         # The lock is ours: a launcher that says it holds it is gone, and only a job can be left.
         if entry and outlives_launcher(entry):
@@ -48,6 +51,14 @@ class Claim:
             return None
         claim.note(launcher)
         return claim
+
+    def _stands(self) -> bool:
+        """Whether the folder still has the file that was locked: another may have moved it away."""
+        try:
+            there = os.stat(self.folder / CLAIM)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self._descriptor))
 
     def note(self, launcher: str, job: str | None = None) -> None:
         """Say who has the run: this process, or the job of a queue, which counts without us."""
@@ -59,6 +70,10 @@ class Claim:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_json(self.folder / QUEUED, entry, flush=False)
+
+    def move(self, place: Path) -> None:
+        """Move the folder away, with all that is in it."""
+        self.folder = self.folder.rename(place)
 
     def release(self, *, keep_note: bool = False) -> None:
         """`keep_note` where a job of a queue goes on without this process."""

@@ -12,7 +12,7 @@ from ablate.errors import UserError, suggest
 from ablate.study.collect import Run, Study
 
 RULES = ("seeds", "data", "code", "budget")
-TOLERANCE = 0.02  # of a matched budget: study.match promises as much
+TOLERANCE = 0.02  # of a budget that is a size: study.match promises as much
 
 
 @dataclass(frozen=True)
@@ -102,25 +102,35 @@ def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
     return [(a, b) for a, b in both if a.value(metric) is not None and b.value(metric) is not None]
 
 
-def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str]) -> str:
+def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | None]) -> str:
     for ours, theirs in pairs:
+        for run, whose in ((theirs, "its"), (ours, "the baseline's")):
+            if of(run) is None:
+                return f"there is no record of {whose} {what}"
         if of(ours) != of(theirs):
             return f"other {what} than the baseline's: {of(theirs)}, not {of(ours)}"
     return ""
 
 
-def _fingerprint(run: Run) -> str:
-    return str(run.provenance.get("data_fingerprint"))
+def _fingerprint(run: Run) -> str | None:
+    found = run.provenance.get("data_fingerprint")
+    return None if found is None else str(found)
 
 
-def _code(run: Run) -> str:
-    """Such as "69eaca4d (with changes), torch 2.15.0"; the version where there is no checkout."""
-    git, packages = run.provenance.get("git"), run.provenance.get("packages")
+def _code(run: Run) -> str | None:
+    """Such as "69eaca4d77, torch 2.15.0", "69eaca4d77 with changes (source 0b1f), torch 2.15.0";
+    None where it is not recorded."""
+    git, source = run.provenance.get("git"), run.provenance.get("source")
+    packages = run.provenance.get("packages")
     packages = packages if isinstance(packages, dict) else {}
+    ours, certain = f"ablate {packages.get('ablate')}", False
     if isinstance(git, dict):
-        ours = str(git.get("commit"))[:10] + (" with changes" if git.get("dirty") else "")
-    else:
-        ours = f"ablate {packages.get('ablate')}"
+        certain = not git.get("dirty")
+        ours = str(git.get("commit"))[:10] + ("" if certain else " with changes")
+    if not certain:
+        if source is None:
+            return None
+        ours += f" (source {source})"
     return f"{ours}, torch {packages.get('torch')}"
 
 
@@ -129,22 +139,40 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
         if ours.number("steps") != theirs.number("steps"):
             steps = [f"{run.number('steps') or 0:,.0f}" for run in (theirs, ours)]
             return f"{steps[0]} steps, and the baseline {steps[1]}"
+        if off := _off(_read(ours), _read(theirs), f"{_unit(theirs)} in training"):
+            return off
     matched: Mapping[str, Any] | None = study.plan.get("match")
     if not matched:
         return ""
     path = ("parameters", "total") if matched["budget"] == "parameters" else ("flops_per_step",)
     unit = "parameters" if matched["budget"] == "parameters" else "FLOPs a step"
-    for ours, theirs in pairs:
-        target, own = ours.number(*path), theirs.number(*path)
-        if target and own is not None and abs(own / target - 1) > TOLERANCE:
-            share = f"{own / target - 1:+.1%}"
-            return f"{own:,.0f} {unit}, {share} of the baseline's {target:,.0f}"
-    return ""
+    offs = (_off(ours.number(*path), theirs.number(*path), unit) for ours, theirs in pairs)
+    return next(filter(None, offs), "")
+
+
+def _off(target: float | None, own: float | None, unit: str) -> str:
+    """Such as "900,000 parameters, +10.5% of the baseline's 814,720"; "" where both are alike."""
+    if not target or own is None or abs(own / target - 1) <= TOLERANCE:
+        return ""
+    return f"{own:,.0f} {unit}, {own / target - 1:+.1%} of the baseline's {target:,.0f}"
+
+
+def _read(run: Run) -> float | None:
+    """How much training has read, whatever the sizes of batches and windows."""
+    rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
+    return None if rate is None or seconds is None else rate * seconds
+
+
+def _unit(run: Run) -> str:
+    """What `_read` counts, such as tokens or images."""
+    throughput = run.result.get("throughput")
+    unit = throughput.get("unit") if isinstance(throughput, dict) else None
+    return str(unit or "examples").removesuffix("/s")
 
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:
     """What the finished runs were made with: heading -> value -> arms that have it."""
-    heads: dict[str, Callable[[Run], str]] = {
+    heads: dict[str, Callable[[Run], str | None]] = {
         "code": _code,
         "data": _fingerprint,
         "host": lambda run: str(run.provenance.get("host")),
@@ -156,7 +184,7 @@ def versions(study: Study) -> dict[str, dict[str, list[str]]]:
     for run in study.runs:
         if run.finished and run.provenance:
             for head, of in heads.items():
-                arms = found[head].setdefault(of(run), [])
+                arms = found[head].setdefault(of(run) or "not recorded", [])
                 if run.arm not in arms:
                     arms.append(run.arm)
     return found

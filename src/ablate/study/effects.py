@@ -125,6 +125,18 @@ def effects(
     )
 
 
+def varied(cells: Sequence[Mapping[str, str]], own: Mapping[str, str]) -> Factors:
+    """The factors that vary in these cells with the options that occur, the baseline's own first.
+
+    Of an option that was left out everywhere there is nothing to estimate.
+    """
+    found = {
+        factor: list(dict.fromkeys([first, *(cell[factor] for cell in cells)]))
+        for factor, first in own.items()
+    }
+    return {factor: options for factor, options in found.items() if len(options) > 1}
+
+
 def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
     """What these cells cannot tell apart, whatever comes out: a line an effect, main ones first."""
     rows = [tuple(cell[factor] for factor in factors) for cell in cells]

@@ -1,7 +1,7 @@
 """plan.json: what a study is, written before anything is launched and read by everything after."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,21 @@ from ablate.study.tune import Tuning
 NAMED = 4  # differing keys that a message names
 
 
-def refuse_other(folder: Path, baseline: DictConfig, data: Mapping[str, str]) -> None:
+def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, str]) -> None:
     """Refuses a folder whose plan has another baseline, or one of other data under the same name:
-    its runs would answer another question. data: seed -> fingerprint."""
+    its runs would answer another question. question: `content_of` the baseline as it was asked for;
+    data: seed -> fingerprint."""
     try:
         plan = read_json(folder / PLAN)
         there = (plan or {}).get("baseline", {})
-        before, data_before = _flat(there.get("config", {})), dict(there.get("data", {}))
+        before, data_before = _flat(there.get("asked", {})), dict(there.get("data", {}))
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
         ) from error
     if plan is None:
         return
-    now = _flat(_config(baseline))
+    now = _flat(dict(question))
     keys = [key for key in {**before, **now} if key.split(".")[0] != "choices"]
     differ = [key for key in keys if before.get(key, ...) != now.get(key, ...)]
     if differ:
@@ -58,6 +59,7 @@ def write(
     asked: Asked,
     layout: Layout,
     *,
+    question: Mapping[str, Any],
     metric: Mapping[str, str],
     tuning: Tuning | None,
     data: Mapping[str, str],
@@ -82,7 +84,8 @@ def write(
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {
             "overrides": without_credentials(list(layout.baseline.overrides)),
-            "config": _config(layout.baseline.config),
+            "asked": question,
+            "config": content_of(layout.baseline.config),  # with what tuning chose
             "data": data,
         },
         "arms": [_arm(composed, layout) for composed in layout.arms],
@@ -102,7 +105,17 @@ def _match(node: Mapping[str, Any]) -> dict[str, str] | None:
     return {"budget": node["match"], "by": node["match_by"]} if node["match"] else None
 
 
-def _config(cfg: DictConfig) -> dict[str, Any]:
+def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
+    """The runs that count in the plan that stands, of these arms; none where there is no plan."""
+    cells = (read_json(folder / PLAN) or {"cells": []})["cells"]
+    return [
+        Cell(**(cell | {"overrides": tuple(cell["overrides"])}))
+        for cell in cells
+        if cell["kind"] == "run" and cell["arm"] in arms
+    ]
+
+
+def content_of(cfg: DictConfig) -> dict[str, Any]:
     """What the baseline is, whatever the seed."""
     config: dict[str, Any] = without_credentials(content(cfg))
     return {key: value for key, value in config.items() if key != "seed"} | {

@@ -39,7 +39,7 @@ def show(
     results = (state.result for state in states.values() if state.result)
     finished = [found for result in results if (found := done(result))]
     console.print(_arms(layout, counting, states, finished, title=f"{asked.name} (dry run)"))
-    for line in _lines(asked, layout, tuning):
+    for line in notes(asked, layout, tuning):
         console.print(line, markup=False, soft_wrap=True)
     ended = sum(states[name].name == "finished" for name in {cell.folder for cell in cells})
     total = len({cell.folder for cell in cells})
@@ -105,8 +105,8 @@ def _short(value: Any) -> str:
     return "-" if value is None else value_text(value)
 
 
-def _lines(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
-    """What is set beside the factors, and what is left out."""
+def notes(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
+    """What is set beside the factors, what changes nothing, and what is left out."""
     lines = [
         f"{composed.name}: study.match={asked.node['match']} sets {key}={value}"
         for composed in layout.arms
@@ -122,6 +122,11 @@ def _lines(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
             for composed in layout.arms
             for key, value in composed.tuned.items()
         ]
+    lines += [
+        f"{composed.name}: no effect: its model is the baseline's"
+        for composed in layout.arms
+        if composed.budget is not None and composed.budget.no_effect
+    ]
     lines += [f"left out: {name}: {reason}" for name, reason in layout.illegal.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
     return lines + _confused(asked, layout)
@@ -131,15 +136,14 @@ def _confused(asked: Asked, layout: Layout) -> list[str]:
     """What the report will not be able to tell apart, said before anything is paid for."""
     if asked.design not in ALL_SET:
         return []
-    from ablate.study.effects import confused  # takes seconds to import
+    from ablate.study.effects import confused, varied  # takes seconds to import
 
     lines = []
     if asked.design == "fractional":
         every = prod(len(factor.options) for factor in layout.factors)
         lines = [f"{len(layout.arms)} of {every} cells, {promise(asked.node['resolution'])}."]
     cells = [layout.own | dict(composed.arm.changes) for composed in layout.arms]
-    options = {factor.name: list(factor.options) for factor in layout.factors}
-    return [*lines, *(f"{line}." for line in confused(cells, options))]
+    return [*lines, *(f"{line}." for line in confused(cells, varied(cells, layout.own)))]
 
 
 def _a_run(composed: Composed, finished: Sequence[Done]) -> float | None:

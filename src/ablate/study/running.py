@@ -1,7 +1,8 @@
 """The runs of a study handed to a launcher, and what became of them, read from their folders."""
 
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
@@ -13,9 +14,11 @@ from omegaconf import DictConfig
 
 from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 from ablate.study.cells import Cell
-from ablate.study.state import State, state
+from ablate.study.claim import Claim
+from ablate.study.state import RESULT, State, state, state_alone
 
 MOVED = "old"  # folder in the study's, for runs that study.rerun=all starts anew
+SINCE = ".rerun_all"  # file in the study's folder, made when a study.rerun=all began
 LOOK = 2.0  # seconds between looks at runs that another command has
 REASONS = 3  # of runs that did not finish, in the last line
 
@@ -32,7 +35,7 @@ def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -
         raise UserError(f"hydra/launcher={name}: {' '.join(str(error).split())}") from error
 
 
-def launch(launcher: Launcher, cells: Iterable[Cell], folder: Path, rerun: str) -> Exception | None:
+def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) -> Exception | None:
     """Run what is to be run of these cells, once each, and wait for what others run.
 
     Returns what the launcher broke with: how the runs ended is read from their folders.
@@ -50,28 +53,57 @@ def launch(launcher: Launcher, cells: Iterable[Cell], folder: Path, rerun: str) 
             trouble = error
     while any(state(folder / cell.folder).name in ("queued", "running") for cell in wanted):
         time.sleep(LOOK)
+    if trouble is None and any(cell.kind == "run" for cell in cells):  # tuning is half of it
+        (folder / SINCE).unlink(missing_ok=True)
     return trouble
 
 
-def to_run(cells: Iterable[Cell], folder: Path, rerun: str) -> list[Cell]:
+def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
     """Those that study.rerun wants, each folder once; those that run elsewhere are waited for."""
     once: dict[str, Cell] = {}
     for cell in cells:
         once.setdefault(cell.folder, cell)
-    found = {name: state(folder / name) for name in once}
     if rerun == "all":
-        move_aside(folder, [name for name, one in found.items() if one.ended])
-        return list(once.values())
+        move_aside(folder, list(once))
     unwanted = {"finished", "missing"} if rerun == "failed" else {"finished"}
-    return [once[name] for name, one in found.items() if one.name not in unwanted]
+    return [cell for name, cell in once.items() if state(folder / name).name not in unwanted]
 
 
 def move_aside(folder: Path, names: Sequence[str]) -> None:
-    """Nothing of a run that is done anew is lost."""
-    place = folder / MOVED / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    """Clear the place of runs that were there before this study.rerun=all; nothing is lost.
+
+    It begins once: the same command beside it, or after it was killed, goes on with it.
+    """
+    with open(folder / SINCE, "a") as file:
+        began = os.fstat(file.fileno()).st_mtime_ns
+    moment = datetime.fromtimestamp(began / 1e9, UTC)
+    place = folder / MOVED / moment.strftime("%Y-%m-%dT%H-%M-%S.%f")
     for name in names:
-        place.mkdir(parents=True, exist_ok=True)
-        (folder / name).rename(place / name)
+        if not _older(folder / name, began):
+            continue
+        claim = Claim.take(folder / name, launcher="rerun")
+        if claim is None:  # another command is at it now
+            continue
+        if _older(folder / name, began) and state_alone(folder / name).name != "running":
+            place.mkdir(parents=True, exist_ok=True)
+            claim.move(place / name)
+            claim.release()
+        else:
+            claim.abandon()
+    if done := sum(state_alone(folder / name).name == "finished" for name in names):
+        print(
+            f"ablate: study.rerun=all goes on: {done} of {len(names)} runs are done since it began"
+            f" ({moment:%Y-%m-%d %H:%M} UTC; to begin anew, remove {folder / SINCE})",
+            flush=True,
+        )
+
+
+def _older(folder: Path, moment: int) -> bool:
+    """Whether what its result says was written by then."""
+    try:
+        return (folder / RESULT).stat().st_mtime_ns <= moment
+    except FileNotFoundError:
+        return False
 
 
 def refuse_unfinished(

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def slurm_jobs() -> Mapping[str, str] | None:
     return _slurm_jobs(int(time.monotonic() / SQUEUE_SECONDS))
 
 
-@cache
+@lru_cache(maxsize=1)
 def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
     if shutil.which("squeue") is None:
         return None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from ablate.folder import Folder, remember
 from ablate.known import locate
 from ablate.study import planfile, preview
 from ablate.study.asked import Asked, read
-from ablate.study.cells import Cell, Cells, Composed, Composer, with_more
-from ablate.study.layout import Layout, lay_out, refusal
+from ablate.study.cells import Cell, Cells, Composer, with_more
+from ablate.study.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.override import value_text
 from ablate.study.running import launch, launcher_of, refuse_unfinished
 from ablate.study.state import State, state
@@ -35,7 +36,7 @@ def sweep(
     layout = lay_out(asked, composer)
     config.study.name = asked.name
     study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
-    planfile.refuse_other(study.folder, layout.baseline.config, study.data)
+    planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
     study.trials()
     if asked.node["dry_run"]:
@@ -61,8 +62,10 @@ class Study:
             taken=self._taken(),
         )
         self.cells = Cells()
+        self.question = planfile.content_of(layout.baseline.config)  # tuning changes it later
         self.data = self.cells.data(layout.baseline.config, layout.seeds)
         self.tried: dict[str, list[tuple[Trial, Cell]]] = {}  # arm -> the runs of its tuning
+        self.untuned: dict[str, str] = {}  # arm -> why no value could be chosen for it
 
     def _taken(self) -> set[str]:
         """Keys that the study sets in its arms, which tuning cannot set too."""
@@ -107,7 +110,9 @@ class Study:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
 
     def trials(self) -> None:
-        """The runs of the tuning, every arm's first trial before anyone's second."""
+        """The runs of the tuning, every arm's first trial before anyone's second. Arms that are
+        the same runs share folders."""
+        known: dict[str, str] = {}
         for trial in self.tuning.trials() if self.tuning else []:
             more = [text for text in trial.overrides if not text.startswith("seed=")]
             for composed in self.layout.arms:
@@ -115,6 +120,7 @@ class Study:
                 cell = self.cells.of(
                     composed, trial.seed, kind="tune", config=there.config, more=more
                 )
+                cell = replace(cell, folder=known.setdefault(cell.run_id, cell.folder))
                 self.tried.setdefault(composed.name, []).append((trial, cell))
 
     def tune(self, launcher: Launcher) -> None:
@@ -122,25 +128,31 @@ class Study:
         if not self.tuning:
             return
         cells = self._trial_cells()
-        self._write(cells)
-        launch(launcher, cells, self.folder, self.asked.node["rerun"])
+        # Those that count stay in the plan meanwhile: the report and --status read it.
+        counting = planfile.counting(self.folder, {one.name for one in self.layout.arms})
+        self._write([*cells, *counting])
+        self._launch(launcher, cells)
+        self._choose()
         for composed in self.layout.arms:
-            self._choose(composed)
             for line in composed.warnings:
                 print(f"ablate: {line}", flush=True)
-        self._use_choices()
 
-    def _choose(self, composed: Composed) -> None:
-        trials, cells = zip(*self.tried[composed.name], strict=True)
-        results = [state(self.folder / cell.folder).result or None for cell in cells]
-        try:
-            choice = choose(composed.name, trials, results, **_named(self.metric))
-        except UserError as error:
-            raise RunFailed(f"{error}; the same command tries them again") from error
-        composed.tuned, composed.tuning = choice.point, choice.rows
-        composed.warnings = choice.warnings
-
-    def _use_choices(self) -> None:
+    def _choose(self) -> None:
+        """Set what is best in every arm; one without any value that runs is left out."""
+        for composed in self.layout.arms:
+            trials, cells = zip(*self.tried[composed.name], strict=True)
+            results = [state(self.folder / cell.folder).result or None for cell in cells]
+            try:
+                choice = choose(composed.name, trials, results, **_named(self.metric))
+            except UserError as error:
+                self.untuned[composed.name] = f"{error}; the same command tries them again"
+                continue
+            composed.tuned, composed.tuning = choice.point, choice.rows
+            composed.warnings = choice.warnings
+        if reason := self.untuned.get(self.layout.baseline.name):
+            raise RunFailed(reason)
+        self.layout.illegal |= self.untuned
+        self.layout.arms[:] = [one for one in self.layout.arms if one.name not in self.untuned]
         for number, composed in enumerate(self.layout.arms):
             more = [f"{key}={value_text(value)}" for key, value in composed.tuned.items()]
             self.layout.arms[number] = with_more(composed, more, self.composer)
@@ -150,12 +162,19 @@ class Study:
         cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
         self._write([*self._trial_cells(), *cells])
         self._say(cells)
-        trouble = launch(launcher, cells, self.folder, self.asked.node["rerun"])
+        trouble = self._launch(launcher, cells)
         found = {cell.folder: state(self.folder / cell.folder) for cell in cells}
         report(self.folder)
-        job.failures.clear()  # those of runs in this process; their folders say the same
         refuse_unfinished(cells, found, trouble)
+        if self.untuned:
+            raise RunFailed("; ".join(self.untuned.values()))
         return list(found.values())
+
+    def _launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
+        try:
+            return launch(launcher, cells, self.folder, self.asked.node["rerun"])
+        finally:
+            job.failures.clear()  # of runs in this process; their folders say the same
 
     def _say(self, cells: Sequence[Cell]) -> None:
         folders = {cell.folder for cell in cells}
@@ -166,14 +185,16 @@ class Study:
             f" {finished} finished",
             flush=True,
         )
+        notes = preview.notes(self.asked, self.layout, self.tuning)
+        more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
+        for line in [*notes[:SHOWN], *more]:
+            print(f"ablate: {line}", flush=True)
 
     def show(self, *, slots: int) -> None:
         """The plan, on the screen."""
         cells = self._trial_cells()
         if self.tuning and all(state(self.folder / c.folder).name == "finished" for c in cells):
-            for composed in self.layout.arms:
-                self._choose(composed)
-            self._use_choices()
+            self._choose()
         cells = [*cells, *self.cells.by_seed(self.layout.arms, self.layout.seeds)]
         preview.show(
             self.asked,
@@ -197,6 +218,7 @@ class Study:
             self.folder,
             self.asked,
             self.layout,
+            question=self.question,
             metric=self.metric,
             tuning=self.tuning,
             data=self.data,

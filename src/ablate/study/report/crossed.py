@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from html import escape
 
-from ablate.study.effects import Effect, Effects, effects
+from ablate.study.effects import Effect, Effects, effects, varied
 from ablate.study.report.charts import Look
 from ablate.study.report.points import CROSSED
 from ablate.study.report.rows import Report
@@ -23,12 +23,14 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     if hindering:
         first = hindering[0]
         return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
-    factors = {factor: list(options) for factor, options in study.plan["factors"].items()}
+    own = study.plan["own"]
+    cells = {arm.name: own | dict(arm.changes) for arm in study.arms if arm.same_as is None}
     runs = [
-        ({f: str(arm.changes.get(f, options[0])) for f, options in factors.items()}, seed,
-         study.values(arm.name, report.metric).get(seed))
-        for arm in study.arms if arm.same_as is None for seed in study.seeds
-    ]  # fmt: skip
+        (cell, seed, study.values(name, report.metric).get(seed))
+        for name, cell in cells.items()
+        for seed in study.seeds
+    ]
+    factors = varied(list(cells.values()), own)
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 
 

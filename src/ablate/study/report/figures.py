@@ -76,7 +76,8 @@ def _forest(report: Report) -> "Figure":
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
     axes.set_yticks(range(len(rows)), [_wrapped(row.arm.name) for row in rows], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel(f"difference from the baseline (dashed), {_name(report)}\n95 % t interval")
+    # In short lines: names of arms leave the axis narrow, and what is wider than it is cut off.
+    axes.set_xlabel(f"{_name(report)}\ndifference from the baseline\n95 % t interval")
     axes.grid(axis="x", alpha=0.3)
     return figure
 

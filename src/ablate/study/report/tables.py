@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ablate.study.collect import Run
@@ -134,10 +135,9 @@ def _label(name: str) -> str:
 
 
 def runs_csv(report: Report) -> str:
-    """One row a run, tuning runs too: where it lies, what became of it, every number."""
-    study = report.study
-    runs = [*(("run", run) for run in study.runs), *(("tune", run) for run in study.tuning)]
-    rows = [_flat(kind, run) for kind, run in runs]
+    """One row a run, tuning runs too: where it lies, what became of it, every number. The arm is
+    that which trained it; `same_as` names the others whose run it is too."""
+    rows = [*_rows("run", report.study.runs), *_rows("tune", report.study.tuning)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -146,9 +146,18 @@ def runs_csv(report: Report) -> str:
     return text.getvalue()
 
 
-def _flat(kind: str, run: Run) -> dict[str, Any]:
+def _rows(kind: str, runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Of cells with one folder the first is the arm that trained there (cells.py)."""
+    cells: dict[Path, list[Run]] = {}
+    for run in runs:
+        cells.setdefault(run.folder, []).append(run)
+    return [_flat(kind, run, [one.arm for one in others]) for run, *others in cells.values()]
+
+
+def _flat(kind: str, run: Run, others: Sequence[str]) -> dict[str, Any]:
     head: dict[str, Any] = {
         "arm": run.arm,
+        "same_as": "; ".join(others),
         "seed": run.seed,
         "kind": kind,
         "state": run.state,

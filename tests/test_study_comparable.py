@@ -1,0 +1,129 @@
+"""What forbids to compare an arm with the baseline, what is recorded for it, and runs.csv."""
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from make_study import BASE, arm, make_study, shifted
+
+from ablate.record import CODE, code, provenance
+from ablate.study.collect import collect
+from ablate.study.comparable import objections, versions
+from ablate.study.report.rows import assemble
+from ablate.study.report.tables import runs_csv
+
+
+def against(study: Path) -> dict[tuple[str, str], str]:
+    """(Arm, rule) -> reason."""
+    found = objections(collect(study), "val/loss")
+    return {(one.arm, one.rule): one.reason for one in found}
+
+
+@pytest.mark.parametrize("origin", [{"dirty": True}, {"commit": None}], ids=["changed", "no git"])
+def test_uncommitted_code_is_told_apart_by_its_source(tmp_path: Path, origin: dict) -> None:
+    arms = {
+        "baseline": arm(BASE, **origin),
+        "a=1": arm(BASE, **origin),
+        "a=2": arm(BASE, **origin, source="0123"),
+        "a=3": arm(BASE, **origin, source=None),
+    }
+    found = against(make_study(tmp_path / "s", arms))
+    assert list(found) == [("a=2", "code"), ("a=3", "code")]
+    assert "(source 0123)" in found["a=2", "code"]
+    assert found["a=3", "code"] == "there is no record of its code"
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_runs_without_a_record_are_not_compared(tmp_path: Path, both: bool) -> None:
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE)})
+    for file in study.glob("*/provenance.json" if both else "baseline-*/provenance.json"):
+        file.unlink()
+    found = against(study)
+    assert list(found) == [("a=1", "data"), ("a=1", "code")]
+    whose = "its" if both else "the baseline's"
+    assert found["a=1", "data"] == f"there is no record of {whose} data"
+
+
+def test_a_record_without_data_is_shown_as_such(tmp_path: Path) -> None:
+    made = {"baseline": arm(BASE), "a=1": arm(BASE, fingerprint=None)}
+    study = make_study(tmp_path / "s", made)
+    assert list(against(study)) == [("a=1", "data")]
+    assert versions(collect(study))["data"]["not recorded"] == ["a=1"]
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        ({"tokens": 2048}, True),  # batches or windows of another size, accumulated gradients
+        ({"tokens": 512}, True),
+        ({"tokens": 1034}, False),  # processes that share texts count their own ones
+        ({"seconds": 91.7}, False),
+        ({"steps": 200, "tokens": 2048}, True),
+    ],
+)
+def test_what_training_reads_is_a_budget(tmp_path: Path, other: dict, refused: bool) -> None:
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE, **other)})
+    found = against(study)
+    assert list(found) == [("a=1", "budget")] * refused
+    if other == {"tokens": 2048}:
+        reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
+        assert found["a=1", "budget"] == reason
+
+
+def git(*arguments: str, of: Path) -> None:
+    who = ["-c", "user.name=x", "-c", "user.email=x@y.z"]
+    subprocess.run(["git", "-C", str(of), *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_record_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    file = package / "part" / "one.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("a = 1")
+    assert code(package)["git"] is None
+    git("init", of=tmp_path)
+    git("add", ".", of=tmp_path)
+    git("commit", "-m", "first", of=tmp_path)
+    (tmp_path / "notes.txt").write_text("of the person, and results")
+    (file.parent / ".#one.py").symlink_to("nobody@nowhere")  # an editor's mark, ignored by most
+    (tmp_path / ".gitignore").write_text(".#*")
+    clean = code(package)
+    assert len(clean["git"]["commit"]) == 40
+    assert not clean["git"]["dirty"]
+
+    sources = {clean["source"]}
+    for number in (2, 3):
+        file.write_text(f"a = {number}")
+        assert code(package)["git"] == clean["git"] | {"dirty": True}
+        sources.add(code(package)["source"])
+    file.write_text("a = 1")
+    (package / "two.py").touch()
+    assert code(package)["git"]["dirty"]
+    sources.add(code(package)["source"])
+    assert len(sources) == 4
+    (package / "two.py").unlink()
+    monkeypatch.setenv("PATH", os.devnull)
+    assert code(package) == {"git": None, "source": clean["source"]}
+
+
+def test_a_run_records_the_code_that_its_process_has_read() -> None:
+    assert provenance("of some data").items() >= CODE.items()
+    assert len(CODE["source"]) == 16
+
+
+def test_runs_csv_has_one_row_a_run_where_arms_share_them(tmp_path: Path) -> None:
+    arms = {
+        "baseline": arm(BASE),
+        "a=1": arm(BASE, same_as="baseline", no_effect=True),
+        "a=2": arm(shifted(0.1)),
+    }
+    study = make_study(tmp_path / "s", arms)
+    rows = list(csv.DictReader(io.StringIO(runs_csv(assemble(collect(study))))))
+    assert len({row["folder"] for row in rows}) == len(rows) == 10
+    found = [(row["arm"], row["same_as"]) for row in rows]
+    assert found == [("baseline", "a=1")] * 5 + [("a=2", "")] * 5

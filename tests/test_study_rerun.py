@@ -1,0 +1,183 @@
+"""study.rerun=all does every run once more, whoever else is at it and however often it is killed;
+what it rests on: claims of folders that are moved away, and what is known of Slurm's queue."""
+
+import fcntl
+import json
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from ablate.errors import Interrupted
+from ablate.study import state as state_module
+from ablate.study.cells import Cell
+from ablate.study.claim import Claim
+from ablate.study.running import MOVED, SINCE, launch, move_aside, to_run
+from ablate.study.state import CLAIM, GOES_ON, held, state
+
+NAMES = ("a", "b", "c")
+TICK = 0.02  # seconds; clocks of file systems stand still for a while
+
+
+def cells(names: Collection[str] = NAMES, kind: str = "run") -> list[Cell]:
+    return [Cell(name, 0, name, name, kind, overrides=(name,)) for name in names]
+
+
+def write(folder: Path, **content: object) -> None:
+    time.sleep(TICK)
+    folder.mkdir(exist_ok=True)
+    (folder / "result.json").write_text(json.dumps({"status": "finished"} | content))
+
+
+class Launcher:
+    """Finishes at once what it is given; those named in `fails` fail. Stops before `stops_at`."""
+
+    def __init__(self, study: Path, *, stops_at: str | None = None, fails: Collection[str] = ()):
+        self.study, self.stops_at, self.fails = study, stops_at, fails
+        self.trained: list[str] = []
+
+    def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
+        for name, *_ in jobs:
+            if name == self.stops_at:
+                raise Interrupted("killed")
+            self.trained.append(name)
+            write(self.study / name, status="failed" if name in self.fails else "finished")
+
+
+def trained(
+    study: Path, rerun: str, planned: Sequence[Cell] | None = None, **own: Any
+) -> list[str]:
+    """What a command runs."""
+    launcher = Launcher(study, **own)
+    try:
+        launch(launcher, planned or cells(), study, rerun)  # type: ignore[arg-type]
+    except Interrupted:
+        assert own["stops_at"]
+    return launcher.trained
+
+
+def moved(study: Path) -> list[list[str]]:
+    """Names of the runs that every `all` has moved aside."""
+    places = sorted((study / MOVED).iterdir()) if (study / MOVED).exists() else []
+    return [sorted(run.name for run in place.iterdir()) for place in places]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    for name in NAMES:
+        write(tmp_path / name, was="old")
+    return tmp_path
+
+
+def test_all_is_everything_each_time(study: Path) -> None:
+    assert trained(study, "all") == [*NAMES]
+    assert trained(study, "missing") == []
+    assert trained(study, "all") == [*NAMES]
+    assert moved(study) == [[*NAMES], [*NAMES]]
+    assert not (study / SINCE).exists()
+    assert not list(study.rglob("queued.json"))
+
+
+def test_all_that_was_killed_goes_on(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trained(study, "all", stops_at="b") == ["a"]
+    assert capsys.readouterr().out == ""
+    assert trained(study, "all", stops_at="c") == ["b"]
+    assert "study.rerun=all goes on: 1 of 3 runs are done" in capsys.readouterr().out
+    assert trained(study, "all") == ["c"]
+    assert moved(study) == [[*NAMES]]
+    assert trained(study, "all") == [*NAMES]
+
+
+def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Claim, "release", lambda claim: (_ for _ in ()).throw(Interrupted("killed")))
+        with pytest.raises(Interrupted):
+            move_aside(study, NAMES)
+    assert moved(study) == [["a"]]
+    assert trained(study, "all") == [*NAMES]
+    assert moved(study) == [[*NAMES]]
+
+
+def test_all_that_was_killed_after_its_tuning_keeps_that(study: Path) -> None:
+    tuning = cells(("t", "u"), kind="tune")
+    for cell in tuning:
+        write(study / cell.folder)
+    assert trained(study, "all", tuning) == ["t", "u"]
+    assert trained(study, "all", stops_at="c") == ["a", "b"]
+    assert trained(study, "all", tuning) == []
+    assert trained(study, "all") == ["c"]
+    assert trained(study, "all", tuning) == ["t", "u"]
+
+
+@pytest.mark.parametrize("rerun", ["all", "missing"])
+def test_a_command_that_comes_to_its_end_ends_all(study: Path, rerun: str) -> None:
+    """Also where a run failed, and where another command did the rest."""
+    assert trained(study, "all", stops_at="b") == ["a"]
+    assert trained(study, rerun, fails="c") == ["b", "c"]
+    assert trained(study, "all") == [*NAMES]
+
+
+def test_another_command_joins_all_instead_of_beginning_it_anew(study: Path) -> None:
+    class Joined(Launcher):
+        def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
+            super().launch(jobs[:2], 0)
+            assert [cell.folder for cell in to_run(cells(), study, "all")] == ["c"]
+            super().launch(jobs[2:], 0)
+
+    launch(Joined(study), cells(), study, "all")  # type: ignore[arg-type]
+    assert moved(study) == [[*NAMES]]
+    assert trained(study, "missing") == []
+
+
+def test_a_run_that_somebody_has_stays(study: Path) -> None:
+    """Such as one between its failure and its retry, or one that is trained by hand."""
+    write(study / "a", status="failed", error="it will be tried again")
+    claim = Claim.take(study / "a", launcher="local")
+    assert claim is not None
+    write(study / "b", status="running")
+    with FileLock(study / "b" / ".lock"):
+        move_aside(study, NAMES)
+        assert moved(study) == [["c"]]
+        assert state(study / "a").name == "queued"
+        assert state(study / "b").name == "running"
+    claim.release()
+    move_aside(study, NAMES)
+    assert moved(study) == [[*NAMES]]
+
+
+def test_a_run_that_was_stopped_halfway_begins_anew(study: Path) -> None:
+    write(study / "a", status="failed", error=f"stopped after step 7; {GOES_ON} from there")
+    assert trained(study, "all") == [*NAMES]
+    assert moved(study) == [[*NAMES]]
+
+
+def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (study / "a").rename(study / "elsewhere")
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    claim = Claim.take(study / "a", launcher="local")
+    assert claim is not None
+    assert held(study / "a" / CLAIM)
+    assert not held(study / "elsewhere" / CLAIM)
+    claim.release()
+
+
+def test_one_answer_of_the_queue_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    state_module._slurm_jobs.cache_clear()
+    for moment in range(3):
+        state_module._slurm_jobs(moment)
+    assert state_module._slurm_jobs.cache_info().currsize == 1
+    state_module._slurm_jobs.cache_clear()
