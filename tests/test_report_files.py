@@ -250,8 +250,12 @@ def test_what_has_nothing_to_show_is_not_drawn(
         result.write_text(json.dumps(content))
         if unknown == "metrics.csv":
             (result.parent / unknown).unlink()
+    (study / "figures").mkdir()
+    (study / "figures" / "forest.png").write_bytes(b"of an earlier report")
     written = write(study)
     assert sorted(path.stem for path in (study / "figures").iterdir()) == drawn
+    shown = re.findall(r"!\[.*\]\(figures/(\w+)\.png\)", (study / "report.md").read_text())
+    assert sorted(shown) == [name for name in drawn if name in ("curves", "forest")]
     assert sorted(path.stem for path in written.files if path.suffix == ".png") == drawn
 
 

@@ -45,8 +45,8 @@ def specification(written: Written) -> dict[str, Any]:
 
 def _text(written: Written) -> str:
     """report.md without its title and its figures, which W&B shows by itself."""
-    _, *parts = markdown(written.report, written.crossed).split("\n\n")
-    return "\n\n".join(part for part in parts if not part.startswith("!["))
+    _, text = markdown(written.report, written.crossed).split("\n\n", 1)
+    return text
 
 
 def difference(metric: str) -> str:

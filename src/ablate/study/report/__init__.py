@@ -56,13 +56,14 @@ def write(
     report = assemble(study, metric, mode, allow)
     points = gather(study, report.metric, list(report.colours))
     crossed = crossed_effects(report, allow)
+    drawn = figures.draw(report, points, study.folder / "figures")
+    pictures = [path.relative_to(study.folder).as_posix() for path in drawn]
     texts = {
         PAGE: page(report, points, crossed),
-        "report.md": markdown(report, crossed),
+        "report.md": markdown(report, crossed, pictures),
         "table.tex": latex(report),
         "runs.csv": runs_csv(report),
     }
-    drawn = figures.draw(report, points, study.folder / "figures")
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)

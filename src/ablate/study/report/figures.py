@@ -23,7 +23,7 @@ MOST_OPTIONS = 6  # named along an axis; of more, every n-th
 
 
 def draw(report: Report, points: Points, folder: Path) -> list[Path]:
-    """Write those that have something to show; the others are left out."""
+    """Write those that have something to show; there is no file of another afterwards."""
     panels, costs = points.panels, points.costs
     figures = {
         "forest": _forest(report) if report.compared else None,
@@ -32,6 +32,9 @@ def draw(report: Report, points: Points, folder: Path) -> list[Path]:
         "cost": _cost(report, costs) if any(c.seconds is not None for c in costs) else None,
     }
     folder.mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        if figure is None:
+            (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
     return [_write(figure, folder / f"{name}.png") for name, figure in figures.items() if figure]
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ TEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", MINUS: "$-$", "±": r"$\pm$", NOTHING: "--",
     "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
+PICTURES = {
+    "figures/forest.png": "difference from the baseline",
+    "figures/curves.png": "learning curves",
+}
 HEADS = ("arm", "n", "metric", "difference (95 % interval)", "relative", "p (Holm)", "verdict")
 
 
@@ -51,8 +55,10 @@ def _cells(row: Row, report: Report) -> list[str]:
     ]
 
 
-def markdown(report: Report, crossed: Effects | str | None = None) -> str:
-    """GitHub's Markdown: the same words and the table."""
+def markdown(
+    report: Report, crossed: Effects | str | None = None, pictures: Collection[str] = ()
+) -> str:
+    """GitHub's Markdown: the same words and the table. pictures: files beside it, to be shown."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {report.study.name}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
@@ -62,8 +68,8 @@ def markdown(report: Report, crossed: Effects | str | None = None) -> str:
     lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
     lines += ["", *(f"{line}\n" for line in [*report.marks, *sure(report)])]
-    lines += ["![difference from the baseline](figures/forest.png)", ""]
-    lines += ["![learning curves](figures/curves.png)", ""]
+    for name, words in PICTURES.items():
+        lines += [f"![{words}]({name})", ""] if name in pictures else []
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", "```", *commands(report), "```", "", "## What differed", ""]
