@@ -134,7 +134,7 @@ def notes(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
 
 def _confused(asked: Asked, layout: Layout) -> list[str]:
     """What the report will not be able to tell apart, said before anything is paid for."""
-    if asked.design not in ALL_SET:
+    if asked.design not in ALL_SET or len(layout.factors) < 2:
         return []
     from ablate.study.effects import confused, varied  # takes seconds to import
 
