@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ablate.errors import UserError
 from ablate.model.attention import Score
+from ablate.model.dropout import dropout
 from ablate.model.mask import Mask, combine
 from ablate.pos_enc import PosEnc
 
@@ -137,7 +137,7 @@ def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
 
 def mix(attend: Attend, weights: Tensor) -> Tensor:
     """The values averaged by the weights, and what the position encoding adds to them: b h i k."""
-    weights = F.dropout(weights, attend.dropout, training=attend.dropout > 0)
+    weights = dropout(weights, attend.dropout)
     context = weights @ attend.v
     if attend.pos.value_term:
         i, j = attend.positions()

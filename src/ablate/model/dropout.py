@@ -6,15 +6,25 @@ a sixth of a Transformer's training step.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 BITS = 16  # of a random number for each unit: the rate is rounded to 1 / 2^16
 
 
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Each unit is 0 at the rate, and 1 / (1 - rate) times what it was otherwise."""
+    if rate == 0:
+        return x
+    if rate == 1 or x.device.type != "cpu":
+        return F.dropout(x, rate)
+    drawn = torch.empty(-(-x.numel() * BITS // 64), dtype=torch.int64).random_(-(2**63), None)
+    lowest = round(rate * 2**BITS) - 2 ** (BITS - 1)  # int16 begins at -2^15
+    kept = (drawn.view(torch.int16)[: x.numel()] >= lowest).view(x.shape)
+    return x * kept.to(x.dtype).div_(1 - rate)
+
+
 class Dropout(nn.Dropout):
+    """In training alone."""
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p in (0, 1) or x.device.type != "cpu":
-            return super().forward(x)
-        drawn = torch.empty(-(-x.numel() * BITS // 64), dtype=torch.int64).random_(-(2**63), None)
-        lowest = round(self.p * 2**BITS) - 2 ** (BITS - 1)  # int16 begins at -2^15
-        kept = (drawn.view(torch.int16)[: x.numel()] >= lowest).view(x.shape)
-        return x * kept.to(x.dtype).div_(1 - self.p)
+        return dropout(x, self.p) if self.training else x
