@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from ablate.study.confounding import TIMES
 from ablate.study.stats import Interval
 from ablate.study.verdict import interval_words, number, p_words
 
 if TYPE_CHECKING:
     from ablate.study.effects import Effect
-
-TIMES = " × "  # noqa: RUF001 - the sign of an interaction
 
 
 def effect_words(found: "Effect", unit: str) -> str:

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 
 from ablate.study.asked import Asked
 from ablate.study.cells import Cell, Composed
+from ablate.study.confounding import confused, varied
 from ablate.study.estimate import Done, done, left, seconds
 from ablate.study.fraction import promise
 from ablate.study.layout import Layout
@@ -134,10 +135,8 @@ def notes(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
 
 def _confused(asked: Asked, layout: Layout) -> list[str]:
     """What the report will not be able to tell apart, said before anything is paid for."""
-    if asked.design not in ALL_SET or len(layout.factors) < 2:
+    if asked.design not in ALL_SET:
         return []
-    from ablate.study.effects import confused, varied  # takes seconds to import
-
     lines = []
     if asked.design == "fractional":
         every = prod(len(factor.options) for factor in layout.factors)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from ablate.study import planfile, preview
 from ablate.study.asked import Asked, read
 from ablate.study.cells import Cell, Cells, Composer, with_more
 from ablate.study.layout import SHOWN, Layout, lay_out, refusal
-from ablate.study.override import value_text
 from ablate.study.running import launch, launcher_of, refuse_unfinished
 from ablate.study.state import State, state
-from ablate.study.tune import Trial, Tuning, choose, tuning
+from ablate.study.trials import Trials
+from ablate.study.tune import Tuning, tuning
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ def sweep(
     study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
-    study.trials()
+    study.plan_trials()
     if asked.node["dry_run"]:
         many = config.hydra.launcher
         study.show(slots=int(many.get("slots") or many.get("array_parallelism") or 1))
@@ -64,8 +63,6 @@ class Study:
         self.cells = Cells()
         self.question = planfile.content_of(layout.baseline.config)  # tuning changes it later
         self.data = self.cells.data(layout.baseline.config, layout.seeds)
-        self.tried: dict[str, list[tuple[Trial, Cell]]] = {}  # arm -> the runs of its tuning
-        self.untuned: dict[str, str] = {}  # arm -> why no value could be chosen for it
 
     def _taken(self) -> set[str]:
         """Keys that the study sets in its arms, which tuning cannot set too."""
@@ -109,65 +106,35 @@ class Study:
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
 
-    def trials(self) -> None:
-        """The runs of the tuning, every arm's first trial before anyone's second. Arms that are
-        the same runs share folders."""
-        known: dict[str, str] = {}
-        for trial in self.tuning.trials() if self.tuning else []:
-            more = [text for text in trial.overrides if not text.startswith("seed=")]
-            for composed in self.layout.arms:
-                there = with_more(composed, more, self.composer)
-                cell = self.cells.of(
-                    composed, trial.seed, kind="tune", config=there.config, more=more
-                )
-                cell = replace(cell, folder=known.setdefault(cell.run_id, cell.folder))
-                self.tried.setdefault(composed.name, []).append((trial, cell))
+    def plan_trials(self) -> None:
+        """After budgets are matched: values are tried in the arms as they will run."""
+        self.trials = Trials(self.tuning, self.layout, self.composer, self.cells)
 
     def tune(self, launcher: Launcher) -> None:
         """Each arm's own best values, found before the runs that count."""
         if not self.tuning:
             return
-        cells = self._trial_cells()
+        cells = self.trials.cells
         # Those that count stay in the plan meanwhile: the report and --status read it.
         counting = planfile.counting(self.folder, {one.name for one in self.layout.arms})
         self._write([*cells, *counting])
         self._launch(launcher, cells)
-        self._choose()
+        self.trials.choose(self.folder, self.metric)
         for composed in self.layout.arms:
             for line in composed.warnings:
                 print(f"ablate: {line}", flush=True)
 
-    def _choose(self) -> None:
-        """Set what is best in every arm; one without any value that runs is left out."""
-        for composed in self.layout.arms:
-            trials, cells = zip(*self.tried[composed.name], strict=True)
-            results = [state(self.folder / cell.folder).result or None for cell in cells]
-            try:
-                choice = choose(composed.name, trials, results, **_named(self.metric))
-            except UserError as error:
-                self.untuned[composed.name] = f"{error}; the same command tries them again"
-                continue
-            composed.tuned, composed.tuning = choice.point, choice.rows
-            composed.warnings = choice.warnings
-        if reason := self.untuned.get(self.layout.baseline.name):
-            raise RunFailed(reason)
-        self.layout.illegal |= self.untuned
-        self.layout.arms[:] = [one for one in self.layout.arms if one.name not in self.untuned]
-        for number, composed in enumerate(self.layout.arms):
-            more = [f"{key}={value_text(value)}" for key, value in composed.tuned.items()]
-            self.layout.arms[number] = with_more(composed, more, self.composer)
-
     def run(self, launcher: Launcher) -> list[State]:
         """The runs that count, and what came of them."""
         cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
-        self._write([*self._trial_cells(), *cells])
+        self._write([*self.trials.cells, *cells])
         self._say(cells)
         trouble = self._launch(launcher, cells)
         found = {cell.folder: state(self.folder / cell.folder) for cell in cells}
         report(self.folder)
         refuse_unfinished(cells, found, trouble)
-        if self.untuned:
-            raise RunFailed("; ".join(self.untuned.values()))
+        if self.trials.untuned:
+            raise RunFailed("; ".join(self.trials.untuned.values()))
         return list(found.values())
 
     def _launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
@@ -192,9 +159,9 @@ class Study:
 
     def show(self, *, slots: int) -> None:
         """The plan, on the screen."""
-        cells = self._trial_cells()
+        cells = self.trials.cells
         if self.tuning and all(state(self.folder / c.folder).name == "finished" for c in cells):
-            self._choose()
+            self.trials.choose(self.folder, self.metric)
         cells = [*cells, *self.cells.by_seed(self.layout.arms, self.layout.seeds)]
         preview.show(
             self.asked,
@@ -206,10 +173,6 @@ class Study:
             states={cell.folder: state(self.folder / cell.folder) for cell in cells},
             slots=slots,
         )
-
-    def _trial_cells(self) -> list[Cell]:
-        rows = zip(*self.tried.values(), strict=True)
-        return [cell for row in rows for _, cell in row]
 
     def _write(self, cells: Sequence[Cell]) -> None:
         if not self.folder.exists():
@@ -238,10 +201,6 @@ def metric_of(node: Mapping[str, Any], baseline: DictConfig) -> dict[str, str]:
     if name == task.metric and mode not in (None, task.mode):
         raise UserError(f"study.mode={mode}: of {name} the best is the {task.mode}imum")
     return {"name": name, "mode": mode or task.mode}
-
-
-def _named(metric: Mapping[str, str]) -> dict[str, str]:
-    return {"metric": metric["name"], "mode": metric["mode"]}
 
 
 def report(folder: Path) -> None:

@@ -1,0 +1,90 @@
+"""What the cells of a design can tell apart: its factors as columns of numbers.
+
+Sum-to-zero coding, so that a main effect is an average over the options of all other factors. A
+term is a factor or a pair of them; one whose columns follow from those before it is aliased.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+
+import numpy as np
+
+Factors = Mapping[str, Sequence[str]]
+Term = tuple[str, ...]
+TIMES = " × "  # noqa: RUF001 - the sign of an interaction
+EXACTLY = 1e-9  # entries of design matrices are small integers
+
+
+def varied(cells: Sequence[Mapping[str, str]], own: Mapping[str, str]) -> Factors:
+    """The factors that vary in these cells with the options that occur, the baseline's own first.
+
+    Of an option that was left out everywhere there is nothing to estimate.
+    """
+    found = {
+        factor: list(dict.fromkeys([first, *(cell[factor] for cell in cells)]))
+        for factor, first in own.items()
+    }
+    return {factor: options for factor, options in found.items() if len(options) > 1}
+
+
+def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
+    """What these cells cannot tell apart, whatever comes out: a line an effect, main ones first."""
+    rows = [tuple(cell[factor] for factor in factors) for cell in cells]
+    _, places, aliased = design_matrix(rows, [0] * len(rows), factors)
+    lines = []
+    for term in places:
+        if others := [other for other, equals in aliased.items() if term in equals]:
+            lines.append(f"{TIMES.join(term)} cannot be told from {_listed(others, ', ')}")
+    return [*lines, *beyond_one(aliased)]
+
+
+def beyond_one(aliased: Mapping[Term, tuple[Term, ...]]) -> list[str]:
+    """Terms that equal no single effect, whose words would name them."""
+    return [
+        f"{TIMES.join(term)} cannot be told from {_listed(equals, ' + ')}"
+        if equals
+        else f"{TIMES.join(term)} never varies"
+        for term, equals in aliased.items()
+        if len(equals) != 1
+    ]
+
+
+def _listed(terms: Sequence[Term], sign: str) -> str:
+    return sign.join(map(TIMES.join, terms))
+
+
+def design_matrix(
+    cells: Sequence[Term], seeds: Sequence[int], factors: Factors
+) -> tuple[np.ndarray, dict[Term, slice], dict[Term, tuple[Term, ...]]]:
+    """The design matrix, the columns of each term, and what the terms left out are equal to."""
+    place = {factor: i for i, factor in enumerate(factors)}
+    coded = {
+        factor: _sum_to_zero([cell[place[factor]] for cell in cells], factors[factor])
+        for factor in factors
+    }
+    blocks = _sum_to_zero(seeds, sorted(set(seeds)))
+    design = np.hstack([np.ones((len(cells), 1)), blocks])
+    terms: list[Term] = [(factor,) for factor in factors] + list(combinations(factors, 2))
+    places: dict[Term, slice] = {}
+    aliased: dict[Term, tuple[Term, ...]] = {}
+    for term in terms:
+        columns = coded[term[0]]
+        if len(term) == 2:
+            pairs = product(coded[term[0]].T, coded[term[1]].T)
+            columns = np.array([a * b for a, b in pairs]).T.reshape(len(cells), -1)
+        inside = np.linalg.lstsq(design, columns, rcond=None)[0]
+        beyond = columns - design @ inside
+        if np.linalg.matrix_rank(beyond, tol=EXACTLY) == columns.shape[1]:
+            places[term] = slice(design.shape[1], design.shape[1] + columns.shape[1])
+            design = np.hstack([design, columns])
+        else:
+            aliased[term] = tuple(
+                other for other, at in places.items() if np.abs(inside[at]).max() > EXACTLY
+            )
+    return design, places, aliased
+
+
+def _sum_to_zero(values: Sequence, levels: Sequence) -> np.ndarray:
+    """A column for each level but the first: 1 at that level, -1 at the first, 0 elsewhere."""
+    columns = [[(v == level) - (v == levels[0]) for level in levels[1:]] for v in values]
+    return np.array(columns, dtype=float).reshape(len(values), len(levels) - 1)
