@@ -7,7 +7,7 @@ time is wall_seconds of its result.json: from when its model stands to its last 
 loses is all else: starting, planning, importing torch (once for the planning and once for the
 runs), composing, reading data, ending. `lost per run` is that, slot by slot, divided by the runs;
 `one more run` leaves out what is paid once a study: the differences between a study of all runs and
-one of `slots` runs.
+one of two runs in each slot.
 """
 
 import argparse
@@ -43,14 +43,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--slots", type=int, default=1)
     args, overrides = parser.parse_known_args()
-    if args.runs <= args.slots:
-        parser.error("--runs must be more than --slots")
+    if args.runs <= 2 * args.slots:
+        parser.error("--runs must be more than twice --slots")
     wall, own = study(args.runs, args.slots, overrides)
-    least, of_least = study(args.slots, args.slots, overrides)
+    least, of_least = study(2 * args.slots, args.slots, overrides)
     turns = args.runs / args.slots  # runs one after the other in a slot
     print("| runs | slots | wall s | runs' own s | lost per run s | one more run s |")
     print("|---|---|---|---|---|---|")
-    more = ((wall - own) - (least - of_least)) / (turns - 1)
+    more = ((wall - own) - (least - of_least)) / (turns - 2)
     row = (args.runs, args.slots, f"{wall:.1f}", f"{own:.1f}", f"{(wall - own) / turns:.2f}")
     print(f"| {' | '.join(map(str, row))} | {more:.2f} |")
 

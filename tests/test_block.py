@@ -191,7 +191,7 @@ def test_drop_path_grows_linearly_from_the_first_block_to_the_last() -> None:
     def rates(**changes: Any) -> list[float]:
         made = stack(drop_path=0.3, **changes)
         sublayers = [s for b in made.blocks for s in (b.attention, b.feed_forward)]
-        return [getattr(s.drop_path, "drop_prob", 0.0) for s in sublayers]
+        return [getattr(s.drop_path, "p", 0.0) for s in sublayers]
 
     assert rates(depth=4) == pytest.approx([0, 0, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
     assert rates(depth=1) == [0.3, 0.3]

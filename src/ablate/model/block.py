@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from timm.layers import DropPath
 from torch import Tensor, nn
+from torchvision.ops import StochasticDepth
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
@@ -59,7 +59,7 @@ class Sublayer(nn.Module):
         self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
         self.norm_after = make_norm() if norm == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
-        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path = StochasticDepth(drop_path, "row") if drop_path else nn.Identity()
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         y = self.norm_inside(self.function(self.norm_before(x), **kwargs))

@@ -6,6 +6,7 @@ forking after imports is not safe (macOS), the parent imports nothing and every 
 When whoever asked for the runs dies, the parent asks them to stop: they leave a checkpoint.
 """
 
+import atexit
 import ctypes
 import gc
 import io
@@ -17,7 +18,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -124,13 +127,29 @@ def main() -> NoReturn:
         become(request)
         if not modules:
             os.execv(sys.executable, [sys.executable, "-m", "ablate", *request["arguments"]])
-        sys.argv = ["ablate", *request["arguments"]]
-        runpy.run_module("ablate", run_name="__main__", alter_sys=True)
-    except OSError as error:  # of `become`: a run reports its own
+    except OSError as error:
         sys.exit(f"ablate: output_dir: cannot write there ({error})")
-    finally:
-        gc.unfreeze()  # or what is left at the end is taken for leaks
-    sys.exit(0)
+    sys.argv = ["ablate", *request["arguments"]]
+    code: str | int | None = 1
+    try:
+        runpy.run_module("ablate", run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    _end(code)
+
+
+def _end(code: str | int | None) -> NoReturn:
+    """As Python ends, but for taking all modules apart: of a fork's memory, that takes seconds."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _preload(modules: Sequence[str]) -> None:
