@@ -170,7 +170,8 @@ def breakable(words: str) -> str:
 
 
 def _part(word: str) -> str:
-    return escape(word) if len(word) < LONG else tag("span", escape(word))
+    shown = escape(word).replace("=", "=<wbr>")  # a key and its value, rather than a value in two
+    return shown if len(word) < LONG else tag("span", shown)
 
 
 def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
