@@ -130,7 +130,16 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
     return {"path": str(folder / "input.txt")} if name == "shakespeare" else {"root": str(folder)}
 
 
-@pytest.mark.parametrize("name", options("data"))
+LONG = ("multi30k", "cmudict")  # to read
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in options("data")
+    ],
+)
 def test_every_data_set_feeds_its_model(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -96,6 +96,7 @@ def test_the_tokenizer_sees_the_training_split_alone(tmp_path: Path, tokenizer: 
     assert vocabularies[0] == vocabularies[1]
 
 
+@pytest.mark.slow
 def test_bpe_is_the_same_in_another_process(poem: Path) -> None:
     script = (
         "from make_data import ready;"

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,20 +93,17 @@ def command(line, folder, disaster):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Name of a run -> its folder, and how each of its tries ended. Two at a time: starting takes
-    most of it, and takes one core."""
+    """Starts a run by its name, once -> its folder, and how each of its tries ended."""
     place = tmp_path_factory.mktemp("ddp")
     overrides(place)  # writes the text
 
+    @cache
     def tries(name):
         tiny, more, disasters = RUNS[name]
-        return [command(tiny(place, *more), place / name, disaster) for disaster in disasters]
+        ended = [command(tiny(place, *more), place / name, disaster) for disaster in disasters]
+        return place / name, ended
 
-    with ThreadPoolExecutor(2) as pool:
-        return {
-            name: (place / name, ended)
-            for name, ended in zip(RUNS, pool.map(tries, RUNS), strict=True)
-        }
+    return tries
 
 
 def weights(folder):
@@ -115,10 +112,15 @@ def weights(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "tiny"), [("text", overrides), ("images", images), ("pairs", copies)]
+    ("name", "tiny"),
+    [
+        pytest.param("text", overrides, marks=pytest.mark.slow),
+        pytest.param("images", images, marks=pytest.mark.slow),
+        ("pairs", copies),
+    ],
 )
 def test_two_processes_equal_one(started, tmp_path, name, tiny):
-    folder, (ended,) = started[name]
+    folder, (ended,) = started(name)
     assert ended.code == 0, ended.errors
     one = ablate.run(ablate.compose(*tiny(tmp_path, "model.dropout=0.0")), tmp_path / "one")
     assert ended.result["steps"] == one["steps"]
@@ -133,7 +135,7 @@ def test_two_processes_equal_one(started, tmp_path, name, tiny):
 
 def test_what_two_processes_write_is_measured_once_and_together(started):
     """Their measures are those of one process (above); here, that these are no zeros and ones."""
-    _, (ended,) = started["pairs"]
+    _, (ended,) = started("pairs")
     values = ended.result["metrics"]
     right = values["val/exact_match"] * WRITTEN
     assert right == pytest.approx(round(right), abs=1e-5)
@@ -144,15 +146,16 @@ def test_what_two_processes_write_is_measured_once_and_together(started):
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(started):
-    _, (ended,) = started["refused"]
+    _, (ended,) = started("refused")
     assert ended.code == 2
     assert "data.batch_size=3" in ended.errors
     assert "Traceback" not in ended.errors
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(started):
     """Bit for bit: a sum of two numbers is the same in either order."""
-    (folder, (*_, ended)), (straight, (whole,)) = started["accidents"], started["straight"]
+    (folder, (*_, ended)), (straight, (whole,)) = started("accidents"), started("straight")
     assert whole.code == ended.code == 0, whole.errors + ended.errors
     assert ended.result["status"] == "finished"
     assert ended.result["metrics"] == whole.result["metrics"]
@@ -161,15 +164,17 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(started):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.slow
 def test_a_kill_of_both_processes_leaves_the_last_checkpoint(started):
-    _, (killed, *_) = started["accidents"]
+    _, (killed, *_) = started("accidents")
     assert killed.code == -9
     assert killed.result["status"] == "running"
     assert killed.step in (3, 4)  # process 1 goes on while process 0 still writes
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_on_one_process_ends_both(started):
-    _, (_, failed, *_) = started["accidents"]
+    _, (_, failed, *_) = started("accidents")
     assert failed.code == 1
     assert failed.step == 6
     assert failed.result["status"] == "failed"
@@ -177,8 +182,9 @@ def test_a_loss_that_is_not_finite_on_one_process_ends_both(started):
     assert "Traceback" not in failed.errors
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_both_processes_with_a_checkpoint(started):
-    _, (_, _, interrupted, _) = started["accidents"]
+    _, (_, _, interrupted, _) = started("accidents")
     assert interrupted.code == 130
     assert interrupted.step == 9
     assert "Traceback" not in interrupted.errors
@@ -188,7 +194,7 @@ def test_an_interrupt_ends_both_processes_with_a_checkpoint(started):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_one_process_dies_the_other_does_not_wait_for_ever(started, tmp_path, rank):
-    straight, _ = started["straight"]
+    straight, _ = started("straight")
     line = overrides(straight.parent, *PRONE)
     assert command(line, tmp_path, f"die {rank} 6").code != 0
     ended = command(line, tmp_path, "none")

@@ -113,7 +113,7 @@ def test_tokens_are_named_and_the_masked_is_grey() -> None:
     assert to_hex(outline.get_edgecolor()) == OUTLINE
 
 
-@pytest.mark.parametrize("heads", [1, 6])
+@pytest.mark.parametrize("heads", [1, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer", "forecaster", "vit"])
 def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_path: Path) -> None:
     several = ("model.dim=24", f"model.heads={heads}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from make_axes import long_for
 from make_knobs import equal, fitting, keys_of
 from make_model import options
 from omegaconf import OmegaConf
@@ -180,7 +181,7 @@ def test_no_key_of_a_model_is_left_out(model: str) -> None:
 @pytest.mark.parametrize(
     ("model", "override"),
     [
-        (model, f"{key}={value}")
+        pytest.param(model, f"{key}={value}", marks=long_for(model))
         for model, knobs in KNOBS.items()
         for key, values in knobs.items()
         for value in values
@@ -193,8 +194,11 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
 @pytest.mark.parametrize(
     ("group", "model"),
     [
-        *product(["model.attention", "model.mask", "pos_enc"], BLOCKS_OF),
-        ("model.cross_attention", "transformer"),
+        pytest.param(group, model, marks=long_for(model))
+        for group, model in [
+            *product(["model.attention", "model.mask", "pos_enc"], BLOCKS_OF),
+            ("model.cross_attention", "transformer"),
+        ]
     ],
 )
 def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:

@@ -46,6 +46,7 @@ def test_a_search_goes_by_what_runs_return(
     assert found["best_params"] == {"optimizer.lr": min(rates)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
 def test_a_refused_trial_ends_the_search_and_loses_no_run(
     ablate_command: Command, runs: Runs, tmp_path: Path

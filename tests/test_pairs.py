@@ -8,7 +8,7 @@ from typing import Any
 import make_files
 import pytest
 import torch
-from make_axes import EVERY_AXIS, GROUPS, MODELS
+from make_axes import EVERY_AXIS, EVERY_MODEL, GROUPS, MODELS
 from make_model import CONF, options
 from make_pairs import all_pairs, books
 from make_rows import axes_of, base, base_overrides, changes, composed, written
@@ -45,7 +45,7 @@ def pairs(refused: Refused) -> set[frozenset[tuple[str, Any]]]:
     }
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", EVERY_MODEL)
 def test_every_pair_trains_or_is_refused(model: str) -> None:
     kept, axes = books(model), axes_of(model)
     assert kept.trained.isdisjoint(kept.refused)
@@ -60,7 +60,7 @@ def test_every_pair_trains_or_is_refused(model: str) -> None:
     assert of_pairs == pairs(REFUSED[model])
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", EVERY_MODEL)
 def test_every_refusal_names_what_to_change(model: str) -> None:
     kept = books(model)
     assert not any("\n" in reason for reason in kept.refused.values())
@@ -73,7 +73,7 @@ def test_every_refusal_names_what_to_change(model: str) -> None:
         assert len(named) == (1 if pair in pairs(EVERY_INDIRECT) else 2), (pair, reason)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", EVERY_MODEL)
 def test_an_axis_that_a_model_lacks_cannot_be_set_on_it(model: str) -> None:
     for axis in EVERY_AXIS.keys() - axes_of(model).keys():
         with pytest.raises(UserError) as caught:

@@ -83,6 +83,8 @@ def test_an_arm_without_effect_is_told(tmp_path: Path) -> None:
     assert " ".join(row) in told(page, "a=1")
     results = {name: told(page, name)[0] for name in ("a=1", "a=2", "a=3")}
     assert [name for name, said in results.items() if "no effect" in said] == ["a=1", "a=3"]
+    for shown in ("a=1 (no effect)", "a=2", "a=3 (no effect) (= baseline)"):
+        assert f"\n| {shown} | 5 |" in text
 
 
 @pytest.mark.parametrize(

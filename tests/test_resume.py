@@ -100,7 +100,9 @@ def at_step(step):
     return {"place": (CausalLM, "loss"), "when": lambda task, *_: task.global_step == step}
 
 
-@pytest.mark.parametrize("step", [0, 2, 3, 4, 5, 8, 11, 13])
+@pytest.mark.parametrize(
+    "step", [0, 4, 13, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5, 8, 11))]
+)
 def test_death_at_any_step(whole, tmp_path, step):
     cfg, straight = whole
     assert strike(cfg, tmp_path, **at_step(step)) == -signal.SIGKILL
@@ -276,6 +278,7 @@ def written(path):
         return 0
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_after_signals(long, tmp_path):
     arguments, straight = long
     line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={tmp_path}"]

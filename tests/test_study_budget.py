@@ -159,6 +159,7 @@ def test_random_numbers_are_left_as_they_were(tmp_path):
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_twenty_arms_take_seconds(tmp_path):
     base = ablate.compose("logger=none", f"output_dir={tmp_path}")
     configs = {"baseline": base}

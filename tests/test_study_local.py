@@ -95,6 +95,7 @@ def test_a_run_of_two_processes_starts_the_right_second_one(
     assert second["session"] == first["pid"]
 
 
+@pytest.mark.slow
 def test_where_forking_is_not_safe_every_run_starts_afresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

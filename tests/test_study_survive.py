@@ -155,6 +155,7 @@ def test_six_runs_of_which_four_go_wrong(
     assert not list(tmp_path.rglob("queued.json"))
 
 
+@pytest.mark.slow
 def test_the_controller_is_killed_and_started_again(
     command: Started, here: Command, straight: tuple[Path, float], tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow
 def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_path: Path) -> None:
     """One run dies once, one always; one loses a try when the parent of all runs is killed, and is
     stopped in the next."""

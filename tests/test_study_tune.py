@@ -165,6 +165,7 @@ def test_every_arm_counts_with_its_own_value_and_the_same_command_goes_on(tuned,
     assert "pos_enc=none: tuned to optimizer.lr=0.01" in out
 
 
+@pytest.mark.slow
 def test_while_a_grown_study_is_tuned_its_plan_keeps_the_runs_that_count(
     tuned, tmp_path, monkeypatch
 ):

@@ -73,11 +73,9 @@ def _name(row: Row, report: Report) -> str:
     place = report.colours.get(row.arm.name)
     kind = "base" if row.arm.is_baseline else f"c{place}" if place else "rest"
     swatch = tag("span", class_=f"swatch {kind}")
-    badges = [tag("span", "baseline", class_="badge")] if row.arm.is_baseline else []
-    badges += [tag("span", "no effect", class_="badge")] if row.arm.no_effect else []
-    if row.arm.same_as:
-        badges.append(tag("span", escape(f"= {row.arm.same_as}"), class_="badge"))
-    shown = "" if row.arm.name == "baseline" else tag("span", breakable(row.arm.name), " ")
+    badges = [tag("span", escape(badge), class_="badge") for badge in row.badges]
+    name = "=<wbr>".join(map(breakable, row.arm.name.split("=")))  # rather than inside a value
+    shown = "" if row.arm.name == "baseline" else tag("span", name, " ")
     return tag(
         "td", tag("div", swatch, tag("div", shown, *badges)), class_="arm", data_value=row.arm.name
     )
@@ -170,8 +168,7 @@ def breakable(words: str) -> str:
 
 
 def _part(word: str) -> str:
-    shown = escape(word).replace("=", "=<wbr>")  # a key and its value, rather than a value in two
-    return shown if len(word) < LONG else tag("span", shown)
+    return escape(word) if len(word) < LONG else tag("span", escape(word))
 
 
 def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

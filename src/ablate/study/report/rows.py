@@ -45,6 +45,13 @@ class Row:
         return KINDS[self.comparison.verdict.kind] if self.comparison else REFUSED
 
     @property
+    def badges(self) -> list[str]:
+        """What is to be known of the arm before its numbers, in the fewest words."""
+        found = ["baseline"] if self.arm.is_baseline else []
+        found += ["no effect"] if self.arm.no_effect else []
+        return found + ([f"= {self.arm.same_as}"] if self.arm.same_as else [])
+
+    @property
     def difference(self) -> float | None:
         return self.comparison.difference if self.comparison else None
 

@@ -43,9 +43,9 @@ def _cells(row: Row, report: Report) -> list[str]:
     summary = row.summary
     spread = f" ± {number(summary.sd, report.places)}" if summary.sd is not None else ""
     marks = f" [{', '.join(row.allowed)}]" if row.allowed else ""
-    badge = " (baseline)" if row.arm.is_baseline and row.arm.name != "baseline" else ""
+    badges = "".join(f" ({badge})" for badge in row.badges if badge != row.arm.name)
     return [
-        row.arm.name + badge,
+        row.arm.name + badges,
         str(summary.n),
         number(summary.mean, report.places) + spread,
         difference_words(row, report),
