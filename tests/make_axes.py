@@ -97,7 +97,7 @@ MODELS: dict[str, Tiny] = {
 }
 
 # Long tests run for these always, for the other models with -m slow.
-BRIEF = ("gpt", "rnn_forecaster")
+BRIEF = ("gpt",)
 
 
 def long_for(model: str) -> list[pytest.MarkDecorator]:

@@ -44,6 +44,7 @@ def every_option() -> list[str]:
         return [f"{group}={option}" for group in tree.groups for option in tree.options(group)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("override", every_option())
 def test_every_option_of_every_group_composes(override: str) -> None:
     group, option = override.split("=")

@@ -94,9 +94,11 @@ def assert_learns(network: nn.Module, *inputs: torch.Tensor) -> None:
 def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, name: str) -> None:
     override = f"{group}={name}"
     needs = NEEDS.get(override, [])
-    model = compose(override, *needs).choices.model
+    named = dict(text.split("=") for text in (override, *needs)).get("model", "gpt")
+    whole = group in ("experiment", "sweep")  # which may choose the model themselves
+    model = compose(override, *needs).choices.model if whole else named
     cfg = compose(override, *needs, *tiny(model))
-    assert cfg.choices[group] == name
+    assert (cfg.choices[group], cfg.choices.model) == (name, model)
     data = Sizes(cfg)
     network = build(cfg, data)  # type: ignore[arg-type]
     assert_learns(network, *data.inputs)

@@ -43,6 +43,7 @@ def refusal(made: Multi30k) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_real_files(shared_data: Path) -> None:
     root = shared_data / "multi30k"
     made = data(root, tokenizer="bpe", vocab_size=8000)

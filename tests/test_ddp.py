@@ -145,6 +145,7 @@ def test_what_two_processes_write_is_measured_once_and_together(started):
         assert 0 < values[f"test/{name}"] < most, name
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_shared_is_refused(started):
     _, (ended,) = started("refused")
     assert ended.code == 2

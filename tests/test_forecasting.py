@@ -204,6 +204,7 @@ def test_the_forecast_goes_on_after_the_end(
         generate.main()
 
 
+@pytest.mark.slow
 def test_figures_of_a_run(finished: tuple[Numbers, Run]) -> None:
     from matplotlib.image import imread
 

@@ -41,6 +41,7 @@ def test_multirun_runs_every_combination(
     assert {cell["folder"] for cell in plan["cells"]} == {folder.name for _, folder in runs}
 
 
+@pytest.mark.slow
 def test_the_same_command_finds_its_folder_and_runs_what_is_missing(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:

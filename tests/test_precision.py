@@ -53,6 +53,7 @@ def is_refused(score: str, pos_enc: str, kernel: str) -> bool:
     return refusal(model, row) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pos_enc", ENCODINGS)
 @pytest.mark.parametrize("score", SCORES)
 def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> None:

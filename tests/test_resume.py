@@ -152,7 +152,13 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+OFTEN = ("between the two renames", "after training", "before the result is in place")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in MOMENTS],
+)
 def test_death_at_a_bad_moment(whole, tmp_path, moment):
     cfg, straight = whole
     assert strike(cfg, tmp_path, **MOMENTS[moment]) == -signal.SIGKILL
@@ -233,7 +239,9 @@ def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path
 
 
 @pytest.mark.parametrize("moment", ["after the last step", "in the validation after training"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment, number):
     cfg, straight = whole
     assert strike(cfg, tmp_path, **MOMENTS[moment], number=number) == 130

@@ -45,6 +45,7 @@ def test_the_plan_is_printed_and_nothing_runs(
     assert "0/3" in out
 
 
+@pytest.mark.slow
 def test_what_is_done_counts(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
     argv = [*write_sweep(tmp_path, STUDY), *tiny_for(STUDY, tmp_path), "hydra/launcher=basic"]
     assert ablate_command(*argv, "study.seeds=1")[0] == 0

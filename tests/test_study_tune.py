@@ -181,6 +181,7 @@ def test_while_a_grown_study_is_tuned_its_plan_keeps_the_runs_that_count(
     assert [one.count("run") for one in kinds] == [4, 8]
 
 
+@pytest.mark.slow
 def test_an_arm_without_a_value_that_runs_is_left_out_and_the_others_go_on(
     tuned, runs, fail, tmp_path, monkeypatch
 ):

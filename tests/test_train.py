@@ -262,6 +262,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         ablate.run(other, tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
 @pytest.mark.parametrize("tiny", [overrides, images])
 def test_every_precision_trains_and_draws(tmp_path, tiny, precision):

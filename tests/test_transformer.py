@@ -233,6 +233,7 @@ def assert_every_parameter_gets_a_gradient(model: nn.Module) -> None:
         assert parameter.grad.isfinite().all(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cross", SCORES)
 @pytest.mark.parametrize(("score", "pos_enc"), COMBINED)
 def test_every_parameter_gets_a_gradient(score: str, pos_enc: str, cross: str) -> None:
