@@ -145,8 +145,29 @@ def test_gpus_are_handed_out(
     seen = 4 if outer is None else len(outer.split(","))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     around = {} if outer is None else {"CUDA_VISIBLE_DEVICES": outer}
-    found = local.gpus(settings(slots=slots, gpus_per_run=each), around)
+    found = local.gpus(slots, each, around)
     assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == list(shares)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "each", "slots"),
+    [
+        (0, 2, 0, 2),
+        (0, 1, 0, 1),
+        (0, 64, 0, 4),
+        (1, 64, 0, 1),  # runs that see all GPUs take turns
+        (8, 64, 1, 8),
+        (8, 64, 3, 2),
+        (1, 64, 2, 1),  # and gpus() refuses it
+    ],
+)
+def test_auto_slots(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, cores: int, each: int, slots: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert settings(slots="auto", gpus_per_run=each).at_once({}) == slots
+    assert settings(slots=3, gpus_per_run=each).at_once({}) == 3
 
 
 def test_more_gpus_than_there_are_is_refused(

@@ -21,31 +21,49 @@ from ablate.study.state import GOES_ON, State, state
 from ablate.study.stop import stopping
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+AUTO = "auto"
+AT_MOST = 4  # runs at once that nobody asked for: each holds a model and its data in memory
 
 
 @dataclass(frozen=True)
 class Settings:
     """Those of conf/hydra/launcher/local.yaml."""
 
-    slots: int
+    slots: int | str
     gpus_per_run: int
     timeout: float | None
     retries: int
     grace: float
 
     def __post_init__(self) -> None:
-        for name, least in {"slots": 1, "gpus_per_run": 0, "retries": 0}.items():
-            value = getattr(self, name)
-            if not _number(value, int) or value < least:
-                raise _wrong(name, value, f"a whole number from {least}")
+        if self.slots != AUTO and not _whole(self.slots, 1):
+            raise _wrong("slots", self.slots, f"a whole number from 1, or {AUTO}")
+        for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
+            if not _whole(value, 0):
+                raise _wrong(name, value, "a whole number from 0")
         if not _number(self.grace) or self.grace <= 0:
             raise _wrong("grace", self.grace, "a number of seconds above 0")
         if self.timeout is not None and (not _number(self.timeout) or self.timeout <= 0):
             raise _wrong("timeout", self.timeout, "a number of seconds above 0, or null")
 
+    def at_once(self, environment: Mapping[str, str]) -> int:
+        """What `slots` comes to here. auto: all GPUs are handed out by `gpus_per_run`; runs that
+        see every GPU take turns; without a GPU each run has a core, as two cores that share a run
+        of a small model are slower."""
+        if isinstance(self.slots, int):
+            return self.slots
+        there = len(_visible(environment))
+        if self.gpus_per_run:
+            return max(1, there // self.gpus_per_run)
+        return 1 if there else min(_cores(), AT_MOST)
 
-def _number(value: object, kind: type = int | float) -> bool:  # type: ignore[assignment]
-    return isinstance(value, kind) and not isinstance(value, bool)
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _wrong(name: str, value: object, allowed: str) -> UserError:
@@ -82,10 +100,11 @@ def launch(
     modules: what the runs import beside what all do. environment: theirs. Raises UserError before
     anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs have stopped.
     """
-    devices = gpus(settings, environment)
-    environment = {**environment, **threads(settings.slots, environment)}
+    slots = settings.at_once(environment)
+    devices = gpus(slots, settings.gpus_per_run, environment)
+    environment = {**environment, **threads(slots, environment)}
     parent = partial(Forks, modules, environment=environment, grace=settings.grace)
-    with stopping() as stop, View.of([run.folder for run in runs], slots=settings.slots) as view:
+    with stopping() as stop, View.of([run.folder for run in runs], slots=slots) as view:
         Slots(
             devices,
             timeout=settings.timeout,
@@ -105,29 +124,38 @@ def threads(slots: int, environment: Mapping[str, str]) -> dict[str, str]:
     """The cores divided between the slots, unless the person says how many threads a run has."""
     if environment.get("OMP_NUM_THREADS"):
         return {}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    share = str(max(1, (cores or 1) // slots))
+    share = str(max(1, _cores() // slots))
     return {name: share for name in THREADS if not environment.get(name)}
 
 
-def gpus(settings: Settings, environment: Mapping[str, str]) -> list[dict[str, str]]:
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus(slots: int, each: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
     """For each slot, the environment by which its runs see their GPUs and no others."""
-    each = settings.gpus_per_run
     if not each:
-        return [{}] * settings.slots
+        return [{}] * slots
+    names = _visible(environment)
+    if slots * each > len(names):
+        raise UserError(
+            f"hydra.launcher.slots={slots} with gpus_per_run={each} needs"
+            f" {slots * each} GPUs, and this machine lets ablate see {len(names)}"
+        )
+    shares = [names[slot * each : (slot + 1) * each] for slot in range(slots)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+
+
+def _visible(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that this process may see, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    there = torch.cuda.device_count()  # of those that this process may see
+    there = torch.cuda.device_count()
     outer = environment.get("CUDA_VISIBLE_DEVICES")
     given = range(there) if outer is None else filter(None, outer.split(","))
-    names = [str(name) for name in given][:there]
-    if settings.slots * each > len(names):
-        raise UserError(
-            f"hydra.launcher.slots={settings.slots} with gpus_per_run={each} needs"
-            f" {settings.slots * each} GPUs, and this machine lets ablate see {len(names)}"
-        )
-    shares = [names[slot * each : (slot + 1) * each] for slot in range(settings.slots)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+    return [str(name) for name in given][:there]
 
 
 def targets(config: Any) -> list[str]:

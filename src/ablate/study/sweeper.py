@@ -1,6 +1,7 @@
 """A study, from its question to its report."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ablate.study import planfile, preview
 from ablate.study.asked import Asked, read
 from ablate.study.cells import Cell, Cells, Composer, with_more
 from ablate.study.layout import SHOWN, Layout, lay_out, refusal
+from ablate.study.local import Settings
 from ablate.study.running import launch, launcher_of, refuse_unfinished
 from ablate.study.state import State, state
 from ablate.study.trials import Trials
@@ -39,8 +41,7 @@ def sweep(
     study.match_and_measure()
     study.plan_trials()
     if asked.node["dry_run"]:
-        many = config.hydra.launcher
-        study.show(slots=int(many.get("slots") or many.get("array_parallelism") or 1))
+        study.show(slots=_slots(config.hydra.launcher))
         return []
     launcher = launcher_of(config, context, task)
     study.tune(launcher)
@@ -187,6 +188,14 @@ class Study:
             data=self.data,
             cells=cells,
         )
+
+
+def _slots(launcher: DictConfig) -> int:
+    """Runs at once, as far as a launcher's file says."""
+    if "slots" in launcher:
+        settings = {str(key): value for key, value in launcher.items() if key != "_target_"}
+        return Settings(**settings).at_once(os.environ)
+    return int(launcher.get("array_parallelism") or 1)
 
 
 def metric_of(node: Mapping[str, Any], baseline: DictConfig) -> dict[str, str]:
