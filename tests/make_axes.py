@@ -11,6 +11,9 @@ GROUPS = (
     "task",
     "model.attention",
     "model.cross_attention",
+    "model.gate",
+    "model.mixer",
+    "model.normalizer",
     "model.window",
     "pos_enc",
     "model.mask",
@@ -45,6 +48,8 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.bidirectional": [True, False],
     "model.decoder": ["luong", "bahdanau"],
     "model.input_feeding": [False, True],
+    "model.out_heads": [1, 2],
+    "model.shared": [True, False],
     "model.difference": [True, False],
     "task.label_smoothing": [0.0, 0.1],
     "task.beam": [1, 2],
@@ -67,7 +72,8 @@ PICTURES: dict[str, list[Any]] = {
     "task.mixup": [0.0, 0.2],
     "task.cutmix": [0.0, 1.0],
 }
-EVERY_AXIS = AXES | PAIRS | PICTURES
+NODES: dict[str, list[Any]] = {"data.normalise": [True, False]}
+EVERY_AXIS = AXES | PAIRS | PICTURES | NODES
 
 
 class Tiny(NamedTuple):
@@ -88,10 +94,12 @@ MODELS: dict[str, Tiny] = {
     "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=4", "model.pool=mean"), PICTURES),
     # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
     # make of a digit, sometimes have gradients that are not finite; this one has none of them.
+    "resnet": Tiny("digits", ("model.dim=12",), PICTURES),
     "timm": Tiny("digits", ("model.name=test_efficientnet",), PICTURES),
     "rnn_lm": Tiny("pydoc", DEEP, TEXTS, WIDTHS),
     "rnn_seq2seq": Tiny("dates", DEEP, PAIRS, WIDTHS),
     "transformer": Tiny("dates", BLOCKS, PAIRS),
+    "gat": Tiny("karate", BLOCKS, NODES),
     "rnn_forecaster": Tiny("series", DEEP, {}),
     "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
 }

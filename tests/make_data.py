@@ -11,7 +11,7 @@ from ablate.data import Data
 CONF = Path(__file__).parents[1] / "conf" / "data"
 
 
-def make(name: str, *, seed: int = 0, **changes: Any) -> Data:
+def make(name: str, /, *, seed: int = 0, **changes: Any) -> Data:
     """The data set of conf/data/<name>.yaml, not yet set up."""
     config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), changes)
     data = instantiate(config, seed=seed)
@@ -19,7 +19,7 @@ def make(name: str, *, seed: int = 0, **changes: Any) -> Data:
     return data
 
 
-def ready(name: str, *, seed: int = 0, **changes: Any) -> Data:
+def ready(name: str, /, *, seed: int = 0, **changes: Any) -> Data:
     """The same, set up."""
     data = make(name, seed=seed, **changes)
     data.setup()

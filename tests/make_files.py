@@ -50,6 +50,8 @@ FILES: dict[str, dict[str, Any]] = {
     "parallel": {"source": "lines.de", "target": "lines.en", "val_fraction": 0.05, "batch_size": 4},
     "multi30k": {"root": "multi30k", "vocab_size": None, "batch_size": 4},
     "cmudict": {"root": "cmudict", "batch_size": 4},
+    "karate": {},
+    "planetoid": {"root": "planetoid"},
     "series": {
         "path": "series.csv",
         "columns": ["a"],
@@ -75,7 +77,27 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     _image_folder(Path("image_folder"), rng)
     rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
     Path("series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
+    for name in ("cora", "citeseer"):
+        write_planetoid(Path("planetoid"), name, rng)
     write_pairs()
+
+
+def write_planetoid(folder: Path, name: str, rng: np.random.Generator) -> None:
+    """Twelve papers in a ring, as an npz."""
+    folder.mkdir(exist_ok=True)
+    rows, columns = np.nonzero(rng.random((12, 9)) < 0.4)
+    np.savez(
+        folder / f"{name}.npz",
+        shape=[12, 9],
+        feat_row=rows,
+        feat_col=columns,
+        feat_val=np.ones(len(rows), dtype=np.float32),
+        label=rng.integers(0, 6, 12).astype(np.int8),
+        edges=[[n, (n + 1) % 12] for n in range(12)],
+        train=range(4),
+        val=range(4, 8),
+        test=range(8, 12),
+    )
 
 
 def write_pairs() -> None:

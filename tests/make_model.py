@@ -96,6 +96,7 @@ def rnn_lm(**changes: Any) -> RNNLM:
 def rnn_seq2seq(
     *,
     attention: str | Callable[..., Any] = "additive",
+    normalizer: str = "softmax",
     window: str | Callable[..., Any] = "none",
     kernel: str | Kernel = "reference",
     **changes: Any,
@@ -107,6 +108,7 @@ def rnn_seq2seq(
         "attention": part("model.attention", attention)
         if isinstance(attention, str)
         else attention,
+        "normalizer": part("model.normalizer", normalizer),
         "window": window,
         "kernel": part("kernel", kernel) if isinstance(kernel, str) else kernel,
     }
@@ -118,7 +120,9 @@ def rnn_seq2seq(
 def _model(
     name: str,
     *,
+    mixer: str | Any = "attention",
     attention: str | Callable[..., Any] = "scaled_dot",
+    normalizer: str = "softmax",
     mask: str | Callable[..., Any] | None = None,
     pos_enc: str | Callable[..., Any] = "none",
     kernel: str | Kernel = "reference",
@@ -126,7 +130,9 @@ def _model(
 ) -> Any:
     mask = mask or {"gpt": "causal", "vit": "none", "transformer": "causal"}[name]
     slots = {
+        "mixer": ("model.mixer", mixer),
         "attention": ("model.attention", attention),
+        "normalizer": ("model.normalizer", normalizer),
         "mask": ("model.mask", mask),
         "pos_enc": ("pos_enc", pos_enc),
         "kernel": ("kernel", kernel),

@@ -15,18 +15,35 @@ SMOOTHING = EVERY_AXIS["task.label_smoothing"]
 OF_TEXTS = ["char", "byte", "bpe"]  # tokenizers
 OF_PAIRS = ["char", "bpe", "word"]
 BOTH = [False, True]
+OTHERS = [name for name in options("model.normalizer") if name != "softmax"]
+NO_PRODUCTS = ["additive", "gat", "gatv2"]
 BLOCKS: Refused = [
     ("model.attention", ["location", "uniform"], "pos_enc", ["rotary"]),
     ("model.attention", ["uniform"], "pos_enc", ["relative"]),
-    ("model.attention", ["additive"], "kernel", ["sdpa"]),
+    ("model.attention", NO_PRODUCTS, "kernel", ["sdpa"]),
     ("pos_enc", ["relative"], "kernel", ["sdpa"]),
+    ("model.normalizer", OTHERS, "kernel", ["sdpa"]),
     ("model.dim", [8], "model.heads", [3]),
     ("model.norm", ["none"], "model.norm_type", ["rms"]),
     ("model.residual", [False], "model.drop_path", [0.1]),
     ("model.ffn", ["none"], "model.ffn_dim", [5]),
 ]
+OTHER_MIXERS = [name for name in options("model.mixer") if name != "attention"]
+MIXERS: Refused = [
+    ("model.mixer", OTHER_MIXERS, "pos_enc", ["rotary", "alibi", "relative", "t5"]),
+    ("model.mixer", ["convolution", "none"], "model.mask", ["window", "prefix"]),
+]
+UNATTENDED: Refused = [  # where no other layer attends
+    *MIXERS,
+    ("model.mixer", OTHER_MIXERS, "model.attention", [s for s in scores() if s != "scaled_dot"]),
+    ("model.mixer", OTHER_MIXERS, "model.normalizer", OTHERS),
+    ("model.mixer", OTHER_MIXERS, "kernel", ["reference", "chunked", "sdpa"]),
+    ("model.mixer", ["none"], "model.ffn", ["none"]),
+]
+MASKLESS: Refused = [("model.mixer", ["none"], "model.mask", ["none"])]
 STACK: Refused = [
     *BLOCKS,
+    *UNATTENDED,
     ("model.depth", [1], "model.share_layers", [True]),
     ("model.norm", ["none"], "model.norm_type", ["batch"]),
     ("model.norm_type", ["batch"], "model.bias", [False]),
@@ -40,7 +57,9 @@ LANGUAGE: Refused = [
 RESIDUAL: Refused = [("model.depth", [1], "model.residual", [True])]
 NO_ATTENTION: Refused = [
     ("model.attention", ["none"], "kernel", ["reference", "chunked", "sdpa"]),
-    ("model.attention", ["additive"], "kernel", ["sdpa"]),
+    ("model.attention", ["none"], "model.normalizer", OTHERS),
+    ("model.normalizer", OTHERS, "kernel", ["sdpa"]),
+    ("model.attention", NO_PRODUCTS, "kernel", ["sdpa"]),
 ]
 PAIRS: Refused = [
     ("data", [*WITHOUT_WORDS, "cmudict"], "data.tokenizer", OF_PAIRS),
@@ -68,12 +87,15 @@ INDIRECT_SHARED: Refused = [
 ]
 EVERY_INDIRECT = [*INDIRECT, *INDIRECT_PAIRS, *INDIRECT_SHARED]
 REFUSED: dict[str, Refused] = {
-    "gpt": [*STACK, *LANGUAGE, *INDIRECT],
+    "gpt": [*STACK, *MASKLESS, *LANGUAGE, *INDIRECT],
     "vit": [
         *STACK,
         ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
+        ("model.mixer", ["convolution"], "model.pool", ["class"]),
+        ("model.mixer", ["convolution"], "model.mask", ["causal"]),
         ("data", ["digits"], "data.flip", BOTH),
     ],
+    "resnet": [("data", ["digits"], "data.flip", BOTH)],
     "timm": [("data", ["digits"], "data.flip", BOTH)],
     "rnn_lm": [*RESIDUAL, *LANGUAGE, *INDIRECT],
     "rnn_seq2seq": [
@@ -87,15 +109,25 @@ REFUSED: dict[str, Refused] = {
     ],
     "transformer": [
         *BLOCKS,
+        *MIXERS,
+        *MASKLESS,
         *PAIRS,
         *INDIRECT_PAIRS,
         *INDIRECT_SHARED,
-        ("model.cross_attention", ["additive"], "kernel", ["sdpa"]),
+        ("model.cross_attention", NO_PRODUCTS, "kernel", ["sdpa"]),
         ("model.cross_attention", ["uniform"], "model.residual", [False]),
         ("model.share_embeddings", [True], "data", ["dates", "cmudict"]),
     ],
+    "gat": [
+        ("data", ["karate"], "data.normalise", BOTH),
+        ("model.attention", NO_PRODUCTS, "kernel", ["sdpa"]),
+        ("model.normalizer", OTHERS, "kernel", ["sdpa", "sparse"]),
+        ("model.mask", ["none"], "kernel", ["sparse"]),
+        ("model.attention", ["uniform"], "model.shared", [False]),
+        ("model.dim", [8], "model.heads", [3]),
+    ],
     "rnn_forecaster": [*RESIDUAL, *NO_ATTENTION],
-    "transformer_forecaster": STACK,
+    "transformer_forecaster": [*STACK, *MASKLESS],
 }
 # The only options of these axes that a model, or a machine without a GPU, can be trained with.
 Only = dict[str, list[Any]]
@@ -117,18 +149,36 @@ OF_SOURCES: Only = {
     "task": ["seq2seq"],
     "data.tokenizer": OF_PAIRS,
 }
+# No kernel works along edges where there is no graph, and no mask.
+OF_ORDER: Only = {
+    "kernel": [name for name in options("kernel") if name != "sparse"],
+    "model.mask": [name for name in options("model.mask") if name != "neighbours"],
+}
+OF_GRAPHS: Only = {
+    "data": ["karate", "planetoid"],
+    "task": ["node_classification"],
+    "model.attention": [name for name in scores() if name != "location"],
+    "model.mask": ["neighbours", "none"],
+    "model.depth": [2],
+}
 OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
 ONLY: dict[str, Only] = {
-    "gpt": HERE | OF_LANGUAGE | SCORES | OF_SEQUENCES,
-    "vit": HERE | OF_PICTURES | SCORES,
+    "gpt": HERE | OF_ORDER | OF_LANGUAGE | SCORES | OF_SEQUENCES,
+    "vit": HERE | OF_ORDER | OF_PICTURES | SCORES,
+    "resnet": HERE
+    | OF_PICTURES
+    | NO_POSITIONS
+    | {"kernel": ["auto"], "model.norm_type": ["layer", "batch"]},
     "timm": HERE | OF_PICTURES | NO_POSITIONS | {"kernel": ["auto"]},
     "rnn_lm": HERE | OF_LANGUAGE | NO_POSITIONS | {"kernel": ["auto"]},
-    "rnn_seq2seq": HERE | OF_SOURCES | NO_POSITIONS,
+    "rnn_seq2seq": HERE | OF_ORDER | OF_SOURCES | NO_POSITIONS,
+    "gat": HERE | OF_GRAPHS | NO_POSITIONS,
     "transformer": HERE
+    | OF_ORDER
     | OF_SOURCES
     | SCORES
     | OF_SEQUENCES
     | {"model.norm_type": ["layer", "rms"]},
-    "rnn_forecaster": HERE | OF_SERIES | NO_POSITIONS,
-    "transformer_forecaster": HERE | OF_SERIES | SCORES | OF_SEQUENCES,
+    "rnn_forecaster": HERE | OF_ORDER | OF_SERIES | NO_POSITIONS,
+    "transformer_forecaster": HERE | OF_ORDER | OF_SERIES | SCORES | OF_SEQUENCES,
 }

@@ -18,6 +18,8 @@ from ablate.model.attention import Score
 from ablate.model.attention.additive import Additive
 from ablate.model.attention.cosine import LARGEST, START, Cosine
 from ablate.model.attention.dot import Dot
+from ablate.model.attention.gat import GAT
+from ablate.model.attention.gatv2 import GATv2
 from ablate.model.attention.general import General
 from ablate.model.attention.location import Location
 from ablate.model.attention.scaled_dot import ScaledDot
@@ -77,6 +79,22 @@ def additive(score: Score, q: list[float], k: list[float], h: int, j: int) -> fl
     return sum(v * math.tanh(a + c) for v, a, c in zip(score.v[h].tolist(), q, k, strict=True))
 
 
+def leaky(x: float) -> float:
+    return x if x > 0 else 0.2 * x
+
+
+def gat(score: Score, q: list[float], k: list[float], h: int, j: int) -> float:
+    assert isinstance(score, GAT)
+    return leaky(inner(q, score.a[h, :, 0].tolist()) + inner(k, score.b[h, :, 0].tolist()))
+
+
+def gatv2(score: Score, q: list[float], k: list[float], h: int, j: int) -> float:
+    assert isinstance(score, GATv2)
+    if score.w is not None and score.u is not None:
+        q, k = apply(score.w[h], q), apply(score.u[h], k)
+    return sum(v * leaky(a + c) for v, a, c in zip(score.v[h].tolist(), q, k, strict=True))
+
+
 def cosine(score: Score, q: list[float], k: list[float], h: int, j: int) -> float:
     assert isinstance(score, Cosine)
     return math.exp(score.log_t[h].item()) * inner(q, k) / (math.hypot(*q) * math.hypot(*k))
@@ -95,6 +113,10 @@ CASES: dict[str, tuple[Score, Callable[[Score, list[float], list[float], int, in
     "general, widths apart": (General(**SIZES_APART), general),
     "additive": (Additive(hidden=None, **SIZES), additive),
     "additive, hidden": (Additive(hidden=3, **SIZES_APART), additive),
+    "gat": (GAT(**SIZES), gat),
+    "gat, widths apart": (GAT(**SIZES_APART), gat),
+    "gatv2": (GATv2(hidden=None, **SIZES), gatv2),
+    "gatv2, hidden": (GATv2(hidden=3, **SIZES_APART), gatv2),
     "cosine": (Cosine(**SIZES), cosine),
     "location": (Location(max_length=None, **SIZES), location),
     "location, longer table": (Location(max_length=J + 2, **SIZES), location),
@@ -211,6 +233,11 @@ def test_initial_values_are_the_published_ones() -> None:
     for matrix in (additive.w, additive.u):
         assert matrix is not None
         assert matrix.std().item() == pytest.approx(0.001, rel=0.05)
+    gat, gatv2 = GAT(**sizes), GATv2(hidden=40, **sizes)
+    for parameter, fans in ((gat.a, 101), (gat.b, 101), (gatv2.v, 41), (gatv2.w, 90)):
+        assert parameter is not None
+        assert parameter.abs().max() <= (6 / fans) ** 0.5
+        assert parameter.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.08)
     assert Cosine(**sizes).sharpness().flatten().tolist() == pytest.approx([START] * 4)
 
 

@@ -17,7 +17,9 @@ def stack(**changes: Any) -> Stack:
     keys: dict[str, Any] = {
         "depth": 1,
         "heads": H,
+        "mixer": part("model.mixer", "attention"),
         "attention": part("model.attention", "scaled_dot"),
+        "normalizer": part("model.normalizer", "softmax"),
         "mask": part("model.mask", "none"),
         "pos_enc": part("pos_enc", "none"),
         "kernel": kernel("reference"),

@@ -20,6 +20,7 @@ NEEDS = {
     "data=recall": ["task=recall"],
     "task=recall": ["data=recall"],
     "task=classification": ["model=vit"],
+    **{f"model.gate={name}": ["model=resnet"] for name in options("model.gate")},
     "pos_enc=learned_2d": ["model=vit"],
     "pos_enc=sinusoidal_2d": ["model=vit"],
     **{f"data={name}": ["model=vit"] for name in ("digits", "mnist", "fashion_mnist")},
@@ -30,6 +31,10 @@ NEEDS = {
     "model.attention=none": ["model=rnn_seq2seq"],
     "task=seq2seq": ["model=transformer"],
     **{f"model.window={name}": ["model=rnn_seq2seq"] for name in options("model.window")},
+    **{f"data={name}": ["model=gat"] for name in ("karate", "planetoid")},
+    "task=node_classification": ["model=gat"],
+    "model.mask=neighbours": ["model=gat"],
+    "kernel=sparse": ["model=gat"],
     "data=series": ["model=rnn_forecaster"],
     "task=forecasting": ["model=rnn_forecaster"],
     **{

@@ -17,7 +17,7 @@ from ablate import model as models
 from ablate.build import build
 from ablate.compose import compose
 from ablate.data import Request
-from ablate.facts import IMAGES, PAIRS, SERIES, Facts
+from ablate.facts import GRAPH, IMAGES, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
 
 SOURCE = Path(models.__file__).parents[1]
@@ -27,6 +27,9 @@ OPTIONS = [(group, name) for group in GROUPS for name in options(group)]
 MIRRORED = [
     "model",
     "model.attention",
+    "model.gate",
+    "model.mixer",
+    "model.normalizer",
     "model.mask",
     "model.window",
     "pos_enc",
@@ -35,7 +38,7 @@ MIRRORED = [
     "logger",
 ]
 # Groups in which, besides, every module is an option.
-COMPLETE = ["model.attention", "model.mask", "model.window", "pos_enc", "kernel", "task", "logger"]
+COMPLETE = [group for group in MIRRORED if group not in ("model", "model.normalizer")]
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +63,10 @@ class Sizes:
         elif facts.kind == SERIES:
             self.sizes = {"channels": 2, "length": cfg.data.window}
             self.inputs = (torch.randn(2, cfg.data.window, 2),)
+        elif facts.kind == GRAPH:
+            self.sizes = {"features": 5, "classes": 3, "nodes": 4}
+            edges = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 3], [0, 1, 0, 1, 2, 1, 2, 3]])
+            self.inputs = torch.randn(4, 5), edges
         else:
             self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len}
             self.inputs = (torch.randint(11, (2, cfg.data.seq_len)),)
@@ -70,8 +77,11 @@ def tiny(model: str) -> list[str]:
     return {
         "gpt": ["model.dim=8", "model.heads=2", "model.depth=2"],
         "vit": ["model.dim=8", "model.heads=2", "model.depth=2"],
+        "resnet": ["model.dim=8"],
         "timm": ["model.name=test_resnet"],
         "transformer": ["model.dim=8", "model.heads=2"],
+        # Of four nodes, dropout often leaves nothing.
+        "gat": ["model.dim=8", "model.heads=2", "model.dropout=0"],
         "rnn_lm": ["model.dim=8"],
         "rnn_seq2seq": ["model.dim=8", "model.embedding_dim=8"],
         "rnn_forecaster": ["model.dim=8"],
@@ -153,7 +163,7 @@ def test_every_data_set_feeds_its_model(
     cfg = compose(*overrides, *tiny(compose(*overrides).choices.model))
     data = ready(name, **given)
     batch = data.splits["train"][Request(0, torch.arange(2))]
-    read = ("images", "tokens", "source", "target_in", "values")
+    read = ("images", "tokens", "source", "target_in", "values", "features", "edges")
     assert_learns(build(cfg, data), *(batch[name] for name in read if name in batch))
 
 

@@ -17,6 +17,7 @@ from ablate.build import build, build_data, make_task
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
 from ablate.figures import attention_figures, draw_curves, pairs
+from ablate.figures.gates import lstm_gates
 from ablate.figures.maps import attention_maps
 from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
 from ablate.figures.patches import draw_patches, picture, spread
@@ -114,7 +115,7 @@ def test_tokens_are_named_and_the_masked_is_grey() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer", "forecaster", "vit"])
+@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer", "forecaster", "vit", "gat"])
 def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_path: Path) -> None:
     several = ("model.dim=24", f"model.heads={heads}")
     overrides = {
@@ -122,6 +123,7 @@ def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_pat
         "transformer": (*TRANSFORMER, *several),
         "forecaster": ("model=transformer_forecaster", *several),
         "vit": (*VIT, *several),
+        "gat": ("model=gat", *several),
     }[model]
     task = built(*overrides)
     count = heads if model == "rnn_seq2seq" else 1
@@ -335,3 +337,37 @@ def test_curves(tmp_path: Path) -> None:
         writer.writerows([{"step": n, "train/loss": 3 / n} for n in range(1, 9)])
         writer.writerow({"step": 8, "val/loss": 1.0})
     assert drawn(draw_curves(tmp_path / "metrics.csv", tmp_path / "figures" / "curves.png"))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_gates_are_those_that_torch_hides(residual: bool) -> None:
+    """With them and the cell's own candidate, the LSTM's formula gives what torch's layer gives."""
+    depth = ("model.depth=2", f"model.residual={str(residual).lower()}", "model.dim=8")
+    task = built("model=rnn_lm", *depth)
+    model: Any = task.model
+    tokens = task.data.example()["tokens"][:, :12]
+    x = model.embedding(tokens)
+    for number, (layer, gates) in enumerate(
+        zip(model.recurrent.layers, lstm_gates(model, tokens), strict=True)
+    ):
+        wanted, _ = layer(x)
+        h = c = torch.zeros(1, 8)
+        for step in range(12):
+            entering, forget, output = (gate[:, step] for gate in gates)
+            sums = x[:, step] @ layer.weight_ih_l0.T + h @ layer.weight_hh_l0.T
+            candidate = (sums + layer.bias_ih_l0 + layer.bias_hh_l0).chunk(4, dim=-1)[2].tanh()
+            c = forget * c + entering * candidate
+            h = output * c.tanh()
+            assert_close(h, wanted[:, step])
+        x = x + wanted if residual and number else wanted
+
+
+def test_the_gates_of_an_lstm_are_drawn(tmp_path: Path) -> None:
+    task = built("model=rnn_lm", "model.depth=2", "model.dim=60")
+    paths = attention_figures(task, tmp_path)
+    assert [path.name for path in paths] == ["gates_layer_01.png", "gates_layer_02.png"]
+    assert all(drawn(path) for path in paths)
+    assert [path.name for path in attention_figures(task, tmp_path, layer=2)] == [paths[1].name]
+    with pytest.raises(UserError, match="layer 3: this model has layers 1 to 2"):
+        attention_figures(task, tmp_path, layer=3)
+    assert attention_figures(built("model=rnn_lm", "model.cell=gru", "model.dim=8"), tmp_path) == []

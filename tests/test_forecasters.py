@@ -17,7 +17,11 @@ PLAIN = [name for name in options("pos_enc") if not name.endswith("_2d")]
 
 
 def rnn(attention: str = "none", **changes: Any) -> Forecaster:
-    slots = {"attention": part("model.attention", attention), "kernel": kernel("reference")}
+    slots = {
+        "attention": part("model.attention", attention),
+        "normalizer": part("model.normalizer", "softmax"),
+        "kernel": kernel("reference"),
+    }
     sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 6}
     model: Forecaster = build("rnn_forecaster", **(sizes | slots | changes))
     return model
@@ -27,7 +31,9 @@ def transformer(
     attention: str = "scaled_dot", pos_enc: str = "learned", mask: str = "causal", **changes: Any
 ) -> Forecaster:
     slots = {
+        "mixer": part("model.mixer", "attention"),
         "attention": part("model.attention", attention),
+        "normalizer": part("model.normalizer", "softmax"),
         "pos_enc": part("pos_enc", pos_enc),
         "mask": part("model.mask", mask),
         "kernel": kernel("reference"),

@@ -26,7 +26,9 @@ SCORES = {name: {} for name in scores()} | {
     "location, longer": {"max_length": LENGTH + 3},
 }
 MASKS: dict[str, dict[str, Any]] = {
-    name: {"size": 3} if name in ("window", "prefix") else {} for name in options("model.mask")
+    name: {"size": 3} if name in ("window", "prefix") else {}
+    for name in options("model.mask")
+    if name != "neighbours"  # which is no matter of positions: test_graph.py
 }
 KERNELS: dict[str, Kernel] = {
     "sdpa": kernel("sdpa"),

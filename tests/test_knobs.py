@@ -27,6 +27,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 32},
     "vit": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
+    "resnet": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "transformer": {
         "source_vocab": 11,
         "target_vocab": 11,
@@ -35,19 +36,23 @@ SIZES: dict[str, dict[str, Any]] = {
         "joint": True,
     },
     "transformer_forecaster": {"channels": 1, "length": 32},
+    "gat": {"features": 5, "classes": 3, "nodes": 6},
 }
 SMALL = ["model.dim=12", "model.heads=2"]
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
     "vit": ["model=vit", "model.dim=12", "model.heads=2", "model.depth=2", "model.dropout=0"],
     "timm": ["model=timm", "model.name=test_resnet"],
+    "resnet": ["model=resnet", "model.dim=12"],
     "transformer": ["model=transformer", "data=reverse", "model.dropout=0", *SMALL],
     "transformer_forecaster": [
         "model=transformer_forecaster",
         *("data.window=32", "model.dropout=0", "model.depth=2", *SMALL),
     ],
+    "gat": ["model=gat", "model.dropout=0", *SMALL],
 }
-BLOCKS_OF = [name for name in START if name != "timm"]  # models that are made of our parts
+# Models that are made of blocks with attention.
+BLOCKS_OF = [name for name in START if name not in ("timm", "resnet")]
 MEAN: dict[str, list[str]] = {"vit": ["model.pool=mean"]}  # every mask is allowed
 # Another value for every key of a model, and what else has to be set for it to have an effect.
 BLOCKS: dict[str, list[str]] = {
@@ -75,6 +80,12 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.pool": ["mean"],
         "model.pretrained": ["vit_tiny_patch16_224"],
     },
+    "resnet": {
+        "model.dim": ["24"],
+        "model.depth": ["2"],
+        "model.norm_type": ["layer"],
+        "model.residual": ["false"],
+    },
     "timm": {"model.name": ["test_efficientnet"], "model.pretrained": ["true"]},
     "transformer": {key: values for key, values in BLOCKS.items() if key != "model.depth"}
     | {
@@ -87,17 +98,33 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.share_embeddings": ["true"],
     },
     "transformer_forecaster": BLOCKS | {"model.difference": ["false"]},
+    "gat": {
+        "model.dim": ["24"],
+        "model.depth": ["3"],
+        "model.heads": ["3"],
+        "model.out_heads": ["2"],
+        "model.shared": ["false"],
+        "model.residual": ["true"],
+        "model.dropout": ["0.5"],
+        "model.bias": ["false"],
+    },
 }
 # Keys of parts: the choice of the part, the key, another value.
 PARTS: list[tuple[str, str, str]] = [
     ("model.attention=additive", "model.attention.hidden", "5"),
     ("model.attention=location", "model.attention.max_length", "40"),
+    ("model.attention=gatv2", "model.attention.hidden", "5"),
+    ("model.gate=se", "model.gate.reduction", "2"),
+    ("model.mixer=convolution", "model.mixer.size", "3"),
+    ("model.mixer=convolution", "model.mixer.depthwise", "false"),
+    ("model.cross_attention=gatv2", "model.cross_attention.hidden", "5"),
     ("model.cross_attention=additive", "model.cross_attention.hidden", "5"),
     ("model.cross_attention=location", "model.cross_attention.max_length", "40"),
     ("model.mask=window", "model.mask.size", "3"),
     ("model.mask=prefix", "model.mask.size", "3"),
     ("pos_enc=sinusoidal", "pos_enc.base", "100"),
     ("pos_enc=sinusoidal", "pos_enc.scale", "false"),
+    ("pos_enc=learned_from_sinusoidal", "pos_enc.base", "100"),
     ("pos_enc=sinusoidal_2d", "pos_enc.base", "100"),
     ("pos_enc=rotary", "pos_enc.base", "100"),
     ("pos_enc=rotary", "pos_enc.layout", "interleaved"),
@@ -149,6 +176,7 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
         "gpt": lambda: [torch.randint(11, (2, 32))],
         "transformer": lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
         "transformer_forecaster": lambda: [torch.randn(2, 32, 1)],
+        "gat": lambda: [torch.randn(6, 5), torch.arange(6).expand(2, 6)],
     }.get(model, lambda: [torch.randn(2, 1, 8, 8)])()
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():
@@ -197,7 +225,9 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
         pytest.param(group, model, marks=long_for(model))
         for group, model in [
             *product(["model.attention", "model.mask", "pos_enc"], BLOCKS_OF),
+            *product(["model.mixer"], [model for model in BLOCKS_OF if model != "gat"]),
             ("model.cross_attention", "transformer"),
+            ("model.gate", "resnet"),
         ]
     ],
 )
@@ -213,12 +243,15 @@ def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
             assert first == second or not equal(found[first], found[second]), (first, second)
 
 
+PARTS_OF = ("model.gate", "model.attention", "model.cross_attention", "model.mixer", "model.mask")
+
+
 def of_parts() -> set[tuple[str, str]]:
     """Every key of every part of a model, with its choice; these two models have them all."""
     found = set()
-    for group in ("model.attention", "model.cross_attention", "model.mask", "pos_enc"):
+    for group in (*PARTS_OF, "pos_enc"):
         for name in options(group):
-            for model in ("transformer", "vit"):
+            for model in ("transformer", "vit", "resnet"):
                 with suppress(UserError):
                     cfg = compose(*START[model], *MEAN.get(model, []), f"{group}={name}")
                     found |= {(f"{group}={name}", key) for key in keys_of(cfg, group)}
@@ -232,15 +265,17 @@ def test_no_key_of_a_part_is_left_out() -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), PARTS)
 def test_every_knob_of_a_part_changes_something(choice: str, key: str, value: str) -> None:
-    model = "vit" if "_2d" in choice else "transformer" if "cross" in choice else "gpt"
+    of = {"_2d": "vit", "cross": "transformer", "gate": "resnet"}
+    model = next((model for part, model in of.items() if part in choice), "gpt")
     assert not equal(measured(model, [choice]), measured(model, [choice, f"{key}={value}"]))
 
 
 @pytest.mark.parametrize("kernel", options("kernel"))
 def test_a_kernel_changes_nothing(kernel: str) -> None:
     """No more than the rounding of float32."""
-    reference = measured("gpt", ["kernel=reference"])
-    other = measured("gpt", [f"kernel={kernel}"])
+    model = "gat" if kernel == "sparse" else "gpt"
+    reference = measured(model, ["kernel=reference"])
+    other = measured(model, [f"kernel={kernel}"])
     assert reference.keys() == other.keys()
     for name, value in reference.items():
         torch.testing.assert_close(value, other[name], atol=1e-5, rtol=1e-3)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ablate.errors import UserError
 from ablate.model.mask import Mask, combine
 from ablate.model.mask.causal import Causal
+from ablate.model.mask.neighbours import Neighbours
 from ablate.model.mask.none import NoMask
 from ablate.model.mask.prefix import Prefix
 from ablate.model.mask.window import Window
@@ -19,6 +20,7 @@ CONF = Path(__file__).parents[1] / "conf"
 NAMES = sorted(path.stem for path in (CONF / "model.mask").glob("*.yaml"))
 ALL: list[Mask] = [
     NoMask(causal=False),
+    Neighbours(causal=False),
     Causal(causal=True),
     *(Window(causal=causal, size=size) for causal in (False, True) for size in (1, 2, 3, 20)),
     *(Prefix(causal=True, size=size) for size in (1, 2, 5, 20)),

@@ -99,6 +99,7 @@ def test_every_group_is_an_axis(model: str) -> None:
 # Switches that are no axis here, and why.
 NO_AXIS = {
     "model.pretrained": "weights are downloaded: test_vit.py, test_timm.py",
+    "data.name": "graphs in files of one kind: test_graph.py",
     "trainer.accelerator": "goes with the option of `trainer`",
     "trainer.strategy": "goes with the option of `trainer`",
     "trainer.deterministic": "changes no number: docs/decisions.md",

@@ -15,6 +15,7 @@ from ablate.pos_enc import PosEnc
 from ablate.pos_enc.alibi import Alibi
 from ablate.pos_enc.learned import Learned
 from ablate.pos_enc.learned_2d import Learned2d
+from ablate.pos_enc.learned_from_sinusoidal import LearnedFromSinusoidal
 from ablate.pos_enc.relative import Relative
 from ablate.pos_enc.rotary import Rotary
 from ablate.pos_enc.sinusoidal import Sinusoidal, waves
@@ -192,6 +193,17 @@ def test_sinusoidal_is_the_formula(dim: int) -> None:
     )
     unscaled = Sinusoidal(base=10000.0, scale=False, **(SIZES | {"dim": dim})).double()
     torch.testing.assert_close(part.embed(x) - unscaled.embed(x), (math.sqrt(dim) - 1) * x)
+
+
+def test_learned_from_sinusoidal_is_a_map_of_the_sinusoids() -> None:
+    part = LearnedFromSinusoidal(base=50.0, **SIZES).double()
+    x, fixed = normal(1, 4, D), Sinusoidal(base=50.0, scale=False, **SIZES)
+    p = fixed.embed(torch.zeros(1, 4, D, dtype=torch.float64), start=9)
+    torch.testing.assert_close(part.embed(x, start=9), x + p @ part.map)
+    # As large at the start as the vectors of pos_enc=learned, and as far as one likes.
+    wide = LearnedFromSinusoidal(base=10000.0, **(SIZES | {"dim": 512}))
+    started = wide.embed(torch.zeros(1, 999, 512))
+    assert started.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_learned_refuses_more_than_it_was_trained_for() -> None:

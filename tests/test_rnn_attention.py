@@ -13,6 +13,7 @@ from torch import Tensor
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model.multi_head import recording
+from ablate.model.normalizer.softmax import Softmax
 from ablate.model.rnn_attention import LastState, Memory, RNNAttention, make_context
 
 B, I, J, D = 3, 7, 6, 8  # noqa: E741
@@ -34,6 +35,7 @@ def made(
     attention = make_context(
         D,
         attention=part("model.attention", score, **changes),
+        normalizer=Softmax(),
         window=part("model.window", window, **size),
         kernel=kernel(run, **({"chunk": 3, "compile": False} if run == "chunked" else {})),
         length=J,
@@ -239,6 +241,7 @@ def test_no_attention_is_the_last_state_at_every_step() -> None:
     context = make_context(
         D,
         attention=part("model.attention", "none"),
+        normalizer=Softmax(),
         window=part("model.window", "none"),
         kernel=kernel("auto"),
         length=J,

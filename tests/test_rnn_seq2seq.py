@@ -341,6 +341,8 @@ def test_arms_share_their_initial_values() -> None:
     ):
         arm = initial(**change)
         shared = [name for name in base.keys() & arm.keys() if base[name].shape == arm[name].shape]
+        if change.get("attention") == "gatv2":  # an additive score with initial values of its own
+            shared = [name for name in shared if ".score." not in name]
         assert len(shared) >= 3
         for name in shared:
             assert torch.equal(base[name], arm[name]), (change, name)

@@ -25,7 +25,10 @@ SCORES = [name for name in options("model.attention") if part("model.attention",
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
 COMBINED = [pair for pair in itertools.product(SCORES, ONE_D) if together(*pair)]
 # What says a distance, and so nothing between two sequences; and what stands in the states.
-DISTANCES, STATES = ["rotary", "alibi", "relative", "t5"], ["sinusoidal", "learned"]
+DISTANCES, STATES = (
+    ["rotary", "alibi", "relative", "t5"],
+    ["sinusoidal", "learned", "learned_from_sinusoidal"],
+)
 SIZE = {"dim": 12, "heads": 3}
 LOOK_BACK = {"causal": "causal", "window": part("model.mask", "window", size=3)}
 

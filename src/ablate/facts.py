@@ -20,14 +20,15 @@ STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
     "model.attention": {
         "query": (True, {"uniform", "none"}),
         "key": (True, {"location", "uniform", "none"}),
-        "lowers": (True, {"additive", "none"}),
+        "lowers": (True, {"additive", "gat", "gatv2", "none"}),
     },
+    "model.normalizer": {"fused": (False, {"softmax"})},
     "model.window": {"weighs": (False, {"local_p"})},
     "pos_enc": {"compares": (False, {"rotary"})},
 }
 STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
 
-TEXT, IMAGES, RECALL, PAIRS, SERIES = "text", "images", "recall", "pairs", "series"
+TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
 KINDS = {  # of data, by the module of its class
     "pydoc": TEXT,
     "text": TEXT,
@@ -42,6 +43,8 @@ KINDS = {  # of data, by the module of its class
     "cifar": IMAGES,
     "image_folder": IMAGES,
     "series": SERIES,
+    "karate": GRAPH,
+    "planetoid": GRAPH,
 }
 READERS = {  # a model for each
     TEXT: "gpt",
@@ -49,6 +52,7 @@ READERS = {  # a model for each
     IMAGES: "vit",
     PAIRS: "transformer",
     SERIES: "rnn_forecaster",
+    GRAPH: "gat",
 }
 # Whether source and target share their tokens, where that cannot be chosen, by the module of data.
 JOINT = {"sequences": True, "dates": False, "cmudict": False}

@@ -1,4 +1,4 @@
-"""Attention maps of a finished run: python -m ablate.show RUN_DIR."""
+"""Attention maps of a finished run, or the gates of its LSTM: python -m ablate.show RUN_DIR."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ def own_source(run: Run, source: str) -> dict[str, Any]:
 def main() -> None:
     parser = Arguments(
         prog="python -m ablate.show",
-        description="Draw what every head of a finished run attends to, a PNG per layer.",
+        description="Draw what every head of a finished run attends to, a PNG per layer; of"
+        " model=rnn_lm model.cell=lstm its gates.",
     )
     parser.add_argument("run_dir", help="folder of a finished run")
     parser.add_argument("--layer", type=int, help="this layer only, counted from 1")
@@ -67,7 +68,7 @@ def main() -> None:
         options["examples"] = [validation_example(run, args.index)]
     paths = attention_figures(run.task, args.out or run.path / "figures", **options)
     if not paths:
-        raise UserError(f"{run.path}: this model has no attention of ours to draw")
+        raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")
     for path in paths:
         print(path)
 

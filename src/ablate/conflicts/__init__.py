@@ -3,7 +3,9 @@
 from ablate.conflicts.attention import ATTENTION
 from ablate.conflicts.blocks import BLOCKS
 from ablate.conflicts.data import DATA
+from ablate.conflicts.graph import GRAPH
 from ablate.conflicts.kernel import KERNEL
+from ablate.conflicts.mixer import MIXER
 from ablate.conflicts.pictures import PICTURES
 from ablate.conflicts.pos_enc import POS_ENC
 from ablate.conflicts.recurrent import RECURRENT
@@ -16,6 +18,8 @@ CONFLICTS = [
     *ATTENTION,
     *RECURRENT,
     *PICTURES,
+    *MIXER,
+    *GRAPH,
     *TASK,
     *DATA,
     *KERNEL,

@@ -30,6 +30,12 @@ ATTENTION: list[Conflict] = [
         " set model.residual=true, or model.cross_attention=scaled_dot",
     ),
     Conflict(
+        lambda c: (
+            c.option("model.attention") == "none" and c.option("model.normalizer") != "softmax"
+        ),
+        "model.normalizer={model.normalizer} has no effect with model.attention=none",
+    ),
+    Conflict(
         lambda c: c.option("model.attention") == "none" and c.option("model.window") != "none",
         "model.window={model.window} has no effect with model.attention=none",
     ),

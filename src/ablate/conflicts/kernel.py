@@ -27,6 +27,11 @@ KERNEL: list[Conflict] = [
         " kernel=auto or pos_enc.values=false",
     ),
     Conflict(
+        lambda c: c.option("kernel") == "sdpa" and not c.states("model.normalizer", "fused"),
+        "kernel=sdpa computes softmax alone, and model.normalizer={model.normalizer} is another;"
+        " use kernel=auto",
+    ),
+    Conflict(
         lambda c: c.option("kernel") == "sdpa" and c.states("model.window", "weighs"),
         "kernel=sdpa hides the weights that model.window={model.window} multiplies; use"
         " kernel=auto",
@@ -38,6 +43,10 @@ KERNEL: list[Conflict] = [
     Conflict(
         lambda c: c.option("model") == "rnn_lm" and c.option("kernel") != "auto",
         "kernel={kernel} has no effect on model=rnn_lm, which has no attention; use kernel=auto",
+    ),
+    Conflict(
+        lambda c: c.option("model") == "resnet" and c.option("kernel") != "auto",
+        "kernel={kernel} has no effect on model=resnet, which has no attention; use kernel=auto",
     ),
     Conflict(
         lambda c: c.option("model") == "timm" and c.option("kernel") != "auto",

@@ -4,6 +4,10 @@ from ablate.conflicts.conflict import Conflict
 
 PICTURES: list[Conflict] = [
     Conflict(
+        lambda c: c.option("model") == "resnet" and c("model.norm_type") == "rms",
+        "model.norm_type=rms is no norm of model=resnet; use batch or layer",
+    ),
+    Conflict(
         lambda c: c("model.patch") > c.side,
         "model.patch={model.patch} is larger than the pictures, which are {:side} pixels a side",
     ),

@@ -53,6 +53,11 @@ POS_ENC: list[Conflict] = [
         "pos_enc={pos_enc} has no effect on model={model}, which reads in order; use pos_enc=none",
     ),
     Conflict(
+        lambda c: c.option("model") == "resnet" and c.option("pos_enc") != "none",
+        "pos_enc={pos_enc} has no effect on model=resnet, whose convolutions know where they are;"
+        " use pos_enc=none",
+    ),
+    Conflict(
         lambda c: c.option("model") == "timm" and c.option("pos_enc") != "none",
         "pos_enc={pos_enc} has no effect on model=timm, which has its own; use pos_enc=none",
     ),

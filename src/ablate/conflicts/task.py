@@ -1,7 +1,7 @@
 """Model, task and data: who reads what, and what is measured on it."""
 
 from ablate.conflicts.conflict import Conflict
-from ablate.facts import IMAGES, PAIRS, RECALL, SERIES, TEXT
+from ablate.facts import GRAPH, IMAGES, PAIRS, RECALL, SERIES, TEXT
 
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
@@ -15,15 +15,15 @@ def _data(task: str, kind: str, words: str) -> Conflict:
     )
 
 
-def _models(task: str, models: tuple[str, str], does: str) -> tuple[Conflict, Conflict]:
+def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Conflict]:
     """A task has models of its own, and they have no other; other people's may do as well."""
+    use = " or ".join(f"model={model}" for model in models)
     return (
         Conflict(
             lambda c: (
                 c.option("task") == task and c.is_ours("model") and c.option("model") not in models
             ),
-            f"task={task} needs a model that {does}, and model={{model}} does not; use"
-            f" model={models[0]} or model={models[1]}",
+            f"task={task} needs a model that {does}, and model={{model}} does not; use {use}",
         ),
         Conflict(
             lambda c: c.option("model") in models and c.option("task") != task,
@@ -38,7 +38,7 @@ TASK: list[Conflict] = [
         "model={model} reads text, and data={data} is pictures; use model=vit, or data=pydoc",
     ),
     Conflict(
-        lambda c: c.option("model") in ("vit", "timm") and c.kind != IMAGES,
+        lambda c: c.option("model") in ("vit", "timm", "resnet") and c.kind != IMAGES,
         "model={model} reads pictures, and data={data} is {:kind}; use model={:reader}, or"
         " data=digits",
     ),
@@ -62,6 +62,14 @@ TASK: list[Conflict] = [
         "model={model} reads pairs of texts, and data={data} is {:kind}; use model={:reader}, or"
         " data=dates",
     ),
+    Conflict(
+        lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == GRAPH,
+        "model={model} reads text, and data={data} is a graph; use model={:reader}, or data=pydoc",
+    ),
+    Conflict(
+        lambda c: c.option("model") == "gat" and c.kind != GRAPH,
+        "model=gat reads a graph, and data={data} is {:kind}; use model={:reader}, or data=karate",
+    ),
     _data("causal_lm", TEXT, "text"),
     _data("classification", IMAGES, "pictures with classes"),
     _data("recall", RECALL, "data=recall"),
@@ -69,6 +77,8 @@ TASK: list[Conflict] = [
     *_models("seq2seq", WRITERS, "reads a source and writes a target"),
     _data("forecasting", SERIES, "a series of numbers"),
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
+    _data("node_classification", GRAPH, "a graph"),
+    *_models("node_classification", ("gat",), "reads a graph"),
     Conflict(
         lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
         "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect with"

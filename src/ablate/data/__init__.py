@@ -31,7 +31,7 @@ class Data(LightningDataModule):
     A subclass implements `load`, which fills `splits` (data sets that answer a `Request` with a
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
-    kind: what a batch holds: "text", "images" or "recall".
+    kind: what a batch holds, such as "text": one of those in ablate.facts.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, over all processes together.
     """

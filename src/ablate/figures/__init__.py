@@ -6,15 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablate.data.graph import Graphs
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
+from ablate.figures.gates import gate_figures
+from ablate.figures.graph import graph_drawer
 from ablate.figures.maps import Map, attention_maps
 from ablate.figures.pairs import pair_drawer
 from ablate.figures.panels import save
 from ablate.figures.patches import patch_drawer
 from ablate.figures.tokens import token_drawer
 from ablate.model.forecaster import Forecaster
+from ablate.model.rnn_lm import RNNLM
 from ablate.model.vit import ViT
 from ablate.task import Task
 
@@ -42,8 +46,8 @@ def attention_figures(
 
     examples: batches of size 1, by default the first of validation; several are drawn where every
     layer has one head. kinds: only these of `Map.kind`. layer, head: that one only, counted from 1;
-    UserError if there is no such one. caption: what the targets of pairs are. No path for a model
-    without our attention.
+    UserError if there is no such one. caption: what the targets of pairs are. Of an LSTM language
+    model, which has no attention, the gates are drawn; no path for other models without our own.
     """
     if examples is None:
         count = min(FEW, task.data.length("val")) if isinstance(task.data, Pairs) else 1
@@ -51,19 +55,29 @@ def attention_figures(
     maps = attention_maps(task, examples[0])
     maps = [one for one in maps if kinds is None or one.kind in kinds]
     if not maps:
-        return []
+        if kinds is not None or not isinstance(task.model, RNNLM):
+            return []
+        numbers = _chosen("layer", layer, len(task.model.recurrent.layers))
+        return gate_figures(task.model, examples[0], folder, numbers)
     numbers = _chosen("layer", layer, max(one.layer for one in maps))
-    heads = _chosen("head", head, len(maps[0].weights))
+    _chosen("head", head, max(len(one.weights) for one in maps))
     draw: Drawer
     if isinstance(task.model, ViT):
         draw = patch_drawer(task, examples[0], maps)
+    elif isinstance(task.data, Graphs):
+        draw = graph_drawer(task, examples[0], maps)
     elif isinstance(task.data, Pairs):
         draw = pair_drawer(task, examples, maps, caption)
     else:
         item = "time step" if isinstance(task.model, Forecaster) else "token"
         draw = token_drawer(examples[0], maps, item)
+    heads = {one.name: range(1, len(one.weights) + 1) for one in maps if one.layer in numbers}
+    if head is not None:  # layers may have fewer
+        heads = {name: range(head, head + 1) for name, own in heads.items() if head in own}
     return [
-        save(draw(one, heads), folder / f"{one.name}.png") for one in maps if one.layer in numbers
+        save(draw(one, heads[one.name]), folder / f"{one.name}.png")
+        for one in maps
+        if one.name in heads
     ]
 
 

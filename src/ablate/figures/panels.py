@@ -43,9 +43,17 @@ class Panel:
 
 
 def draw_panels(
-    panels: Sequence[Panel], title: str, top: float, *, query: str, key: str, cell: float = CELL
+    panels: Sequence[Panel],
+    title: str,
+    top: float,
+    *,
+    query: str,
+    key: str,
+    cell: float = CELL,
+    measure: str = "attention weight",
 ) -> Figure:
-    """top: the weight that gets the brightest colour. query, key: what stands along the axes."""
+    """top: the weight that gets the brightest colour. query, key: what stands along the axes.
+    measure: what the colours show."""
     import numpy as np
     from matplotlib.patches import Rectangle
 
@@ -83,7 +91,7 @@ def draw_panels(
             frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
             axis.add_patch(frame)
     entitle(figure, title)
-    colour_bar(figure, shown, axes)
+    colour_bar(figure, shown, axes, measure)
     return figure
 
 
@@ -123,8 +131,10 @@ def entitle(figure: Figure, title: str) -> None:
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
 
 
-def colour_bar(figure: Figure, shown: Any, axes: list[Axes]) -> None:
-    figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01, label="attention weight")
+def colour_bar(
+    figure: Figure, shown: Any, axes: list[Axes], measure: str = "attention weight"
+) -> None:
+    figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01, label=measure)
 
 
 def save(figure: Figure, path: Path) -> Path:

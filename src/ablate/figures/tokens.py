@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ablate.figures.maps import Map
 from ablate.figures.panels import Panel, draw_panels
 
@@ -19,6 +21,8 @@ def token_drawer(
     labels = example.get("labels") or [str(n) for n in range(maps[0].weights.shape[-1])]
     # The scale is that of the whole model, so that layers can be compared.
     top = max(float(one.weights.max()) for one in maps)
+    ones = all(torch.allclose(one.weights.sum(-1), torch.tensor(1.0), atol=1e-3) for one in maps)
+    sums = "each row sums to 1; " if ones else ""  # not with model.normalizer=sigmoid
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
         panels = [
@@ -32,8 +36,7 @@ def token_drawer(
             for head in heads
         ]
         title = (
-            f"Attention weights, layer {one.layer} of {one.layers}\n"
-            "each row sums to 1; grey: hidden by the mask"
+            f"Attention weights, layer {one.layer} of {one.layers}\n{sums}grey: hidden by the mask"
         )
         query, key = f"query: the {item} that looks", f"key: the {item} that is looked at"
         return draw_panels(panels, title, top, query=query, key=key)

@@ -6,7 +6,7 @@ or refuses. Letters: b batch, i query, j key, h heads, k head width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -16,6 +16,8 @@ from ablate.errors import UserError
 from ablate.model.attention import Score
 from ablate.model.dropout import dropout
 from ablate.model.mask import Mask, combine
+from ablate.model.normalizer import Normalizer
+from ablate.model.normalizer.softmax import Softmax
 from ablate.pos_enc import PosEnc
 
 
@@ -34,8 +36,16 @@ class Attend:
     first_key: int = 0  # absolute position of the first key
     keep: Tensor | None = None  # b j, True = a real key, False = padding
     prepared: Tensor | None = None  # score.keys(k), where it was computed before
+    edges: Tensor | None = None  # 2 e: numbers of a query and of a key that it may see, each once
     factors: Tensor | None = None  # b 1 i j, times the weights; a key whose factor is 0 is not seen
+    normalizer: Normalizer = field(default_factory=Softmax)
     dropout: float = 0.0  # on the weights; 0 outside training
+    training: bool = False  # a normalizer may draw its weights then
+
+    @property
+    def random(self) -> bool:
+        """Whether two calls differ."""
+        return self.dropout > 0 or (self.training and self.normalizer.samples)
 
     @property
     def queries(self) -> int:
@@ -57,7 +67,11 @@ class Attend:
         begin, end = self.mask.span(self.start + first, self.start + last, self.keys)
         if not self.score.key:  # such a score tells keys apart by their place, counted from 0
             begin = 0
-        prepared, factors = self.prepared, self.factors
+        prepared, factors, edges = self.prepared, self.factors, self.edges
+        if edges is not None:  # whose keys are counted from 0; their mask lets everything be seen
+            assert begin == 0
+            edges = edges[:, (edges[0] >= first) & (edges[0] < last)]
+            edges = torch.stack([edges[0] - first, edges[1]])
         return replace(
             self,
             q=self.q[:, :, first:last],
@@ -66,6 +80,7 @@ class Attend:
             start=self.start + first,
             first_key=begin,
             keep=None if self.keep is None else self.keep[:, begin:end],
+            edges=edges,
             prepared=None if prepared is None else prepared[:, :, begin:end],
             factors=None if factors is None else factors[:, :, first:last, begin:end],
         )
@@ -83,6 +98,10 @@ class Attend:
         i, j = self.positions()
         bias = self.pos.bias(self.q, i, j, self.layer)
         allowed = combine(self.mask, i, j, self.keep)
+        if self.edges is not None:
+            along = torch.zeros(self.queries, self.keys, dtype=torch.bool, device=i.device)
+            along[self.edges[0], self.edges[1]] = True
+            allowed = along if allowed is None else along & allowed
         if self.factors is not None:
             near = self.factors > 0
             allowed = near if allowed is None else near & allowed
@@ -92,18 +111,35 @@ class Attend:
 class Kernel:
     """Computes `Attend`. `name` is what result.json records for a layer.
 
-    `factors`: whether the layer multiplies its weights by factors.
+    `factors`: whether the layer multiplies its weights by factors; `softmax`: whether they are the
+    softmax of the scores; `edges`: whether queries see along the edges of a graph alone.
     """
 
     name: ClassVar[str]
 
-    def refuses(self, score: Score, pos: PosEnc, *, factors: bool = False) -> str | None:
+    def refuses(
+        self,
+        score: Score,
+        pos: PosEnc,
+        *,
+        factors: bool = False,
+        softmax: bool = True,
+        edges: bool = False,
+    ) -> str | None:
         """Why this kernel cannot compute these parts exactly; None if it can."""
         return None
 
-    def resolve(self, score: Score, pos: PosEnc, *, factors: bool = False) -> Kernel:
+    def resolve(
+        self,
+        score: Score,
+        pos: PosEnc,
+        *,
+        factors: bool = False,
+        softmax: bool = True,
+        edges: bool = False,
+    ) -> Kernel:
         """The kernel that a layer of these parts will use; UserError if there is none."""
-        if reason := self.refuses(score, pos, factors=factors):
+        if reason := self.refuses(score, pos, factors=factors, softmax=softmax, edges=edges):
             raise UserError(
                 f"kernel={self.name} cannot compute this model: {reason}; use kernel=auto"
             )
@@ -119,19 +155,12 @@ class Kernel:
 
 
 def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
-    """b h i j: softmax of the scores over the allowed keys, times the factors, if there are any.
-
-    Zeros where a query may see nothing: a finite fill keeps the gradient of such a row finite,
-    where -inf would give NaN.
-    """
+    """b h i j: the scores normalised over the allowed keys, times the factors, if there are any."""
     scores = attend.scores() if scores is None else scores
     bias, allowed = attend.bias_and_mask()
     if bias is not None:
         scores = scores + bias
-    if allowed is None:
-        return scores.softmax(-1)
-    lowest = torch.finfo(scores.dtype).min
-    weights = scores.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
+    weights = attend.normalizer(scores, allowed, training=attend.training)
     return weights if attend.factors is None else weights * attend.factors
 
 

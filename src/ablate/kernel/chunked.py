@@ -43,7 +43,15 @@ class Chunked(Kernel):
         self.may_compile = False
         self.compiled = False  # whether it was compiled, which the first call decides
 
-    def resolve(self, score: Score, pos: PosEnc, *, factors: bool = False) -> Kernel:
+    def resolve(
+        self,
+        score: Score,
+        pos: PosEnc,
+        *,
+        factors: bool = False,
+        softmax: bool = True,
+        edges: bool = False,
+    ) -> Kernel:
         kernel = Chunked(chunk=self.chunk, compile=self.compile)
         if self.compile is True and not (compiler("cpu") or torch.cuda.is_available()):
             raise UserError("kernel.compile=true needs a C++ compiler (g++ or clang++) on the path")
@@ -77,9 +85,8 @@ class Chunked(Kernel):
             # and would keep the key gradients of all chunks until it came to the cuts.
             rows = attend.rows(first, min(first + size, attend.queries))
             if training:
-                keep_rng = attend.dropout > 0
                 outputs.append(
-                    checkpoint(context, rows, use_reentrant=False, preserve_rng_state=keep_rng)
+                    checkpoint(context, rows, use_reentrant=False, preserve_rng_state=attend.random)
                 )
             else:
                 outputs.append(context(rows))

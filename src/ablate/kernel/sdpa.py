@@ -18,9 +18,19 @@ class SDPA(Kernel):
 
     name: ClassVar[str] = "sdpa"
 
-    def refuses(self, score: Score, pos: PosEnc, *, factors: bool = False) -> str | None:
+    def refuses(
+        self,
+        score: Score,
+        pos: PosEnc,
+        *,
+        factors: bool = False,
+        softmax: bool = True,
+        edges: bool = False,
+    ) -> str | None:
         if not score.lowers:
             return f"the score {type(score).__name__} is not a scaled dot product"
+        if not softmax:
+            return "the weights are no softmax, and it computes no others"
         if pos.value_term:
             return f"{type(pos).__name__} positions add to the values, which needs the weights"
         if factors:

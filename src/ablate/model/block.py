@@ -1,4 +1,5 @@
-"""Blocks: attention, cross-attention and feed-forward, each in norm, dropout and residual.
+"""Blocks: attention or another mixer, cross-attention and feed-forward, each in norm, dropout and
+residual.
 
 Post-norm: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; pre-norm: Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745; sandwich: Ding et al. 2021, CogView, section 2.4,
@@ -20,6 +21,7 @@ from ablate.model.dropout import Dropout
 from ablate.model.feed_forward import FeedForward
 from ablate.model.linear import width_std
 from ablate.model.mask import Mask
+from ablate.model.mixer import Mixer, Sizes
 from ablate.model.multi_head import (
     CrossAttention,
     KeyValueCache,
@@ -27,6 +29,7 @@ from ablate.model.multi_head import (
     SelfAttention,
 )
 from ablate.model.norm import NORMS
+from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
 
 MakeNorm = Callable[[], nn.Module]
@@ -68,18 +71,27 @@ class Sublayer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then cross-attention and feed-forward (unless there is none)."""
+    """Attention or what stands in its place, then cross-attention and feed-forward; each may be
+    None."""
 
     def __init__(
-        self, attention: Sublayer, cross_attention: Sublayer | None, feed_forward: Sublayer | None
+        self,
+        attention: Sublayer | None,
+        mixer: Sublayer | None,
+        cross_attention: Sublayer | None,
+        feed_forward: Sublayer | None,
     ):
         super().__init__()
         self.attention = attention
+        self.mixer = mixer
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
 
     def forward(self, x: Tensor, *, memory: Memory | None = None, **kwargs: Any) -> Tensor:
-        x = self.attention(x, **kwargs)
+        if self.attention is not None:
+            x = self.attention(x, **kwargs)
+        if self.mixer is not None:
+            x = self.mixer(x, keep=kwargs["keep"])
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory=memory)
         return x if self.feed_forward is None else self.feed_forward(x)
@@ -99,6 +111,8 @@ class Sublayers:
         depth: int,
         heads: int,
         length: int,
+        mixer: Mixer,
+        normalizer: Normalizer,
         kernel: Kernel,
         ffn: str,
         ffn_dim: int | None,
@@ -111,15 +125,20 @@ class Sublayers:
         init_std: float | None,
         cross_attention: Callable[..., Score] | None = None,
         memory_length: int = 0,
+        grid: tuple[int, int] | None = None,
     ):
         std = init_std or width_std(dim)
         # GPT-2: what is added to the residual stream is scaled by the number of additions. Without
         # a feed-forward they count as many, so that the attentions start as they do beside one.
         additions = depth * (2 if cross_attention is None else 3)
         linear = {"bias": bias, "std": std, "out_std": std / additions**0.5}
+        self.mixer = mixer
+        self.sizes = partial(Sizes, dim=dim, heads=heads, length=length, grid=grid, **linear)
         self.placement = norm
         self.make_norm: Callable[[], nn.Module] = partial(NORMS[norm_type], dim, bias, norm_eps)
-        attention = {"heads": heads, "kernel": kernel, "dropout": dropout, **linear}
+        attention = {
+            "heads": heads, "normalizer": normalizer, "kernel": kernel, "dropout": dropout, **linear
+        }  # fmt: skip
         self.make_attention = partial(SelfAttention, dim, length=length, **attention)
         self.make_cross_attention = (
             None
@@ -144,8 +163,12 @@ class Sublayers:
         wrap = partial(self.wrap, drop_path=drop_path)
         make_cross, feed_forward = self.make_cross_attention, self.make_feed_forward
         cross = None if make_cross is None else make_cross(layer=layer)
+        attend = partial(self.make_attention, score=score, mask=mask, pos=pos, layer=layer)
+        mix = self.mixer.layer(attend, self.sizes(mask=mask))
+        attends = isinstance(mix, SelfAttention)
         return Block(
-            wrap(self.make_attention(score=score, mask=mask, pos=pos, layer=layer)),
+            wrap(mix) if attends else None,
+            None if attends or mix is None else wrap(mix),
             None if cross is None else wrap(cross, reads=cross.score.query),
             None if feed_forward is None else wrap(feed_forward()),
         )
@@ -195,7 +218,15 @@ class Stack(nn.Module):
             causal=not self.mask.look_ahead,
         )
         self.dropout = Dropout(dropout)
-        make = Sublayers(dim, depth=depth, heads=heads, length=length, dropout=dropout, **sublayers)
+        make = Sublayers(
+            dim,
+            depth=depth,
+            heads=heads,
+            length=length,
+            dropout=dropout,
+            grid=grid,
+            **sublayers,
+        )
         self.blocks = nn.ModuleList(
             make.block(
                 score=attention,
@@ -223,6 +254,13 @@ class Stack(nn.Module):
             block = self.blocks[step % len(self.blocks)]
             x = block(x, pos=self.pos_enc, keep=keep, cache=cache, place=step, memory=memory)
         return self.final_norm(x)
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether what attention has made of the tokens so far stays when others follow them."""
+        return not self.mask.look_ahead and all(
+            isinstance(block, Block) and block.attention is not None for block in self.blocks
+        )
 
     @property
     def cross(self) -> list[CrossAttention]:

@@ -38,4 +38,4 @@ class GPT(LanguageModel):
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
     def new_cache(self) -> KeyValueCache | None:
-        return None if self.stack.mask.look_ahead else KeyValueCache()
+        return KeyValueCache() if self.stack.cacheable else None

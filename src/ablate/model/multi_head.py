@@ -20,6 +20,7 @@ from ablate.model.attention import Score
 from ablate.model.linear import STD, Linear
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
+from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
 
@@ -80,6 +81,7 @@ class MultiHeadAttention(nn.Module):
         *,
         heads: int,
         score: Callable[..., Score],
+        normalizer: Normalizer,
         mask: Mask,
         pos: PosEnc,
         kernel: Kernel,
@@ -99,7 +101,8 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(dim, dim, bias=bias, std=std) if self.score.key else None
         self.value = Linear(dim, dim, bias=bias, std=std)
         self.out = Linear(dim, dim, bias=bias, std=out_std)
-        self.kernel = kernel.resolve(self.score, pos)
+        self.normalizer = normalizer
+        self.kernel = kernel.resolve(self.score, pos, softmax=normalizer.fused)
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 
@@ -134,10 +137,12 @@ class MultiHeadAttention(nn.Module):
             start=start,
             keep=keep,
             prepared=prepared,
+            normalizer=self.normalizer,
             dropout=self.dropout if self.training else 0.0,
+            training=self.training,
         )
         if self.recorded is not None:
-            self.recorded.append(attention_weights(replace(attend, dropout=0.0)).detach())
+            self.recorded.append(attention_weights(replace(attend, training=False)).detach())
         return self.out(rearrange(self.kernel(attend), "b h i k -> b i (h k)"))
 
     def _heads(self, projection: Linear | None, x: Tensor) -> Tensor:

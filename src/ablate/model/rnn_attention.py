@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, attention_weights
 from ablate.model.attention import Score
+from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
 from ablate.pos_enc.none import NoPosEnc
 
@@ -56,17 +57,20 @@ class RNNAttention(nn.Module):
         dim: int,
         *,
         score: Score,
+        normalizer: Normalizer,
         window: Callable[..., Window],
         kernel: Kernel,
         length: int,
     ):
         super().__init__()
-        self.score = score
+        self.score, self.normalizer = score, normalizer
         self.window = window(dim=dim)
         self.mask = self.window.mask
         # Encoder states carry their positions themselves.
         self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
-        self.kernel = kernel.resolve(score, self.pos, factors=self.window.weighs)
+        self.kernel = kernel.resolve(
+            score, self.pos, factors=self.window.weighs, softmax=normalizer.fused
+        )
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 
@@ -88,9 +92,11 @@ class RNNAttention(nn.Module):
             keep=memory.keep,
             prepared=memory.keys,
             factors=self.window.factors(query, memory.keep),
+            normalizer=self.normalizer,
+            training=self.training,
         )
         if self.recorded is not None:
-            self.recorded.append(attention_weights(attend).detach())
+            self.recorded.append(attention_weights(replace(attend, training=False)).detach())
         return self.kernel(attend)[:, 0]
 
     def _keys(self, memory: Memory) -> Tensor:
@@ -102,6 +108,7 @@ def make_context(
     dim: int,
     *,
     attention: Callable[..., Score],
+    normalizer: Normalizer,
     window: Callable[..., Window],
     kernel: Kernel,
     length: int,
@@ -110,4 +117,6 @@ def make_context(
     score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
     if not score.weighs:
         return LastState()
-    return RNNAttention(dim, score=score, window=window, kernel=kernel, length=length)
+    return RNNAttention(
+        dim, score=score, normalizer=normalizer, window=window, kernel=kernel, length=length
+    )

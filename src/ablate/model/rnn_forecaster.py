@@ -18,6 +18,7 @@ from ablate.model.forecaster import Forecaster
 from ablate.model.linear import Linear, width_std
 from ablate.model.mask import Mask
 from ablate.model.mask.causal import Causal
+from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent import Recurrent
 from ablate.model.rnn_attention import Memory, RNNAttention
 from ablate.model.window import Window
@@ -49,6 +50,7 @@ class RNNForecaster(Forecaster):
         dropout: float,
         difference: bool,
         attention: Callable[..., Score],
+        normalizer: Normalizer,
         kernel: Kernel,
     ):
         super().__init__()
@@ -60,7 +62,12 @@ class RNNForecaster(Forecaster):
         self.attention = self.combine = None
         if score.weighs:
             self.attention = RNNAttention(
-                dim, score=score, window=UpToNow, kernel=kernel, length=length
+                dim,
+                score=score,
+                normalizer=normalizer,
+                window=UpToNow,
+                kernel=kernel,
+                length=length,
             )
             self.combine = Linear(2 * dim, dim, bias=False, std=width_std(2 * dim))
         self.dropout = Dropout(dropout)

@@ -23,6 +23,7 @@ from ablate.model.bahdanau import Bahdanau
 from ablate.model.dropout import Dropout
 from ablate.model.linear import Linear, width_std
 from ablate.model.luong import Luong
+from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent import Recurrent, Table
 from ablate.model.rnn_attention import Memory, RNNAttention, make_context
 from ablate.model.rnn_decoder import Decoder, RNNState
@@ -57,6 +58,7 @@ class RNNSeq2Seq(Seq2Seq):
         dropout: float,
         tie_embeddings: bool,
         attention: Callable[..., Score],
+        normalizer: Normalizer,
         window: Callable[..., Window],
         kernel: Kernel,
         **layers: Any,
@@ -76,7 +78,12 @@ class RNNSeq2Seq(Seq2Seq):
             embedding_dim,
             dim,
             context=make_context(
-                dim, attention=attention, window=window, kernel=kernel, length=source_length
+                dim,
+                attention=attention,
+                normalizer=normalizer,
+                window=window,
+                kernel=kernel,
+                length=source_length,
             ),
             bidirectional=bidirectional,
             **layers,

@@ -103,12 +103,12 @@ class Transformer(Seq2Seq):
         return TransformerState(self._read(source))
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Under a mask that looks ahead, a new token changes what the earlier ones see: all are
+        """Where a new token changes what the earlier ones see, or nothing of them is kept, all are
         read anew.
         """
         assert isinstance(state, TransformerState)
         new = tokens[:, None]
-        if self.decoder.mask.look_ahead:
+        if not self.decoder.cacheable:
             state.written = torch.cat([state.written, new], dim=1)
             return self._decode(state.written, state.memory)[:, -1]
         return self._decode(new, state.memory, cache=state.cache)[:, -1]

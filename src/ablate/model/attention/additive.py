@@ -25,6 +25,7 @@ class Additive(Score):
     """
 
     lowers: ClassVar[bool] = False
+    option: ClassVar[str] = "additive"
     w: nn.Parameter | None
     u: nn.Parameter | None
 
@@ -37,13 +38,18 @@ class Additive(Score):
                 f"{self.slot}.hidden={hidden} must be a whole number of at least 1, or null"
             )
         if hidden is None:
-            require_equal_widths(self, "additive")
+            require_equal_widths(self, self.option)
             self.w = self.u = None
         else:
             self.w = nn.Parameter(torch.empty(self.heads, self.query_dim, hidden))
             self.u = nn.Parameter(torch.empty(self.heads, self.key_dim, hidden))
         self.v = nn.Parameter(torch.empty(self.heads, hidden or self.query_dim))
         self.reset_parameters()
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Of the hidden layer."""
+        return torch.tanh(x)
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.v)
@@ -63,6 +69,6 @@ class Additive(Score):
         """
         if self.w is not None:
             q = q @ self.w
-        hidden = torch.tanh(q[:, :, :, None] + prepared[:, :, None])
+        hidden = self.activation(q[:, :, :, None] + prepared[:, :, None])
         # Not einsum: torch.compile fuses a product and a sum, but keeps all of `hidden` for einsum.
         return (hidden * self.v[:, None, None]).sum(-1)

@@ -15,6 +15,8 @@ class Mask:
 
     # False: every query sees every key.
     restricts: ClassVar[bool] = True
+    # Whether, besides, only along the edges of a graph; see `Attend.edges`.
+    edges: ClassVar[bool] = False
 
     def __init__(self, *, causal: bool) -> None:
         self.causal = causal

@@ -1,0 +1,173 @@
+"""Graph attention network: every node reads its neighbours (Velickovic et al. 2018).
+
+https://arxiv.org/abs/1710.10903. A layer is a linear map, attention with any score along the edges,
+and ELU; heads stand beside each other, those of the last layer are averaged. With
+model.mask=none every node sees every other, and the graph is not used.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from ablate.kernel import Attend, Kernel, attention_weights
+from ablate.model.attention import Score
+from ablate.model.dropout import Dropout
+from ablate.model.init import Model
+from ablate.model.mask import Mask
+from ablate.model.normalizer import Normalizer
+from ablate.pos_enc import PosEnc
+
+
+class Glorot(nn.Linear):
+    """Weights as Glorot and Bengio 2010 draw them, bias zero."""
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Bias(nn.Module):
+    """What is added to every node, zero at the start."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+class GraphAttention(nn.Module):
+    """One layer: n inputs -> n d, where d is `width` if the heads are averaged, else heads times
+    that.
+
+    shared: queries, keys and values are one map, as published.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        *,
+        heads: int,
+        average: bool,
+        score: Callable[..., Score],
+        normalizer: Normalizer,
+        mask: Mask,
+        pos: PosEnc,
+        kernel: Kernel,
+        nodes: int,
+        shared: bool,
+        residual: bool,
+        dropout: float,
+        bias: bool,
+    ):
+        super().__init__()
+        self.heads, self.average, self.mask, self.pos = heads, average, mask, pos
+        self.residual, self.weights_dropout, self.normalizer = residual, dropout, normalizer
+        self.shared = shared
+        self.score = score(heads=heads, query_dim=width, key_dim=width, length=nodes)
+        own = not shared
+        self.query = Glorot(inputs, heads * width, bias=False) if own and self.score.query else None
+        self.key = Glorot(inputs, heads * width, bias=False) if own and self.score.key else None
+        self.value = Glorot(inputs, heads * width, bias=False)
+        outputs = width if average else heads * width
+        self.carry = (
+            Glorot(inputs, outputs, bias=False) if residual and inputs != outputs else nn.Identity()
+        )
+        self.bias = Bias(outputs) if bias else nn.Identity()
+        self.dropout = Dropout(dropout)
+        self.kernel = kernel.resolve(self.score, pos, softmax=normalizer.fused, edges=mask.edges)
+        # A list while somebody wants to see the weights (`recording`), else None.
+        self.recorded: list[Tensor] | None = None
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        """x: n inputs; edges: 2 e, the number of a node and of one that it sees -> n d."""
+        x = self.dropout(x)
+        v = self._heads(self.value(x))
+        attend = Attend(
+            q=self._looked_at(self.score.query, self.query, x, v),
+            k=self._looked_at(self.score.key, self.key, x, v),
+            v=v,
+            score=self.score,
+            mask=self.mask,
+            pos=self.pos,
+            layer=0,
+            edges=edges if self.mask.edges else None,
+            normalizer=self.normalizer,
+            dropout=self.weights_dropout if self.training else 0.0,
+            training=self.training,
+        )
+        if self.recorded is not None:
+            self.recorded.append(attention_weights(replace(attend, training=False)).detach())
+        y = self.kernel(attend)[0]
+        y = y.mean(0) if self.average else rearrange(y, "h n k -> n (h k)")
+        return self.bias(y + self.carry(x) if self.residual else y)
+
+    def _looked_at(self, read: bool, projection: Glorot | None, x: Tensor, v: Tensor) -> Tensor:
+        """1 h n k; width 0 where the score does not look."""
+        if not read:
+            return v[..., :0]
+        return v if projection is None else self._heads(projection(x))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return rearrange(x, "n (h k) -> 1 h n k", h=self.heads)
+
+
+class GAT(Model):
+    """A graph in, logits of the classes of every node out."""
+
+    def __init__(
+        self,
+        *,
+        features: int,
+        classes: int,
+        nodes: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        out_heads: int,
+        attention: Callable[..., Score],
+        mask: Callable[..., Mask],
+        pos_enc: Callable[..., PosEnc],
+        **layer: Any,
+    ):
+        super().__init__()
+        seen = mask(causal=False)
+        widths = [features, *[dim] * (depth - 1)]
+        self.layers = nn.ModuleList()
+        for number, inputs in enumerate(widths, 1):
+            last = number == depth
+            count = out_heads if last else heads
+            width = classes if last else dim // heads
+            pos = pos_enc(dim=count * width, heads=count, head_dim=width, length=nodes, depth=1)
+            self.layers.append(
+                GraphAttention(
+                    inputs,
+                    width,
+                    heads=count,
+                    average=last,
+                    score=attention,
+                    mask=seen,
+                    pos=pos,
+                    nodes=nodes,
+                    **layer,
+                )
+            )
+
+    def forward(self, features: Tensor, edges: Tensor) -> Tensor:
+        """features: n f; edges: 2 e, each once, with one from every node to itself -> n classes."""
+        x = features
+        for number, layer in enumerate(self.layers, 1):
+            x = layer(x, edges)
+            x = x if number == len(self.layers) else F.elu(x)
+        return x

@@ -1,0 +1,10 @@
+"""Gates: what each channel of a picture is multiplied by. One class per file.
+
+Letters: b batch, c channels, y rows, x columns.
+"""
+
+from torch import nn
+
+
+class Gate(nn.Module):
+    """b c y x -> b c y x. Made with `channels`, as often as a network has blocks."""

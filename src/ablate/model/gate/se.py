@@ -1,0 +1,24 @@
+"""Squeeze and excitation: sigmoid(W2 relu(W1 mean(x))) times each channel.
+
+Hu et al. 2018, "Squeeze-and-excitation networks", section 3, https://arxiv.org/abs/1709.01507.
+Attention over channels: how much of each is let through depends on the whole picture.
+"""
+
+from torch import Tensor
+
+from ablate.model.gate import Gate
+from ablate.model.kaiming import KaimingLinear
+
+
+class SqueezeExcitation(Gate):
+    """reduction: the channels are squeezed to so many times fewer, and to one at least."""
+
+    def __init__(self, channels: int, *, reduction: int) -> None:
+        super().__init__()
+        hidden = max(1, channels // reduction)
+        self.squeeze = KaimingLinear(channels, hidden)
+        self.excite = KaimingLinear(hidden, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()
+        return x * gate[:, :, None, None]

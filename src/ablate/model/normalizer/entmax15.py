@@ -1,0 +1,26 @@
+"""Between softmax and sparsemax: keys far below the best have no part, the others a smooth one.
+
+Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
+https://arxiv.org/abs/1905.05702: 1.5-entmax, w = max(s / 2 - tau, 0)^2, where tau makes the weights
+sum to one (algorithm 2).
+"""
+
+from torch import Tensor
+
+from ablate.model.normalizer import Normalizer
+from ablate.model.normalizer.threshold import Threshold
+
+
+class Entmax15(Normalizer):
+    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+        return Threshold.of(scores, tau, power=2)
+
+
+def tau(ordered: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+    """The threshold if the `rank` highest were kept, and whether the last of them is: the root of
+    sum (z - tau)^2 = 1, from their mean and their squared deviations.
+    """
+    mean = ordered.cumsum(-1) / rank
+    deviations = (ordered**2).cumsum(-1) - rank * mean**2
+    thresholds = mean - ((1 - deviations) / rank).clamp(min=0).sqrt()
+    return thresholds, thresholds <= ordered

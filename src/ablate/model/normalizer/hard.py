@@ -1,0 +1,39 @@
+"""One key and no other: Xu et al. 2015, "Show, attend and tell", section 4.1.
+
+https://arxiv.org/abs/1502.03044. In training the key is drawn from the softmax of the scores, by
+Gumbel's trick; the gradient is that of the softmax with the same noise (straight-through: Jang et
+al. 2017, https://arxiv.org/abs/1611.01144), which is biased where the paper's score-function
+estimator is not, and varies less. In evaluation it is the likeliest key.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ablate.model.normalizer import Normalizer
+
+
+class Hard(Normalizer):
+    """temperature: of the softmax whose gradient is taken; nearer to 0 it is less biased and varies
+    more.
+    """
+
+    samples: ClassVar[bool] = True
+
+    def __init__(self, *, temperature: float) -> None:
+        self.temperature = temperature
+
+    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+        if not training:
+            return one_hot(scores)
+        noise = -torch.empty_like(scores, dtype=torch.float32).exponential_().log()
+        lowest = torch.finfo(scores.dtype).min  # rather than -inf, of which a whole row is NaN
+        noisy = ((scores + noise.to(scores.dtype)) / self.temperature).clamp(min=lowest)
+        soft = noisy.softmax(-1)
+        return one_hot(noisy) - soft.detach() + soft
+
+
+def one_hot(scores: Tensor) -> Tensor:
+    """1 for the highest score of a row, 0 for the others."""
+    return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)

@@ -1,0 +1,19 @@
+"""w = 1 / (1 + exp(-(s - log n))): every key by itself, so that the weights need not sum to one.
+
+Ramapuram et al. 2024, "Theory, analysis, and best practices for sigmoid self-attention",
+https://arxiv.org/abs/2409.04431, with their bias -log n, where n counts the keys that the query may
+see: at first the weights sum to about one.
+"""
+
+import math
+
+from torch import Tensor
+
+from ablate.model.normalizer import Normalizer
+
+
+class Sigmoid(Normalizer):
+    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+        if isinstance(seen, int):
+            return (scores - math.log(seen)).sigmoid()
+        return (scores - seen.clamp(min=1).to(scores.dtype).log()).sigmoid()

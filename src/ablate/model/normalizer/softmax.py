@@ -1,0 +1,17 @@
+"""w = exp(s) / sum exp(s): every key has a part, Bahdanau et al. 2015, section 3.1.
+
+https://arxiv.org/abs/1409.0473.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from ablate.model.normalizer import Normalizer
+
+
+class Softmax(Normalizer):
+    fused: ClassVar[bool] = True
+
+    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+        return scores.softmax(-1)

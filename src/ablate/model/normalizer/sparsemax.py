@@ -1,0 +1,21 @@
+"""The point of the simplex nearest to the scores: most keys have no part at all.
+
+Martins and Astudillo 2016, "From softmax to sparsemax", https://arxiv.org/abs/1602.02068:
+w = max(s - tau, 0), where tau makes the weights sum to one (algorithm 1).
+"""
+
+from torch import Tensor
+
+from ablate.model.normalizer import Normalizer
+from ablate.model.normalizer.threshold import Threshold
+
+
+class Sparsemax(Normalizer):
+    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+        return Threshold.of(scores, tau, power=1)
+
+
+def tau(ordered: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+    """The threshold if the `rank` highest scores were kept, and whether the last of them is."""
+    total = ordered.cumsum(-1)
+    return (total - 1) / rank, 1 + rank * ordered > total

@@ -1,0 +1,53 @@
+"""What sparsemax and entmax share: weights max(z - tau, 0)^power, zero below the threshold.
+
+Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
+https://arxiv.org/abs/1905.05702: alpha-entmax with alpha = 1 + 1 / power and z = (alpha - 1) s.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+# The threshold if the `rank` highest were kept, and whether the last of them is: both b h i j, for
+# scores in falling order and their ranks 1, 2 ..
+Tau = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Threshold(Function):
+    """Forward by sorting, backward in closed form (proposition 2 of the paper).
+
+    With s = w^(2 - alpha) on the support and 0 elsewhere, the Jacobian is diag(s) - s s' / sum(s).
+    """
+
+    @staticmethod
+    def of(scores: Tensor, tau: Tau, *, power: int) -> Tensor:
+        """b h i j -> weights in the type of the scores, computed in float32 or wider."""
+        weights: Tensor = Threshold.apply(scores, tau, power)
+        return weights
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, tau: Tau, power: int) -> Tensor:
+        wide = scores if scores.dtype == torch.float64 else scores.float()
+        # The highest is 0; below -1 / (alpha - 1) nothing is kept, so that no number need be lower:
+        # sums over what is masked then stay finite.
+        z = ((wide - wide.amax(-1, keepdim=True)) / power).clamp(min=-2.0)
+        ordered = z.sort(-1, descending=True).values
+        rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
+        thresholds, kept = tau(ordered, rank)
+        last = kept.sum(-1, keepdim=True) - 1
+        weights = (z - thresholds.gather(-1, last)).clamp(min=0) ** power
+        ctx.save_for_backward(weights)
+        ctx.power = power
+        return weights.to(scores.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (weights,) = ctx.saved_tensors
+        # w^(2 - alpha) = w^(1 - 1 / power)
+        slope = torch.where(weights > 0, weights ** (1 - 1 / ctx.power), 0.0)
+        wide = gradient.to(weights.dtype)
+        mean = (wide * slope).sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+        return (slope * (wide - mean)).to(gradient.dtype), None, None

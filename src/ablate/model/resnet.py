@@ -1,0 +1,98 @@
+"""ResNet for small pictures: three stages of 3 x 3 convolutions with identity shortcuts.
+
+He et al. 2016, "Deep residual learning", section 4.2, https://arxiv.org/abs/1512.03385: 6 depth + 2
+layers. Where the width changes the shortcut is a 1 x 1 convolution (option B there). A gate may
+weigh the channels of every block before they are added (model.gate).
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from ablate.model.gate import Gate
+from ablate.model.init import Model
+from ablate.model.kaiming import KaimingConv, KaimingLinear
+
+STAGES = 3  # each but the first halves rows and columns and doubles the channels
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    # Ba et al. 2016 over channels, rows and columns of a picture, with a gain for each channel.
+    "layer": lambda channels: nn.GroupNorm(1, channels),
+}
+
+
+class ResidualBlock(nn.Module):
+    """relu(shortcut(x) + gate(norm conv relu norm conv x)); without the residual no shortcut."""
+
+    def __init__(
+        self,
+        inputs: int,
+        channels: int,
+        *,
+        stride: int,
+        norm_type: str,
+        gate: Callable[..., Gate],
+        residual: bool,
+    ):
+        super().__init__()
+
+        def conv(ins: int, size: int, step: int) -> nn.Module:
+            # The norm behind it has a bias.
+            return KaimingConv(ins, channels, size, step, padding=size // 2, bias=False)
+
+        self.inner = nn.Sequential(
+            conv(inputs, 3, stride),
+            NORMS[norm_type](channels),
+            nn.ReLU(),
+            conv(channels, 3, 1),
+            NORMS[norm_type](channels),
+        )
+        self.gate = gate(channels)
+        self.residual = residual
+        changes = residual and (stride != 1 or inputs != channels)
+        self.shortcut = (
+            nn.Sequential(conv(inputs, 1, stride), NORMS[norm_type](channels))
+            if changes
+            else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.gate(self.inner(x))
+        return (self.shortcut(x) + y if self.residual else y).relu()
+
+
+class ResNet(Model):
+    """Pictures in, logits of the classes out."""
+
+    def __init__(
+        self,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        classes: int,
+        dim: int,
+        depth: int,
+        norm_type: str,
+        gate: Callable[..., Gate],
+        residual: bool,
+    ):
+        super().__init__()
+        self.stem = nn.Sequential(
+            KaimingConv(channels, dim, 3, padding=1, bias=False), NORMS[norm_type](dim), nn.ReLU()
+        )
+        make = partial(ResidualBlock, norm_type=norm_type, gate=gate, residual=residual)
+        blocks = []
+        inputs = dim
+        for stage in range(STAGES):
+            width = dim * 2**stage
+            for number in range(depth):
+                stride = 2 if stage and not number else 1
+                blocks.append(make(inputs, width, stride=stride))
+                inputs = width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = KaimingLinear(inputs, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """b c y x -> b classes."""
+        return self.head(self.blocks(self.stem(images)).mean((2, 3)))

@@ -1,0 +1,37 @@
+"""Learned from sinusoidal: x -> x + W p, with p the sinusoids of a position and W a learned map.
+
+p is that of Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762. Between
+pos_enc=sinusoidal, where W is one, and pos_enc=learned, which knows nothing of how positions follow
+one another: what is learned reaches any length. W is drawn so that W p is as large as the vectors
+of pos_enc=learned are at the start.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ablate.pos_enc import PosEnc, require_positive_base
+from ablate.pos_enc.sinusoidal import waves
+
+STD = 0.02  # of the vectors of pos_enc=learned at the start
+
+
+class LearnedFromSinusoidal(PosEnc):
+    """A linear map of the sines and cosines of the position, added to the input."""
+
+    def __init__(self, *, base: float, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        require_positive_base(base)
+        self.base = base
+        self.map = nn.Parameter(torch.empty(self.dim, self.dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        # The squares of the sinusoids of a position sum to d / 2.
+        nn.init.normal_(self.map, std=STD * (2 / self.dim) ** 0.5)
+
+    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        fixed = waves(positions, dim=self.dim, base=self.base, dtype=self.map.dtype)
+        return x + (fixed @ self.map).to(x.dtype)

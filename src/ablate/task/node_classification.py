@@ -1,0 +1,46 @@
+"""Node classification: the class of every node of a graph."""
+
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from ablate.data import IGNORED, Batch
+from ablate.data.graph import Graphs
+from ablate.task import Task
+
+
+class NodeClassification(Task):
+    """Cross-entropy over the nodes whose class is known; the others are read with them, without
+    their classes (Yang et al. 2016, https://arxiv.org/abs/1603.08861, call it transductive)."""
+
+    metric: ClassVar[str] = "val/accuracy"
+    mode: ClassVar[str] = "max"
+    unit: ClassVar[str] = "nodes"
+    data: Graphs
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.mean_loss = MeanMetric()
+        self.accuracy = MulticlassAccuracy(self.data.sizes["classes"], average="micro")
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch["features"], batch["edges"]
+
+    def units(self, batch: Batch) -> int:
+        return len(batch["features"])
+
+    def loss(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(self.model(*self.inputs(batch)), batch["targets"])
+
+    def evaluate(self, batch: Batch) -> None:
+        counted = batch["targets"] != IGNORED
+        logits = self.model(*self.inputs(batch)).float()[counted]
+        targets = batch["targets"][counted]
+        self.mean_loss.update(F.cross_entropy(logits, targets), len(targets))
+        self.accuracy.update(logits, targets)
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        return {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}

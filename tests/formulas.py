@@ -1,0 +1,417 @@
+"""The formulas that ablate implements, each worked by hand on small numbers.
+
+`python tests/formulas.py > docs/formulas.md` writes the page; test_formulas.py works every example
+with the code and compares the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import cos, e, erf, exp, log, pi, sin, sqrt, tanh
+from typing import Any
+
+import torch
+from make_model import part
+from torch import Tensor, nn
+
+from ablate.kernel import Attend, attention_weights, mix
+from ablate.model.block import Sublayer
+from ablate.model.feed_forward import FeedForward
+from ablate.model.norm import NORMS
+from ablate.pos_enc.none import NoPosEnc
+
+
+@dataclass(frozen=True)
+class Formula:
+    """given: the example in words. by_hand: what it comes to, written as one would work it out.
+    by_code: the same by the code of `module`."""
+
+    name: str
+    says: str
+    paper: str
+    module: str
+    given: str
+    by_hand: Sequence[float]
+    by_code: Callable[[], Any]
+
+
+def tensor(*rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def fill(module: nn.Module, **values: Any) -> Any:
+    """Its parameters set to these numbers, in float64."""
+    module = module.double()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            value = values.pop(name.replace(".", "_"), None)
+            assert value is not None, name
+            parameter.copy_(torch.as_tensor(value, dtype=torch.float64).reshape(parameter.shape))
+    assert not values
+    return module
+
+
+def score(name: str, q: Sequence[float], k: Sequence[float], *, at: int = 0, **values: Any) -> Any:
+    """One head, one query, one key in place `at`."""
+    sizes = {"heads": 1, "query_dim": len(q), "key_dim": len(k), "length": at + 1}
+    made = fill(part("model.attention", name)(**sizes), **values)
+    keys = tensor(k).repeat(at + 1, 1)[None, None]
+    query = tensor(q)[None, None]
+    if not made.query:
+        query = query[..., :0]
+    if not made.key:
+        keys = keys[..., :0]
+    return made(query, keys)[0, 0, 0, at]
+
+
+def normalised(name: str, *scores: float) -> Any:
+    return part("model.normalizer", name)(tensor(*scores))
+
+
+def positions(name: str, *, heads: int = 1, dim: int = 2, causal: bool = True, **own: Any) -> Any:
+    sizes = {"dim": dim, "heads": heads, "head_dim": dim // heads, "length": 4, "depth": 1}
+    return part("pos_enc", name, **own)(**sizes, causal=causal).double()
+
+
+def relative() -> Any:
+    made = positions("relative", max_distance=1, keys=True, values=False)
+    made = fill(made, key_tables_0=[[1.0, 2.0], [3.0, 4.0]])
+    return made.bias(tensor([1.0, 1.0])[None, None], torch.tensor([2]), torch.arange(3), 0)
+
+
+def t5() -> Any:
+    made = fill(positions("t5", buckets=4, max_distance=8), table=[[0.0], [1.0], [2.0], [3.0]])
+    return made.bias(tensor([0.0, 0.0])[None, None], torch.tensor([9]), torch.arange(10), 0)
+
+
+def attention() -> Any:
+    """Two keys whose scaled products are ln 2 and 0; their values are 3 and 6."""
+    attend = Attend(
+        q=tensor([log(2.0)])[None, None],
+        k=tensor([1.0], [0.0])[None, None],
+        v=tensor([3.0], [6.0])[None, None],
+        score=part("model.attention", "scaled_dot")(heads=1, query_dim=1, key_dim=1, length=2),
+        mask=part("model.mask", "none")(causal=False),
+        pos=NoPosEnc(dim=1, heads=1, head_dim=1, length=2, depth=1),
+        layer=0,
+    )
+    return mix(attend, attention_weights(attend))
+
+
+def local_p() -> Any:
+    """A state that points to the middle of 4 source positions."""
+    window = fill(part("model.window", "local_p", size=2)(dim=1), w=[[0.0]], v=[0.0])
+    return window.factors(tensor([5.0])[None], torch.ones(1, 4, dtype=torch.bool))
+
+
+def norm(name: str, *x: float) -> Any:
+    made = NORMS[name](len(x), True, 0.0).double()
+    return made(tensor([*x])[None])
+
+
+def feed_forward(kind: str, x: float) -> Any:
+    """All maps are one but the last, which is 2; one hidden number."""
+    made = FeedForward(1, hidden=1, kind=kind, bias=False)
+    return fill(made, **{f"{n}_weight": [[2.0 if n == "down" else 1.0]] for n in maps(made)})(
+        tensor([x])
+    )
+
+
+def maps(made: FeedForward) -> list[str]:
+    return ["up", "down"] if made.gate is None else ["up", "gate", "down"]
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x + tensor([1.0, 0.0])
+
+
+def placed(placement: str) -> Any:
+    """f(x) = 2 x + (1, 0) at x = (3, 1)."""
+    made = Sublayer(
+        Doubled(), norm=placement, make_norm=lambda: NORMS["layer"](2, True, 0.0).double(),
+        residual=True, dropout=0.0, drop_path=0.0,
+    )  # fmt: skip
+    return made(tensor([3.0, 1.0]))
+
+
+def mixed(name: str, **own: Any) -> Any:
+    """Three positions of width 1 with the numbers 1, 2, 3, under a causal mask."""
+    from ablate.model.mixer import Sizes
+
+    sizes = Sizes(
+        dim=1, heads=1, length=3, mask=part("model.mask", "causal")(causal=True), grid=None,
+        bias=False, std=1.0, out_std=1.0,
+    )  # fmt: skip
+    chosen = {"size": 3} if name == "convolution" else {}
+    return fill(part("model.mixer", name, **chosen).layer(None, sizes), **own)(
+        tensor([1.0], [2.0], [3.0])[None]
+    )
+
+
+def gate() -> Any:
+    """Channels whose means are 1 and 3, squeezed to relu(1 - 3 + 5) = 3."""
+    made = part("model.gate", "se", reduction=2)(2)
+    made = fill(
+        made, squeeze_weight=[[1.0, -1.0]], squeeze_bias=[5.0],
+        excite_weight=[[0.5], [-1.0]], excite_bias=[0.0, 3.0],
+    )  # fmt: skip
+    return made(tensor([[[0.0, 2.0]], [[3.0, 3.0]]]))
+
+
+def rate(name: str, step: int, total: int, **own: Any) -> float:
+    factor: float = part("schedule", name, **own)(step, total)
+    return factor
+
+
+def gelu(x: float) -> float:
+    return x * (1 + erf(x / sqrt(2))) / 2
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+FORMULAS = [
+    Formula(
+        "dot", "q · k", "Luong et al. 2015, https://arxiv.org/abs/1508.04025",
+        "ablate.model.attention.dot", "q = (1, 2), k = (3, 1)",
+        [1 * 3 + 2 * 1], lambda: score("dot", [1, 2], [3, 1]),
+    ),
+    Formula(
+        "scaled dot", "q · k / √k", "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+        "ablate.model.attention.scaled_dot", "q = (1, 2), k = (3, 1)",
+        [5 / sqrt(2)], lambda: score("scaled_dot", [1, 2], [3, 1]),
+    ),
+    Formula(
+        "general", "q W k", "Luong et al. 2015, https://arxiv.org/abs/1508.04025",
+        "ablate.model.attention.general", "q = (1, 2), W = (1 0; 2 1), k = (3, 1)",
+        [(1 + 4) * 3 + 2 * 1],
+        lambda: score("general", [1, 2], [3, 1], weight=[[1, 0], [2, 1]]),
+    ),
+    Formula(
+        "additive", "v · tanh(W q + U k)", "Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473",
+        "ablate.model.attention.additive", "W q = (1, 0), U k = (-1, 2), v = (5, 3)",
+        [5 * tanh(0) + 3 * tanh(2)], lambda: score("additive", [1, 0], [-1, 2], v=[5, 3]),
+    ),
+    Formula(
+        "cosine", "t q · k / (|q| |k|)", "Graves et al. 2014, https://arxiv.org/abs/1410.5401",
+        "ablate.model.attention.cosine", "q = (3, 4), k = (5, 12), t = 13",
+        [13 * (15 + 48) / (5 * 13)],
+        lambda: score("cosine", [3, 4], [5, 12], log_t=[log(13)]),
+    ),
+    Formula(
+        "location", "q · table[j]", "Luong et al. 2015, https://arxiv.org/abs/1508.04025",
+        "ablate.model.attention.location", "q = (1, 2), table = (0 0; 3 4), key 1",
+        [3 + 8], lambda: score("location", [1, 2], [9, 9], at=1, table=[[0, 0], [3, 4]]),
+    ),
+    Formula(
+        "graph attention", "LeakyReLU(a · q + b · k), slope 0.2",
+        "Velickovic et al. 2018, https://arxiv.org/abs/1710.10903",
+        "ablate.model.attention.gat", "q = (1, 2), k = (3, 1), a = (1, 0), b = (-2, 1)",
+        [0.2 * (1 - 5)], lambda: score("gat", [1, 2], [3, 1], a=[1, 0], b=[-2, 1]),
+    ),
+    Formula(
+        "graph attention, version 2", "v · LeakyReLU(W q + U k), slope 0.2",
+        "Brody et al. 2022, https://arxiv.org/abs/2105.14491",
+        "ablate.model.attention.gatv2", "W q = (1, 0), U k = (-3, 2), v = (5, 3)",
+        [5 * 0.2 * -2 + 3 * 2], lambda: score("gatv2", [1, 0], [-3, 2], v=[5, 3]),
+    ),
+    Formula(
+        "uniform", "0", "the ablated score",
+        "ablate.model.attention.uniform", "any q and k",
+        [0], lambda: score("uniform", [1, 2], [3, 1]),
+    ),
+    Formula(
+        "softmax", "exp(s) / Σ exp(s)", "Bridle 1990",
+        "ablate.model.normalizer.softmax", "s = (1, 0, -2)",
+        [x / (e + 1 + e**-2) for x in (e, 1, e**-2)], lambda: normalised("softmax", 1, 0, -2),
+    ),
+    Formula(
+        "sparsemax", "max(s - τ, 0), Σ = 1",
+        "Martins and Astudillo 2016, https://arxiv.org/abs/1602.02068",
+        "ablate.model.normalizer.sparsemax", "s = (1, 0.5, -1): two stay, τ = (1.5 - 1) / 2",
+        [0.75, 0.25, 0], lambda: normalised("sparsemax", 1, 0.5, -1),
+    ),
+    Formula(
+        "1.5-entmax", "max(s / 2 - τ, 0)², Σ = 1",
+        "Peters et al. 2019, https://arxiv.org/abs/1905.05702",
+        "ablate.model.normalizer.entmax15", "s = (1.2, 0.8, -4): τ = -0.2 leaves 0.8² and 0.6²",
+        [0.64, 0.36, 0], lambda: normalised("entmax15", 1.2, 0.8, -4),
+    ),
+    Formula(
+        "sigmoid", "1 / (1 + exp(ln n - s)) of n keys",
+        "Ramapuram et al. 2024, https://arxiv.org/abs/2409.04431",
+        "ablate.model.normalizer.sigmoid", "s = (0, ln 2)",
+        [1 / 3, 1 / 2], lambda: normalised("sigmoid", 0, log(2)),
+    ),
+    Formula(
+        "hard, evaluated", "1 for the highest score",
+        "Xu et al. 2015, https://arxiv.org/abs/1502.03044",
+        "ablate.model.normalizer.hard", "s = (1, 0, -2)",
+        [1, 0, 0], lambda: normalised("hard", 1, 0, -2),
+    ),
+    Formula(
+        "attention", "Σ softmax(q · k / √k) v",
+        "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+        "ablate.kernel", "scores (ln 2, 0), values 3 and 6: weights 2/3 and 1/3",
+        [2 / 3 * 3 + 1 / 3 * 6], attention,
+    ),
+    Formula(
+        "predicted window", "exp(-2 (s - p)² / D²), |s - p| ≤ D, p = S sigmoid(v tanh(W h))",
+        "Luong et al. 2015, https://arxiv.org/abs/1508.04025",
+        "ablate.model.window.local_p", "S = 4, D = 2, v = 0: p = 2; positions 0 to 3",
+        [exp(-2), exp(-1 / 2), 1, exp(-1 / 2)], local_p,
+    ),
+    Formula(
+        "sinusoidal", "√d x + (sin n / b^(2m/d), cos n / b^(2m/d))",
+        "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+        "ablate.pos_enc.sinusoidal", "x = (1, 1), d = 2, n = 3",
+        [sqrt(2) + sin(3), sqrt(2) + cos(3)],
+        lambda: positions("sinusoidal").embed(tensor([1.0, 1.0])[None], 3),
+    ),
+    Formula(
+        "rotary", "pair m turned by n / b^(2m/k)",
+        "Su et al. 2021, https://arxiv.org/abs/2104.09864",
+        "ablate.pos_enc.rotary", "q = (1, 0), n = 2",
+        [cos(2), sin(2)],
+        lambda: positions("rotary").turn(tensor([1.0, 0.0])[None, None], torch.tensor([2])),
+    ),
+    Formula(
+        "ALiBi", "score - |i - j| / 2^(8h/H)", "Press et al. 2022, https://arxiv.org/abs/2108.12409",
+        "ablate.pos_enc.alibi", "H = 2 heads, i = 3, j = 1",
+        [-2 / 2**4, -2 / 2**8],
+        lambda: positions("alibi", heads=2, dim=4).bias(
+            tensor([0.0, 0.0])[None, None], torch.tensor([3]), torch.tensor([1]), 0
+        ),
+    ),
+    Formula(
+        "relative", "score + q · a[j - i] / √k", "Shaw et al. 2018, https://arxiv.org/abs/1803.02155",
+        "ablate.pos_enc.relative", "q = (1, 1), a[≤ -1] = (1, 2), a[0] = (3, 4); i = 2, j = 0 to 2",
+        [3 / sqrt(2), 3 / sqrt(2), 7 / sqrt(2)], relative,
+    ),
+    Formula(
+        "T5", "score + table[bucket(i - j)]", "Raffel et al. 2020, https://arxiv.org/abs/1910.10683",
+        "ablate.pos_enc.t5",
+        "buckets 0, 1, 2 to 3, from 4 on; table = (0, 1, 2, 3); i = 9, j = 0 to 9",
+        [3, 3, 3, 3, 3, 3, 2, 2, 1, 0], t5,
+    ),
+    Formula(
+        "layer norm", "(x - mean) / deviation", "Ba et al. 2016, https://arxiv.org/abs/1607.06450",
+        "ablate.model.norm", "x = (1, 3, 5, 7): mean 4, variance 5",
+        [-3 / sqrt(5), -1 / sqrt(5), 1 / sqrt(5), 3 / sqrt(5)], lambda: norm("layer", 1, 3, 5, 7),
+    ),
+    Formula(
+        "RMS norm", "x / √mean(x²)", "Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467",
+        "ablate.model.norm", "x = (1, 7): mean square 25",
+        [1 / 5, 7 / 5], lambda: norm("rms", 1, 7),
+    ),
+    *(
+        Formula(
+            f"feed-forward, {kind}", says, paper,
+            "ablate.model.feed_forward", f"W1{' = V' if gated else ''} = 1, W2 = 2, x = {x:g}",
+            [value], lambda kind=kind, x=x: feed_forward(kind, x),  # type: ignore[misc]
+        )
+        for kind, says, paper, gated, x, value in (
+            ("relu", "W2 max(0, W1 x)", "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+             False, 3.0, 6.0),
+            ("gelu", "W2 (y Φ(y)), y = W1 x",
+             "Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415",
+             False, 1.0, 2 * gelu(1)),
+            ("swiglu", "W2 (y sigmoid(y) · V x), y = W1 x",
+             "Shazeer 2020, https://arxiv.org/abs/2002.05202", True, 2.0, 2 * 2 * sigmoid(2) * 2),
+            ("geglu", "W2 (y Φ(y) · V x), y = W1 x",
+             "Shazeer 2020, https://arxiv.org/abs/2002.05202", True, 2.0, 2 * gelu(2) * 2),
+        )
+    ),
+    Formula(
+        "post-norm", "norm(x + f(x))", "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+        "ablate.model.block", "x = (3, 1), f(x) = 2 x + (1, 0): norm(10, 3)",
+        [1, -1], lambda: placed("post"),
+    ),
+    Formula(
+        "pre-norm", "x + f(norm(x))", "Xiong et al. 2020, https://arxiv.org/abs/2002.04745",
+        "ablate.model.block", "the same: norm(x) = (1, -1), f = (3, -2)",
+        [6, -1], lambda: placed("pre"),
+    ),
+    Formula(
+        "sandwich", "x + norm(f(norm(x)))", "Ding et al. 2021, https://arxiv.org/abs/2105.13290",
+        "ablate.model.block", "the same: norm(3, -2) = (1, -1)",
+        [4, 0], lambda: placed("sandwich"),
+    ),
+    Formula(
+        "fixed weights", "Σ W[i, j] v over what the mask allows",
+        "Tolstikhin et al. 2021, https://arxiv.org/abs/2105.01601",
+        "ablate.model.mixer.fixed", "v = (1, 2, 3), causal, W = (1 9 9; 2 3 9; 4 5 6)",
+        [1, 2 + 6, 4 + 10 + 18],
+        lambda: mixed("fixed", value_weight=1.0, out_weight=1.0,
+                      weight=[[1, 9, 9], [2, 3, 9], [4, 5, 6]]),
+    ),
+    Formula(
+        "convolution", "Σ W[j - i] x[j]", "Gehring et al. 2017, https://arxiv.org/abs/1705.03122",
+        "ablate.model.mixer.convolution", "x = (1, 2, 3), causal, W[-2 to 0] = (1, 10, 100)",
+        [100, 210, 321], lambda: mixed("convolution", weight=[1, 10, 100]),
+    ),
+    Formula(
+        "squeeze and excitation", "x sigmoid(W2 relu(W1 mean(x)))",
+        "Hu et al. 2018, https://arxiv.org/abs/1709.01507",
+        "ablate.model.gate.se",
+        "channels (0, 2), (3, 3); W1 = (1 -1) + 5, W2 = (0.5; -1) + (0, 3)",
+        [0, 2 * sigmoid(1.5), 1.5, 1.5], gate,
+    ),
+    Formula(
+        "rate, Noam", "min(n / w, √(w / n)), n = step + 1",
+        "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
+        "ablate.schedule", "w = 4: steps 1, 3, 15",
+        [1 / 2, 1, 1 / 2],
+        lambda: [rate("noam", step, 99, warmup_steps=4) for step in (1, 3, 15)],
+    ),
+    Formula(
+        "rate, cosine", "f + (1 - f)(1 + cos π t) / 2",
+        "Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983",
+        "ablate.schedule", "f = 0.2, no warm-up, steps 0, 25, 50, 100 of 100",
+        [1, 0.2 + 0.8 * (1 + cos(pi / 4)) / 2, 0.6, 0.2],
+        lambda: [rate("cosine", s, 100, warmup_steps=0, floor=0.2) for s in (0, 25, 50, 100)],
+    ),
+    Formula(
+        "rate, linear", "f + (1 - f)(1 - t)", "Devlin et al. 2018, https://arxiv.org/abs/1810.04805",
+        "ablate.schedule", "f = 0.2, 1 step of warm-up, steps 0, 1, 51, 101 of 101",
+        [1 / 2, 1, 0.6, 0.2],
+        lambda: [rate("linear", s, 101, warmup_steps=1, floor=0.2) for s in (0, 1, 51, 101)],
+    ),
+]  # fmt: skip
+
+
+def found(formula: Formula) -> list[float]:
+    """What the code makes of the example."""
+    numbers: list[float] = torch.as_tensor(formula.by_code()).detach().flatten().tolist()
+    return numbers
+
+
+def page() -> str:
+    lines = [
+        "# The formulas and where they live",
+        "",
+        "Each is worked by hand on small numbers in [tests/formulas.py](../tests/formulas.py), and",
+        "tests/test_formulas.py has the code work them too. Letters: q query, k key, v value,",
+        "s scores, i position of the query, j of the key, n a position, d width. Written by",
+        "`python tests/formulas.py > docs/formulas.md`.",
+        "",
+        "| what | formula | paper | file | example | comes to |",
+        "|---|---|---|---|---|---|",
+    ]
+    for formula in FORMULAS:
+        path = f"src/{formula.module.replace('.', '/')}"
+        path += "/__init__.py" if formula.module == "ablate.kernel" else ".py"
+        numbers = ", ".join(f"{number:.4g}" for number in formula.by_hand)
+        says = formula.says.replace("|", "\\|")
+        lines.append(
+            f"| {formula.name} | {says} | {formula.paper} | [{formula.module}](../{path})"
+            f" | {formula.given.replace('|', chr(92) + '|')} | {numbers} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,333 @@
+"""Graph attention: along edges as in a matrix, the paper's formula, odd graphs, whole runs."""
+
+import io
+import pickle
+import pickletools
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+import torch
+from make_data import make, ready
+from make_files import write_planetoid
+from make_model import build as build_part
+from make_model import kernel, normal, part, scores
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+import ablate
+import ablate.train
+from ablate.data import IGNORED, Request
+from ablate.data.graph import symmetric
+from ablate.data.planetoid import NAMES, Planetoid
+from ablate.errors import UserError
+from ablate.kernel import Kernel
+from ablate.kernel.auto import Auto
+from ablate.kernel.chunked import Chunked
+from ablate.kernel.sparse import Sparse
+from ablate.model.gat import GAT
+from ablate.pos_enc.none import NoPosEnc
+
+SCORES = [name for name in scores() if name != "location"]
+NODES, FEATURES, CLASSES = 9, 5, 3
+
+
+def gat(**changes: Any) -> GAT:
+    """The model of conf/model/gat.yaml, tiny, in float64 and away from initial zeros."""
+    parts = {"attention": "gat", "mask": "neighbours", "normalizer": "softmax", "kernel": "auto"}
+    slots = {
+        slot: part(slot if slot == "kernel" else f"model.{slot}", changes.pop(slot, name))
+        for slot, name in parts.items()
+    }
+    sizes = {"features": FEATURES, "classes": CLASSES, "nodes": NODES}
+    tiny = {"dim": 12, "heads": 3, "dropout": 0.0, "pos_enc": part("pos_enc", "none")}
+    model: GAT = build_part("gat", **(sizes | tiny | slots | changes))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    return model.double()
+
+
+def graph() -> tuple[Tensor, Tensor]:
+    """Features, and the edges of a random graph in which the last node is alone."""
+    drawn = torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(3)) < 0.3
+    drawn[-1] = drawn[:, -1] = False
+    edges, _ = symmetric(drawn.nonzero().numpy(), NODES)
+    return normal(NODES, FEATURES, seed=4), edges
+
+
+def results(model: GAT) -> list[Tensor]:
+    """Logits, and the gradients of every parameter."""
+    logits = model(*graph())
+    (logits * normal(*logits.shape, seed=5)).sum().backward()
+    return [logits, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+PRODUCTS = ("dot", "scaled_dot", "general", "cosine", "uniform")  # which sdpa computes
+MATRICES = [(other, score) for other in ("reference", "chunked") for score in SCORES]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("other", "score"), [*MATRICES, *(("sdpa", one) for one in PRODUCTS)])
+def test_along_edges_is_as_in_a_matrix(other: str, score: str, shared: bool) -> None:
+    shared = shared or score == "uniform"
+    ours = gat(attention=score, shared=shared, kernel="sparse")
+    theirs = gat(attention=score, shared=shared, kernel=other)
+    if other == "chunked":
+        for layer in theirs.layers:
+            layer.kernel.chunk = 4
+    assert isinstance(ours.layers[0].kernel, Sparse)
+    for found, expected in zip(results(ours), results(theirs), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_layer_is_the_formula() -> None:
+    """Equations 1 to 6 of the paper, node by node."""
+    model = gat(depth=2)
+    features, edges = graph()
+    neighbours = {i: [j for a, j in edges.T.tolist() if a == i] for i in range(NODES)}
+    h = features
+    for number, layer in enumerate(model.layers):
+        w = layer.value.weight.reshape(layer.heads, -1, h.shape[1])  # heads, width, inputs
+        rows = []
+        for i in range(NODES):
+            heads = []
+            for head in range(layer.heads):
+                a, b = layer.score.a[head, :, 0], layer.score.b[head, :, 0]
+                wh = h @ w[head].T
+                e = torch.stack([a @ wh[i] + b @ wh[j] for j in neighbours[i]])
+                e = torch.where(e > 0, e, 0.2 * e)
+                alpha = e.exp() / e.exp().sum()
+                heads.append(sum(x * wh[j] for x, j in zip(alpha, neighbours[i], strict=True)))
+            rows.append(torch.cat(heads) if number == 0 else torch.stack(heads).mean(0))
+        h = torch.stack(rows) + layer.bias.weight
+        h = torch.where(h > 0, h, h.exp() - 1) if number == 0 else h
+    torch.testing.assert_close(model(features, edges), h)
+
+
+def test_a_node_sees_its_neighbours_and_itself_alone() -> None:
+    features, edges = graph()
+    model = gat()
+    found = model(features, edges)
+    for node in range(NODES):
+        other = features.clone()
+        other[node] += 1
+        moved = (model(other, edges) != found).any(1).nonzero().flatten().tolist()
+        club = networkx.Graph(edges.T.tolist())
+        near = networkx.single_source_shortest_path_length(club, node, cutoff=2)
+        assert moved == sorted(near)  # two layers
+
+
+def test_without_a_mask_the_graph_is_not_used() -> None:
+    features, edges = graph()
+    model = gat(mask="none")
+    itself = torch.arange(NODES).expand(2, NODES)
+    torch.testing.assert_close(model(features, edges), model(features, itself))
+    everything = torch.cartesian_prod(torch.arange(NODES), torch.arange(NODES)).T
+    torch.testing.assert_close(model(features, edges), gat()(features, everything))
+
+
+@pytest.mark.parametrize("normalizer", ["sparsemax", "entmax15", "sigmoid", "hard"])
+def test_another_normalizer_is_computed_as_a_matrix(normalizer: str) -> None:
+    model = gat(normalizer=normalizer)
+    assert not isinstance(model.layers[0].kernel, Sparse)
+    features, edges = graph()
+    other = features.clone()
+    other[0] += 1
+    moved = (model.eval()(other, edges) != model(features, edges)).any(1)
+    assert not moved[-1]
+
+
+def test_the_kernel_of_a_layer() -> None:
+    score, pos = gat().layers[0].score, NoPosEnc(dim=4, heads=1, head_dim=4, length=9, depth=1)
+
+    def resolved(made: Kernel, **facts: bool) -> Kernel:
+        return made.resolve(score, pos, **facts)
+
+    assert isinstance(resolved(Auto(), edges=True), Sparse)
+    assert isinstance(resolved(Auto(), edges=True, softmax=False), Chunked)
+    assert not isinstance(resolved(Auto()), Sparse)
+    with pytest.raises(UserError, match=r"kernel=sparse cannot .* it has no edges"):
+        resolved(kernel("sparse"))
+    with pytest.raises(UserError, match=r"kernel=sparse cannot .* no softmax"):
+        resolved(kernel("sparse"), edges=True, softmax=False)
+
+
+def test_memory_grows_with_edges() -> None:
+    """A matrix of these nodes would have 10^10 numbers a head."""
+    nodes = 100_000
+    ring = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes], axis=1)
+    edges, _ = symmetric(ring, nodes)
+    model = gat(nodes=nodes).float()
+    out = model(torch.randn(nodes, FEATURES), edges)
+    assert out.shape == (nodes, CLASSES)
+    assert out.isfinite().all()
+
+
+def test_weights_and_inputs_are_dropped_in_training_alone() -> None:
+    model = gat(dropout=0.6)
+    features, edges = graph()
+    assert not torch.equal(model(features, edges), model(features, edges))
+    model.eval()
+    assert torch.equal(model(features, edges), model(features, edges))
+    torch.testing.assert_close(model(features, edges), gat()(features, edges))
+
+
+# data
+
+
+def test_odd_graphs_are_put_in_order_and_said() -> None:
+    given = np.array([[0, 1], [1, 0], [0, 1], [2, 2], [2, 1]])
+    edges, said = symmetric(given, 5)
+    pairs = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (4, 4)]
+    assert list(map(tuple, edges.T.tolist())) == pairs
+    assert [line.split(":")[0] for line in said] == [
+        "the graph has 1 edge(s) from a node to itself",
+        "the graph has 1 edge(s) that repeat another",  # the other direction is the same edge
+        "the graph has 2 node(s) without neighbours",
+    ]
+    assert symmetric(np.array([[0, 1], [1, 2]]), 3)[1] == []
+
+
+def test_the_karate_club() -> None:
+    data: Any = ready("karate")
+    batch = data.splits["train"][Request(0, torch.tensor([0]))]
+    assert batch["edges"].shape == (2, 2 * 78 + 34)
+    assert torch.equal(batch["features"], torch.eye(34))
+    known = (batch["targets"] != IGNORED).nonzero().flatten().tolist()
+    assert known == [0, 33]
+    nodes = [n for split in data.graph.split.values() for n in split]
+    assert sorted(nodes) == list(range(34))
+    assert np.bincount(data.graph.classes).tolist() == [17, 17]
+
+
+def test_cora_is_what_its_readme_says(shared_data: Path) -> None:
+    if not (shared_data / "planetoid").is_dir():
+        pytest.skip("real data is not on this machine")
+    data: Any = ready("planetoid", root=str(shared_data / "planetoid"))
+    batch = data.splits["train"][Request(0, torch.tensor([0]))]
+    assert batch["features"].shape == (2708, 1433)
+    torch.testing.assert_close(batch["features"].sum(1), torch.ones(2708))
+    assert batch["edges"].shape == (2, 2 * 5278 + 2708)
+    counts = {split: len(nodes) for split, nodes in data.graph.split.items()}
+    assert counts == {"train": 140, "val": 500, "test": 1000}
+    classes = data.graph.classes[list(data.graph.split["train"])]
+    assert np.bincount(classes).tolist() == [20] * len(NAMES["cora"])
+    loose: Any = ready("planetoid", root=str(shared_data / "planetoid"), normalise=False)
+    seen = loose.splits["val"][Request(0, torch.tensor([0]))]["features"]
+    assert seen.unique().tolist() == [0, 1]
+    assert (
+        loose.fingerprint()
+        != data.fingerprint()
+        == make("planetoid", root=str(shared_data / "planetoid")).fingerprint()
+    )
+
+
+def public(folder: Path, name: str, read: Any) -> None:
+    """The same graph in the files of Planetoid, as Python 2 wrote them: training nodes first, the
+    test nodes in another order, and one of them left out."""
+    order = sorted(read.split["test"])
+    tested = [order[1], order[0], *order[3:]]  # order[2] has no words and no subject
+    kinds = len(read.class_names)
+    subjects = np.eye(kinds)[read.classes]
+    first = min(order)
+    near: dict[int, list[int]] = {n: [] for n in range(len(read.features))}
+    for a, b in read.edges.tolist():
+        near[a].append(b)
+        near[b].append(a)
+    parts = {
+        "x": csr_matrix(read.features[:4]),
+        "y": subjects[:4],
+        "allx": csr_matrix(read.features[:first]),
+        "ally": subjects[:first],
+        "tx": csr_matrix(read.features[tested]),
+        "ty": subjects[tested],
+        "graph": near,
+    }
+    folder.mkdir(exist_ok=True)
+    for part_name, value in parts.items():
+        raw = pickle.dumps(value, protocol=2)
+        for new, old in (
+            (b"numpy._core.multiarray", b"numpy.core.multiarray"),
+            (b"scipy.sparse._csr", b"scipy.sparse.csr"),
+        ):
+            raw = raw.replace(new, old)
+        pickletools.dis(raw, out=io.StringIO())  # still a pickle
+        (folder / f"ind.{name}.{part_name}").write_bytes(raw)
+    (folder / f"ind.{name}.test.index").write_text("".join(f"{n}\n" for n in tested))
+
+
+def test_the_public_files_are_read_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ablate.data.planetoid.VALIDATION", 4)
+    write_planetoid(tmp_path / "npz", "cora", np.random.default_rng(0))
+    options: dict[str, Any] = {"name": "cora", "normalise": False, "seed": 0}
+    packed = Planetoid(root=str(tmp_path / "npz"), **options).read()
+    public(tmp_path / "public", "cora", packed)
+    read = Planetoid(root=str(tmp_path / "public"), **options).read()
+    left_out = 10
+    kept = [n for n in range(12) if n != left_out]
+    assert np.array_equal(read.features[kept], packed.features[kept])
+    assert np.array_equal(read.classes[kept], packed.classes[kept])
+    assert not read.features[left_out].any()
+    assert read.classes[left_out] == -1
+    assert read.split["test"] == [8, 9, 11]
+    assert [list(read.split[split]) for split in ("train", "val")] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    ours, theirs = (symmetric(one.edges, 12)[0] for one in (read, packed))
+    assert torch.equal(ours, theirs)
+    make("planetoid", root=str(tmp_path / "public")).setup()
+    assert not caplog.text  # the files hold both directions of an edge
+    with np.load(tmp_path / "npz" / "cora.npz") as packed_file:
+        arrays = dict(packed_file)
+    arrays["edges"] = np.concatenate([arrays["edges"], arrays["edges"][:3], [[5, 5]]])
+    np.savez(tmp_path / "npz" / "cora.npz", **arrays)
+    make("planetoid", root=str(tmp_path / "npz")).setup()
+    assert "the graph has 3 edge(s) that repeat another: each counts once" in caplog.text
+    assert "the graph has 1 edge(s) from a node to itself" in caplog.text
+
+
+class Trap:
+    def __reduce__(self) -> Any:
+        return print, ("never",)
+
+
+@pytest.mark.parametrize("what", ["a trap", "half a file"])
+def test_a_damaged_or_foreign_pickle_is_refused(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = pickle.dumps(Trap() if what == "a trap" else csr_matrix(np.eye(3)), protocol=2)
+    (tmp_path / "ind.cora.allx").write_bytes(raw if what == "a trap" else raw[: len(raw) // 2])
+    with pytest.raises(UserError, match=r"ind\.cora\.allx is damaged, or not a file of Planetoid"):
+        make("planetoid", root=str(tmp_path)).setup()
+    assert "never" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([], "data.root=.*ind.cora.allx: no such file"),
+        (["cora.npz"], "cora.npz is damaged, or has not the arrays shape"),
+    ],
+)
+def test_a_folder_without_the_graph_is_refused(files: list[str], says: str, tmp_path: Path) -> None:
+    for file in files:
+        (tmp_path / file).write_bytes(b"nothing")
+    with pytest.raises(UserError, match=says):
+        make("planetoid", root=str(tmp_path)).setup()
+
+
+# whole runs
+
+
+def test_a_run_on_the_club(tmp_path: Path) -> None:
+    """It learns whom the members followed, and draws the club head by head."""
+    cfg = ablate.compose("model=gat", "trainer.max_steps=60", "logger=none")
+    result = ablate.train.train(cfg, tmp_path / "run")
+    assert result["metrics"]["test/accuracy"] >= 0.8  # of two clubs, with one known member each
+    assert set(result["kernels"].values()) == {"sparse"}
+    figures = {path.name for path in (tmp_path / "run" / "figures").glob("*.png")}
+    assert {"attention_layer_01.png", "attention_layer_02.png"} <= figures

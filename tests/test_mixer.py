@@ -1,0 +1,162 @@
+"""Mixers: their formulas in loops, what they may see, texts and pictures."""
+
+from typing import Any
+
+import pytest
+import torch
+from make_model import gpt, normal, options, part, random_parts, tokens, transformer, vit
+from torch import Tensor, nn
+
+from ablate.errors import UserError
+from ablate.model.block import Block
+from ablate.model.mask.causal import Causal
+from ablate.model.mask.none import NoMask
+from ablate.model.mask.window import Window
+from ablate.model.mixer import Mixer, Sizes
+from ablate.model.sample import sample
+
+OTHERS = [name for name in options("model.mixer") if name != "attention"]
+MIXING = ["convolution", "fixed"]
+DIM, HEADS, LENGTH = 6, 3, 8
+
+
+def layer(name: str, *, mask: Any = None, grid: Any = None, **own: Any) -> nn.Module:
+    mixer: Mixer = part("model.mixer", name, **own)
+    mask = mask or Causal(causal=True)
+    length = LENGTH if grid is None else grid[0] * grid[1]
+    sizes = Sizes(
+        dim=DIM, heads=HEADS, length=length, mask=mask, grid=grid, bias=True,
+        std=0.1, out_std=0.05,
+    )  # fmt: skip
+    made = mixer.layer(lambda: pytest.fail("this mixer makes no attention"), sizes)
+    assert made is not None
+    return random_parts(made)
+
+
+def heads_of(x: Tensor, head: int) -> Tensor:
+    width = DIM // HEADS
+    return x[..., head * width : (head + 1) * width]
+
+
+@pytest.mark.parametrize("mask", [Causal(causal=True), Window(causal=True, size=2)])
+def test_fixed_weights_are_the_formula(mask: Any) -> None:
+    fixed: Any = layer("fixed", mask=mask)
+    x = normal(2, 5, DIM)
+    values = x @ fixed.value.weight.T + fixed.value.bias
+    near = mask.allowed(torch.arange(5), torch.arange(5))
+    rows = []
+    for i in range(5):
+        sums = [
+            sum(fixed.weight[h, i, j] * heads_of(values[:, j], h) for j in range(5) if near[i, j])
+            for h in range(HEADS)
+        ]
+        rows.append(torch.cat(sums, dim=-1))
+    expected = torch.stack(rows, dim=1) @ fixed.out.weight.T + fixed.out.bias
+    torch.testing.assert_close(fixed(x), expected)
+
+
+@pytest.mark.parametrize("depthwise", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_convolution_has_a_transform_for_each_relative_position(
+    causal: bool, depthwise: bool
+) -> None:
+    mask = Causal(causal=True) if causal else NoMask(causal=False)
+    conv: Any = layer("convolution", mask=mask, size=3, depthwise=depthwise)
+    x, offsets = normal(2, 7, DIM), (-2, -1, 0) if causal else (-1, 0, 1)
+    expected = conv.bias.expand(2, 7, DIM).clone()
+    for i in range(7):
+        for place, offset in enumerate(offsets):
+            if 0 <= i + offset < 7:
+                w = conv.weight[:, :, place]
+                w = torch.diag(w[:, 0]) if depthwise else w
+                expected[:, i] += x[:, i + offset] @ w.T
+    torch.testing.assert_close(conv(x), expected)
+
+
+def test_a_convolution_of_a_picture_goes_over_rows_and_columns() -> None:
+    conv: Any = layer("convolution", mask=NoMask(causal=False), grid=(4, 5), size=3)
+    x = normal(2, 20, DIM)
+    expected = conv.bias.expand(2, 20, DIM).clone()
+    for row in range(4):
+        for column in range(5):
+            for a in (-1, 0, 1):
+                for b in (-1, 0, 1):
+                    if 0 <= row + a < 4 and 0 <= column + b < 5:
+                        seen = x[:, (row + a) * 5 + column + b]
+                        expected[:, row * 5 + column] += conv.weight[:, 0, a + 1, b + 1] * seen
+    torch.testing.assert_close(conv(x), expected)
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_padding_is_not_read(name: str) -> None:
+    mixer = layer(name, mask=NoMask(causal=False))
+    x = normal(2, 6, DIM)
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    other = x.clone()
+    other[1, 4:] += 1
+    torch.testing.assert_close(mixer(x, keep=keep), mixer(other, keep=keep))
+    assert not torch.allclose(mixer(x), mixer(other))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_token_sees_a_later_one(name: str) -> None:
+    model, seen = random_parts(gpt(mixer=name)).eval(), tokens(1, 7)
+    other = seen.clone()
+    other[0, 4] = (other[0, 4] + 1) % 11
+    ours, theirs = model(seen), model(other)
+    torch.testing.assert_close(ours[:, :4], theirs[:, :4])
+    moved = (ours != theirs).any(-1)[0]
+    assert moved.tolist() == [False] * 4 + [True] + [name != "none"] * 2
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_attention_is_gone_from_every_block(name: str) -> None:
+    for model in (gpt(mixer=name), vit(mixer=name, pool="mean"), transformer(mixer=name)):
+        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        assert blocks
+        assert all(block.attention is None for block in blocks)
+        assert all((block.mixer is None) == (name == "none") for block in blocks)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_text_goes_on_as_without_a_cache(name: str) -> None:
+    model = random_parts(gpt(mixer=name)).eval()
+    assert model.new_cache() is None
+    written = tokens(1, 2)
+    for drawn in sample(model, written, tokens=4, top_k=1):
+        likeliest = model(written)[:, -1].argmax(-1)
+        assert torch.equal(drawn, likeliest)
+        written = torch.cat([written, drawn[:, None]], dim=1)
+    assert written.shape == (1, 6)
+
+
+@pytest.mark.parametrize("name", options("model.mixer"))
+def test_a_transformer_decodes_as_it_reads(name: str) -> None:
+    model = random_parts(transformer(mixer=name)).eval()
+    source, target = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
+    state = model.encode(source)
+    steps = [model.step(target[:, i], state) for i in range(5)]
+    torch.testing.assert_close(torch.stack(steps, dim=1), model(source, target))
+
+
+def test_fixed_weights_have_no_more_positions_than_in_training() -> None:
+    fixed = layer("fixed")
+    with pytest.raises(UserError, match="weights for the 8 positions it was trained with"):
+        fixed(normal(1, LENGTH + 1, DIM))
+
+
+def test_initial_values_keep_the_size_of_what_is_read() -> None:
+    """Fixed weights sum up to the size of a value; a convolution is as much smaller than what it
+    reads as the output map of an attention is."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 64, 128)
+    sizes = Sizes(
+        dim=128, heads=4, length=64, mask=NoMask(causal=False), grid=None, bias=True,
+        std=0.05, out_std=0.01,
+    )  # fmt: skip
+    fixed: Any = part("model.mixer", "fixed").layer(None, sizes)
+    assert fixed.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    for depthwise in (True, False):
+        mixer = part("model.mixer", "convolution", depthwise=depthwise)
+        y = mixer.layer(None, sizes)(x)[:, 8:-8]
+        assert y.std().item() == pytest.approx(0.2, rel=0.1)

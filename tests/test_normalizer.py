@@ -1,0 +1,221 @@
+"""Normalizers: their formulas, what they may see, and every kernel alike."""
+
+import math
+
+import pytest
+import torch
+from make_model import gpt, kernel, normal, options, part, random_parts, rnn_seq2seq, tokens
+from scipy.optimize import brentq
+from torch import Tensor
+
+from ablate.build import build
+from ablate.compose import compose
+from ablate.errors import UserError
+from ablate.kernel.auto import Auto
+from ablate.kernel.reference import Reference
+from ablate.model.normalizer import Normalizer
+
+NAMES = options("model.normalizer")
+SUM_TO_ONE = [name for name in NAMES if name != "sigmoid"]
+FIXED = [name for name in NAMES if name != "hard"]  # the same in training as in evaluation
+POWERS = {"sparsemax": 1, "entmax15": 2}
+
+
+def made(name: str) -> Normalizer:
+    normalizer: Normalizer = part("model.normalizer", name)
+    return normalizer
+
+
+def scores(*shape: int, seed: int = 1) -> Tensor:
+    return 2 * normal(*shape, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("softmax", [math.exp(x) / (math.e + 1 + math.e**-2) for x in (1, 0, -2)]),
+        ("sparsemax", [1.0, 0.0, 0.0]),
+        ("sigmoid", [math.e / (math.e + 3), 1 / (1 + 3), math.e**-2 / (math.e**-2 + 3)]),
+        ("hard", [1.0, 0.0, 0.0]),
+    ],
+)
+def test_worked_by_hand(name: str, expected: list[float]) -> None:
+    """Of the scores 1, 0, -2."""
+    weights = made(name)(torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64))
+    assert weights.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_sparsemax_by_hand() -> None:
+    """Martins and Astudillo 2016, algorithm 1: of 1, 0.5, -1 two stay, tau = (1.5 - 1) / 2."""
+    weights = made("sparsemax")(torch.tensor([1.0, 0.5, -1.0]))
+    torch.testing.assert_close(weights, torch.tensor([0.75, 0.25, 0.0]))
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_thresholds_are_roots(name: str) -> None:
+    """Against a root that scipy finds: sum max(s / power - tau, 0)^power = 1."""
+    power, given = POWERS[name], scores(40, 9)
+    for row, weights in zip(given / power, made(name)(given), strict=True):
+
+        def excess(tau: float, row: Tensor = row) -> float:
+            return float(((row - tau).clamp(min=0) ** power).sum()) - 1
+
+        tau = brentq(excess, float(row.max()) - 2, float(row.max()), xtol=1e-14)
+        torch.testing.assert_close(weights, (row - tau).clamp(min=0) ** power)
+        assert (weights == 0).any()  # or the test would say little
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_gradients_are_those_of_small_differences(name: str) -> None:
+    given = scores(3, 5).requires_grad_()
+    assert torch.autograd.gradcheck(made(name), [given])
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_is_seen_has_weight(name: str, training: bool) -> None:
+    given = scores(2, 3, 4, 6).requires_grad_()
+    allowed = torch.rand(2, 1, 4, 6, generator=torch.Generator().manual_seed(0)) < 0.6
+    allowed[0, 0, 1] = False  # a query that sees nothing
+    weights = made(name)(given, allowed, training=training)
+    assert not weights[~allowed.expand_as(weights)].any()
+    assert (weights >= 0).all()
+    if name in SUM_TO_ONE:
+        torch.testing.assert_close(weights.sum(-1), allowed.any(-1).double().expand(2, 3, 4))
+    if weights.requires_grad:  # the likeliest key has no gradient
+        (weights * scores(2, 3, 4, 6, seed=2)).sum().backward()
+        assert given.grad is not None
+        assert given.grad.isfinite().all()
+        assert not given.grad[~allowed.expand_as(weights)].any()
+    # As if the others were not there.
+    if not training:
+        row = given[1, 2, 3].detach()[allowed[1, 0, 3]]
+        torch.testing.assert_close(
+            weights[1, 2, 3][allowed[1, 0, 3]].detach(), made(name)(row), check_dtype=False
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_type_of_numbers_stays(name: str, dtype: torch.dtype) -> None:
+    allowed = torch.ones(4, 4, dtype=torch.bool).tril()
+    for training in (False, True):
+        weights = made(name)(scores(2, 4, 4).to(dtype), allowed, training=training)
+        assert weights.dtype == dtype
+        assert weights.isfinite().all()
+
+
+def test_hard_draws_from_the_softmax() -> None:
+    torch.manual_seed(0)
+    given = torch.tensor([1.0, 0.0, -1.0, 2.0])
+    draws = made("hard")(given.expand(40_000, 4), training=True)
+    assert torch.equal(draws.round(), draws.round().clamp(0, 1))
+    torch.testing.assert_close(draws, draws.round(), atol=1e-6, rtol=0)
+    expected = given.softmax(-1)
+    spread = (expected * (1 - expected) / len(draws)).sqrt()
+    assert ((draws.mean(0) - expected).abs() < 5 * spread).all()
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_the_gradient_of_hard_is_that_of_the_noisy_softmax(temperature: float) -> None:
+    hard: Normalizer = part("model.normalizer", "hard", temperature=temperature)
+    given, loss = scores(3, 5).requires_grad_(), scores(3, 5, seed=4)
+    torch.manual_seed(1)
+    (hard(given, training=True) * loss).sum().backward()
+    torch.manual_seed(1)
+    noise = -torch.empty(3, 5).exponential_().log().double()
+    again = given.detach().requires_grad_()
+    (((again + noise) / temperature).softmax(-1) * loss).sum().backward()
+    torch.testing.assert_close(given.grad, again.grad)
+
+
+def test_the_estimator_of_hard_has_the_right_expectation() -> None:
+    """Of a loss for each key, whose expected gradient is known: nearly at a low temperature; at 1
+    it is another, with less variance."""
+    given, loss = torch.tensor([1.0, 0.0, -1.0, 0.5]), torch.tensor([1.0, -2.0, 0.5, 3.0])
+    p = given.softmax(-1)
+    exact = p * (loss - p @ loss)
+    errors, spreads = {}, {}
+    for temperature in (0.05, 1.0):
+        hard: Normalizer = part("model.normalizer", "hard", temperature=temperature)
+        torch.manual_seed(0)
+        draws = given.expand(200_000, 4).clone().requires_grad_()
+        (hard(draws, training=True) * loss).sum().backward()
+        assert draws.grad is not None
+        spreads[temperature] = draws.grad.std(0) / len(draws) ** 0.5
+        errors[temperature] = (draws.grad.mean(0) - exact).abs()
+    assert (errors[0.05] < 5 * spreads[0.05]).all()
+    assert (errors[0.05] < 0.03).all()
+    assert (errors[1.0] > 20 * spreads[1.0]).any()
+    assert (spreads[1.0] < spreads[0.05]).all()
+
+
+@pytest.mark.parametrize("mask", ["causal", "window"])
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_are_as_the_whole(name: str, mask: str) -> None:
+    """With all queries in one chunk the same numbers are drawn, again in the backward pass."""
+    chunk = 7 if name == "hard" else 3
+    size = {"mask": part("model.mask", mask, **({"size": 3} if mask == "window" else {}))}
+    seen = tokens(2, 7)
+    models = [
+        gpt(normalizer=name, attention="additive", kernel=one, **size)
+        for one in (kernel("reference"), kernel("chunked", chunk=chunk, compile=False))
+    ]
+    found = []
+    for model in models:
+        random_parts(model)
+        torch.manual_seed(5)
+        logits = model.train()(seen)
+        logits.square().sum().backward()
+        found.append([logits, *(p.grad for p in model.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_token_sees_a_later_one(name: str) -> None:
+    model, seen = random_parts(gpt(normalizer=name)).eval(), tokens(1, 7)
+    other = seen.clone()
+    other[0, 4:] = (other[0, 4:] + 1) % 11
+    torch.testing.assert_close(model(seen)[:, :4], model(other)[:, :4])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cache_changes_nothing(name: str) -> None:
+    model, seen = random_parts(gpt(normalizer=name)).eval(), tokens(2, 7)
+    cache = model.new_cache()
+    parts = [model(seen[:, :3], cache=cache), model(seen[:, 3:], cache=cache)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(seen))
+
+
+def test_the_kernel_of_a_layer() -> None:
+    score, pos = gpt().stack.blocks[0].attention.function.score, gpt().stack.pos_enc
+    assert isinstance(Auto().resolve(score, pos, softmax=False), Reference)
+    with pytest.raises(UserError, match="the weights are no softmax"):
+        kernel("sdpa").resolve(score, pos, softmax=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_differ_by_it(name: str) -> None:
+    if name == "softmax":
+        return
+    seen = tokens(2, 7)
+    assert not torch.allclose(
+        random_parts(gpt(normalizer=name)).eval()(seen), random_parts(gpt()).eval()(seen)
+    )
+    text = (torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5)))
+    ours, theirs = (random_parts(rnn_seq2seq(normalizer=one)).eval() for one in (name, "softmax"))
+    assert not torch.allclose(ours(*text), theirs(*text))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+    with pytest.raises(UserError, match=r"model.normalizer.temperature=.* more than 0"):
+        compose("model.normalizer=hard", f"model.normalizer.temperature={temperature}")
+
+
+def test_it_reaches_every_attention_of_a_transformer() -> None:
+    cfg = compose("model=transformer", "model.normalizer=sparsemax", "data=reverse")
+    layers = [m for m in build(cfg).modules() if hasattr(m, "normalizer")]
+    assert {type(layer.normalizer).__name__ for layer in layers} == {"Sparsemax"}
+    assert len(layers) == 3 * cfg.model.encoder.depth
