@@ -1,5 +1,6 @@
 """The chunked kernel: any size of chunks, memory linear in the length, eager and compiled."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ablate.errors import UserError
 from ablate.kernel import Attend, Kernel, chunked
 from ablate.kernel.chunked import Chunked, RunScore
 from ablate.kernel.reference import Reference
+from ablate.model import tanh_sum
 
 
 @pytest.mark.parametrize("chunk", range(1, LENGTH + 2))
@@ -98,6 +100,36 @@ def test_fitting_counts_the_hidden_width(monkeypatch: pytest.MonkeyPatch) -> Non
     assert largest.elements <= Chunked.ELEMENTS
 
 
+# The score's own route
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 3, LENGTH])
+def test_a_fused_score_is_the_score(chunk: int | None) -> None:
+    for shape, padding in (("square", "some"), ("cached", "none"), ("cross", "empty rows")):
+        attend = make("additive", "alibi", "causal", shape=shape, padding=padding)
+        run = kernel("chunked", chunk=chunk).resolve(attend.score, attend.pos)
+        for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
+            torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+        assert run.describe() == "chunked (fused)"
+
+
+def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tanh_sum, "ELEMENTS", 64 * 8)
+    kept, biggest = cost(kernel("chunked"), 64)
+    assert biggest == 2 * 64 * 64  # the weights
+    assert kept < 8 * biggest  # a few of them, none with the width 8
+    _, biggest = cost(kernel("chunked", chunk=4), 256)
+    assert biggest <= 2 * 256 * 64
+
+
+def test_a_number_too_large_for_the_route_takes_the_plain_one() -> None:
+    attend = make("additive")
+    attend = replace(attend, q=1000 * attend.q.detach().requires_grad_())
+    run = kernel("chunked")
+    for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
+        torch.testing.assert_close(mine, reference)
+
+
 # Compilation
 
 
@@ -124,7 +156,7 @@ def test_it_compiles_in_training_where_a_call_is_large_enough(
 
     monkeypatch.setattr(chunked, "compiler", lambda device: True)
     monkeypatch.setattr(chunked, "compiled_score", compiled_score)
-    attend = make("additive")
+    attend = make("gatv2")
     run = kernel("chunked").resolve(attend.score, attend.pos)
     run(attend)
     assert (made, run.describe()) == ([], "chunked")  # too small to pay

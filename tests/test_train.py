@@ -209,7 +209,7 @@ def test_the_exact_command(tmp_path):
     }
     result = json.loads((folder / "result.json").read_text())
     assert result["choices"]["pos_enc"] == "learned"
-    assert set(result["kernels"].values()) == {"chunked"}
+    assert set(result["kernels"].values()) == {"chunked (fused)"}
     assert "python -m ablate.generate" in done.stdout
 
 

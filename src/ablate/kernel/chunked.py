@@ -30,8 +30,8 @@ class Chunked(Kernel):
     `ELEMENTS` was measured on a CPU alone. A GPU can do more at once: kernel.chunk=N sets it.
 
     `compile` fuses the score of a chunk into one loop (torch.compile): worth its few seconds where
-    the score is not a product. `auto` compiles such scores in training when a compiler is there and
-    a call is large enough to pay for it.
+    the score is not a product. `auto` takes the score's own fused route on a CPU, where it has one;
+    else it compiles in training when a compiler is there and a call is large enough to pay for it.
     """
 
     name: ClassVar[str] = "chunked"
@@ -41,7 +41,8 @@ class Chunked(Kernel):
     def __init__(self, *, chunk: int | None, compile: bool | Literal["auto"]):
         self.chunk, self.compile = chunk, compile
         self.may_compile = False
-        self.compiled = False  # whether it was compiled, which the first call decides
+        # Whether it was compiled or fused, which the first call decides.
+        self.compiled = self.fused = False
 
     def resolve(
         self,
@@ -59,15 +60,19 @@ class Chunked(Kernel):
         return kernel
 
     def describe(self) -> str:
-        return f"{self.name} (compiled)" if self.compiled else self.name
+        how = " (compiled)" if self.compiled else " (fused)" if self.fused else ""
+        return f"{self.name}{how}"
 
     def __call__(self, attend: Attend) -> Tensor:
-        per_query = self._per_query(attend)
+        fused = self.compile == "auto" and attend.score.fuses and attend.v.device.type == "cpu"
+        per_query = self._per_query(attend, fused=fused)
         size = self.chunk or max(1, min(self.ELEMENTS // per_query, attend.queries))
         training = torch.is_grad_enabled()
         score: RunScore = run_score
         # Compiling pays over many training steps; generation has a new shape for every token.
-        if training and self.may_compile:
+        if fused:
+            score, self.fused = fused_score, True
+        elif training and self.may_compile:
             large = per_query * attend.queries >= self.ELEMENTS // 4
             if self.compile is True or (large and compiler(attend.v.device.type)):
                 score, self.compiled = compiled_score(), True
@@ -84,7 +89,7 @@ class Chunked(Kernel):
             # Cut here and not before the loop: the backward pass runs the newest operation first,
             # and would keep the key gradients of all chunks until it came to the cuts.
             rows = attend.rows(first, min(first + size, attend.queries))
-            if training:
+            if training and not (fused and size == attend.queries):
                 outputs.append(
                     checkpoint(context, rows, use_reentrant=False, preserve_rng_state=attend.random)
                 )
@@ -92,18 +97,25 @@ class Chunked(Kernel):
                 outputs.append(context(rows))
         return torch.cat(outputs, dim=2)
 
-    def _per_query(self, attend: Attend) -> int:
-        """Numbers that one query makes: b x h x j x width.
+    def _per_query(self, attend: Attend, *, fused: bool) -> int:
+        """Numbers that one query makes: b x h x j x width, and no width where the score is fused.
 
         A score may be wider inside than a head: as wide as its parameters.
         """
         b, h, j, width = attend.v.shape
+        if fused:
+            return b * h * j
         widths = [width, attend.q.shape[-1], *(p.shape[-1] for p in attend.score.parameters())]
         return b * h * j * max(widths)
 
 
 def run_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
     return score.compare(q, prepared)
+
+
+def fused_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
+    found = score.fused(q, prepared)
+    return score.compare(q, prepared) if found is None else found
 
 
 @cache

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ablate.errors import UserError
 from ablate.model.attention import Score, require_equal_widths
+from ablate.model.tanh_sum import tanh_sum
 
 
 class Additive(Score):
@@ -26,6 +27,7 @@ class Additive(Score):
 
     lowers: ClassVar[bool] = False
     option: ClassVar[str] = "additive"
+    fuses: ClassVar[bool] = True
     w: nn.Parameter | None
     u: nn.Parameter | None
 
@@ -62,6 +64,9 @@ class Additive(Score):
 
     def keys(self, k: Tensor) -> Tensor:
         return k if self.u is None else k @ self.u
+
+    def fused(self, q: Tensor, prepared: Tensor) -> Tensor | None:
+        return tanh_sum(q if self.w is None else q @ self.w, prepared, self.v)
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
         """The specification: it holds a tensor `b h i j hidden`. A row depends on its query alone,

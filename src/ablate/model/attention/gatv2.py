@@ -18,6 +18,7 @@ class GATv2(Additive):
     """As Additive; with hidden=None, W and U are the model's projections."""
 
     option: ClassVar[str] = "gatv2"
+    fuses: ClassVar[bool] = False
 
     @staticmethod
     def activation(x: Tensor) -> Tensor:
