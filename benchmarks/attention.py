@@ -62,7 +62,7 @@ def ours(score: str, kernel: str, length: int, causal: bool, q: Any, k: Any, v: 
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    from ablate.kernel import Attend
+    from ablate.kernel import Attend, Layer
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
     from ablate.pos_enc.none import NoPosEnc
@@ -71,7 +71,8 @@ def ours(score: str, kernel: str, length: int, causal: bool, q: Any, k: Any, v: 
     make = instantiate(OmegaConf.load(config_dir() / "model.attention" / f"{score}.yaml"))
     part = make(heads=HEADS, query_dim=WIDTH, key_dim=WIDTH, length=length).to(q)
     pos = NoPosEnc(dim=HEADS * WIDTH, heads=HEADS, head_dim=WIDTH, length=length, depth=1)
-    how = instantiate(OmegaConf.load(config_dir() / "kernel" / f"{kernel}.yaml")).resolve(part, pos)
+    chosen = instantiate(OmegaConf.load(config_dir() / "kernel" / f"{kernel}.yaml"))
+    how = chosen.resolve(Layer(part, pos))
     mask = Causal(causal=True) if causal else NoMask(causal=False)
     # Scores that do not look get a tensor of width 0, as in the model.
     q = q if part.query else q[..., :0]

@@ -5,7 +5,7 @@ import torch
 from make_model import kernel
 from test_kernel import KERNELS, make, make_pos, make_score
 
-from ablate.kernel import Attend
+from ablate.kernel import Attend, Layer
 from ablate.model.dropout import Dropout
 
 NAMES = ["reference", *KERNELS]
@@ -25,7 +25,7 @@ def repeated(times: int, *, dropout: float) -> Attend:
 def test_dropout_keeps_the_expectation(name: str) -> None:
     torch.manual_seed(0)
     times, run = 4000, KERNELS.get(name, kernel("reference"))
-    run = run.resolve(make_score("scaled_dot"), make_pos("alibi"))
+    run = run.resolve(Layer(make_score("scaled_dot"), make_pos("alibi")))
     attend = repeated(times, dropout=0.3)
     with torch.no_grad():
         kept, dropped = run(repeated(1, dropout=0.0)), run(attend)
@@ -38,7 +38,7 @@ def test_dropout_keeps_the_expectation(name: str) -> None:
 def test_the_backward_pass_drops_what_the_forward_pass_dropped(name: str) -> None:
     """The context is linear in the values: with one and the same dropout, <gradient, v> = sum."""
     run = KERNELS.get(name, kernel("reference")).resolve(
-        make_score("scaled_dot"), make_pos("alibi")
+        Layer(make_score("scaled_dot"), make_pos("alibi"))
     )
     torch.manual_seed(0)
     attend = repeated(5, dropout=0.5)

@@ -10,7 +10,7 @@ from make_model import kernel, normal, options, part, random_parts, scores
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, chunked
+from ablate.kernel import Attend, Kernel, Layer, chunked
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
@@ -136,8 +136,8 @@ def results(run: Kernel, attend: Attend) -> list[Tensor]:
 def resolved(score: str, pos: str) -> Iterator[Kernel]:
     """Every kernel that accepts the parts."""
     for each in KERNELS.values():
-        if each.refuses(make_score(score), make_pos(pos)) is None:
-            yield each.resolve(make_score(score), make_pos(pos))
+        if each.refuses(Layer(make_score(score), make_pos(pos))) is None:
+            yield each.resolve(Layer(make_score(score), make_pos(pos)))
 
 
 def combined() -> list[tuple[str, str]]:
@@ -212,7 +212,7 @@ def test_the_reference_adds_positions_to_keys_and_values() -> None:
 @pytest.mark.parametrize("mask", MASKS)
 def test_rows_that_see_nothing_give_zeros_and_finite_gradients(mask: str, name: str) -> None:
     attend = make("dot", "alibi", mask, padding="empty rows")
-    run = KERNELS.get(name, Reference()).resolve(attend.score, attend.pos)
+    run = KERNELS.get(name, Reference()).resolve(Layer(attend.score, attend.pos))
     context, *gradients = results(run, attend)
     assert torch.equal(context[1], torch.zeros_like(context[1]))
     assert context[0, :, 4].abs().min() > 0
@@ -228,21 +228,21 @@ def test_sdpa_refuses_what_it_cannot_compute(pos: str, score: str) -> None:
     parts = make_score(score), make_pos(pos)
     exact = parts[0].lower(normal(B, H, 2, K), normal(B, H, 2, K)) is not None
     if exact and not parts[1].value_term:
-        assert isinstance(SDPA().resolve(*parts), SDPA)
+        assert isinstance(SDPA().resolve(Layer(*parts)), SDPA)
     else:
         with pytest.raises(UserError, match=r"kernel=sdpa cannot .*; use kernel=auto"):
-            SDPA().resolve(*parts)
+            SDPA().resolve(Layer(*parts))
 
 
 def test_auto_takes_the_fastest_that_is_exact() -> None:
     none, values = make_pos("none"), make_pos("relative")
-    assert isinstance(Auto().resolve(make_score("cosine"), none), SDPA)
-    assert isinstance(Auto().resolve(make_score("cosine"), values), Reference)
-    additive = Auto().resolve(make_score("additive"), none)
+    assert isinstance(Auto().resolve(Layer(make_score("cosine"), none)), SDPA)
+    assert isinstance(Auto().resolve(Layer(make_score("cosine"), values)), Reference)
+    additive = Auto().resolve(Layer(make_score("additive"), none))
     assert isinstance(additive, Chunked)
     assert additive.may_compile  # whether it does depends on the size and on a compiler
     for score, may_compile in (("additive", True), ("dot", False)):
-        found = kernel("chunked").resolve(make_score(score), none)
+        found = kernel("chunked").resolve(Layer(make_score(score), none))
         assert isinstance(found, Chunked)
         assert found.may_compile == may_compile
         assert found.describe() == "chunked"  # so far

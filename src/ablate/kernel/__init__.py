@@ -108,38 +108,29 @@ class Attend:
         return bias, allowed
 
 
-class Kernel:
-    """Computes `Attend`. `name` is what result.json records for a layer.
+@dataclass(frozen=True)
+class Layer:
+    """What a kernel is chosen by: the parts of a layer, before there are any numbers."""
 
-    `factors`: whether the layer multiplies its weights by factors; `softmax`: whether they are the
-    softmax of the scores; `edges`: whether queries see along the edges of a graph alone.
-    """
+    score: Score
+    pos: PosEnc
+    factors: bool = False  # its weights are multiplied by factors
+    softmax: bool = True  # and are the softmax of the scores
+    edges: bool = False  # queries see along the edges of a graph alone
+
+
+class Kernel:
+    """Computes `Attend`. `name` is what result.json records for a layer."""
 
     name: ClassVar[str]
 
-    def refuses(
-        self,
-        score: Score,
-        pos: PosEnc,
-        *,
-        factors: bool = False,
-        softmax: bool = True,
-        edges: bool = False,
-    ) -> str | None:
-        """Why this kernel cannot compute these parts exactly; None if it can."""
+    def refuses(self, layer: Layer) -> str | None:
+        """Why this kernel cannot compute this layer exactly; None if it can."""
         return None
 
-    def resolve(
-        self,
-        score: Score,
-        pos: PosEnc,
-        *,
-        factors: bool = False,
-        softmax: bool = True,
-        edges: bool = False,
-    ) -> Kernel:
-        """The kernel that a layer of these parts will use; UserError if there is none."""
-        if reason := self.refuses(score, pos, factors=factors, softmax=softmax, edges=edges):
+    def resolve(self, layer: Layer) -> Kernel:
+        """The kernel that this layer will use; UserError if there is none."""
+        if reason := self.refuses(layer):
             raise UserError(
                 f"kernel={self.name} cannot compute this model: {reason}; use kernel=auto"
             )

@@ -2,13 +2,11 @@
 
 from typing import ClassVar
 
-from ablate.kernel import Kernel
+from ablate.kernel import Kernel, Layer
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA
 from ablate.kernel.sparse import Sparse
-from ablate.model.attention import Score
-from ablate.pos_enc import PosEnc
 
 
 class Auto(Kernel):
@@ -20,19 +18,11 @@ class Auto(Kernel):
 
     name: ClassVar[str] = "auto"
 
-    def resolve(
-        self,
-        score: Score,
-        pos: PosEnc,
-        *,
-        factors: bool = False,
-        softmax: bool = True,
-        edges: bool = False,
-    ) -> Kernel:
-        if Sparse().refuses(score, pos, factors=factors, softmax=softmax, edges=edges) is None:
+    def resolve(self, layer: Layer) -> Kernel:
+        if Sparse().refuses(layer) is None:
             return Sparse()
-        if SDPA().refuses(score, pos, factors=factors, softmax=softmax) is None:
+        if SDPA().refuses(layer) is None:
             return SDPA()
-        if score.lowers:  # something needs the weights themselves, but no tensor has a width
+        if layer.score.lowers:  # something needs the weights themselves, but no tensor has a width
             return Reference()
-        return Chunked(chunk=None, compile="auto").resolve(score, pos)
+        return Chunked(chunk=None, compile="auto").resolve(layer)

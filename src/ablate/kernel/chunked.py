@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, attention_weights, mix
+from ablate.kernel import Attend, Kernel, Layer, attention_weights, mix
 from ablate.model.attention import Score
-from ablate.pos_enc import PosEnc
 
 RunScore = Callable[[Score, Tensor, Tensor], Tensor]
 
@@ -44,19 +43,13 @@ class Chunked(Kernel):
         # Whether it was compiled or fused, which the first call decides.
         self.compiled = self.fused = False
 
-    def resolve(
-        self,
-        score: Score,
-        pos: PosEnc,
-        *,
-        factors: bool = False,
-        softmax: bool = True,
-        edges: bool = False,
-    ) -> Kernel:
+    def resolve(self, layer: Layer) -> Kernel:
         kernel = Chunked(chunk=self.chunk, compile=self.compile)
         if self.compile is True and not (compiler("cpu") or torch.cuda.is_available()):
             raise UserError("kernel.compile=true needs a C++ compiler (g++ or clang++) on the path")
-        kernel.may_compile = self.compile is True or (self.compile == "auto" and not score.lowers)
+        kernel.may_compile = self.compile is True or (
+            self.compile == "auto" and not layer.score.lowers
+        )
         return kernel
 
     def describe(self) -> str:
@@ -114,8 +107,7 @@ def run_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
 
 
 def fused_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
-    found = score.fused(q, prepared)
-    return score.compare(q, prepared) if found is None else found
+    return score.fused(q, prepared)
 
 
 @cache

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ablate.kernel import Attend, Kernel
-from ablate.model.attention import Score
+from ablate.kernel import Attend, Kernel, Layer
 from ablate.model.mask.causal import Causal
-from ablate.pos_enc import PosEnc
 
 
 class SDPA(Kernel):
@@ -18,22 +16,16 @@ class SDPA(Kernel):
 
     name: ClassVar[str] = "sdpa"
 
-    def refuses(
-        self,
-        score: Score,
-        pos: PosEnc,
-        *,
-        factors: bool = False,
-        softmax: bool = True,
-        edges: bool = False,
-    ) -> str | None:
-        if not score.lowers:
-            return f"the score {type(score).__name__} is not a scaled dot product"
-        if not softmax:
+    def refuses(self, layer: Layer) -> str | None:
+        if not layer.score.lowers:
+            return f"the score {type(layer.score).__name__} is not a scaled dot product"
+        if not layer.softmax:
             return "the weights are no softmax, and it computes no others"
-        if pos.value_term:
-            return f"{type(pos).__name__} positions add to the values, which needs the weights"
-        if factors:
+        if layer.pos.value_term:
+            return (
+                f"{type(layer.pos).__name__} positions add to the values, which needs the weights"
+            )
+        if layer.factors:
             return "the weights are multiplied by factors, and it never shows them"
         return None
 

@@ -6,10 +6,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ablate.kernel import Attend, Kernel
-from ablate.model.attention import Score
+from ablate.kernel import Attend, Kernel, Layer
 from ablate.model.dropout import dropout
-from ablate.pos_enc import PosEnc
 
 
 class Sparse(Kernel):
@@ -18,18 +16,10 @@ class Sparse(Kernel):
 
     name: ClassVar[str] = "sparse"
 
-    def refuses(
-        self,
-        score: Score,
-        pos: PosEnc,
-        *,
-        factors: bool = False,
-        softmax: bool = True,
-        edges: bool = False,
-    ) -> str | None:
-        if not edges:
+    def refuses(self, layer: Layer) -> str | None:
+        if not layer.edges:
             return "it has no edges, along which alone this kernel works"
-        if not softmax:
+        if not layer.softmax:
             return "the weights are no softmax, and it computes no others"
         return None
 

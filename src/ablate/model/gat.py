@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, attention_weights
+from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
 from ablate.model.dropout import Dropout
 from ablate.model.init import Model
@@ -86,7 +86,9 @@ class GraphAttention(nn.Module):
         )
         self.bias = Bias(outputs) if bias else nn.Identity()
         self.dropout = Dropout(dropout)
-        self.kernel = kernel.resolve(self.score, pos, softmax=normalizer.fused, edges=mask.edges)
+        self.kernel = kernel.resolve(
+            Layer(self.score, pos, softmax=normalizer.fused, edges=mask.edges)
+        )
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 

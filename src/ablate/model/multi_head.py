@@ -15,7 +15,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, attention_weights
+from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
 from ablate.model.linear import STD, Linear
 from ablate.model.mask import Mask
@@ -102,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(dim, dim, bias=bias, std=std)
         self.out = Linear(dim, dim, bias=bias, std=out_std)
         self.normalizer = normalizer
-        self.kernel = kernel.resolve(self.score, pos, softmax=normalizer.fused)
+        self.kernel = kernel.resolve(Layer(self.score, pos, softmax=normalizer.fused))
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, attention_weights
+from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
@@ -69,7 +69,7 @@ class RNNAttention(nn.Module):
         # Encoder states carry their positions themselves.
         self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
         self.kernel = kernel.resolve(
-            score, self.pos, factors=self.window.weighs, softmax=normalizer.fused
+            Layer(score, self.pos, factors=self.window.weighs, softmax=normalizer.fused)
         )
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None

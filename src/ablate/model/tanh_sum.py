@@ -21,18 +21,9 @@ ELEMENTS = 2**16  # of a piece, for each thread: 256 KB of float32
 LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 
 
-def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-    """b h i d, b h j d, h d -> b h i j, in the type of q; None where a number is too large.
-
-    Half precision is computed in float32.
-    """
+def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """b h i d, b h j d, h d -> b h i j, in the type of q; half precision is computed in float32."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    limit = LIMITS[wide]
-    with torch.no_grad():
-        # Not a comparison with the largest: NaN, too, has to fall through.
-        within = all(bool((x.abs() <= limit).all()) for x in (q, k))
-    if not within:
-        return None
     summed: Tensor = TanhSum.apply(q.to(wide), k.to(wide), v.to(wide))
     return summed.to(q.dtype)
 
@@ -40,12 +31,16 @@ def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
 class TanhSum(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        eq, ek = ((2 * x).exp().flatten(0, 1) for x in (q, k))  # b h together
-        per_row = v.repeat(len(q), 1)
-        ctx.save_for_backward(eq, ek, v)
         ctx.shape = q.shape[:2]
-        out = eq.new_empty(len(eq), eq.shape[1], ek.shape[1])
-        for rows, queries, r in pieces(eq, ek):
+        q, k = q.flatten(0, 1), k.flatten(0, 1)  # b h together
+        # Not a comparison with the largest: of NaN both would say no.
+        ctx.separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
+        if ctx.separate:
+            q, k = (2 * q).exp(), (2 * k).exp()
+        ctx.save_for_backward(q, k, v)
+        per_row = v.repeat(ctx.shape[0], 1)
+        out = q.new_empty(len(q), q.shape[1], k.shape[1])
+        for rows, queries, r in pieces(q, k, separate=ctx.separate):
             sums = r.flatten(1, 2) @ per_row[rows, :, None]
             out[rows, queries] = sums.view(r.shape[:3])
         total = v.sum(-1)[:, None, None]
@@ -54,11 +49,11 @@ class TanhSum(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        eq, ek, v = ctx.saved_tensors
+        q, k, v = ctx.saved_tensors
         g = gradient.flatten(0, 1).contiguous()
-        dq, dk = torch.empty_like(eq), torch.zeros_like(ek)
-        dv = eq.new_zeros(len(eq), eq.shape[-1])
-        for rows, queries, r in pieces(eq, ek):
+        dq, dk = torch.empty_like(q), torch.zeros_like(k)
+        dv = q.new_zeros(len(q), q.shape[-1])
+        for rows, queries, r in pieces(q, k, separate=ctx.separate):
             part = g[rows, queries]
             dv[rows] += (part.flatten(1)[:, None] @ r.flatten(1, 2))[:, 0]
             slope = torch.addcmul(r, r, r, value=-1, out=r).mul_(part[..., None])
@@ -73,19 +68,27 @@ class TanhSum(Function):
         )
 
 
-def pieces(eq: Tensor, ek: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """n i d, n j d -> rows, queries, and 1 / (1 + eq ek) of them, n i j d, in one place of memory
-    that the next piece takes over."""
-    (count, i, d), j = eq.shape, ek.shape[1]
+def pieces(q: Tensor, k: Tensor, *, separate: bool) -> Iterator[tuple[slice, slice, Tensor]]:
+    """n i d, n j d -> rows, queries, and r of them, n i j d, in one place of memory that the next
+    piece takes over.
+
+    separate: q and k are exponentials already, and r = 1 / (1 + q k); else the same number is
+    sigmoid(-2 (q + k)), which no size of q and k can hurt, at the price of an exponential a pair.
+    """
+    (count, i, d), j = q.shape, k.shape[1]
     most = ELEMENTS * torch.get_num_threads()
     queries = max(1, min(i, most // (j * d)))
     rows = max(1, most // (i * j * d)) if queries == i else 1
-    one, place = eq.new_ones(()), eq.new_empty(min(rows, count) * queries * j * d)
+    one, place = q.new_ones(()), q.new_empty(min(rows, count) * queries * j * d)
     for row in range(0, count, rows):
         some = slice(row, min(row + rows, count))
         for first in range(0, i, queries):
             these = slice(first, min(first + queries, i))
             shape = (some.stop - some.start, these.stop - these.start, j, d)
             r = place[: shape[0] * shape[1] * j * d].view(shape)
-            torch.addcmul(one, eq[some, these, None], ek[some, None], out=r)
-            yield some, these, r.reciprocal_()
+            mine, others = q[some, these, None], k[some, None]
+            if separate:
+                torch.addcmul(one, mine, others, out=r).reciprocal_()
+            else:
+                torch.add(mine, others, out=r).mul_(-2).sigmoid_()
+            yield some, these, r

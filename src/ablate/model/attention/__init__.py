@@ -23,7 +23,7 @@ class Score(nn.Module):
     key: ClassVar[bool] = True
     # Whether `lower` has an answer.
     lowers: ClassVar[bool] = False
-    # Whether `fused` has an answer.
+    # Whether there is a `fused`.
     fuses: ClassVar[bool] = False
     # Whether there are any weights: attention=none has none.
     weighs: ClassVar[bool] = True
@@ -61,11 +61,11 @@ class Score(nn.Module):
         """forward(q, k), given prepared = keys(k)."""
         return self(q, prepared)
 
-    def fused(self, q: Tensor, prepared: Tensor) -> Tensor | None:
+    def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
         """compare(q, prepared) by another route, faster on a CPU and without a tensor of queries x
-        keys x width; None where it would not be exact.
+        keys x width; only where `fuses`.
         """
-        return None
+        raise NotImplementedError
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered | None:
         """q', k' and scale so that scale * q' @ k'^T equals forward, or None where nothing does."""

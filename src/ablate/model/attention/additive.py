@@ -65,7 +65,7 @@ class Additive(Score):
     def keys(self, k: Tensor) -> Tensor:
         return k if self.u is None else k @ self.u
 
-    def fused(self, q: Tensor, prepared: Tensor) -> Tensor | None:
+    def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
         return tanh_sum(q if self.w is None else q @ self.w, prepared, self.v)
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
