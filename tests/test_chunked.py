@@ -122,7 +122,7 @@ def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch: pytest.MonkeyPa
     assert biggest <= 2 * 256 * 64
 
 
-def test_a_number_too_large_for_the_route_takes_the_plain_one() -> None:
+def test_a_fused_score_takes_numbers_of_any_size() -> None:
     attend = make("additive")
     attend = replace(attend, q=1000 * attend.q.detach().requires_grad_())
     run = kernel("chunked")

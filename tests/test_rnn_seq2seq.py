@@ -15,11 +15,11 @@ from ablate.flops import flops_per_step
 from ablate.kernel import chunked
 from ablate.model.attention.additive import Additive
 from ablate.model.bahdanau import Bahdanau
-from ablate.model.block import kernels
 from ablate.model.luong import Luong
 from ablate.model.multi_head import recording
 from ablate.model.rnn_seq2seq import RNNSeq2Seq
 from ablate.model.search import beam_search
+from ablate.model.stack import kernels
 from ablate.model.window.local_m import LocalM
 
 D = 12

@@ -15,8 +15,8 @@ from ablate.compose import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.flops import flops_per_step
-from ablate.model.block import kernels
 from ablate.model.multi_head import recording
+from ablate.model.stack import kernels
 from ablate.model.transformer import Transformer
 
 IN, OUT = SIZES["transformer"]["source_length"], SIZES["transformer"]["target_length"]

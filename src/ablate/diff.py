@@ -20,7 +20,7 @@ from ablate.build import build, make_task
 from ablate.command import Arguments, command
 from ablate.compose import compose
 from ablate.data import Data
-from ablate.model.block import kernels
+from ablate.model.stack import kernels
 from ablate.record import count_parameters
 from ablate.study.budget import DataSets, SameModel
 from ablate.train import count_flops

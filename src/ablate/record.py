@@ -26,7 +26,7 @@ from ablate.atomic import read_mapping, write_json, write_text
 from ablate.data import Data, digest
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
-from ablate.model.block import kernels
+from ablate.model.stack import kernels
 from ablate.run_id import FILES, run_id
 from ablate.study.role import Role
 from ablate.task import Task

@@ -22,8 +22,8 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.flops import flops_per_step
 from ablate.kernel.reference import Reference
-from ablate.model.block import kernels
 from ablate.model.init import Model
+from ablate.model.stack import kernels
 from ablate.progress import Told, progress
 from ablate.record import only_one, recorded
 from ablate.run_id import run_dir as default_run_dir

@@ -10,10 +10,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.model.block import Stack
 from ablate.model.language_model import LanguageModel
 from ablate.model.linear import Embedding, Linear
 from ablate.model.multi_head import KeyValueCache
+from ablate.model.stack import Stack
 
 
 class GPT(LanguageModel):

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
-from ablate.model.block import Stack
 from ablate.model.linear import Embedding, Linear
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.model.multi_head import KeyValueCache, Memory
 from ablate.model.seq2seq import Seq2Seq, State
+from ablate.model.stack import Stack
 
 
 class TransformerState(State):

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ablate.model.block import Stack
 from ablate.model.forecaster import Forecaster
 from ablate.model.linear import Linear, width_std
+from ablate.model.stack import Stack
 
 
 class TransformerForecaster(Forecaster):

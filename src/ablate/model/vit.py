@@ -12,9 +12,9 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.errors import UserError
-from ablate.model.block import Stack
 from ablate.model.init import Model
 from ablate.model.linear import Linear
+from ablate.model.stack import Stack
 
 
 class PatchEmbedding(nn.Conv2d):

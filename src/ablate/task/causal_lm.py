@@ -11,9 +11,9 @@ from torchmetrics import MeanMetric
 from ablate.data import IGNORED, Batch
 from ablate.data.text import TextData
 from ablate.errors import UserError
-from ablate.model.block import Stack
 from ablate.model.language_model import LanguageModel
 from ablate.model.sample import sample
+from ablate.model.stack import Stack
 from ablate.task import Task
 
 # What no loss shows by itself: it looks like the best result of all.
