@@ -13,6 +13,7 @@ from ablate.kernel import Kernel
 from ablate.model.init import Model
 from ablate.seeding import derive
 from ablate.task import Task
+from ablate.transfer import WITH_TOKENS, Source, start_from
 
 
 def make(node: Any, *arguments: Any, **more: Any) -> Any:
@@ -26,14 +27,25 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
 
 
 def build_data(cfg: DictConfig) -> Data:
-    """The data, read and split."""
+    """The data, read and split; with the tokens of the run that this one starts from."""
+    if cfg.init_from is None:
+        return read_data(cfg)
+    source = Source(cfg.init_from)
+    source.require_same_parts(cfg)
+    return read_data(cfg, tokens=source.tokens())
+
+
+def read_data(cfg: DictConfig, tokens: DictConfig | None = None) -> Data:
+    """The data, read and split. tokens: data and seed of the run that made its tokens."""
     data: Data = make(cfg.data, seed=cfg.seed)
+    if tokens is not None and data.kind in WITH_TOKENS:
+        data.measure_as(read_data(tokens))
     data.setup()
     return data
 
 
 def build(cfg: DictConfig, data: Data | None = None) -> Model:
-    """The model of a composed config, with its initial values: a torch module.
+    """The model of a composed config, with its initial values or those of init_from: a torch module.
 
     Its sizes come from the data, which is read if it is not given.
     """
@@ -43,6 +55,8 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
         torch.manual_seed(derive(cfg.seed, "init"))
         model = make_model(cfg, data, make(cfg.kernel))
     model.initialise(cfg.seed)
+    if cfg.init_from is not None:
+        start_from(model, cfg)
     return model
 
 

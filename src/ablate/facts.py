@@ -29,9 +29,11 @@ STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
 STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
+LABELLED = "texts with classes"
 KINDS = {  # of data, by the module of its class
     "pydoc": TEXT,
     "text": TEXT,
+    "text_files": LABELLED,
     "recall": RECALL,
     "parallel": PAIRS,
     "multi30k": PAIRS,
@@ -48,6 +50,7 @@ KINDS = {  # of data, by the module of its class
 }
 READERS = {  # a model for each
     TEXT: "gpt",
+    LABELLED: "gpt",
     RECALL: "gpt",
     IMAGES: "vit",
     PAIRS: "transformer",

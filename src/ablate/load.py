@@ -12,6 +12,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.init import Model
 from ablate.task import Task
+from ablate.transfer import MADE_TOKENS
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Run:
 
 def load(run_dir: str | Path) -> Run:
     """Rebuild a run from its folder; UserError if the folder is no run, or has no weights yet."""
-    from ablate.build import build, build_data, make_task
+    from ablate.build import make, make_model, make_task, read_data
     from ablate.train import load_weights
 
     path = Path(run_dir)
@@ -41,8 +42,9 @@ def load(run_dir: str | Path) -> Run:
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
     config = OmegaConf.load(path / "config.yaml")
     assert isinstance(config, DictConfig)
-    data = build_data(config)
-    task = make_task(config, data, build(config, data))
+    made_tokens = path / MADE_TOKENS  # by another run, which need not be there any more
+    data = read_data(config, OmegaConf.load(made_tokens) if made_tokens.exists() else None)
+    task = make_task(config, data, make_model(config, data, make(config.kernel)))
     load_weights(task, path / "checkpoints" / BEST)
     task.eval()
     result = read_mapping(path / "result.json")

@@ -30,6 +30,7 @@ from ablate.model.stack import kernels
 from ablate.run_id import FILES, run_id
 from ablate.study.role import Role
 from ablate.task import Task
+from ablate.transfer import keep_tokens
 
 PACKAGES = (
     "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
@@ -40,6 +41,8 @@ PACKAGES = (
 def write_config(run_dir: Path, cfg: DictConfig) -> None:
     """The composed config, resolved, with absolute paths: enough to run it from any folder."""
     cfg = cfg.copy()
+    if cfg.init_from is not None:
+        cfg.init_from = str(Path(cfg.init_from).expanduser().absolute())
     for key in FILES:
         place = cfg.data.get(key)
         if place and Path(place).expanduser().exists():
@@ -159,9 +162,13 @@ def recorded(
         "kernels": kernels(task.model),
         "choices": OmegaConf.to_container(cfg.choices),
     }
+    if task.model.started_from is not None:
+        result["init_from"] = task.model.started_from
     logger: RunLogger | None = None
     if trainer.is_global_zero:
         write_config(run_dir, cfg)
+        if cfg.init_from is not None:
+            keep_tokens(cfg, run_dir)
         write_json(run_dir / "provenance.json", provenance(fingerprint))
         write_json(run_dir / "result.json", result)
     try:

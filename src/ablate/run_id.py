@@ -26,6 +26,7 @@ EXCLUDED = (
     "checkpoint_every",
     "choices",
     "hydra",
+    "init_from",
     "logger",
     "output_dir",
     "study",
@@ -37,7 +38,8 @@ EXCLUDED = (
     "trainer.profiler",
 )
 
-NO_DATA = "no data"
+WEIGHTS = Path("checkpoints", "best.ckpt")  # of a run, as ablate.checkpoint writes them
+NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 
 
@@ -74,8 +76,19 @@ def resolve(*, _root_: DictConfig) -> str:
 
 
 def _digest(cfg: DictConfig, fingerprint: str) -> str:
-    text = json.dumps([content(cfg), fingerprint], sort_keys=True)
+    parts = [content(cfg), fingerprint]
+    if cfg.get("init_from") is not None:
+        parts.append(weights(cfg.init_from))
+    text = json.dumps(parts, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:12]
+
+
+def weights(run_dir: str) -> str:
+    """The hash of the weights to start from; the run itself reports what cannot be read."""
+    try:
+        return sha256((Path(run_dir).expanduser() / WEIGHTS).read_bytes()).hexdigest()
+    except OSError:
+        return NO_WEIGHTS
 
 
 def content(cfg: DictConfig) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ablate.record import only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
 from ablate.task import Task
+from ablate.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -68,6 +69,8 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
         return done
     data = build_data(cfg)
     model = build(cfg, data)
+    if model.started_from is not None:
+        on_first_process(print)(f"ablate: {told(model.started_from)}")
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
     flops = count_flops(cfg, task)
     with only_one(run_dir, trainer), recorded(cfg, run_dir, data, task, trainer, flops) as result:

@@ -15,6 +15,7 @@ COUNT = Int(1)
 
 VALUES: dict[str, Rule] = {
     "seed": Int(0),
+    "init_from": or_null(Text()),
     "output_dir": Text(),
     "study.name": Text(),
     "study.baseline": ListOf(Text(), least=0),
@@ -72,6 +73,7 @@ VALUES: dict[str, Rule] = {
     "model.shared": Bool(),
     "model.pool": one_of("class", "mean"),
     "model.pretrained": either(Bool(), or_null(Text())),
+    "model.freeze": one_of("none", "embeddings", "encoder"),
     "model.name": Text(),
     "model.attention.hidden": or_null(COUNT),
     "model.attention.max_length": or_null(COUNT),

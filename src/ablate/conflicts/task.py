@@ -1,16 +1,16 @@
 """Model, task and data: who reads what, and what is measured on it."""
 
 from ablate.conflicts.conflict import Conflict
-from ablate.facts import GRAPH, IMAGES, PAIRS, RECALL, SERIES, TEXT
+from ablate.facts import GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
 
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
 
 
-def _data(task: str, kind: str, words: str) -> Conflict:
-    """A task measures one kind of data."""
+def _data(task: str, words: str, *kinds: str) -> Conflict:
+    """A task measures some kinds of data."""
     return Conflict(
-        lambda c: c.option("task") == task and c.kind != kind,
+        lambda c: c.option("task") == task and c.kind not in kinds,
         f"task={task} needs {words}, and data={{data}} is {{:kind}}",
     )
 
@@ -70,15 +70,28 @@ TASK: list[Conflict] = [
         lambda c: c.option("model") == "gat" and c.kind != GRAPH,
         "model=gat reads a graph, and data={data} is {:kind}; use model={:reader}, or data=karate",
     ),
-    _data("causal_lm", TEXT, "text"),
-    _data("classification", IMAGES, "pictures with classes"),
-    _data("recall", RECALL, "data=recall"),
-    _data("seq2seq", PAIRS, "pairs of texts"),
+    _data("causal_lm", "text", TEXT),
+    _data("classification", "pictures or texts with classes", IMAGES, LABELLED),
+    _data("recall", "data=recall", RECALL),
+    _data("seq2seq", "pairs of texts", PAIRS),
     *_models("seq2seq", WRITERS, "reads a source and writes a target"),
-    _data("forecasting", SERIES, "a series of numbers"),
+    _data("forecasting", "a series of numbers", SERIES),
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
-    _data("node_classification", GRAPH, "a graph"),
+    _data("node_classification", "a graph", GRAPH),
     *_models("node_classification", ("gat",), "reads a graph"),
+    Conflict(
+        lambda c: c.kind == LABELLED and c.option("model") == "rnn_lm",
+        "model=rnn_lm has no output for classes, which data={data} asks for; use model={:reader}",
+    ),
+    Conflict(
+        lambda c: c.kind == LABELLED and not c("model.tie_embeddings"),
+        "model.tie_embeddings=false unties an output map over tokens, which a model of classes has"
+        " not; leave it at true",
+    ),
+    Conflict(
+        lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,
+        "task.mixup and task.cutmix mix pictures, and data={data} is {:kind}",
+    ),
     Conflict(
         lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
         "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect with"

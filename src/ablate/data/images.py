@@ -82,6 +82,8 @@ class Images(Data):
     """
 
     kind: ClassVar[str] = "images"
+    reads: ClassVar[tuple[str, ...]] = ("images",)
+    unit: ClassVar[str] = "images"
     white: ClassVar[int] = 255
     mean: torch.Tensor
     std: torch.Tensor

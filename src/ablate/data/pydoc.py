@@ -10,18 +10,24 @@ from ablate.data.text import TextData
 from ablate.errors import UserError
 
 
+def topics() -> dict[str, str]:
+    """The text of each topic of Python's help, by its name; UserError where there are none."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise UserError(
+            "this Python comes without pydoc_data.topics, its help; use data=text data.path=FILE,"
+            " or data=text_files data.root=DIR"
+        ) from None
+    return topics
+
+
 class Pydoc(TextData):
     """All topics in the order of their names, each under its name as a title."""
 
     def read(self) -> str:
-        try:
-            from pydoc_data.topics import topics
-        except ImportError:
-            raise UserError(
-                "data=pydoc: this Python comes without pydoc_data.topics; "
-                "use data=text data.path=FILE"
-            ) from None
-        return "\n\n".join(f"{name}\n\n{topics[name].strip()}" for name in sorted(topics)) + "\n"
+        found = topics()
+        return "\n\n".join(f"{name}\n\n{found[name].strip()}" for name in sorted(found)) + "\n"
 
     def content_hash(self) -> str:
         return hashlib.sha256(self.read().encode()).hexdigest()

@@ -7,6 +7,7 @@ map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,24 +18,42 @@ from ablate.model.stack import Stack
 
 
 class GPT(LanguageModel):
-    """Tokens in, logits of the next token out. `stack` holds the keys of Stack."""
+    """Tokens in, logits of the next token out, or, of texts with `classes`, those of the classes,
+    from the output at the last token (Radford et al. 2018, section 3.2). `stack` holds the keys of
+    Stack.
+    """
 
     embeddings = ("embedding.", "stack.pos_enc.")
 
     def __init__(
-        self, *, vocab_size: int, length: int, dim: int, tie_embeddings: bool, **stack: Any
+        self,
+        *,
+        vocab_size: int,
+        length: int,
+        dim: int,
+        tie_embeddings: bool,
+        freeze: str,
+        classes: int | None = None,
+        **stack: Any,
     ):
         super().__init__()
-        self.length = length
+        self.length, self.classes = length, classes
         self.embedding = Embedding(vocab_size, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
-        self.head = None if tie_embeddings else Linear(dim, vocab_size, bias=False)
+        tied = tie_embeddings and classes is None
+        self.head = None if tied else Linear(dim, classes or vocab_size, bias=False)
+        self.freeze(freeze)
 
     def forward(
-        self, tokens: Tensor, *, keep: Tensor | None = None, cache: KeyValueCache | None = None
+        self, tokens: Tensor, keep: Tensor | None = None, *, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """tokens: b i (with a cache: those after what it has seen); keep: b j -> b i vocab_size."""
+        """tokens: b i (with a cache: those after what it has seen); keep: b j, True = real, padding
+        last -> b i vocab_size, or b classes.
+        """
         x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
+        if self.classes is not None:
+            assert keep is not None
+            x = x[torch.arange(len(x)), keep.sum(1) - 1]
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
     def new_cache(self) -> KeyValueCache | None:

@@ -5,7 +5,7 @@ Two models that differ in one part start from the same values everywhere else.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,21 @@ class Model(nn.Module):
 
     # Beginnings of the names of parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()
+    # ... and of those that make the output from what was encoded.
+    heads: ClassVar[tuple[str, ...]] = ("head.",)
+
+    # What ablate.transfer says of a model that starts from another run's weights.
+    started_from: dict[str, Any] | None = None
+
+    def freeze(self, part: str) -> None:
+        """Keep parameters as they are: of "embeddings", of the "encoder" (all but the head), of
+        "none". An output map that is the table of tokens is frozen with it.
+        """
+        for name, parameter in self.named_parameters():
+            if part == "encoder":
+                parameter.requires_grad = name.startswith(self.heads)
+            elif part == "embeddings":
+                parameter.requires_grad = not name.startswith(self.embeddings)
 
     def initialise(self, seed: int) -> None:
         """Draw every parameter anew, seeded by `seed` and the parameter's name."""

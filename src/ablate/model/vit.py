@@ -55,6 +55,7 @@ class ViT(Model):
         stride: int | None,
         pool: str,
         pretrained: str | None,
+        freeze: str,
         **stack: Any,
     ):
         super().__init__()
@@ -67,6 +68,7 @@ class ViT(Model):
         self.stack = Stack(dim, length=length, causal=False, grid=grid, extra=extra, **stack)
         self.head = Linear(dim, classes)
         self.pretrained = pretrained
+        self.freeze(freeze)
 
     def forward(self, images: Tensor) -> Tensor:
         """b c y x -> b classes."""

@@ -37,7 +37,7 @@ class Task(L.LightningModule):
     metric: ClassVar[str]
     mode: ClassVar[str]
     # What `throughput` counts, and how many of them a batch holds.
-    unit: ClassVar[str]
+    unit: str
     # Keys that say how a model writes: a finished run can be measured with others.
     search_keys: ClassVar[tuple[str, ...]] = ()
     # What the loss is counted in.

@@ -29,7 +29,7 @@ class CausalLM(Task):
 
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
-    unit: ClassVar[str] = "tokens"
+    unit = "tokens"
 
     def __init__(self, *args: Any, label_smoothing: float, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Classification: one class for each picture."""
+"""Classification: one class for each picture or text."""
 
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from ablate.data import Batch
 from ablate.data.images import Images
+from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
 from ablate.seeding import derive
 from ablate.task import Task
@@ -28,12 +29,14 @@ class Classification(Task):
 
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
-    unit: ClassVar[str] = "images"
+    unit = "images"  # or texts
+    data: Images | TextFiles
 
     def __init__(
         self, *args: Any, label_smoothing: float, mixup: float, cutmix: float, **kwargs: Any
     ):
         super().__init__(*args, **kwargs)
+        self.unit = self.data.unit
         self.label_smoothing = label_smoothing
         classes = self.data.sizes["classes"]
         self.mix = (
@@ -58,10 +61,10 @@ class Classification(Task):
             )
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch["images"],)
+        return tuple(batch[name] for name in self.data.reads)
 
     def units(self, batch: Batch) -> int:
-        return len(batch["images"])
+        return len(batch["targets"])
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
@@ -69,14 +72,15 @@ class Classification(Task):
         np.random.seed(derive(self.seed, "mixup", batch_idx, self.global_rank) % 2**32)
 
     def loss(self, batch: Batch) -> Tensor:
-        images, targets = batch["images"], batch["targets"]
+        targets = batch["targets"]
         if self.mix is not None:  # soft targets, already smoothed
-            images, targets = self.mix(images.clone(), targets)
+            images, targets = self.mix(batch["images"].clone(), targets)
             return F.cross_entropy(self.model(images), targets)
-        return F.cross_entropy(self.model(images), targets, label_smoothing=self.label_smoothing)
+        logits = self.model(*self.inputs(batch))
+        return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
 
     def evaluate(self, batch: Batch) -> None:
-        logits, targets = self.model(batch["images"]).float(), batch["targets"]
+        logits, targets = self.model(*self.inputs(batch)).float(), batch["targets"]
         self.mean_loss.update(F.cross_entropy(logits, targets), len(targets))
         self.accuracy.update(logits, targets)
         self.by_class.update(logits, targets)
@@ -87,7 +91,6 @@ class Classification(Task):
         values = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
         if self.top is not None:
             values[f"top{TOP}"] = self.top.compute()
-        assert isinstance(self.data, Images)
         for name, value in zip(self.data.class_names, self.by_class.compute(), strict=True):
             values[f"accuracy/{name}"] = value
         return values

@@ -55,7 +55,7 @@ class Forecasting(Task):
 
     metric: ClassVar[str] = "val/rmse"
     mode: ClassVar[str] = "min"
-    unit: ClassVar[str] = "values"
+    unit = "values"
     loss_unit: ClassVar[str] = "squared error of normalised values"
     data: Series
     model: Forecaster

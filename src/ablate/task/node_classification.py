@@ -18,7 +18,7 @@ class NodeClassification(Task):
 
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
-    unit: ClassVar[str] = "nodes"
+    unit = "nodes"
     data: Graphs
 
     def __init__(self, *args: Any, **kwargs: Any):

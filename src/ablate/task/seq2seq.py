@@ -39,7 +39,7 @@ class SequenceToSequence(CausalLM):
 
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
-    unit: ClassVar[str] = "tokens"
+    unit = "tokens"
     search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
     data: Pairs
     model: Seq2Seq

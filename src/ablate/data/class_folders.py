@@ -1,0 +1,97 @@
+"""Files on disk with one folder for each class, as pictures and texts are often kept.
+
+    root/train/CLASS/*.jpg  root/val/CLASS/*.jpg  root/test/CLASS/*.jpg     the given splits
+    root/CLASS/*.jpg                                split by a hash of each file's relative path
+
+With train/ but without val/, a hash of the paths holds the validation split out of train/; without
+test/ there is no test split.
+"""
+
+from collections.abc import Set
+from hashlib import sha256
+from pathlib import Path
+
+from ablate.data import digest
+from ablate.data.split import BOUNDS, VALIDATION, hold_out, three_way
+from ablate.errors import UserError
+
+
+class ClassFolders:
+    """root: the folder, as it was written for data.root. what: "pictures", or "texts".
+
+    Files with other endings than those given are not looked at. UserError for what is missing.
+    """
+
+    def __init__(self, root: str, *, endings: Set[str], what: str) -> None:
+        self.root, self.endings, self.what = root, endings, what
+        self.folder = Path(root).expanduser()
+
+    def fingerprint(self) -> str:
+        """Over every path and every byte, so as slow as the disk."""
+        content = sha256()
+        for split, files in self._found().items():
+            for path in files:
+                content.update(f"{split}/{self._key(path)}\0".encode())
+                content.update(sha256(path.read_bytes()).digest())
+        return digest(content.hexdigest(), BOUNDS, VALIDATION)
+
+    def splits(self) -> dict[str, list[Path]]:
+        """The files of each split, in order; none of the splits is empty."""
+        found = self._split(self._found())
+        for split, paths in found.items():
+            if not paths:
+                raise UserError(f"data.root={self.root}: the {split} split would be empty")
+        return found
+
+    def labels(self, splits: dict[str, list[Path]]) -> tuple[list[str], dict[str, list[int]]]:
+        """The classes, in order, and the number of each file's; a class must be in all of them."""
+        given = self._found()
+        names = sorted({path.parent.name for path in given.get("train", given.get("", []))})
+        for split, paths in splits.items():
+            for path in paths:
+                if path.parent.name not in names:
+                    raise UserError(
+                        f"data.root={self.root}: class {path.parent.name} of {split} is not in"
+                        " train"
+                    )
+        numbers = {name: number for number, name in enumerate(names)}
+        return names, {
+            split: [numbers[path.parent.name] for path in paths] for split, paths in splits.items()
+        }
+
+    def _split(self, given: dict[str, list[Path]]) -> dict[str, list[Path]]:
+        if "train" not in given:
+            return _chosen(given[""], three_way(self._keys(given[""])))
+        if "val" in given:
+            return given
+        train, val = hold_out(self._keys(given["train"]))
+        return given | _chosen(given["train"], {"train": train, "val": val})
+
+    def _keys(self, paths: list[Path]) -> list[bytes]:
+        return [self._key(path).encode() for path in paths]
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _found(self) -> dict[str, list[Path]]:
+        """Files of each given split, in order; of the split "" where none is given."""
+        if not self.folder.is_dir():
+            raise UserError(f"data.root={self.root}: no such folder")
+        given = [split for split in BOUNDS if (self.folder / split).is_dir()]
+        if given and "train" not in given:
+            raise UserError(f"data.root={self.root}: has {' and '.join(given)} but no train folder")
+        found = {split: self._files(self.folder / split) for split in given or [""]}
+        for split, paths in found.items():
+            if not paths:
+                raise UserError(
+                    f"data.root={self.root}: no {self.what} in {Path(split) / 'CLASS'}; "
+                    f"known endings: {' '.join(sorted(self.endings))}"
+                )
+        return found
+
+    def _files(self, folder: Path) -> list[Path]:
+        return sorted(path for path in folder.glob("*/*") if path.suffix.lower() in self.endings)
+
+
+def _chosen(paths: list[Path], split: dict[str, list[int]]) -> dict[str, list[Path]]:
+    return {name: [paths[number] for number in numbers] for name, numbers in split.items()}

@@ -1,0 +1,142 @@
+"""Texts with one label each: a folder of files for each class, or paragraphs of Python's help.
+
+Files are UTF-8 with the ending .txt, or .txt.gz; see ablate.data.class_folders for where they lie.
+Without a folder the texts are the paragraphs of ablate.data.chapters, and the class is the chapter.
+A model that was trained on data=pydoc has read those paragraphs, those of validation and test too,
+though never with their class.
+"""
+
+import logging
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ablate.data import Data, digest, source
+from ablate.data.chapters import paragraphs
+from ablate.data.class_folders import ClassFolders
+from ablate.data.loader import Batch, Request
+from ablate.data.options import checked
+from ablate.data.split import BOUNDS, three_way
+from ablate.data.tokenizer import TOKENIZERS, Tokenizer
+from ablate.errors import UserError
+from ablate.rules import one_of
+
+log = logging.getLogger(__name__)
+
+ENDINGS = {".txt", ".gz"}
+Texts = dict[str, tuple[list[str], list[int]]]  # of each split: the texts, and their classes
+
+
+class Labelled(Dataset[Batch]):
+    """tokens: b i, filled up with 0 to the longest of the batch. keep: b i, True = real."""
+
+    def __init__(self, texts: list[Tensor], targets: list[int]) -> None:
+        self.lengths = torch.tensor([len(text) for text in texts])
+        self.starts = self.lengths.cumsum(0) - self.lengths
+        self.tokens, self.targets = torch.cat(texts), torch.tensor(targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, request: Request) -> Batch:
+        lengths = self.lengths[request.indices, None]
+        places = torch.arange(int(lengths.max()))
+        keep = places < lengths
+        places = self.starts[request.indices, None] + places
+        tokens = self.tokens[torch.where(keep, places, 0)].long()
+        return {
+            "tokens": torch.where(keep, tokens, 0),
+            "keep": keep,
+            "targets": self.targets[request.indices],
+        }
+
+
+class TextFiles(Data):
+    """root: the folder, or null for the chapters of Python's help.
+    tokenizer, vocab_size: as of ablate.data.text, made from the training texts alone.
+    seq_len: tokens that are read of a text; what a longer one has more is left out, and said.
+    """
+
+    kind: ClassVar[str] = "texts with classes"
+    reads: ClassVar[tuple[str, ...]] = ("tokens", "keep")
+    unit: ClassVar[str] = "texts"
+    tokenizer: Tokenizer
+    class_names: list[str]
+
+    def __init__(
+        self,
+        *,
+        root: str | None,
+        tokenizer: str,
+        vocab_size: int | None,
+        seq_len: int,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.files = ClassFolders(root, endings=ENDINGS, what="texts") if root else None
+        self.make_tokenizer = TOKENIZERS[checked("tokenizer", tokenizer, one_of(*TOKENIZERS))]
+        self.vocab_size = checked("vocab_size", vocab_size)
+        self.seq_len = checked("seq_len", seq_len)
+
+    def fingerprint(self) -> str:
+        if self.files is not None:
+            return self.files.fingerprint()
+        texts, chapters = paragraphs()
+        return digest(sha256("\0".join(texts + chapters).encode()).hexdigest(), BOUNDS)
+
+    def load(self) -> None:
+        texts = self._chapters() if self.files is None else self._files(self.files)
+        training, others = (
+            "\n".join(text for split in splits for text in texts[split][0])
+            for splits in (["train"], texts.keys() - {"train"})
+        )
+        tokenizer = getattr(self.measured_as, "tokenizer", None)
+        self.tokenizer = tokenizer or self.make_tokenizer(training, others, self.vocab_size)
+        self.splits = {split: self._labelled(split, *texts[split]) for split in texts}
+        self.sizes = {
+            "vocab_size": self.tokenizer.vocab_size,
+            "length": self.seq_len,
+            "classes": len(self.class_names),
+        }
+
+    def example(self, index: int = 0) -> dict[str, Any]:
+        """A validation text, with `labels`: its tokens in printable characters."""
+        batch = super().example(index)
+        return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
+
+    def _chapters(self) -> Texts:
+        texts, chapters = paragraphs()
+        self.class_names = sorted(set(chapters))
+        number = {name: place for place, name in enumerate(self.class_names)}
+        return {
+            split: ([texts[n] for n in numbers], [number[chapters[n]] for n in numbers])
+            for split, numbers in three_way([text.encode() for text in texts]).items()
+        }
+
+    def _files(self, files: ClassFolders) -> Texts:
+        splits = files.splits()
+        self.class_names, labels = files.labels(splits)
+        return {
+            split: (
+                [source.text(source.read(str(p), key="data.root"), str(p)) for p in paths],
+                labels[split],
+            )
+            for split, paths in splits.items()
+        }
+
+    def _labelled(self, split: str, texts: list[str], targets: list[int]) -> Labelled:
+        arrays = [self.tokenizer.array(text) for text in texts]
+        if cut := sum(len(array) > self.seq_len for array in arrays):
+            log.warning(
+                "ablate: %d of the %d texts of %s are longer than data.seq_len=%d tokens and are read"
+                " up to there",
+                *(cut, len(arrays), split, self.seq_len),
+            )
+        if not all(len(array) for array in arrays):
+            raise UserError(f"data.root: a text of the {split} split is empty")
+        return Labelled([torch.from_numpy(a[: self.seq_len].astype(np.int32)) for a in arrays], targets)

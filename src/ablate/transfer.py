@@ -1,0 +1,179 @@
+"""init_from=RUN_DIR: a run that starts from another run's best weights.
+
+Parameters meet by their names. Those of an output for something else (`Model.heads`) are drawn anew,
+or left where they were; every other one must be there in both, with one shape, and the models must
+be made of the same parts, since a part can differ without a parameter that shows it. Where the data
+is text, its tokens are the other run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.atomic import read_mapping, write_text
+from ablate.errors import UserError
+from ablate.facts import LABELLED, PAIRS, TEXT
+from ablate.rules import written
+from ablate.run_id import WEIGHTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ablate.model.init import Model
+
+# What may differ between two runs of which one starts from the other: how it is trained, and keys
+# of the output map. A list, so that a key that is added later must be the same.
+FREE = {
+    "model.dropout",
+    "model.drop_path",
+    "model.freeze",
+    "model.init_std",
+    "model.pretrained",
+    "model.tie_embeddings",
+}
+WITH_TOKENS = {TEXT, LABELLED, PAIRS}  # kinds of data
+TOKENS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
+MADE_TOKENS = "tokens.yaml"  # data and seed of the run that made the tokens of this one
+SHOWN = 8  # differences, and names of parameters, in a line
+
+
+@dataclass
+class Source:
+    """A run to start from. asked: the folder, as it was written for init_from."""
+
+    asked: str
+
+    @property
+    def folder(self) -> Path:
+        folder = Path(self.asked).expanduser()
+        if not (folder / "config.yaml").exists():
+            raise UserError(
+                f"init_from={self.asked} is not the folder of a run: it has no config.yaml"
+            )
+        if not (folder / WEIGHTS).exists():
+            raise UserError(f"init_from={self.asked} has no weights yet: {WEIGHTS} is missing")
+        return folder
+
+    @property
+    def config(self) -> DictConfig:
+        config = OmegaConf.load(self.folder / "config.yaml")
+        assert isinstance(config, DictConfig)
+        return config
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / WEIGHTS
+
+    def require_same_parts(self, cfg: DictConfig) -> None:
+        """UserError that lists what differs, as it would have to be written here."""
+        there, here = _parts(self.config), _parts(cfg)
+        lines = []
+        for key in sorted((there.keys() | here.keys()) - FREE):
+            if key in TOKENS and not (key in there and key in here):
+                continue  # other kinds of data have other keys
+            if there.get(key) != here.get(key):
+                was, now = (written(v[key]) if key in v else "not set" for v in (there, here))
+                lines.append(f"{key} is {was} there and {now} here")
+        if lines:
+            raise UserError(f"init_from={self.asked} is made of other parts: {_few(lines, '; ')}")
+
+    def tokens(self) -> DictConfig:
+        """Data and seed of the run that made the tokens: this one, or one that it started from."""
+        made = self.folder / MADE_TOKENS
+        if not made.exists():
+            config = self.config
+            return OmegaConf.create({"data": config.data, "seed": config.seed})
+        config = OmegaConf.load(made)
+        assert isinstance(config, DictConfig)
+        return config
+
+
+def _parts(cfg: DictConfig) -> dict[str, Any]:
+    """Every key of the model and its positions, and what makes its tokens, with their values."""
+    from ablate.check import leaves
+
+    found = {
+        f"{node}.{key}": value
+        for node in ("model", "pos_enc")
+        if cfg.get(node)
+        for key, value in leaves(cfg[node])
+    }
+    return found | {key: cfg.data[leaf] for key in TOKENS if (leaf := key[5:]) in cfg.data}
+
+
+def start_from(model: Model, cfg: DictConfig) -> None:
+    """Copy the weights of cfg.init_from into the model, and note it in `model.started_from`."""
+    import torch
+
+    source = Source(cfg.init_from)
+    source.require_same_parts(cfg)
+    state = torch.load(source.weights, map_location="cpu", weights_only=False)["state_dict"]
+    theirs = {
+        name.removeprefix("model."): value
+        for name, value in state.items()
+        if name.startswith("model.")
+    }
+    mine = model.state_dict()
+    loaded = fitting(mine, theirs, model.heads, f"init_from={source.asked}")
+    model.load_state_dict(loaded, strict=False)
+    model.started_from = {
+        "run": str(source.folder.absolute()),
+        "run_id": read_mapping(source.folder / "result.json").get("run_id"),
+        "loaded": sorted(loaded),
+        "new": sorted(mine.keys() - loaded.keys()),
+        "left": sorted(theirs.keys() - loaded.keys()),
+    }
+
+
+def fitting(
+    mine: dict[str, Tensor], theirs: dict[str, Tensor], heads: tuple[str, ...], what: str
+) -> dict[str, Tensor]:
+    """Those of `theirs` that go into `mine`; UserError that begins with `what` and lists what does
+    not fit. Only an output map, by the beginning of its name in `heads`, may be missing, unknown or
+    of another shape."""
+    shapes = [
+        f"{name} is {_shape(theirs[name])} there and {_shape(mine[name])} here"
+        for name in theirs
+        if name in mine and theirs[name].shape != mine[name].shape and not name.startswith(heads)
+    ]
+    missing = [name for name in mine if name not in theirs and not name.startswith(heads)]
+    unknown = [name for name in theirs if name not in mine and not name.startswith(heads)]
+    wrong = list(shapes)
+    if missing:
+        wrong.append(f"missing there: {_few(missing, ', ')}")
+    if unknown:
+        wrong.append(f"without a place here: {_few(unknown, ', ')}")
+    if wrong:
+        raise UserError(f"{what} does not fit this model: {_few(wrong, '; ')}")
+    return {
+        name: value
+        for name, value in theirs.items()
+        if name in mine and value.shape == mine[name].shape
+    }
+
+
+def told(started_from: dict[str, Any]) -> str:
+    """One line: what was loaded, what is new, what was left."""
+    counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
+    rest = (f"{what}: {_few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
+    return f"{counted}; {'; '.join(rest)}"
+
+
+def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
+    """Write down whose tokens a run uses, so that it can be loaded when init_from is gone."""
+    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(Source(cfg.init_from).tokens()))
+
+
+def _few(names: Iterable[str], joined: str) -> str:
+    names = list(names)
+    more = f"{joined}and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return joined.join(names[:SHOWN]) + more
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"
