@@ -36,6 +36,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.ffn_dim": [None, 5],
     "model.share_layers": [False, True],
     "model.tie_embeddings": [True, False],
+    "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],
     "model.bias": [True, False],
     "model.patch": [4, 2],

@@ -39,6 +39,13 @@ FILES: dict[str, dict[str, Any]] = {
         "test_examples": 4,
         "batch_size": 2,
     },
+    "text_files": {
+        "root": "text_files",
+        "tokenizer": "char",
+        "vocab_size": None,
+        "seq_len": 8,
+        "batch_size": 2,
+    },
     "digits": {"batch_size": 64},
     "image_folder": {"root": "image_folder", "size": 8, "batch_size": 2},
     **{
@@ -75,6 +82,7 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     _cifar100(Path("cifar100", cifar.CIFAR100.base_folder), rng)
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
+    _text_files(Path("text_files"))
     rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
     Path("series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
     for name in ("cora", "citeseer"):
@@ -126,10 +134,10 @@ def _sentences(count: int, seed: int) -> list[str]:
     return [" ".join(rng.choices(words * 5 + rare, k=rng.randint(2, 5))) for _ in range(count)]
 
 
-def _text(path: Path, seed: int = 0) -> None:
+def _text(path: Path, seed: int = 0, length: int = 20_000) -> None:
     """Random letters, rich enough for the 1,024 tokens of data.tokenizer=bpe."""
     rng = random.Random(seed)
-    path.write_text("".join(rng.choice(LETTERS) for _ in range(20_000)))
+    path.write_text("".join(rng.choice(LETTERS) for _ in range(length)))
 
 
 def _idx(folder: Path, rng: np.random.Generator) -> list[str]:
@@ -173,6 +181,14 @@ def _pixels(rng: np.random.Generator) -> np.ndarray[Any, Any]:
 
 def _pickle(path: Path, content: dict[str, Any]) -> None:
     path.write_bytes(pickle.dumps(content))
+
+
+def _text_files(folder: Path) -> None:
+    """Twenty texts of each of two classes, rich enough for the 1,024 tokens of bpe."""
+    for seed, name in enumerate(("prose", "verse")):
+        (folder / name).mkdir(parents=True)
+        for n in range(20):
+            _text(folder / name / f"{n}.txt", seed=100 * seed + n, length=1000 + n)
 
 
 def _image_folder(folder: Path, rng: np.random.Generator) -> None:

@@ -54,6 +54,13 @@ LANGUAGE: Refused = [
     ("task", ["recall"], "task.label_smoothing", SMOOTHING),
     ("data", ["recall"], "data.tokenizer", OF_TEXTS),
 ]
+DOCUMENTS: Refused = [
+    ("task", ["classification"], "data", [*TEXTS, "recall"]),
+    ("task", ["causal_lm", "recall"], "data", ["text_files"]),
+    ("data", ["text_files"], "model.tie_embeddings", [False]),
+    ("task", ["classification"], "model.tie_embeddings", [False]),
+]
+FROZEN: Refused = [("model.freeze", ["embeddings", "encoder"], "model.norm_type", ["batch"])]
 RESIDUAL: Refused = [("model.depth", [1], "model.residual", [True])]
 NO_ATTENTION: Refused = [
     ("model.attention", ["none"], "kernel", ["reference", "chunked", "sdpa"]),
@@ -87,9 +94,10 @@ INDIRECT_SHARED: Refused = [
 ]
 EVERY_INDIRECT = [*INDIRECT, *INDIRECT_PAIRS, *INDIRECT_SHARED]
 REFUSED: dict[str, Refused] = {
-    "gpt": [*STACK, *MASKLESS, *LANGUAGE, *INDIRECT],
+    "gpt": [*STACK, *MASKLESS, *LANGUAGE, *DOCUMENTS, *FROZEN, *INDIRECT],
     "vit": [
         *STACK,
+        *FROZEN,
         ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.mask", ["causal"]),
@@ -144,6 +152,10 @@ OF_LANGUAGE: Only = {
     "task": ["causal_lm", "recall"],
     "data.tokenizer": OF_TEXTS,
 }
+OF_DOCUMENTS: Only = {
+    "data": [*OF_LANGUAGE["data"], "text_files"],
+    "task": [*OF_LANGUAGE["task"], "classification"],
+}
 OF_SOURCES: Only = {
     "data": [*WITHOUT_WORDS, *SENTENCES, "cmudict"],
     "task": ["seq2seq"],
@@ -163,7 +175,7 @@ OF_GRAPHS: Only = {
 }
 OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
 ONLY: dict[str, Only] = {
-    "gpt": HERE | OF_ORDER | OF_LANGUAGE | SCORES | OF_SEQUENCES,
+    "gpt": HERE | OF_ORDER | OF_LANGUAGE | OF_DOCUMENTS | SCORES | OF_SEQUENCES,
     "vit": HERE | OF_ORDER | OF_PICTURES | SCORES,
     "resnet": HERE
     | OF_PICTURES

@@ -16,6 +16,7 @@ from ablate.tree import config_dir, open_tree
 # What an option cannot be composed without.
 NEEDS = {
     "data=text": ["data.path=FILE"],
+    "data=text_files": ["task=classification"],
     "data=image_folder": ["data.root=DIR", "model=vit"],
     "data=recall": ["task=recall"],
     "task=recall": ["data=recall"],

@@ -17,7 +17,7 @@ from ablate import model as models
 from ablate.build import build
 from ablate.compose import compose
 from ablate.data import Request
-from ablate.facts import GRAPH, IMAGES, PAIRS, SERIES, Facts
+from ablate.facts import GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
 
 SOURCE = Path(models.__file__).parents[1]
@@ -67,6 +67,10 @@ class Sizes:
             self.sizes = {"features": 5, "classes": 3, "nodes": 4}
             edges = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 3], [0, 1, 0, 1, 2, 1, 2, 3]])
             self.inputs = torch.randn(4, 5), edges
+        elif facts.kind == LABELLED:
+            self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len, "classes": 3}
+            shape = (2, cfg.data.seq_len)
+            self.inputs = torch.randint(11, shape), torch.ones(shape).bool()
         else:
             self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len}
             self.inputs = (torch.randint(11, (2, cfg.data.seq_len)),)
@@ -132,8 +136,8 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
                 shade.putpixel((n % 9, n // 9), (n, n, n))
                 shade.save(tmp_path / colour / f"{n}.png")
         return {"root": str(tmp_path), "size": 8}
-    if name == "series":
-        return {}  # the sunspots come with statsmodels
+    if name in ("series", "text_files"):
+        return {}  # the sunspots come with statsmodels, paragraphs with Python
     folder = request.getfixturevalue("shared_data") / {"shakespeare": "tinyshakespeare"}.get(
         name, name
     )
@@ -163,7 +167,7 @@ def test_every_data_set_feeds_its_model(
     cfg = compose(*overrides, *tiny(compose(*overrides).choices.model))
     data = ready(name, **given)
     batch = data.splits["train"][Request(0, torch.arange(2))]
-    read = ("images", "tokens", "source", "target_in", "values", "features", "edges")
+    read = ("images", "tokens", "keep", "source", "target_in", "values", "features", "edges")
     assert_learns(build(cfg, data), *(batch[name] for name in read if name in batch))
 
 

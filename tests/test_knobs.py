@@ -72,13 +72,14 @@ BLOCKS: dict[str, list[str]] = {
     "model.share_layers": ["true"],
 }
 KNOBS: dict[str, dict[str, list[str]]] = {
-    "gpt": BLOCKS | {"model.tie_embeddings": ["false"]},
+    "gpt": BLOCKS | {"model.tie_embeddings": ["false"], "model.freeze": ["embeddings"]},
     "vit": BLOCKS
     | {
         "model.patch": ["4"],
         "model.stride": ["1"],
         "model.pool": ["mean"],
         "model.pretrained": ["vit_tiny_patch16_224"],
+        "model.freeze": ["embeddings", "encoder"],
     },
     "resnet": {
         "model.dim": ["24"],
@@ -184,6 +185,9 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
     network.train()
     network(*inputs).square().sum().backward()
     for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            assert "freeze" in " ".join(overrides)
+            continue
         assert parameter.grad is not None
         found[f"gradient {name}"] = parameter.grad
     return found

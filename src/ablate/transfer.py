@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.atomic import read_mapping, write_text
 from ablate.errors import UserError
 from ablate.facts import LABELLED, PAIRS, TEXT
+from ablate.known import OURS
 from ablate.rules import written
 from ablate.run_id import WEIGHTS
 
@@ -72,14 +73,20 @@ class Source:
     def require_same_parts(self, cfg: DictConfig) -> None:
         """UserError that lists what differs, as it would have to be written here."""
         there, here = _parts(self.config), _parts(cfg)
-        lines = []
-        for key in sorted((there.keys() | here.keys()) - FREE):
-            if key in TOKENS and not (key in there and key in here):
-                continue  # other kinds of data have other keys
-            if there.get(key) != here.get(key):
-                was, now = (written(v[key]) if key in v else "not set" for v in (there, here))
-                lines.append(f"{key} is {was} there and {now} here")
-        if lines:
+        # Of a part that is another one, the keys differ anyway; other data has other keys.
+        other = tuple(f"{part}." for part in there if there[part] != here.get(part))
+        differing = [
+            key
+            for key in sorted((there.keys() | here.keys()) - FREE)
+            if there.get(key) != here.get(key)
+            and not key.startswith(other)
+            and not (key in TOKENS and (key not in there or key not in here))
+        ]
+        if differing:
+            lines = [
+                f"{key} is {_value(there, key)} there and {_value(here, key)} here"
+                for key in differing
+            ]
             raise UserError(f"init_from={self.asked} is made of other parts: {_few(lines, '; ')}")
 
     def tokens(self) -> DictConfig:
@@ -94,16 +101,22 @@ class Source:
 
 
 def _parts(cfg: DictConfig) -> dict[str, Any]:
-    """Every key of the model and its positions, and what makes its tokens, with their values."""
+    """Every key of the model and its positions, and what makes its tokens, with their values; a part
+    of ours by the name of its option.
+    """
     from ablate.check import leaves
 
-    found = {
-        f"{node}.{key}": value
-        for node in ("model", "pos_enc")
-        if cfg.get(node)
-        for key, value in leaves(cfg[node])
-    }
+    found = {}
+    for node in ("model", "pos_enc"):
+        for path, value in leaves(cfg[node], node):
+            ours = path.endswith("._target_") and str(value).startswith(OURS)
+            found[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
+    found = {path: value for path, value in found.items() if not path.endswith("._partial_")}
     return found | {key: cfg.data[leaf] for key in TOKENS if (leaf := key[5:]) in cfg.data}
+
+
+def _value(parts: dict[str, Any], key: str) -> str:
+    return written(parts[key]) if key in parts else "not set"
 
 
 def start_from(model: Model, cfg: DictConfig) -> None:

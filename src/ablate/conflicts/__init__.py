@@ -11,6 +11,7 @@ from ablate.conflicts.pos_enc import POS_ENC
 from ablate.conflicts.recurrent import RECURRENT
 from ablate.conflicts.task import TASK
 from ablate.conflicts.trainer import TRAINER
+from ablate.conflicts.transfer import TRANSFER
 
 CONFLICTS = [
     *BLOCKS,
@@ -24,4 +25,5 @@ CONFLICTS = [
     *DATA,
     *KERNEL,
     *TRAINER,
+    *TRANSFER,
 ]
