@@ -32,7 +32,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.norm": ["pre", "post", "sandwich", "none"],
     "model.norm_type": ["layer", "rms", "batch"],
     "model.residual": [True, False],
-    "model.ffn": ["gelu", "relu", "swiglu", "geglu", "none"],
+    "model.ffn": ["gelu", "gelu_tanh", "relu", "swiglu", "geglu", "none"],
     "model.ffn_dim": [None, 5],
     "model.share_layers": [False, True],
     "model.tie_embeddings": [True, False],

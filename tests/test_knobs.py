@@ -59,7 +59,7 @@ BLOCKS: dict[str, list[str]] = {
     "model.dim": ["24"],
     "model.depth": ["3"],
     "model.heads": ["3"],
-    "model.ffn": ["relu", "swiglu", "geglu", "none"],
+    "model.ffn": ["gelu_tanh", "relu", "swiglu", "geglu", "none"],
     "model.ffn_dim": ["20"],
     "model.norm": ["post", "sandwich", "none"],
     "model.norm_type": ["rms", "batch"],
@@ -72,7 +72,9 @@ BLOCKS: dict[str, list[str]] = {
     "model.share_layers": ["true"],
 }
 KNOBS: dict[str, dict[str, list[str]]] = {
-    "gpt": BLOCKS | {"model.tie_embeddings": ["false"], "model.freeze": ["embeddings"]},
+    "gpt": BLOCKS
+    | {"model.tie_embeddings": ["false"], "model.freeze": ["embeddings"]}
+    | {"model.pretrained": ["hf:small"]},
     "vit": BLOCKS
     | {
         "model.patch": ["4"],

@@ -61,7 +61,14 @@ DOCUMENTS: dict[str, Any] = {
     "seq_len": 6,
     "batch_size": 3,
 }
-VALUES = {TEXT: LANGUAGE, LABELLED: DOCUMENTS, GRAPH: NODES, IMAGES: PICTURES, RECALL: PAIRS, SERIES: NUMBERS}
+VALUES = {
+    TEXT: LANGUAGE,
+    LABELLED: DOCUMENTS,
+    GRAPH: NODES,
+    IMAGES: PICTURES,
+    RECALL: PAIRS,
+    SERIES: NUMBERS,
+}
 # Keys that change no batch: where the same content lies, its checksum, the speed of reading, and
 # what the seasonal naive forecast repeats (test_forecasting.py).
 SILENT = {"root", "sha256", "workers", "period"}

@@ -41,8 +41,8 @@ def classes(folder: Path, *more: str) -> list[str]:
 
 
 def refusal(*texts: str) -> str:
+    cfg = ablate.compose(*texts)
     with pytest.raises(UserError) as caught:
-        cfg = ablate.compose(*texts)
         build(cfg, build_data(cfg))
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -154,9 +154,7 @@ def test_a_folder_that_is_no_run_is_refused(first: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("part", ["none", "embeddings", "encoder"])
-def test_what_is_frozen_stays_and_all_else_learns(
-    part: str, first: Path, tmp_path: Path
-) -> None:
+def test_what_is_frozen_stays_and_all_else_learns(part: str, first: Path, tmp_path: Path) -> None:
     cfg = ablate.compose(*classes(tmp_path), f"init_from={first}", f"model.freeze={part}")
     result = ablate.run(cfg)
     before, after = weights(first), weights(run_dir(cfg))

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
+from ablate.model import hugging_face
 from ablate.model.init import Model
 from ablate.seeding import derive
 from ablate.task import Task
@@ -45,7 +46,8 @@ def read_data(cfg: DictConfig, tokens: DictConfig | None = None) -> Data:
 
 
 def build(cfg: DictConfig, data: Data | None = None) -> Model:
-    """The model of a composed config, with its initial values or those of init_from: a torch module.
+    """The model of a composed config, a torch module. It has its initial values, or the weights to
+    start from.
 
     Its sizes come from the data, which is read if it is not given.
     """
@@ -57,6 +59,8 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     model.initialise(cfg.seed)
     if cfg.init_from is not None:
         start_from(model, cfg)
+    elif hugging_face.asked(cfg.model.get("pretrained")):
+        hugging_face.start_from(model, cfg)
     return model
 
 

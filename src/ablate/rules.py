@@ -83,6 +83,19 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Named:
+    """Something of somebody else: `prefix`, then its name or path."""
+
+    prefix: str
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, str) and value.startswith(self.prefix) and value != self.prefix
+
+    def __str__(self) -> str:
+        return f"{self.prefix}NAME_OR_PATH"
+
+
+@dataclass(frozen=True)
 class ListOf:
     """A list, of `length` items where that is fixed, else of at least `least`."""
 

@@ -1,9 +1,9 @@
 """init_from=RUN_DIR: a run that starts from another run's best weights.
 
-Parameters meet by their names. Those of an output for something else (`Model.heads`) are drawn anew,
-or left where they were; every other one must be there in both, with one shape, and the models must
-be made of the same parts, since a part can differ without a parameter that shows it. Where the data
-is text, its tokens are the other run's.
+Parameters meet by their names. Those of an output for something else (`Model.heads`) are drawn
+anew, or left where they were; every other one must be there in both, with one shape, and the models
+must be made of the same parts, since a part can differ without a parameter that shows it. Where the
+data is text, its tokens are the other run's.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Source:
     def weights(self) -> Path:
         return self.folder / WEIGHTS
 
-    def require_same_parts(self, cfg: DictConfig) -> None:
+    def require_sameparts_of(self, cfg: DictConfig) -> None:
         """UserError that lists what differs, as it would have to be written here."""
-        there, here = _parts(self.config), _parts(cfg)
+        there, here = parts_of(self.config), parts_of(cfg)
         # Of a part that is another one, the keys differ anyway; other data has other keys.
         other = tuple(f"{part}." for part in there if there[part] != here.get(part))
         differing = [
@@ -100,9 +100,9 @@ class Source:
         return config
 
 
-def _parts(cfg: DictConfig) -> dict[str, Any]:
-    """Every key of the model and its positions, and what makes its tokens, with their values; a part
-    of ours by the name of its option.
+def parts_of(cfg: DictConfig) -> dict[str, Any]:
+    """Every key of the model, its positions and its tokens, with its value; a part of ours by the
+    name of its option.
     """
     from ablate.check import leaves
 
@@ -124,7 +124,7 @@ def start_from(model: Model, cfg: DictConfig) -> None:
     import torch
 
     source = Source(cfg.init_from)
-    source.require_same_parts(cfg)
+    source.require_sameparts_of(cfg)
     state = torch.load(source.weights, map_location="cpu", weights_only=False)["state_dict"]
     theirs = {
         name.removeprefix("model."): value

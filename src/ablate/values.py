@@ -6,8 +6,22 @@ The first pattern that fits a path counts; `*` stands for one part of it.
 from fnmatch import fnmatchcase
 from functools import cache
 
-from ablate.rules import Bool, Exactly, Int, Keys, ListOf, Real, Rule, Text, either, one_of, or_null
+from ablate.rules import (
+    Bool,
+    Exactly,
+    Int,
+    Keys,
+    ListOf,
+    Named,
+    Real,
+    Rule,
+    Text,
+    either,
+    one_of,
+    or_null,
+)
 
+HUGGING_FACE = "hf:"  # what stands before the name of something of theirs
 SHARE = Real(0, 1, below=True)  # of units dropped, labels smoothed, a rate's floor
 POSITIVE = Real(0, above=True)
 NOT_NEGATIVE = Real(0)
@@ -53,7 +67,7 @@ VALUES: dict[str, Rule] = {
     "model.mixer.depthwise": Bool(),
     "model.normalizer.temperature": POSITIVE,
     "model.heads": COUNT,
-    "model.ffn": one_of("gelu", "relu", "swiglu", "geglu", "none"),
+    "model.ffn": one_of("gelu", "gelu_tanh", "relu", "swiglu", "geglu", "none"),
     "model.ffn_dim": or_null(COUNT),
     "model.norm": one_of("pre", "post", "sandwich", "none"),
     "model.norm_type": one_of("layer", "rms", "batch"),
@@ -94,7 +108,7 @@ VALUES: dict[str, Rule] = {
     "data.path": or_null(Text()),
     "data.root": or_null(Text()),
     "data.sha256": or_null(Text()),
-    "data.tokenizer": one_of("char", "byte", "word", "bpe"),
+    "data.tokenizer": either(one_of("char", "byte", "word", "bpe"), Named(HUGGING_FACE)),
     "data.vocab_size": or_null(COUNT),
     "data.seq_len": COUNT,
     "data.batch_size": COUNT,

@@ -1,16 +1,16 @@
 """Data: tokenizers, files, splits, lengths."""
 
 from ablate.conflicts.conflict import Conflict
-from ablate.facts import PAIRS, SERIES, TEXT
+from ablate.facts import LABELLED, PAIRS, SERIES, TEXT
 
 DATA: list[Conflict] = [
     Conflict(
-        lambda c: c.kind == TEXT and c("data.tokenizer") == "word",
+        lambda c: c.kind in (TEXT, LABELLED) and c("data.tokenizer") == "word",
         "data.tokenizer=word is for pairs of texts; data={data} takes char, byte or bpe",
     ),
     Conflict(
-        lambda c: c.kind == PAIRS and c("data.tokenizer") == "byte",
-        "data.tokenizer=byte is for single texts; data={data} takes char, word or bpe",
+        lambda c: c.kind == PAIRS and c("data.tokenizer") not in ("char", "word", "bpe"),
+        "data.tokenizer={data.tokenizer} is for single texts; data={data} takes char, word or bpe",
     ),
     Conflict(
         lambda c: c("data.vocab_size") is not None and c("data.tokenizer") != "bpe",

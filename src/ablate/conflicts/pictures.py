@@ -27,7 +27,8 @@ PICTURES: list[Conflict] = [
     ),
     Conflict(
         lambda c: c.option("model") == "vit" and isinstance(c("model.pretrained"), bool),
-        "model.pretrained={model.pretrained}: must be the name of a timm ViT, or null",
+        "model.pretrained={model.pretrained}: must be the name of a timm ViT, hf:NAME_OR_PATH, or"
+        " null",
     ),
     Conflict(
         lambda c: c.option("model") == "timm" and not isinstance(c("model.pretrained"), bool),

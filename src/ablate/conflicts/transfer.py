@@ -6,6 +6,14 @@ from ablate.facts import LABELLED
 TRANSFER: list[Conflict] = [
     Conflict(
         lambda c: (
+            c.option("model") == "gpt"
+            and c("model.pretrained") is not None
+            and not str(c("model.pretrained")).startswith("hf:")
+        ),
+        "model.pretrained={model.pretrained}: must be hf:NAME_OR_PATH, or null",
+    ),
+    Conflict(
+        lambda c: (
             c("model.freeze") == "encoder"
             and c.kind != LABELLED
             and c.get("model.tie_embeddings", False)
@@ -19,7 +27,9 @@ TRANSFER: list[Conflict] = [
         " changing; use layer or rms",
     ),
     Conflict(
-        lambda c: c("init_from") is not None and c.get("model.pretrained", None) not in (None, False),
+        lambda c: (
+            c("init_from") is not None and c.get("model.pretrained", None) not in (None, False)
+        ),
         "init_from={init_from} and model.pretrained={model.pretrained} both say where the weights"
         " come from; leave one out",
     ),

@@ -1,9 +1,8 @@
-"""Which chapter of Python's documentation a paragraph stands in: texts with classes, no download.
+"""Chapters of Python's documentation, and the paragraphs of each: texts with classes, no download.
 
-`pydoc_data.topics` (see ablate.data.pydoc) is made from labelled places of the chapters below; which
-label stands in which chapter is that of the sources of Python 3.11 to 3.14, Doc/reference and
-Doc/library. Topics contain each other, so a paragraph is taken once; one that stands in two chapters
-is left out.
+`pydoc_data.topics` (see ablate.data.pydoc) comes from labelled places of the chapters below, files
+of Doc/reference and Doc/library in Python's sources. Topics contain each other, so a paragraph is
+taken once; one that stands in two chapters is left out.
 """
 
 import re
@@ -18,8 +17,8 @@ CHAPTERS: dict[str, str] = {
     "expressions": "atom-identifiers atom-literals attribute-references await binary bitwise"
     " booleans calls comparisons conversions dict exprlists in lambda lists operator-summary power"
     " shifting slicings subscriptions unary",
-    "simple_statements": "assert assignment augassign break continue del global import nonlocal pass"
-    " raise return yield",
+    "simple_statements": "assert assignment augassign break continue del global import nonlocal"
+    " pass raise return yield",
     "compound_statements": "async class compound else for function if try while with",
     "builtin_types": "bltin-code-objects bltin-ellipsis-object bltin-null-object"
     " bltin-type-objects specialattrs string-methods truth typesfunctions typesmapping"

@@ -16,9 +16,9 @@ from torch.utils.data import Dataset
 from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
 from ablate.data.options import checked
-from ablate.data.tokenizer import TOKENIZERS, Tokenizer
+from ablate.data.tokenizer import Tokenizer, tokenizer_maker
 from ablate.errors import UserError
-from ablate.rules import Real, one_of
+from ablate.rules import Real
 
 
 class RandomWindows(Dataset[Batch]):
@@ -57,7 +57,7 @@ class AllWindows(Dataset[Batch]):
 class TextData(Data):
     """Base of the texts: a subclass says where the text comes from.
 
-    tokenizer: char, byte or bpe, made from the training split alone.
+    tokenizer: char, byte or bpe, made from the training split alone, or hf:NAME_OR_PATH.
     vocab_size: of bpe, null for 1024; the others have no choice, so it must be null.
     seq_len: tokens a window holds.
     val_fraction: share of the characters, taken from the end, that validates.
@@ -79,7 +79,7 @@ class TextData(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.make_tokenizer = TOKENIZERS[checked("tokenizer", tokenizer, one_of(*TOKENIZERS))]
+        self.make_tokenizer = tokenizer_maker(tokenizer)
         self.vocab_size = checked("vocab_size", vocab_size)
         if vocab_size is not None and tokenizer != "bpe":
             raise UserError(

@@ -21,9 +21,8 @@ from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
 from ablate.data.options import checked
 from ablate.data.split import BOUNDS, three_way
-from ablate.data.tokenizer import TOKENIZERS, Tokenizer
+from ablate.data.tokenizer import Tokenizer, tokenizer_maker
 from ablate.errors import UserError
-from ablate.rules import one_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class TextFiles(Data):
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.files = ClassFolders(root, endings=ENDINGS, what="texts") if root else None
-        self.make_tokenizer = TOKENIZERS[checked("tokenizer", tokenizer, one_of(*TOKENIZERS))]
+        self.make_tokenizer = tokenizer_maker(tokenizer)
         self.vocab_size = checked("vocab_size", vocab_size)
         self.seq_len = checked("seq_len", seq_len)
 
@@ -133,10 +132,12 @@ class TextFiles(Data):
         arrays = [self.tokenizer.array(text) for text in texts]
         if cut := sum(len(array) > self.seq_len for array in arrays):
             log.warning(
-                "ablate: %d of the %d texts of %s are longer than data.seq_len=%d tokens and are read"
-                " up to there",
+                "ablate: %d of the %d texts of %s are longer than data.seq_len=%d tokens and are"
+                " read up to there",
                 *(cut, len(arrays), split, self.seq_len),
             )
         if not all(len(array) for array in arrays):
             raise UserError(f"data.root: a text of the {split} split is empty")
-        return Labelled([torch.from_numpy(a[: self.seq_len].astype(np.int32)) for a in arrays], targets)
+        return Labelled(
+            [torch.from_numpy(a[: self.seq_len].astype(np.int32)) for a in arrays], targets
+        )

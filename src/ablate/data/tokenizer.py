@@ -1,4 +1,4 @@
-"""Text to token numbers and back. Every tokenizer is made from the training split alone."""
+"""Text to token numbers and back. Every tokenizer of ours is made from the training split alone."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ablate.data.options import checked
 from ablate.errors import UserError
+from ablate.rules import Named, either, one_of
+from ablate.values import HUGGING_FACE
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}
@@ -118,6 +121,36 @@ class Bpe(Tokenizer):
         return str(self.model.decode([int(token) - self.reserved for token in tokens]))
 
 
+class HuggingFace(Tokenizer):
+    """The tokens of a model of Hugging Face, without those that it puts around a text."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            from transformers import AutoTokenizer, logging
+        except ImportError:
+            raise UserError(
+                f"data.tokenizer={HUGGING_FACE}{name} needs the library transformers:"
+                " pip install 'ablate[hf]'"
+            ) from None
+        logging.set_verbosity_error()
+        try:
+            self.model: Any = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            line = str(error).strip().splitlines()[0]
+            raise UserError(
+                f"data.tokenizer={HUGGING_FACE}{name} could not be loaded: {line}"
+            ) from error
+        self.vocab_size = len(self.model)
+
+    def array(self, text: str) -> NDArray[np.int32]:
+        ids = self.model(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return np.array(ids, np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        ids = [int(token) for token in tokens]
+        return str(self.model.decode(ids, clean_up_tokenization_spaces=False))
+
+
 def _codes(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
@@ -142,3 +175,11 @@ TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
     "byte": _byte,
     "bpe": _bpe,
 }
+
+
+def tokenizer_maker(kind: str) -> Callable[[str, str, int | None], Tokenizer]:
+    """For data.tokenizer: what makes one of the training text, the others and data.vocab_size."""
+    checked("tokenizer", kind, either(one_of(*TOKENIZERS), Named(HUGGING_FACE)))
+    if kind in TOKENIZERS:
+        return TOKENIZERS[kind]
+    return lambda training, validation, vocab_size: HuggingFace(kind.removeprefix(HUGGING_FACE))

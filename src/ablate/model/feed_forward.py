@@ -1,12 +1,13 @@
 """The position-wise feed-forward network: W2 f(W1 x), or gated W2 (f(W1 x) * V x).
 
 Vaswani et al. 2017, section 3.3, https://arxiv.org/abs/1706.03762 (ReLU); Hendrycks and Gimpel
-2016, https://arxiv.org/abs/1606.08415 (GELU); Shazeer 2020, "GLU variants improve Transformer",
-https://arxiv.org/abs/2002.05202 (gated): their hidden width is cut to two thirds, so that three
-matrices have as many parameters as two.
+2016, https://arxiv.org/abs/1606.08415 (GELU; gelu_tanh is section 2's approximation, which GPT-2
+has); Shazeer 2020, "GLU variants improve Transformer", https://arxiv.org/abs/2002.05202 (gated):
+their hidden width is cut to two thirds, so that three matrices have as many parameters as two.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from ablate.model.linear import STD, Linear
 # What `model.ffn` may name, except none: the activation, and whether it gates a second map.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "gelu": (F.gelu, False),
+    "gelu_tanh": (partial(F.gelu, approximate="tanh"), False),
     "relu": (F.relu, False),
     "swiglu": (F.silu, True),
     "geglu": (F.gelu, True),

@@ -33,11 +33,12 @@ class GPT(LanguageModel):
         dim: int,
         tie_embeddings: bool,
         freeze: str,
+        pretrained: str | None,
         classes: int | None = None,
         **stack: Any,
     ):
         super().__init__()
-        self.length, self.classes = length, classes
+        self.length, self.classes, self.pretrained = length, classes, pretrained
         self.embedding = Embedding(vocab_size, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
         tied = tie_embeddings and classes is None

@@ -12,6 +12,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.errors import UserError
+from ablate.model import hugging_face
 from ablate.model.init import Model
 from ablate.model.linear import Linear
 from ablate.model.stack import Stack
@@ -80,7 +81,7 @@ class ViT(Model):
     def initialise(self, seed: int) -> None:
         """Seeded by name; then timm's weights over it, where `model.pretrained` asks for them."""
         super().initialise(seed)
-        if self.pretrained is not None:
+        if self.pretrained is not None and not hugging_face.asked(self.pretrained):
             from ablate.model.timm_weights import load_timm
 
             load_timm(self, self.pretrained)

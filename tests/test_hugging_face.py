@@ -1,0 +1,180 @@
+"""Weights and tokens of Hugging Face: outputs equal those of their models, all else is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ablate.build import build
+from ablate.compose import compose
+from ablate.data.tokenizer import tokenizer_maker
+from ablate.errors import UserError
+from ablate.model.init import Model
+
+transformers = pytest.importorskip("transformers")
+WIDTH = {"dim": 12, "depth": 2, "heads": 3}
+GPT2 = ["model=gpt", "model.ffn=gelu_tanh", *(f"model.{k}={v}" for k, v in WIDTH.items())]
+VIT = [
+    *("model=vit", "model.patch=2", "model.norm_eps=1e-12"),
+    *(f"model.{k}={v}" for k, v in WIDTH.items()),
+]
+LANGUAGE = {"vocab_size": 11, "length": 7}
+CLASSES = LANGUAGE | {"classes": 3}
+PICTURES = {"image_size": (6, 6), "channels": 2, "classes": 3}
+
+
+class Sizes:
+    """In place of data: what a model asks of it."""
+
+    def __init__(self, sizes: dict[str, Any]) -> None:
+        self.sizes = sizes
+
+
+def gpt2(kind: str, **changes: Any) -> nn.Module:
+    sizes = {"vocab_size": 11, "n_positions": 7, "n_embd": 12, "n_layer": 2, "n_head": 3}
+    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "num_labels": 3}
+    return made(kind, transformers.GPT2Config(**(sizes | special | changes)))
+
+
+def vit(kind: str, **changes: Any) -> nn.Module:
+    sizes = {"image_size": 6, "patch_size": 2, "num_channels": 2, "num_labels": 3}
+    width = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    config = sizes | width | {"intermediate_size": 48} | changes
+    return made(kind, transformers.ViTConfig(**config))
+
+
+def made(kind: str, config: Any) -> nn.Module:
+    """Random weights, away from zeros and ones, which would hide a mistake."""
+    rng = torch.Generator().manual_seed(0)
+    network: nn.Module = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=rng))
+    return network
+
+
+def ours(network: nn.Module, folder: Path, sizes: dict[str, Any], *overrides: str) -> Model:
+    """The model that starts from a network, as it is built from a command line."""
+    network.save_pretrained(folder)  # type: ignore[operator]
+    cfg = compose(*overrides, f"model.pretrained='hf:{folder}'")
+    return build(cfg, Sizes(sizes)).eval()  # type: ignore[arg-type]
+
+
+def tokens() -> Tensor:
+    return torch.randint(1, 11, (4, 7), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("act", [("gelu_new", "gelu_tanh"), ("gelu", "gelu"), ("relu", "relu")])
+def test_a_gpt2_has_equal_outputs(act: tuple[str, str], tmp_path: Path) -> None:
+    theirs = gpt2("GPT2LMHeadModel", activation_function=act[0])
+    mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}")
+    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, atol=1e-4, rtol=1e-4)
+    assert mine.started_from is not None
+    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+
+
+def test_a_gpt2_of_classes_has_equal_outputs(tmp_path: Path) -> None:
+    theirs = gpt2("GPT2ForSequenceClassification")
+    mine = ours(theirs, tmp_path, CLASSES, *GPT2, "data=text_files", "task=classification")
+    keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
+    padded = torch.where(keep, tokens(), 0)  # which they look for
+    expected = theirs(padded, attention_mask=keep.long()).logits
+    torch.testing.assert_close(mine(padded, keep), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_fewer_positions_are_the_first_ones(tmp_path: Path) -> None:
+    theirs = gpt2("GPT2Model")
+    mine = ours(theirs, tmp_path, LANGUAGE | {"length": 5}, *GPT2)
+    expected = theirs(tokens()[:, :5]).last_hidden_state @ theirs.wte.weight.T  # type: ignore
+    torch.testing.assert_close(mine(tokens()[:, :5]), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_vit_has_equal_outputs(tmp_path: Path) -> None:
+    theirs = vit("ViTForImageClassification")
+    mine = ours(theirs, tmp_path, PICTURES, *VIT)
+    images = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(mine(images), theirs(images).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_head_for_other_classes_is_new(tmp_path: Path) -> None:
+    mine = ours(vit("ViTForImageClassification"), tmp_path, PICTURES | {"classes": 5}, *VIT)
+    assert mine.started_from is not None
+    assert mine.started_from["new"] == ["head.bias", "head.weight"]
+    assert mine.started_from["left"] == ["head.bias", "head.weight"]
+
+
+Made = Callable[[], nn.Module]
+
+
+@pytest.mark.parametrize(
+    ("network", "overrides", "says"),
+    [
+        (lambda: gpt2("GPT2Model"), [*GPT2, "model.heads=2"], "this model: model.heads=3"),
+        (lambda: gpt2("GPT2Model"), [*GPT2, "pos_enc=alibi"], "this model: pos_enc=learned"),
+        (
+            lambda: gpt2("GPT2Model"),
+            [*GPT2, "model.norm=post", "model.attention=dot"],
+            "this model: model.attention=scaled_dot model.norm=pre",
+        ),
+        (lambda: gpt2("GPT2Model", n_inner=20), GPT2, "20 x 12 there and 48 x 12 here"),
+        (lambda: gpt2("GPT2Model", vocab_size=12), GPT2, "embedding.weight is 12 x 12 there"),
+        (lambda: gpt2("GPT2Model", activation_function="silu"), GPT2, "its activation is silu"),
+        (
+            lambda: gpt2("GPT2Model", scale_attn_by_inverse_layer_idx=True),
+            GPT2,
+            "scales its scores in a way of its own",
+        ),
+        (lambda: vit("ViTModel"), GPT2, "holds a vit; use model=vit"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    network: Made, overrides: list[str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        ours(network(), tmp_path, LANGUAGE, *overrides)
+    assert says in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    config = transformers.DistilBertConfig(vocab_size=11, dim=12, n_layers=1, n_heads=3)
+    with pytest.raises(UserError, match="holds a distilbert; gpt2, bert and vit can be read"):
+        ours(made("DistilBertModel", config), tmp_path, LANGUAGE, *GPT2)
+
+
+def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    wanted = compose(*GPT2, f"model.pretrained='hf:{tmp_path}/no'")
+    with pytest.raises(UserError, match=r"^model\.pretrained=hf:.*/no could not be loaded") as one:
+        build(wanted, Sizes(LANGUAGE))  # type: ignore[arg-type]
+    assert "\n" not in str(one.value)
+    with pytest.raises(UserError, match=r"^data\.tokenizer=hf:.*could not be loaded"):
+        tokenizer_maker(f"hf:{tmp_path}/no")("", "", None)
+    with pytest.raises(UserError, match="must be hf:NAME_OR_PATH, or null"):
+        compose(*GPT2, "model.pretrained=gpt2")
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(UserError, match=r"pip install 'ablate\[hf\]'"):
+        build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))  # type: ignore
+    with pytest.raises(UserError, match=r"pip install 'ablate\[hf\]'"):
+        tokenizer_maker("hf:gpt2")("", "", None)
+
+
+def test_tokens_are_theirs(tmp_path: Path) -> None:
+    from tokenizers import ByteLevelBPETokenizer
+
+    text = "the cat sat on a mat, and saw that all was well. " * 9
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator([text], vocab_size=280)
+    saved = transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer)
+    saved.save_pretrained(tmp_path)
+    mine = tokenizer_maker(f"hf:{tmp_path}")("", "", None)
+    assert mine.encode(text) == trained.encode(text).ids
+    assert mine.decode(mine.encode(text)) == text
+    assert mine.vocab_size == trained.get_vocab_size()
+    assert mine.label(mine.encode(" cat")[0]) != ""
