@@ -25,9 +25,17 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
         raise
 
 
+def make_data(cfg: DictConfig) -> Data:
+    """The data, not read yet, told by the task what its batches have to hold."""
+    data: Data = make(cfg.data, seed=cfg.seed)
+    task = make(cfg.task, _partial_=True)
+    task.func.ask(data, **task.keywords)
+    return data
+
+
 def build_data(cfg: DictConfig) -> Data:
     """The data, read and split."""
-    data: Data = make(cfg.data, seed=cfg.seed)
+    data = make_data(cfg)
     data.setup()
     return data
 

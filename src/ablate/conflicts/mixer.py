@@ -43,7 +43,7 @@ MIXER: list[Conflict] = [
         lambda c: (
             c.option("model.mixer") == "none"
             and c.option("model.mask") == "none"
-            and c.option("model") != "vit"
+            and c.option("model") not in ("vit", "bert")
         ),
         "model.mask=none has no effect with model.mixer=none; use model.mask=causal",
     ),

@@ -25,6 +25,12 @@ class Model(nn.Module):
         draw_by_name(self, seed)
 
 
+def outputs(computed: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
+    """What a model computes, one tensor or several, as a list."""
+    several = (computed,) if isinstance(computed, Tensor) else computed
+    return [tensor for tensor in several if tensor is not None]
+
+
 @torch.no_grad()
 def draw_by_name(model: nn.Module, seed: int) -> None:
     """Draw each parameter by the `reset_parameters` of the module that owns it.
