@@ -88,6 +88,7 @@ INDIRECT_SHARED: Refused = [
 EVERY_INDIRECT = [*INDIRECT, *INDIRECT_PAIRS, *INDIRECT_SHARED]
 REFUSED: dict[str, Refused] = {
     "gpt": [*STACK, *MASKLESS, *LANGUAGE, *INDIRECT],
+    "bert": [*STACK, ("model.mixer", ["none"], "model.mask", ["causal"])],
     "vit": [
         *STACK,
         ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
@@ -164,6 +165,11 @@ OF_GRAPHS: Only = {
 OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
 ONLY: dict[str, Only] = {
     "gpt": HERE | OF_ORDER | OF_LANGUAGE | SCORES | OF_SEQUENCES,
+    "bert": HERE
+    | OF_ORDER
+    | SCORES
+    | OF_SEQUENCES
+    | {"data": TEXTS, "task": ["masked_lm"], "data.tokenizer": OF_TEXTS},
     "vit": HERE | OF_ORDER | OF_PICTURES | SCORES,
     "resnet": HERE
     | OF_PICTURES

@@ -49,6 +49,14 @@ MIXER: list[Conflict] = [
     ),
     Conflict(
         lambda c: (
+            c.option("model") == "bert"
+            and c.option("model.mixer") == "none"
+            and c.option("model.mask") == "causal"
+        ),
+        "model.mask=causal has no effect with model.mixer=none; use model.mask=none",
+    ),
+    Conflict(
+        lambda c: (
             c.option("model.mixer") == "none"
             and c("model.ffn") == "none"
             and c.option("model") != "transformer"

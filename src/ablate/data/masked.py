@@ -104,7 +104,10 @@ class Masked(Cut):
         assert isinstance(data.tokenizer, WithSpecials)
         size = self.tokens(data.seq_len)
         last = {split: len(tokens[split]) - size for split in tokens}
-        starts = {"train": torch.arange(last["train"] + 1), "val": torch.arange(0, last["val"] + 1, size)}
+        starts = {
+            "train": torch.arange(last["train"] + 1),
+            "val": torch.arange(0, last["val"] + 1, size),
+        }
         return {
             split: MaskedText(
                 tokens[split],

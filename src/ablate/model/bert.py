@@ -54,9 +54,7 @@ class BERT(Model):
         norm: nn.Module = nn.Identity()
         if stack["norm"] != "none":
             norm = NORMS[stack["norm_type"]](dim, bias, stack["norm_eps"])
-        self.head = TokenHead(
-            vocab_size, dim, norm=norm, tied=tie_embeddings, bias=bias, std=std
-        )
+        self.head = TokenHead(vocab_size, dim, norm=norm, tied=tie_embeddings, bias=bias, std=std)
         self.pooler = Pooler(dim, bias=bias, std=std) if next_sentence else None
         self.next_sentence = Linear(dim, 2, bias=bias, std=std) if next_sentence else None
 
@@ -85,14 +83,15 @@ class BERT(Model):
         """
         x = self.embedding(tokens)
         if self.segment_embedding is not None:
-            x = x + self.segment_embedding(torch.zeros_like(tokens) if segments is None else segments)
+            kinds = torch.zeros_like(tokens) if segments is None else segments
+            x = x + self.segment_embedding(kinds)
         return self.stack(x, keep=keep)
 
     def summary(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """The state that stands for all tokens, b i d -> b d: that of [CLS].
 
-        Where the mask hides from [CLS] all that follows, it is that of the last token, as in Radford
-        et al. 2018 (GPT).
+        Where the mask hides from [CLS] all that follows, it is that of the last token, as in GPT
+        (Radford et al. 2018).
         """
         if self.stack.mask.look_ahead:
             return x[:, 0]

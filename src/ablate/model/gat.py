@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn

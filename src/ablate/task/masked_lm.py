@@ -25,8 +25,8 @@ class MaskedLM(Task):
     """Trained on the sum of two mean cross-entropies: of the hidden tokens, and of the second
     segment being what follows (the paper's section A.2).
 
-    Loss, perplexity and accuracy are those of the hidden tokens alone, in training too, so that runs
-    with and without pairs can be compared; `next_accuracy` is that of the pairs.
+    Loss, perplexity and accuracy are those of the hidden tokens alone, in training too, so that
+    runs with and without pairs can be compared; `next_accuracy` is that of the pairs.
     """
 
     metric: ClassVar[str] = "val/loss"
@@ -95,7 +95,7 @@ class MaskedLM(Task):
         )
 
     def fill(self, prompt: str) -> str:
-        """The prompt with its [MASK] filled in. UserError where there is none, or too many tokens."""
+        """The prompt with every [MASK] in it filled in; UserError where there is none."""
         example = self.data.own(prompt)
         if not example["places"].numel():
             raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
