@@ -92,7 +92,7 @@ DEEP = ("model.dim=12", "model.depth=2")
 WIDTHS: dict[str, list[Any]] = {"model.dim": [12, 6]}
 MODELS: dict[str, Tiny] = {
     "gpt": Tiny("pydoc", (*BLOCKS, "model.depth=2"), TEXTS),
-    "bert": Tiny("pydoc", (*BLOCKS, "model.depth=2"), TEXTS | SEGMENTS),
+    "bert": Tiny("pydoc", (*BLOCKS, "model.depth=2", "pos_enc=learned"), TEXTS | SEGMENTS),
     "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=4", "model.pool=mean"), PICTURES),
     # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
     # make of a digit, sometimes have gradients that are not finite; this one has none of them.

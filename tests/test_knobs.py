@@ -43,7 +43,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SMALL = ["model.dim=12", "model.heads=2"]
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
-    "bert": ["model=bert", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
+    "bert": ["model=bert", "pos_enc=learned", "model.depth=2", "data.seq_len=32", *SMALL],
     "vit": ["model=vit", "model.dim=12", "model.heads=2", "model.depth=2", "model.dropout=0"],
     "timm": ["model=timm", "model.name=test_resnet"],
     "resnet": ["model=resnet", "model.dim=12"],

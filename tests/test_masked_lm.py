@@ -39,7 +39,7 @@ def built(folder: Path, *more: str) -> MaskedLM:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    cfg = ablate.compose(*overrides(folder))
+    cfg = ablate.compose(*overrides(folder, "pos_enc=learned"))
     ablate.run(cfg)
     return run_dir(cfg)
 
@@ -53,23 +53,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (),
         ("task.next_sentence=false",),
         ("model.mask=causal",),
-        ("model.attention=additive", "pos_enc=rotary", "model.norm=pre"),
-        ("model.mixer=fixed",),
+        ("model.attention=additive", "pos_enc=alibi", "model.norm=pre"),
+        ("model.mixer=fixed", "pos_enc=learned"),
         ("model.norm_type=batch",),
     ],
     ids=" ".join,
 )
 def test_the_hidden_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) -> None:
     """Another text under the same [MASK]s gives the same logits, to the last bit."""
-    if "model.attention=additive" in choices:
-        choices = ("model.attention=cosine", *choices[1:])  # rotary wants a comparison
     task = built(tmp_path, "task.mask_share=1", "task.random_share=0", *choices).eval()
-    split = task.data.splits["val"]
     before = task.data.example()
     hidden = before["targets"]
     assert (before["tokens"].gather(1, before["places"]) == task.data.tokenizer.mask).all()
-    split.text = split.text.clone()
-    after_places = before["places"]
     with torch.no_grad():
         logits = task(*task.inputs(before))
         # The same example of a text in which each hidden token is another one.
@@ -77,7 +72,7 @@ def test_the_hidden_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]
         for change in range(1, 4):
             other = _with_hidden(task, before, (hidden + change) % size)
             assert not torch.equal(other["targets"], hidden)
-            assert torch.equal(other["places"], after_places)
+            assert torch.equal(other["places"], before["places"])
             for one, two in zip(logits, task(*task.inputs(other)), strict=True):
                 assert (one is two is None) or torch.equal(one, two)
 

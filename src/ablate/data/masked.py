@@ -16,6 +16,7 @@ Without pairs an example is one stretch: [CLS] text [SEP].
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -102,22 +103,10 @@ class Masked(Cut):
         """Any stretch of the training tokens; those of validation side by side, without what is
         left at the end."""
         assert isinstance(data.tokenizer, WithSpecials)
-        size = self.tokens(data.seq_len)
-        last = {split: len(tokens[split]) - size for split in tokens}
-        starts = {
-            "train": torch.arange(last["train"] + 1),
-            "val": torch.arange(0, last["val"] + 1, size),
-        }
+        cut = partial(MaskedText, masked=self, seq_len=data.seq_len, tokenizer=data.tokenizer)
         return {
-            split: MaskedText(
-                tokens[split],
-                starts[split],
-                self,
-                seq_len=data.seq_len,
-                tokenizer=data.tokenizer,
-                seed=data.seed if split == "train" else None,
-            )
-            for split in tokens
+            "train": cut(tokens["train"], step=1, seed=data.seed),
+            "val": cut(tokens["val"], step=self.tokens(data.seq_len), seed=None),
         }
 
     def own(self, text: str, tokenizer: Tokenizer) -> Batch:
@@ -133,7 +122,9 @@ class Masked(Cut):
 
 
 class MaskedText(Dataset[Batch]):
-    """tokens: b i. places: b m, the positions that are predicted. targets: b m, what stood there.
+    """step: tokens from the start of an example to that of the next.
+
+    tokens: b i. places: b m, the positions that are predicted. targets: b m, what stood there.
 
     With pairs also segments: b i, 0 or 1, and next: b, 0 where the second segment is what follows
     the first, 1 where it is from elsewhere (as in the published code). An example is drawn for
@@ -143,58 +134,57 @@ class MaskedText(Dataset[Batch]):
     def __init__(
         self,
         text: Tensor,
-        starts: Tensor,
-        masked: Masked,
         *,
+        step: int,
+        masked: Masked,
         seq_len: int,
         tokenizer: WithSpecials,
         seed: int | None,
     ) -> None:
-        self.text, self.starts, self.masked, self.seq_len = text, starts, masked, seq_len
+        self.text, self.step, self.masked, self.seq_len = text, step, masked, seq_len
         self.tokenizer, self.seed = tokenizer, seed
         self.size, self.predicted = masked.tokens(seq_len), masked.predicted(seq_len)
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return (len(self.text) - self.size) // self.step + 1
 
     def __getitem__(self, request: Request) -> Batch:
+        which, what, others, pair = self._drawn(request)
+        starts, place = request.indices[:, None] * self.step, torch.arange(self.size)
+        first, where, follows = self.size, starts + place, {}
+        if self.masked.next_sentence:
+            first, where, follows = self._pairs(starts, place, pair)
+        text = self.text[where].long()
+        chosen = which.topk(self.predicted, dim=1).indices
+        targets = text.gather(1, chosen)
+        text = text.scatter(1, chosen, self._hidden(targets, what, others))
+        positions = (1 + place + (place >= first)).expand_as(text)
+        tokens = torch.full((len(text), self.seq_len), self.tokenizer.sep)
+        tokens[:, 0] = self.tokenizer.cls
+        tokens.scatter_(1, positions, text)
+        places = positions.gather(1, chosen)
+        return {"tokens": tokens, "places": places, "targets": targets} | follows
+
+    def _drawn(self, request: Request) -> tuple[Tensor, ...]:
+        """Numbers in [0, 1), b n each: which tokens are hidden, what by, by which others; pairs."""
         seed = VALIDATION if self.seed is None else derive(self.seed, "masked", request.epoch)
         widths = [self.size, self.predicted, self.predicted, 3]
-        drawn = uniform(seed, request.indices, sum(widths)).split(widths, dim=1)
-        starts = self.starts[request.indices][:, None]
-        if self.masked.next_sentence:
-            first, elsewhere, other = self._pairs(starts, drawn[3])
-        else:
-            first, elsewhere, other = torch.full_like(starts, self.size), starts < 0, starts
-        place = torch.arange(self.size).expand(len(starts), -1)
-        where = torch.where((place >= first) & elsewhere, other - first, starts) + place
-        text = self.text[where].long()
-        chosen = drawn[0].topk(self.predicted, dim=1).indices
-        targets = text.gather(1, chosen)
-        text = text.scatter(1, chosen, self._hidden(targets, *drawn[1:3]))
-        positions = 1 + place + (place >= first)
-        tokens = torch.full((len(starts), self.seq_len), self.tokenizer.sep)
-        tokens[:, 0] = self.tokenizer.cls
-        batch = {
-            "tokens": tokens.scatter(1, positions, text),
-            "places": positions.gather(1, chosen),
-            "targets": targets,
-        }
-        if not self.masked.next_sentence:
-            return batch
-        segments = (torch.arange(self.seq_len) > first + 1).long()
-        return batch | {"segments": segments, "next": elsewhere[:, 0].long()}
+        return uniform(seed, request.indices, sum(widths)).split(widths, dim=1)
 
-    def _pairs(self, starts: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each b 1: tokens of the first segment, whether the second is from elsewhere, and where
-        it then begins."""
+    def _pairs(
+        self, starts: Tensor, place: Tensor, drawn: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Tokens of the first segment, b 1; where both stand in the text, b n; segments, next."""
         least, most = self.size // 4, self.size - self.size // 4
         first = least + (drawn[:, :1] * (most - least + 1)).long()
         elsewhere = drawn[:, 1:2] < 0.5
-        # Round the text, from one example's length behind the first segment to one before it.
+        # Round the text, from an example's length behind the start to as much before it.
         count = len(self.text) - self.size + 1
         step = self.size + (drawn[:, 2:] * (count - 2 * self.size + 1)).long()
-        return first, elsewhere, (starts + step) % count
+        second = torch.where(elsewhere, (starts + step) % count, starts + first)
+        where = torch.where(place < first, starts + place, second + place - first)
+        segments = (torch.arange(self.seq_len) > first + 1).long()
+        return first, where, {"segments": segments, "next": elsewhere[:, 0].long()}
 
     def _hidden(self, targets: Tensor, what: Tensor, which: Tensor) -> Tensor:
         """What stands in the input in place of the tokens that are predicted."""
@@ -215,4 +205,4 @@ def uniform(seed: int, rows: Tensor, count: int) -> Tensor:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
-    return torch.from_numpy((x >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+    return torch.from_numpy((x >> np.uint64(11)) * 2.0**-53)
