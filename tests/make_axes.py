@@ -68,13 +68,14 @@ PAIRS = TEXTS | {
     "data.stress": [False, True],
     "data.variants": ["first", "all"],
 }
+SEGMENTS: dict[str, list[Any]] = {"task.next_sentence": [True, False]}
 PICTURES: dict[str, list[Any]] = {
     "data.flip": [False, True],
     "task.mixup": [0.0, 0.2],
     "task.cutmix": [0.0, 1.0],
 }
 NODES: dict[str, list[Any]] = {"data.normalise": [True, False]}
-EVERY_AXIS = AXES | PAIRS | PICTURES | NODES
+EVERY_AXIS = AXES | PAIRS | SEGMENTS | PICTURES | NODES
 
 
 class Tiny(NamedTuple):
@@ -92,6 +93,7 @@ DEEP = ("model.dim=12", "model.depth=2")
 WIDTHS: dict[str, list[Any]] = {"model.dim": [12, 6]}
 MODELS: dict[str, Tiny] = {
     "gpt": Tiny("pydoc", (*BLOCKS, "model.depth=2"), TEXTS),
+    "bert": Tiny("pydoc", (*BLOCKS, "model.depth=2", "pos_enc=learned"), TEXTS | SEGMENTS),
     "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=4", "model.pool=mean"), PICTURES),
     # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
     # make of a digit, sometimes have gradients that are not finite; this one has none of them.

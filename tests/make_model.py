@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ablate.kernel import Kernel
+from ablate.model.bert import BERT
 from ablate.model.gpt import GPT
 from ablate.model.rnn_lm import RNNLM
 from ablate.model.rnn_seq2seq import RNNSeq2Seq
@@ -20,6 +21,7 @@ CONF = Path(__file__).parents[1] / "conf"
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 7},
+    "bert": {"vocab_size": 11, "length": 9, "segments": 2, "next_sentence": True},
     "vit": {"image_size": (6, 6), "channels": 2, "classes": 3},
     "transformer": {
         "source_vocab": 12,
@@ -33,6 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SIZES["rnn_seq2seq"] = SIZES["transformer"]
 TINY: dict[str, dict[str, Any]] = {
     "gpt": {"dim": 12, "heads": 3, "depth": 2},
+    "bert": {"dim": 12, "heads": 3, "depth": 2},
     "vit": {"dim": 12, "heads": 3, "depth": 2, "patch": 2, "dropout": 0.0},
     "transformer": {
         "dim": 12,
@@ -70,6 +73,12 @@ def kernel(option: str, **changes: Any) -> Kernel:
 def gpt(**changes: Any) -> GPT:
     """The model of conf/model/gpt.yaml, tiny; `attention`, `mask`, `pos_enc`: option or part."""
     model: GPT = _model("gpt", **changes)
+    return model
+
+
+def bert(**changes: Any) -> BERT:
+    """The model of conf/model/bert.yaml, tiny, for pairs of segments."""
+    model: BERT = _model("bert", **changes)
     return model
 
 
@@ -128,7 +137,7 @@ def _model(
     kernel: str | Kernel = "reference",
     **changes: Any,
 ) -> Any:
-    mask = mask or {"gpt": "causal", "vit": "none", "transformer": "causal"}[name]
+    mask = mask or ("causal" if name in ("gpt", "transformer") else "none")
     slots = {
         "mixer": ("model.mixer", mixer),
         "attention": ("model.attention", attention),

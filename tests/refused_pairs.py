@@ -60,6 +60,14 @@ DOCUMENTS: Refused = [
     ("data", ["text_files"], "model.tie_embeddings", [False]),
     ("task", ["classification"], "model.tie_embeddings", [False]),
 ]
+DOCUMENTS_OF_BERT: Refused = [
+    ("task", ["classification"], "data", TEXTS),
+    ("task", ["masked_lm"], "data", ["text_files"]),
+    ("data", ["text_files"], "model.tie_embeddings", [False]),
+    ("task", ["classification"], "model.tie_embeddings", [False]),
+    ("data", ["text_files"], "task.next_sentence", [True, False]),
+    ("task", ["classification"], "task.next_sentence", [True, False]),
+]
 FROZEN: Refused = [("model.freeze", ["embeddings", "encoder"], "model.norm_type", ["batch"])]
 RESIDUAL: Refused = [("model.depth", [1], "model.residual", [True])]
 NO_ATTENTION: Refused = [
@@ -95,6 +103,12 @@ INDIRECT_SHARED: Refused = [
 EVERY_INDIRECT = [*INDIRECT, *INDIRECT_PAIRS, *INDIRECT_SHARED]
 REFUSED: dict[str, Refused] = {
     "gpt": [*STACK, *MASKLESS, *LANGUAGE, *DOCUMENTS, *FROZEN, *INDIRECT],
+    "bert": [
+        *STACK,
+        *FROZEN,
+        *DOCUMENTS_OF_BERT,
+        ("model.mixer", ["none"], "model.mask", ["causal"]),
+    ],
     "vit": [
         *STACK,
         *FROZEN,
@@ -176,6 +190,15 @@ OF_GRAPHS: Only = {
 OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
 ONLY: dict[str, Only] = {
     "gpt": HERE | OF_ORDER | OF_LANGUAGE | OF_DOCUMENTS | SCORES | OF_SEQUENCES,
+    "bert": HERE
+    | OF_ORDER
+    | SCORES
+    | OF_SEQUENCES
+    | {
+        "data": [*TEXTS, "text_files"],
+        "task": ["masked_lm", "classification"],
+        "data.tokenizer": OF_TEXTS,
+    },
     "vit": HERE | OF_ORDER | OF_PICTURES | SCORES,
     "resnet": HERE
     | OF_PICTURES

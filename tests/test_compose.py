@@ -30,6 +30,7 @@ NEEDS = {
     **{f"data={name}": ["model=transformer"] for name in ("multi30k", "cmudict")},
     **{f"data={name}": ["model=transformer"] for name in ("reverse", "copy", "sort", "dates")},
     "model.attention=none": ["model=rnn_seq2seq"],
+    "task=masked_lm": ["model=bert"],
     "task=seq2seq": ["model=transformer"],
     **{f"model.window={name}": ["model=rnn_seq2seq"] for name in options("model.window")},
     **{f"data={name}": ["model=gat"] for name in ("karate", "planetoid")},

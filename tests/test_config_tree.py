@@ -19,6 +19,7 @@ from ablate.compose import compose
 from ablate.data import Request
 from ablate.facts import GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
+from ablate.model.init import outputs
 
 SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
@@ -52,10 +53,18 @@ class Sizes:
 
     def __init__(self, cfg: DictConfig) -> None:
         facts = Facts(cfg)
-        if facts.kind == IMAGES:
+        if facts.option("model") == "bert" and facts.kind != LABELLED:
+            self.sizes: dict[str, Any] = {"vocab_size": 11, "length": cfg.data.seq_len}
+            self.sizes |= {"segments": 2, "next_sentence": True}
+            shape = (2, cfg.data.seq_len)
+            self.inputs: tuple[torch.Tensor, ...] = (
+                *(torch.randint(11, shape), torch.randint(cfg.data.seq_len, (2, 3))),
+                torch.randint(2, shape),
+            )
+        elif facts.kind == IMAGES:
             side = 8 if cfg.data.get("size") else facts.side
-            self.sizes: dict[str, Any] = {"image_size": (side, side), "channels": 2, "classes": 3}
-            self.inputs: tuple[torch.Tensor, ...] = (torch.randn(2, 2, side, side),)
+            self.sizes = {"image_size": (side, side), "channels": 2, "classes": 3}
+            self.inputs = (torch.randn(2, 2, side, side),)
         elif facts.kind == PAIRS:
             self.sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
             self.sizes |= {"source_length": 6, "target_length": 5}
@@ -80,6 +89,7 @@ def tiny(model: str) -> list[str]:
     """Overrides that make a model small; `data.seq_len` stays, because some data needs it long."""
     return {
         "gpt": ["model.dim=8", "model.heads=2", "model.depth=2"],
+        "bert": ["model.dim=8", "model.heads=2", "model.depth=2"],
         "vit": ["model.dim=8", "model.heads=2", "model.depth=2"],
         "resnet": ["model.dim=8"],
         "timm": ["model.name=test_resnet"],
@@ -95,7 +105,7 @@ def tiny(model: str) -> list[str]:
 
 def assert_learns(network: nn.Module, *inputs: torch.Tensor) -> None:
     """Every parameter gets a gradient, and it is finite."""
-    network(*inputs).square().sum().backward()
+    sum(out.square().sum() for out in outputs(network(*inputs))).backward()  # type: ignore[union-attr]
     parameters = dict(network.named_parameters())
     assert parameters
     for name, parameter in parameters.items():

@@ -21,6 +21,7 @@ VIT = [
     *("model=vit", "model.patch=2", "model.norm_eps=1e-12"),
     *(f"model.{k}={v}" for k, v in WIDTH.items()),
 ]
+BERT = ["model=bert", "pos_enc=learned", *(f"model.{k}={v}" for k, v in WIDTH.items())]
 LANGUAGE = {"vocab_size": 11, "length": 7}
 CLASSES = LANGUAGE | {"classes": 3}
 PICTURES = {"image_size": (6, 6), "channels": 2, "classes": 3}
@@ -63,6 +64,20 @@ def ours(network: nn.Module, folder: Path, sizes: dict[str, Any], *overrides: st
     return build(cfg, Sizes(sizes)).eval()  # type: ignore[arg-type]
 
 
+def bert(kind: str, folder: Path, **changes: Any) -> nn.Module:
+    """With a tokenizer beside it, whose [CLS], [SEP] and [MASK] are 3, 1 and 2."""
+    from tokenizers import Tokenizer, models
+
+    words = {word: n for n, word in enumerate(["[UNK]", "[SEP]", "[MASK]", "[CLS]", *"abcdefg"])}
+    own = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    names = {f"{name.lower()}_token": f"[{name}]" for name in ("SEP", "MASK", "CLS")}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=own, **names).save_pretrained(folder)
+    sizes = {"vocab_size": 11, "max_position_embeddings": 9, "num_labels": 3}
+    width = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    config = sizes | width | {"intermediate_size": 48} | changes
+    return made(kind, transformers.BertConfig(**config))
+
+
 def tokens() -> Tensor:
     return torch.randint(1, 11, (4, 7), generator=torch.Generator().manual_seed(1))
 
@@ -97,6 +112,40 @@ def test_a_vit_has_equal_outputs(tmp_path: Path) -> None:
     mine = ours(theirs, tmp_path, PICTURES, *VIT)
     images = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(mine(images), theirs(images).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
+    theirs = bert("BertForPreTraining", tmp_path)
+    sizes = LANGUAGE | {"vocab_size": 14, "segments": 2, "next_sentence": True}
+    mine = ours(theirs, tmp_path, sizes, *BERT)
+    segments = (torch.arange(7) > 3).long().expand(4, 7)
+    places = torch.arange(7).expand(4, 7)
+    expected = theirs(tokens(), token_type_ids=segments)
+    logits, following = mine(tokens(), places, segments)
+    equal = {"atol": 1e-4, "rtol": 1e-4}
+    torch.testing.assert_close(logits[..., :11], expected.prediction_logits, **equal)
+    torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
+    torch.testing.assert_close(following, expected.seq_relationship_logits, **equal)
+    again = torch.where(tokens() == 3, 11, tokens())  # [CLS] by its other number
+    torch.testing.assert_close(mine(again, places, segments)[0], logits)
+    assert mine.started_from is not None
+    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+
+
+def test_a_bert_without_segments_has_their_first_one(tmp_path: Path) -> None:
+    theirs = bert("BertForMaskedLM", tmp_path)
+    mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT)
+    logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
+    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_bert_of_classes_has_equal_outputs(tmp_path: Path) -> None:
+    theirs = bert("BertForSequenceClassification", tmp_path)
+    sizes = CLASSES | {"vocab_size": 14}
+    mine = ours(theirs, tmp_path, sizes, *BERT, "data=text_files", "task=classification")
+    keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
+    expected = theirs(tokens(), attention_mask=keep.long()).logits
+    torch.testing.assert_close(mine(tokens(), keep), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_head_for_other_classes_is_new(tmp_path: Path) -> None:

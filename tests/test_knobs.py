@@ -22,9 +22,11 @@ from ablate.compose import compose
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model import timm_weights
+from ablate.model.init import outputs
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 32},
+    "bert": {"vocab_size": 11, "length": 32, "segments": 2, "next_sentence": True},
     "vit": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "resnet": {"image_size": (8, 8), "channels": 1, "classes": 3},
@@ -41,6 +43,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SMALL = ["model.dim=12", "model.heads=2"]
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
+    "bert": ["model=bert", "pos_enc=learned", "model.depth=2", "data.seq_len=32", *SMALL],
     "vit": ["model=vit", "model.dim=12", "model.heads=2", "model.depth=2", "model.dropout=0"],
     "timm": ["model=timm", "model.name=test_resnet"],
     "resnet": ["model=resnet", "model.dim=12"],
@@ -75,6 +78,9 @@ KNOBS: dict[str, dict[str, list[str]]] = {
     "gpt": BLOCKS
     | {"model.tie_embeddings": ["false"], "model.freeze": ["embeddings"]}
     | {"model.pretrained": ["hf:small"]},
+    "bert": BLOCKS
+    | {"model.norm": ["pre", "sandwich", "none"], "model.tie_embeddings": ["false"]}
+    | {"model.freeze": ["embeddings", "encoder"], "model.pretrained": ["hf:small"]},
     "vit": BLOCKS
     | {
         "model.patch": ["4"],
@@ -177,15 +183,19 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
     torch.manual_seed(0)
     inputs = {
         "gpt": lambda: [torch.randint(11, (2, 32))],
+        "bert": lambda: [
+            *(torch.randint(11, (2, 32)), torch.randint(32, (2, 5))),
+            torch.arange(32).expand(2, 32) // 16,
+        ],
         "transformer": lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
         "transformer_forecaster": lambda: [torch.randn(2, 32, 1)],
         "gat": lambda: [torch.randn(6, 5), torch.arange(6).expand(2, 6)],
     }.get(model, lambda: [torch.randn(2, 1, 8, 8)])()
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():
-        found["output"] = network.eval()(*inputs)
+        found |= {f"output {n}": out for n, out in enumerate(outputs(network.eval()(*inputs)))}
     network.train()
-    network(*inputs).square().sum().backward()
+    sum(out.square().sum() for out in outputs(network(*inputs))).backward()  # type: ignore[union-attr]
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             assert "freeze" in " ".join(overrides)

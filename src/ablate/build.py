@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
+from ablate.known import locate
 from ablate.model import hugging_face
 from ablate.model.init import Model
 from ablate.seeding import derive
@@ -27,6 +28,15 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
         raise
 
 
+def make_data(cfg: DictConfig) -> Data:
+    """The data, not read yet, told by task and model what its batches have to hold."""
+    data: Data = make(cfg.data, seed=cfg.seed)
+    task = make(cfg.task, _partial_=True)
+    task.func.ask(data, **task.keywords)
+    locate(cfg.model._target_).ask(data)
+    return data
+
+
 def build_data(cfg: DictConfig) -> Data:
     """The data, read and split; with the tokens of the run that this one starts from."""
     if cfg.init_from is None:
@@ -37,8 +47,8 @@ def build_data(cfg: DictConfig) -> Data:
 
 
 def read_data(cfg: DictConfig, tokens: DictConfig | None = None) -> Data:
-    """The data, read and split. tokens: data and seed of the run that made its tokens."""
-    data: Data = make(cfg.data, seed=cfg.seed)
+    """The data, read and split. tokens: what `Source.tokens` says of those it uses."""
+    data = make_data(cfg)
     if tokens is not None and data.kind in WITH_TOKENS:
         data.measure_as(read_data(tokens))
     data.setup()

@@ -7,6 +7,7 @@ Each argument is a list of overrides, separated by spaces. Both models start fro
 """
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from ablate.build import build, make_task
 from ablate.command import Arguments, command
 from ablate.compose import compose
 from ablate.data import Data
+from ablate.model.init import outputs
 from ablate.model.stack import kernels
 from ablate.record import count_parameters
 from ablate.study.budget import DataSets, SameModel
@@ -33,7 +35,8 @@ class Side:
     config: DictConfig
     model: nn.Module
     flops: int
-    output: Tensor
+    inputs: tuple[Tensor, ...]
+    outputs: list[Tensor]
 
 
 @dataclass
@@ -60,9 +63,10 @@ class Difference:
 def side(config: DictConfig, data: Data) -> Side:
     model = build(config, data).eval()
     task = make_task(config, data, model)
+    inputs = task.inputs(data.example())
     with torch.no_grad():
-        output = model(*task.inputs(data.example()))
-    return Side(config, model, count_flops(config, task), output)
+        computed = outputs(model(*inputs))
+    return Side(config, model, count_flops(config, task), inputs, computed)
 
 
 def difference(first: DictConfig, second: DictConfig) -> Difference:
@@ -71,7 +75,7 @@ def difference(first: DictConfig, second: DictConfig) -> Difference:
     a, b = (side(config, sets(config)) for config in (first, second))
     mine, yours = (dict(s.model.named_parameters()) for s in (a, b))
     shared = [name for name in mine if name in yours]
-    comparable = a.output.shape == b.output.shape and first.data == second.data
+    comparable = same_inputs(a, b) and shapes(a.outputs) == shapes(b.outputs)
     return Difference(
         keys=changed_keys(first, second),
         parameters=(count_parameters(a.model)["total"], count_parameters(b.model)["total"]),
@@ -80,9 +84,22 @@ def difference(first: DictConfig, second: DictConfig) -> Difference:
         only_first=[name for name in mine if name not in yours],
         only_second=[name for name in yours if name not in mine],
         other_values=[name for name in shared if not torch.equal(mine[name], yours[name])],
-        output=(a.output - b.output).abs().max().item() if comparable else None,
+        output=largest_gap(a, b) if comparable else None,
         none=SameModel(first, sets)(second, b.model),
     )
+
+
+def same_inputs(a: Side, b: Side) -> bool:
+    """Whether both read the same example, which other data or another task may have changed."""
+    return shapes(a.inputs) == shapes(b.inputs) and all(map(torch.equal, a.inputs, b.inputs))
+
+
+def shapes(tensors: Iterable[Tensor]) -> list[torch.Size]:
+    return [tensor.shape for tensor in tensors]
+
+
+def largest_gap(a: Side, b: Side) -> float:
+    return max((x - y).abs().max().item() for x, y in zip(a.outputs, b.outputs, strict=True))
 
 
 def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, Any]]:

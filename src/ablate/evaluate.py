@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
-from ablate.build import make, make_task
+from ablate.build import make_data, make_task
 from ablate.command import Arguments, command
 from ablate.errors import UserError, suggest
 from ablate.load import Run, load
@@ -27,7 +27,7 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
     config = changed(run.config, changes, search=run.task.search_keys)
     data = run.data
     if any(key.startswith("data.") for key in changes):
-        data = make(config.data, seed=config.seed)
+        data = make_data(config)
         data.measure_as(run.data)
         data.setup()
     for name, size in run.data.sizes.items():

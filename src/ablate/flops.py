@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ablate.model.init import outputs
+
 
 def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     """Matrix products of one forward and backward pass over a batch, on torch's meta device.
@@ -17,5 +19,6 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     with torch.device("meta"):
         model = make_model()
     with FlopCounterMode(display=False) as counter:
-        model(*(tensor.to("meta") for tensor in inputs)).sum().backward()
+        computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
+        torch.stack([tensor.sum() for tensor in computed]).sum().backward()
     return counter.get_total_flops()

@@ -1,6 +1,7 @@
 """What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
 
-Translations: --source "...", or --input FILE --output FILE. Forecasts: --steps N."""
+Hidden tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
+Forecasts: --steps N."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from ablate.load import Run, load
 from ablate.model.language_model import LanguageModel
 from ablate.task.causal_lm import CausalLM
 from ablate.task.forecasting import Forecasting
+from ablate.task.masked_lm import MaskedLM
 from ablate.task.seq2seq import SequenceToSequence
 from ablate.translate import write_targets
 
 # Which options each kind of model takes.
 LANGUAGE = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")
+MASKED = ("prompt",)
 PAIRS = ("source", "beam", "length_penalty", "n_best", "show", "input", "output")
 FORECASTS = ("steps",)
 
@@ -28,7 +31,10 @@ def arguments() -> dict[str, Any]:
     parser = Arguments(prog="python -m ablate.generate", description=__doc__)
     parser.add_argument("run_dir", help="folder of a finished run")
     language = parser.add_argument_group("language models")
-    language.add_argument("--prompt", help="text to go on from; default: 'The '")
+    language.add_argument(
+        "--prompt",
+        help="text to go on from, default: 'The '; of a masked language model, text with [MASK]",
+    )
     language.add_argument("--tokens", type=int, help="how many tokens to add; default: 500")
     language.add_argument("--temperature", type=float, help="0: always the likeliest; default: 0.8")
     language.add_argument("--top-k", type=int, help="choose among the k likeliest tokens only")
@@ -115,6 +121,9 @@ def main() -> None:
     elif isinstance(task, Forecasting):
         only(run, given, FORECASTS, "forecasting")
         print(task.forecast(given.get("steps", task.data.horizon)))
+    elif isinstance(task, MaskedLM):
+        only(run, given, MASKED, "masked language")
+        print(task.fill(given["prompt"]) if given else task.sample())
     elif isinstance(run.model, LanguageModel) and isinstance(run.data, TextData):
         assert isinstance(task, CausalLM)
         only(run, given, LANGUAGE, "language")

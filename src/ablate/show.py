@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ablate.command import Arguments, command
 from ablate.data.text import TextData
 from ablate.errors import UserError
@@ -25,11 +23,9 @@ def own_text(run: Run, text: str) -> dict[str, Any]:
     """A person's own text for a language model, as a batch of size 1."""
     if not isinstance(run.data, TextData):
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
-    tokens = run.data.tokenizer.encode(text)
-    if not tokens:
+    if not text:
         raise UserError("--text is empty: give at least one character")
-    labels = [run.data.tokenizer.label(token) for token in tokens]
-    return {"tokens": torch.tensor([tokens]), "labels": labels}
+    return run.data.own(text)
 
 
 def own_source(run: Run, source: str) -> dict[str, Any]:

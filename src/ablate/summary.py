@@ -9,7 +9,11 @@ from rich.table import Table
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
 # What a person may ask a model to write, by its task.
-ASK = {"causal_lm": ' --prompt "The "', "seq2seq": ' --source "..."'}
+ASK = {
+    "causal_lm": ' --prompt "The "',
+    "masked_lm": ' --prompt "The [MASK]tatement"',
+    "seq2seq": ' --source "..."',
+}
 
 
 def show_result(result: dict[str, Any], run_dir: Path) -> None:

@@ -39,7 +39,7 @@ FREE = {
 }
 WITH_TOKENS = {TEXT, LABELLED, PAIRS}  # kinds of data
 TOKENS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
-MADE_TOKENS = "tokens.yaml"  # data and seed of the run that made the tokens of this one
+MADE_TOKENS = "tokens.yaml"  # what says how the tokens of this run were made by another one
 SHOWN = 8  # differences, and names of parameters, in a line
 
 
@@ -70,7 +70,7 @@ class Source:
     def weights(self) -> Path:
         return self.folder / WEIGHTS
 
-    def require_sameparts_of(self, cfg: DictConfig) -> None:
+    def require_same_parts(self, cfg: DictConfig) -> None:
         """UserError that lists what differs, as it would have to be written here."""
         there, here = parts_of(self.config), parts_of(cfg)
         # Of a part that is another one, the keys differ anyway; other data has other keys.
@@ -90,11 +90,11 @@ class Source:
             raise UserError(f"init_from={self.asked} is made of other parts: {_few(lines, '; ')}")
 
     def tokens(self) -> DictConfig:
-        """Data and seed of the run that made the tokens: this one, or one that it started from."""
+        """The keys of the run that made the tokens: this one, or one that it started from."""
         made = self.folder / MADE_TOKENS
         if not made.exists():
             config = self.config
-            return OmegaConf.create({"data": config.data, "seed": config.seed})
+            return OmegaConf.create({key: config[key] for key in ("data", "task", "model", "seed")})
         config = OmegaConf.load(made)
         assert isinstance(config, DictConfig)
         return config
@@ -124,7 +124,7 @@ def start_from(model: Model, cfg: DictConfig) -> None:
     import torch
 
     source = Source(cfg.init_from)
-    source.require_sameparts_of(cfg)
+    source.require_same_parts(cfg)
     state = torch.load(source.weights, map_location="cpu", weights_only=False)["state_dict"]
     theirs = {
         name.removeprefix("model."): value

@@ -43,9 +43,17 @@ MIXER: list[Conflict] = [
         lambda c: (
             c.option("model.mixer") == "none"
             and c.option("model.mask") == "none"
-            and c.option("model") != "vit"
+            and c.option("model") not in ("vit", "bert")
         ),
         "model.mask=none has no effect with model.mixer=none; use model.mask=causal",
+    ),
+    Conflict(
+        lambda c: (
+            c.option("model") == "bert"
+            and c.option("model.mixer") == "none"
+            and c.option("model.mask") == "causal"
+        ),
+        "model.mask=causal has no effect with model.mixer=none; use model.mask=none",
     ),
     Conflict(
         lambda c: (

@@ -40,7 +40,7 @@ POS_ENC: list[Conflict] = [
     Conflict(
         lambda c: (
             c.option("pos_enc").endswith("_2d")
-            and c.option("model") in ("gpt", "transformer", "transformer_forecaster")
+            and c.option("model") in ("gpt", "bert", "transformer", "transformer_forecaster")
         ),
         "pos_enc={pos_enc} needs pictures, and model={model} reads a sequence; take the same"
         " without _2d",

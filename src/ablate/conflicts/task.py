@@ -3,6 +3,7 @@
 from ablate.conflicts.conflict import Conflict
 from ablate.facts import GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
 
+LANGUAGE = ("gpt", "rnn_lm", "bert")  # models that read one text
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
 
@@ -34,7 +35,7 @@ def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Co
 
 TASK: list[Conflict] = [
     Conflict(
-        lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == IMAGES,
+        lambda c: c.option("model") in LANGUAGE and c.kind == IMAGES,
         "model={model} reads text, and data={data} is pictures; use model=vit, or data=pydoc",
     ),
     Conflict(
@@ -43,12 +44,12 @@ TASK: list[Conflict] = [
         " data=digits",
     ),
     Conflict(
-        lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == PAIRS,
+        lambda c: c.option("model") in LANGUAGE and c.kind == PAIRS,
         "model={model} reads one text, and data={data} is pairs of texts; use model={:reader}, or"
         " data=pydoc",
     ),
     Conflict(
-        lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == SERIES,
+        lambda c: c.option("model") in LANGUAGE and c.kind == SERIES,
         "model={model} reads text, and data={data} is a series of numbers; use model={:reader}, or"
         " data=pydoc",
     ),
@@ -63,7 +64,7 @@ TASK: list[Conflict] = [
         " data=dates",
     ),
     Conflict(
-        lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == GRAPH,
+        lambda c: c.option("model") in LANGUAGE and c.kind == GRAPH,
         "model={model} reads text, and data={data} is a graph; use model={:reader}, or data=pydoc",
     ),
     Conflict(
@@ -72,6 +73,30 @@ TASK: list[Conflict] = [
     ),
     _data("causal_lm", "text", TEXT),
     _data("classification", "pictures or texts with classes", IMAGES, LABELLED),
+    _data("masked_lm", "text", TEXT),
+    Conflict(
+        lambda c: (
+            c.option("task") == "masked_lm" and c.is_ours("model") and c.option("model") != "bert"
+        ),
+        "task=masked_lm needs a model that says hidden tokens, and model={model} does not; use"
+        " model=bert",
+    ),
+    Conflict(
+        lambda c: (
+            c.option("model") == "bert" and c.option("task") not in ("masked_lm", "classification")
+        ),
+        "model=bert needs task=masked_lm, or task=classification, not task={task}",
+    ),
+    Conflict(
+        lambda c: c("task.mask_share") + c("task.random_share") > 1 + 1e-9,
+        "task.mask_share={task.mask_share} and task.random_share={task.random_share} are shares of"
+        " the same tokens: together at most 1",
+    ),
+    Conflict(
+        lambda c: c("data.seq_len") < (8 if c("task.next_sentence") else 4),
+        "data.seq_len={data.seq_len} leaves too little text beside [CLS] and [SEP]: at least 8, or"
+        " 4 with task.next_sentence=false",
+    ),
     _data("recall", "data=recall", RECALL),
     _data("seq2seq", "pairs of texts", PAIRS),
     *_models("seq2seq", WRITERS, "reads a source and writes a target"),

@@ -6,7 +6,7 @@ from ablate.facts import LABELLED
 TRANSFER: list[Conflict] = [
     Conflict(
         lambda c: (
-            c.option("model") == "gpt"
+            c.option("model") in ("gpt", "bert")
             and c("model.pretrained") is not None
             and not str(c("model.pretrained")).startswith("hf:")
         ),
@@ -15,8 +15,9 @@ TRANSFER: list[Conflict] = [
     Conflict(
         lambda c: (
             c("model.freeze") == "encoder"
+            and c.option("model") == "gpt"
             and c.kind != LABELLED
-            and c.get("model.tie_embeddings", False)
+            and c("model.tie_embeddings")
         ),
         "model.freeze=encoder leaves nothing to train, since with model.tie_embeddings=true the"
         " output map is the table of tokens; set model.tie_embeddings=false",

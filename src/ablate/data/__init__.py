@@ -47,6 +47,7 @@ class Data(LightningDataModule):
         self.seed = seed
         self.train_batches: int | None = None
         self.measured_as: Data | None = None
+        self.asked: Any = None  # what its task wants of its batches, by `Task.ask` before `setup`
         self._ready = False
 
     @abstractmethod

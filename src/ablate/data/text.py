@@ -54,6 +54,41 @@ class AllWindows(Dataset[Batch]):
         return {"tokens": self.tokens[rows].long(), "targets": self.targets[rows].long()}
 
 
+class Cut:
+    """How a text becomes examples: here, windows whose every token has the next one as its target.
+
+    A task may ask for others: `Task.ask` leaves one in `Data.asked`. seq_len: positions of an
+    example.
+    """
+
+    def tokenizer(self, plain: Tokenizer) -> Tokenizer:
+        """The tokens of the text, and what others the examples hold."""
+        return plain
+
+    def tokens(self, seq_len: int) -> int:
+        """How many of an example's positions hold text."""
+        return seq_len
+
+    def least(self, seq_len: int) -> int:
+        """How many tokens a split must have."""
+        return seq_len + 1
+
+    def splits(self, tokens: dict[str, Tensor], data: "TextData") -> dict[str, Dataset[Any]]:
+        """Any window of the training tokens, and those of validation one after the other."""
+        return {
+            "train": RandomWindows(tokens["train"], data.seq_len),
+            "val": AllWindows(tokens["val"], data.seq_len),
+        }
+
+    def sizes(self) -> dict[str, Any]:
+        """What a model needs to know beside the vocabulary and the length."""
+        return {}
+
+    def own(self, text: str, tokenizer: Tokenizer) -> Batch:
+        """A person's own text as the model reads it: a batch of size 1."""
+        return {"tokens": torch.tensor([tokenizer.encode(text)])}
+
+
 class TextData(Data):
     """Base of the texts: a subclass says where the text comes from.
 
@@ -67,6 +102,7 @@ class TextData(Data):
 
     kind: ClassVar[str] = "text"
     tokenizer: Tokenizer
+    asked: Cut | None
 
     def __init__(
         self,
@@ -91,6 +127,11 @@ class TextData(Data):
             "val_fraction", val_fraction, Real(0, 1, above=True, below=True)
         )
 
+    @property
+    def cut(self) -> Cut:
+        """What its task asked for, or the next token."""
+        return self.asked or Cut()
+
     @abstractmethod
     def read(self) -> str:
         """The whole text."""
@@ -114,18 +155,17 @@ class TextData(Data):
         if isinstance(self.measured_as, TextData):
             self.tokenizer = self.measured_as.tokenizer
         else:
-            self.tokenizer = self.make_tokenizer(training, validation, self.vocab_size)
+            plain = self.make_tokenizer(training, validation, self.vocab_size)
+            self.tokenizer = self.cut.tokenizer(plain)
         self.texts = {"train": training, "val": validation}
         self.tokens = {split: self._tokens(split) for split in self.texts}
-        self.splits = {
-            "train": RandomWindows(self.tokens["train"], self.seq_len),
-            "val": AllWindows(self.tokens["val"], self.seq_len),
-        }
+        self.splits = self.cut.splits(self.tokens, self)
         self.sizes = {"vocab_size": self.tokenizer.vocab_size, "length": self.seq_len}
+        self.sizes |= self.cut.sizes()
 
     def train_order(self, share: Share) -> Order:
         targets = len(self.tokens["train"]) - 1
-        batches = max(1, targets // (self.seq_len * self.batch_size))
+        batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
         starts = self.length("train")
         return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)
 
@@ -140,15 +180,21 @@ class TextData(Data):
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""
-        batch = super().example(index)
+        return self._labelled(super().example(index))
+
+    def own(self, text: str) -> dict[str, Any]:
+        """A person's own text as the model reads it, a batch of size 1 with `labels`."""
+        return self._labelled(self.cut.own(text, self.tokenizer))
+
+    def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
         return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
 
     def _tokens(self, split: str) -> Tensor:
         tokens = torch.from_numpy(self.tokenizer.array(self.texts[split]))
-        if len(tokens) < self.seq_len + 1:
+        if len(tokens) < (least := self.cut.least(self.seq_len)):
             raise UserError(
                 f"data.seq_len={self.seq_len}: the {split} split has {len(tokens)} tokens and "
-                f"needs at least {self.seq_len + 1} (the text is split by data.val_fraction="
+                f"needs at least {least} (the text is split by data.val_fraction="
                 f"{self.val_fraction})"
             )
         return tokens

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -19,8 +20,10 @@ from ablate.data import Data, digest, source
 from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
+from ablate.data.masked import WithSpecials
 from ablate.data.options import checked
 from ablate.data.split import BOUNDS, three_way
+from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, tokenizer_maker
 from ablate.errors import UserError
 
@@ -81,6 +84,7 @@ class TextFiles(Data):
         self.make_tokenizer = tokenizer_maker(tokenizer)
         self.vocab_size = checked("vocab_size", vocab_size)
         self.seq_len = checked("seq_len", seq_len)
+        self.specials = False  # BERT asks for [CLS] and [SEP]
 
     def fingerprint(self) -> str:
         if self.files is not None:
@@ -94,19 +98,28 @@ class TextFiles(Data):
             "\n".join(text for split in splits for text in texts[split][0])
             for splits in (["train"], texts.keys() - {"train"})
         )
-        tokenizer = getattr(self.measured_as, "tokenizer", None)
-        self.tokenizer = tokenizer or self.make_tokenizer(training, others, self.vocab_size)
+        self.tokenizer = self._tokenizer(training, others)
         self.splits = {split: self._labelled(split, *texts[split]) for split in texts}
         self.sizes = {
             "vocab_size": self.tokenizer.vocab_size,
             "length": self.seq_len,
             "classes": len(self.class_names),
         }
+        if self.specials:  # a model that was trained on pairs has a table of segments
+            known = self.measured_as.sizes if self.measured_as else {}
+            self.sizes["segments"] = known.get("segments", 1)
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation text, with `labels`: its tokens in printable characters."""
         batch = super().example(index)
         return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
+
+    def _tokenizer(self, training: str, others: str) -> Tokenizer:
+        """That of the data that this is measured as, or one of the texts."""
+        if isinstance(self.measured_as, TextData | TextFiles):
+            return self.measured_as.tokenizer
+        plain = self.make_tokenizer(training, others, self.vocab_size)
+        return WithSpecials(plain) if self.specials else plain
 
     def _chapters(self) -> Texts:
         texts, chapters = paragraphs()
@@ -130,14 +143,19 @@ class TextFiles(Data):
 
     def _labelled(self, split: str, texts: list[str], targets: list[int]) -> Labelled:
         arrays = [self.tokenizer.array(text) for text in texts]
-        if cut := sum(len(array) > self.seq_len for array in arrays):
+        room = self.seq_len - (2 if self.specials else 0)
+        if cut := sum(len(array) > room for array in arrays):
             log.warning(
-                "ablate: %d of the %d texts of %s are longer than data.seq_len=%d tokens and are"
-                " read up to there",
-                *(cut, len(arrays), split, self.seq_len),
+                "ablate: %d of the %d texts of %s are longer than the %d tokens that data.seq_len=%d"
+                " leaves them, and are read up to there",
+                *(cut, len(arrays), split, room, self.seq_len),
             )
         if not all(len(array) for array in arrays):
             raise UserError(f"data.root: a text of the {split} split is empty")
-        return Labelled(
-            [torch.from_numpy(a[: self.seq_len].astype(np.int32)) for a in arrays], targets
-        )
+        return Labelled([torch.from_numpy(self._framed(a[:room])) for a in arrays], targets)
+
+    def _framed(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """With [CLS] and [SEP] around them, where the tokenizer has these."""
+        if not isinstance(self.tokenizer, WithSpecials):
+            return tokens
+        return np.array([self.tokenizer.cls, *tokens, self.tokenizer.sep], np.int32)

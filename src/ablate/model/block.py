@@ -171,6 +171,10 @@ class Sublayers:
             None if feed_forward is None else wrap(feed_forward()),
         )
 
+    def embedding_norm(self) -> nn.Module:
+        """Where the stream itself is normalised, so may be what enters it (BERT)."""
+        return self.make_norm() if self.placement == "post" else nn.Identity()
+
     def final_norm(self) -> nn.Module:
         """Where the stream itself is never normalised, the output has to be."""
         return self.make_norm() if self.placement in ("pre", "sandwich") else nn.Identity()

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
 from ablate.model.dropout import Dropout
 from ablate.model.init import Model
+from ablate.model.linear import Bias
 from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
@@ -30,20 +30,6 @@ class Glorot(nn.Linear):
         nn.init.xavier_uniform_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-
-
-class Bias(nn.Module):
-    """What is added to every node, zero at the start."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight
 
 
 class GraphAttention(nn.Module):

@@ -25,6 +25,10 @@ class Model(nn.Module):
     # What ablate.transfer says of a model that starts from another run's weights.
     started_from: dict[str, Any] | None = None
 
+    @classmethod
+    def ask(cls, data: Any) -> None:
+        """Tell the data, before it is read, what this model wants of it: nothing."""
+
     def freeze(self, part: str) -> None:
         """Keep parameters as they are: of "embeddings", of the "encoder" (all but the head), of
         "none". An output map that is the table of tokens is frozen with it.
@@ -38,6 +42,12 @@ class Model(nn.Module):
     def initialise(self, seed: int) -> None:
         """Draw every parameter anew, seeded by `seed` and the parameter's name."""
         draw_by_name(self, seed)
+
+
+def outputs(computed: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
+    """What a model computes, one tensor or several, as a list."""
+    several = (computed,) if isinstance(computed, Tensor) else computed
+    return [tensor for tensor in several if tensor is not None]
 
 
 @torch.no_grad()

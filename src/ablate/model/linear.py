@@ -1,6 +1,7 @@
 """A linear map whose initialisation is stated where it is made."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 # Radford et al. 2019 (GPT-2) and timm's ViT draw weights this wide, at a width of 768.
 STD, STD_WIDTH = 0.02, 768
@@ -33,3 +34,17 @@ class Embedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=STD)
+
+
+class Bias(nn.Module):
+    """What is added at every place, zero at the start."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight

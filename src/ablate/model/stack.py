@@ -21,7 +21,8 @@ class Stack(nn.Module):
     """Positions, `depth` blocks and the final norm: what every Transformer here is made of.
 
     The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
-    `grid`, `extra` and `causal` say what the model reads (see PosEnc).
+    `grid`, `extra` and `causal` say what the model reads (see PosEnc); `embedding_norm` asks for a
+    norm of tokens and positions where the placement has one (see Sublayers).
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Stack(nn.Module):
         share_layers: bool,
         grid: tuple[int, int] | None = None,
         extra: int = 0,
+        embedding_norm: bool = False,
         **sublayers: Any,
     ):
         super().__init__()
@@ -66,6 +68,7 @@ class Stack(nn.Module):
             grid=grid,
             **sublayers,
         )
+        self.embedding_norm = make.embedding_norm() if embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(
             make.block(
                 score=attention,
@@ -88,7 +91,8 @@ class Stack(nn.Module):
         memory: Memory | None = None,
     ) -> Tensor:
         """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real."""
-        x = self.dropout(self.pos_enc.embed(x, cache.length() if cache else 0))
+        x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
+        x = self.dropout(x)
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
             x = block(x, pos=self.pos_enc, keep=keep, cache=cache, place=step, memory=memory)

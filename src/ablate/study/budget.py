@@ -15,13 +15,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
-from ablate.build import build, build_data, make_model, make_task
+from ablate.build import build, build_data, make_data, make_model, make_task
 from ablate.check import leaves
 from ablate.data import Batch, Data, Request
 from ablate.data.pairs import Pairs, Split
 from ablate.errors import UserError
 from ablate.kernel.reference import Reference
-from ablate.model.init import Model
+from ablate.model.init import Model, outputs
 from ablate.record import count_parameters
 from ablate.run_id import EXCLUDED, FILES
 from ablate.seeding import derive
@@ -58,7 +58,7 @@ class DataSets:
 
     def __call__(self, cfg: DictConfig) -> Data:
         content = OmegaConf.to_container(cfg.data, resolve=True)
-        key = json.dumps([content, cfg.seed], sort_keys=True)
+        key = json.dumps([content, cfg.seed, repr(make_data(cfg).asked)], sort_keys=True)
         if key not in self._read:
             self._read[key] = build_data(cfg)
         return self._read[key]
@@ -199,4 +199,4 @@ def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[Tensor]
             model.train(training)
             for tensors in inputs:
                 torch.manual_seed(0)
-                yield model(*tensors)
+                yield from outputs(model(*tensors))

@@ -54,7 +54,14 @@ class Task(L.LightningModule):
         self.last_loss = torch.tensor(0.0)
         self.first_bad_step = torch.tensor(NEVER)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    @classmethod
+    def ask(cls, data: Data, **keys: Any) -> None:
+        """Tell the data, before it is read, what this task wants of it in `Data.asked`: nothing.
+
+        keys: those of the task's node of the config.
+        """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
 
     def loss(self, batch: Batch) -> Tensor:

@@ -64,7 +64,7 @@ def start_from(model: "Model", cfg: DictConfig) -> None:
         write = " ".join(f"{key}={written(value)}" for key, value in different.items())
         raise UserError(f"model.pretrained={name} is made of other parts than this model: {write}")
     here = model.state_dict()
-    state = family.translate(network.state_dict(), here)
+    state = family.translate(network.state_dict(), here, name)
     loaded = fitting(here, state, model.heads, f"model.pretrained={name}")
     model.load_state_dict(loaded, strict=False)
     model.started_from = {
@@ -97,6 +97,17 @@ def fetch(name: str) -> "nn.Module":
             f"model.pretrained={HUGGING_FACE}{name} could not be loaded: {line}"
         ) from error
     return network.float()
+
+
+def special_tokens(name: str) -> list[int]:
+    """Which of its tokens are [CLS], [SEP] and [MASK]."""
+    from ablate.data.tokenizer import HuggingFace
+
+    tokens = HuggingFace(name.removeprefix(HUGGING_FACE)).model
+    found = [tokens.cls_token_id, tokens.sep_token_id, tokens.mask_token_id]
+    if None in found:
+        raise UserError(f"model.pretrained={name}: its tokenizer has no [CLS], [SEP] or [MASK]")
+    return found
 
 
 def activation(act: str, name: str) -> str:

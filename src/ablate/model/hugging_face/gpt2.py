@@ -40,7 +40,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
     }
 
 
-def translate(state: dict[str, Tensor], here: dict[str, Tensor]) -> dict[str, Tensor]:
+def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Its state under our names; of its positions as many as ours, from the first."""
     ours: dict[str, Tensor] = {}
     for full, value in state.items():

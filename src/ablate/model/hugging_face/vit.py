@@ -41,7 +41,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
     }
 
 
-def translate(state: dict[str, Tensor], here: dict[str, Tensor]) -> dict[str, Tensor]:
+def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Its state under our names; its pooler, a layer for the class token, is left where it is."""
     ours: dict[str, Tensor] = {}
     for full, value in state.items():

@@ -1,0 +1,208 @@
+"""Masked text: what BERT is trained on (Devlin et al. 2019, sections 3.1 and A.1).
+
+    [CLS] the stat[MASK]ment is [SEP] executed b[MASK] the [SEP]
+
+https://arxiv.org/abs/1810.04805. A fixed number of tokens of text is drawn in every example
+(0.15 of them) and predicted; in the input most of them are [MASK] (0.8), some another token of the
+text's vocabulary (0.1), and the rest is left. In training they are drawn anew in every pass, as Liu
+et al. 2019 (https://arxiv.org/abs/1907.11692) do, in validation once and for all.
+
+A running text has no sentences, so segments are stretches of tokens: the first ends anywhere in
+the middle half of the example, and the second is what follows there, or, for half of the examples,
+as long a stretch from anywhere else in the split that does not touch the first and what follows it.
+Without pairs an example is one stretch: [CLS] text [SEP].
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ablate.data import Batch, Request
+from ablate.data.text import Cut, TextData
+from ablate.data.tokenizer import Tokenizer
+from ablate.seeding import derive
+
+SPECIALS = ("[CLS]", "[SEP]", "[MASK]")
+VALIDATION = derive(0, "masked", "val")  # the same tokens are hidden whatever the seed of the run
+
+
+class WithSpecials(Tokenizer):
+    """A tokenizer with [CLS], [SEP] and [MASK] after its own tokens.
+
+    They have no other meaning in a text that is trained on (`array`), but do in what a person types
+    (`encode`). text_size: how many tokens are the text's.
+    """
+
+    def __init__(self, plain: Tokenizer) -> None:
+        self.plain, self.text_size = plain, plain.vocab_size
+        self.vocab_size = self.text_size + len(SPECIALS)
+        self.cls, self.sep, self.mask = range(self.text_size, self.vocab_size)
+
+    def array(self, text: str) -> NDArray[np.int32]:
+        return self.plain.array(text)
+
+    def encode(self, text: str) -> list[int]:
+        pieces = re.split(f"({'|'.join(map(re.escape, SPECIALS))})", text)
+        return [token for piece in pieces for token in self._encoded(piece)]
+
+    def _encoded(self, piece: str) -> list[int]:
+        if piece in SPECIALS:
+            return [self.text_size + SPECIALS.index(piece)]
+        return self.plain.encode(piece) if piece else []
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        runs = groupby(tokens, key=lambda token: token >= self.text_size)
+        return "".join(
+            "".join(SPECIALS[token - self.text_size] for token in run)
+            if special
+            else self.plain.decode(run)
+            for special, run in runs
+        )
+
+
+@dataclass(frozen=True)
+class Masked(Cut):
+    """The keys of task=masked_lm that shape its examples.
+
+    next_sentence: two segments, or one. mask_rate: share of the text that is predicted.
+    mask_share, random_share: of that, what is replaced by [MASK] and by another token.
+    """
+
+    next_sentence: bool
+    mask_rate: float
+    mask_share: float
+    random_share: float
+
+    def tokenizer(self, plain: Tokenizer) -> Tokenizer:
+        return WithSpecials(plain)
+
+    def tokens(self, seq_len: int) -> int:
+        return seq_len - (3 if self.next_sentence else 2)
+
+    def least(self, seq_len: int) -> int:
+        """A second segment from elsewhere needs an elsewhere."""
+        return 3 * seq_len if self.next_sentence else seq_len
+
+    def predicted(self, seq_len: int) -> int:
+        """Tokens of an example that are predicted, as many in each: shapes are fixed."""
+        return max(1, round(self.mask_rate * self.tokens(seq_len)))
+
+    def sizes(self) -> dict[str, Any]:
+        return {"segments": 2 if self.next_sentence else 1, "next_sentence": self.next_sentence}
+
+    def splits(self, tokens: dict[str, Tensor], data: TextData) -> dict[str, Dataset[Any]]:
+        """Any stretch of the training tokens; those of validation side by side, without what is
+        left at the end."""
+        assert isinstance(data.tokenizer, WithSpecials)
+        cut = partial(MaskedText, masked=self, seq_len=data.seq_len, tokenizer=data.tokenizer)
+        return {
+            "train": cut(tokens["train"], step=1, seed=data.seed),
+            "val": cut(tokens["val"], step=self.tokens(data.seq_len), seed=None),
+        }
+
+    def own(self, text: str, tokenizer: Tokenizer) -> Batch:
+        """[CLS] text [SEP]; [MASK] may stand in it, and [SEP] before a second segment."""
+        assert isinstance(tokenizer, WithSpecials)
+        tokens = torch.tensor([[tokenizer.cls, *tokenizer.encode(text), tokenizer.sep]])
+        places = (tokens[0] == tokenizer.mask).nonzero().T
+        batch = {"tokens": tokens, "places": places}
+        if not self.next_sentence:
+            return batch
+        ends = (tokens == tokenizer.sep).long()
+        return batch | {"segments": (ends.cumsum(1) - ends).clamp(max=1)}
+
+
+class MaskedText(Dataset[Batch]):
+    """step: tokens from the start of an example to that of the next.
+
+    tokens: b i. places: b m, the positions that are predicted. targets: b m, what stood there.
+
+    With pairs also segments: b i, 0 or 1, and next: b, 0 where the second segment is what follows
+    the first, 1 where it is from elsewhere (as in the published code). An example is drawn for
+    (seed, pass, start) alone, so it is the same in any batch. seed None: the same in every pass.
+    """
+
+    def __init__(
+        self,
+        text: Tensor,
+        *,
+        step: int,
+        masked: Masked,
+        seq_len: int,
+        tokenizer: WithSpecials,
+        seed: int | None,
+    ) -> None:
+        self.text, self.step, self.masked, self.seq_len = text, step, masked, seq_len
+        self.tokenizer, self.seed = tokenizer, seed
+        self.size, self.predicted = masked.tokens(seq_len), masked.predicted(seq_len)
+
+    def __len__(self) -> int:
+        return (len(self.text) - self.size) // self.step + 1
+
+    def __getitem__(self, request: Request) -> Batch:
+        which, what, others, pair = self._drawn(request)
+        starts, place = request.indices[:, None] * self.step, torch.arange(self.size)
+        first, where, follows = self.size, starts + place, {}
+        if self.masked.next_sentence:
+            first, where, follows = self._pairs(starts, place, pair)
+        text = self.text[where].long()
+        chosen = which.topk(self.predicted, dim=1).indices
+        targets = text.gather(1, chosen)
+        text = text.scatter(1, chosen, self._hidden(targets, what, others))
+        positions = (1 + place + (place >= first)).expand_as(text)
+        tokens = torch.full((len(text), self.seq_len), self.tokenizer.sep)
+        tokens[:, 0] = self.tokenizer.cls
+        tokens.scatter_(1, positions, text)
+        places = positions.gather(1, chosen)
+        return {"tokens": tokens, "places": places, "targets": targets} | follows
+
+    def _drawn(self, request: Request) -> tuple[Tensor, ...]:
+        """Numbers in [0, 1), b n each: which tokens are hidden, what by, by which others; pairs."""
+        seed = VALIDATION if self.seed is None else derive(self.seed, "masked", request.epoch)
+        widths = [self.size, self.predicted, self.predicted, 3]
+        return uniform(seed, request.indices, sum(widths)).split(widths, dim=1)
+
+    def _pairs(
+        self, starts: Tensor, place: Tensor, drawn: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Tokens of the first segment, b 1; where both stand in the text, b n; segments, next."""
+        least, most = self.size // 4, self.size - self.size // 4
+        first = least + (drawn[:, :1] * (most - least + 1)).long()
+        elsewhere = drawn[:, 1:2] < 0.5
+        # Round the text, from an example's length behind the start to as much before it.
+        count = len(self.text) - self.size + 1
+        step = self.size + (drawn[:, 2:] * (count - 2 * self.size + 1)).long()
+        second = torch.where(elsewhere, (starts + step) % count, starts + first)
+        where = torch.where(place < first, starts + place, second + place - first)
+        segments = (torch.arange(self.seq_len) > first + 1).long()
+        return first, where, {"segments": segments, "next": elsewhere[:, 0].long()}
+
+    def _hidden(self, targets: Tensor, what: Tensor, which: Tensor) -> Tensor:
+        """What stands in the input in place of the tokens that are predicted."""
+        mask, random = self.masked.mask_share, self.masked.random_share
+        others = (which * self.tokenizer.text_size).long()
+        hidden = torch.where(what < mask + random, others, targets)
+        return hidden.masked_fill(what < mask, self.tokenizer.mask)
+
+
+def uniform(seed: int, rows: Tensor, count: int) -> Tensor:
+    """b -> b count: numbers in [0, 1) that depend on the seed, the row's number and the column.
+
+    The row * count + column + 1-th output of splitmix64, which computes any of them at once: Steele
+    et al. 2014, "Fast splittable pseudorandom number generators", figures 16 and 17.
+    """
+    numbers = rows.numpy()[:, None] * count + np.arange(1, count + 1)
+    x = np.uint64(seed) + numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return torch.from_numpy((x >> np.uint64(11)) * 2.0**-53)

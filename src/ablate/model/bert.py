@@ -1,0 +1,169 @@
+"""BERT: an encoder that sees both sides of every token (Devlin et al. 2019).
+
+https://arxiv.org/abs/1810.04805. Words, positions and segments are summed and normalised; the
+blocks are those of Vaswani et al. 2017 (post-norm); hidden words are predicted through a layer of
+their own and the embedding table, the next sentence from the pooled first token. Its published
+settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.data.text_files import TextFiles
+from ablate.model.dropout import Dropout
+from ablate.model.init import Model
+from ablate.model.linear import Bias, Embedding, Linear, width_std
+from ablate.model.norm import NORMS
+from ablate.model.stack import Stack
+
+
+class Predictions(NamedTuple):
+    """Logits. tokens: b m vocab_size. next: b 2, follows or not; None where there are no pairs."""
+
+    tokens: Tensor
+    next: Tensor | None
+
+
+class BERT(Model):
+    """Tokens in, logits of the hidden ones out. `stack` holds the keys of Stack.
+
+    segments: how many kinds of segments there are; of one kind there is no table.
+    next_sentence: whether the pooled state says if the second segment follows the first.
+    classes: of whole texts; the pooled state says which, and no token is predicted.
+    """
+
+    embeddings = ("embedding.", "segment_embedding.", "stack.pos_enc.")
+    heads = ("head.", "pooler.", "next_sentence.", "classifier.")
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        length: int,
+        dim: int,
+        tie_embeddings: bool,
+        freeze: str,
+        pretrained: str | None,
+        segments: int = 1,
+        next_sentence: bool = False,
+        classes: int | None = None,
+        **stack: Any,
+    ):
+        super().__init__()
+        self.length, self.pretrained = length, pretrained
+        self.embedding = Embedding(vocab_size, dim)
+        self.segment_embedding = Embedding(segments, dim) if segments > 1 else None
+        self.stack = Stack(dim, length=length, causal=False, embedding_norm=True, **stack)
+        std, bias = stack["init_std"] or width_std(dim), stack["bias"]
+        norm: nn.Module = nn.Identity()
+        if stack["norm"] != "none":
+            norm = NORMS[stack["norm_type"]](dim, bias, stack["norm_eps"])
+        self.head: TokenHead | None = None
+        if classes is None:
+            head = {"tied": tie_embeddings, "bias": bias, "std": std}
+            self.head = TokenHead(vocab_size, dim, norm=norm, **head)
+        self.pooler = self.next_sentence = self.classifier = None
+        if next_sentence or classes is not None:
+            self.pooler = Pooler(dim, bias=bias, std=std)
+        if next_sentence:
+            self.next_sentence = Linear(dim, 2, bias=bias, std=std)
+        if classes is not None:
+            self.dropout = Dropout(stack["dropout"])
+            self.classifier = Linear(dim, classes, bias=bias, std=std)
+        self.freeze(freeze)
+
+    @classmethod
+    def ask(cls, data: Any) -> None:
+        """Texts with classes stand between [CLS] and [SEP]; masked ones do so anyway."""
+        if isinstance(data, TextFiles):
+            data.specials = True
+
+    def forward(self, tokens: Tensor, *read: Tensor) -> Predictions | Tensor:
+        """What `predict` says, or, with classes, `classify`."""
+        if self.classifier is None:
+            return self.predict(tokens, *read)
+        return self.classify(tokens, *read)
+
+    def classify(self, tokens: Tensor, keep: Tensor) -> Tensor:
+        """tokens: b i; keep: b i, True = not padding -> b classes."""
+        assert self.pooler is not None
+        assert self.classifier is not None
+        pooled = self.pooler(self.summary(self.encode(tokens, keep=keep), keep))
+        return self.classifier(self.dropout(pooled))
+
+    def predict(
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        segments: Tensor | None = None,
+        *,
+        keep: Tensor | None = None,
+    ) -> Predictions:
+        """tokens: b i; places: b m, positions to predict; the others are those of `encode`."""
+        x = self.encode(tokens, segments, keep=keep)
+        assert self.head is not None
+        hidden = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+        logits = self.head(hidden, self.embedding.weight)
+        if self.pooler is None or self.next_sentence is None:
+            return Predictions(logits, None)
+        return Predictions(logits, self.next_sentence(self.pooler(self.summary(x, keep))))
+
+    def encode(
+        self, tokens: Tensor, segments: Tensor | None = None, *, keep: Tensor | None = None
+    ) -> Tensor:
+        """The state of every token: b i -> b i d.
+
+        segments: b i; None: all tokens are of the first. keep: b i, True = not padding.
+        """
+        x = self.embedding(tokens)
+        if self.segment_embedding is not None:
+            kinds = torch.zeros_like(tokens) if segments is None else segments
+            x = x + self.segment_embedding(kinds)
+        return self.stack(x, keep=keep)
+
+    def summary(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """The state that stands for all tokens, b i d -> b d: that of [CLS].
+
+        Where the mask hides from [CLS] all that follows, it is that of the last token, as in GPT
+        (Radford et al. 2018).
+        """
+        if self.stack.mask.look_ahead:
+            return x[:, 0]
+        if keep is None:
+            return x[:, -1]
+        last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
+        return x[torch.arange(len(x), device=x.device), last]
+
+
+class TokenHead(nn.Module):
+    """Logits of tokens: norm(gelu(W x + b)) E^T + c, where E is the embedding table if `tied`."""
+
+    def __init__(
+        self, vocab_size: int, dim: int, *, norm: nn.Module, tied: bool, bias: bool, std: float
+    ):
+        super().__init__()
+        self.dense = Linear(dim, dim, bias=bias, std=std)
+        self.norm = norm
+        self.bias = Bias(vocab_size) if tied and bias else nn.Identity()
+        self.out = None if tied else Linear(dim, vocab_size, bias=bias, std=std)
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        """x: b m d; table: vocab_size d -> b m vocab_size."""
+        x = self.norm(F.gelu(self.dense(x)))
+        if self.out is not None:
+            return self.out(x)
+        return self.bias(F.linear(x, table))
+
+
+class Pooler(nn.Module):
+    """tanh(W x + b)."""
+
+    def __init__(self, dim: int, *, bias: bool, std: float):
+        super().__init__()
+        self.dense = Linear(dim, dim, bias=bias, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense(x).tanh()

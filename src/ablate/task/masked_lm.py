@@ -1,0 +1,117 @@
+"""Masked language modelling: say the hidden tokens, and whether two segments belong together.
+
+Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; what is hidden, and what a second
+segment is in a running text: ablate.data.masked.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchmetrics import MeanMetric
+
+from ablate.data import Batch, Data
+from ablate.data.masked import Masked, WithSpecials
+from ablate.data.text import TextData
+from ablate.errors import UserError
+from ablate.model.bert import BERT
+from ablate.task import Task
+
+SHOWN = 3  # validation examples in a sample
+
+
+class MaskedLM(Task):
+    """Trained on the sum of two mean cross-entropies: of the hidden tokens, and of the second
+    segment being what follows (the paper's section A.2).
+
+    Loss, perplexity and accuracy are those of the hidden tokens alone, in training too, so that
+    runs with and without pairs can be compared; `next_accuracy` is that of the pairs.
+    """
+
+    metric: ClassVar[str] = "val/loss"
+    mode: ClassVar[str] = "min"
+    unit: ClassVar[str] = "tokens"
+    data: TextData
+    model: BERT
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        keys = {name: kwargs.pop(name) for name in Masked.__dataclass_fields__}
+        super().__init__(*args, **kwargs)
+        assert self.data.asked == Masked(**keys), "the data was made for another task"
+        self.mean_loss, self.accuracy = MeanMetric(), MeanMetric()
+        self.next_accuracy = MeanMetric() if keys["next_sentence"] else None
+
+    @classmethod
+    def ask(cls, data: Data, **keys: Any) -> None:
+        if not isinstance(data, TextData):
+            raise UserError(
+                f"task=masked_lm: {type(data).__name__} is no ablate.data.text.TextData, from"
+                f" which it takes its windows"
+            )
+        data.asked = Masked(**keys)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        read = (batch["tokens"], batch["places"])
+        return (*read, batch["segments"]) if "segments" in batch else read
+
+    def units(self, batch: Batch) -> int | Tensor:
+        return batch["tokens"].numel()
+
+    def loss(self, batch: Batch) -> Tensor:
+        tokens, following = self.model(*self.inputs(batch))
+        self.hidden_loss = F.cross_entropy(tokens.flatten(0, 1), batch["targets"].flatten())
+        if following is None:
+            return self.hidden_loss
+        return self.hidden_loss + F.cross_entropy(following, batch["next"])
+
+    def _watch(self, loss: Tensor) -> None:
+        super()._watch(loss)
+        self.last_loss = self.hidden_loss.detach()
+
+    def evaluate(self, batch: Batch) -> None:
+        tokens, following = self.model(*self.inputs(batch))
+        logits, targets = tokens.flatten(0, 1).float(), batch["targets"].flatten()
+        self.mean_loss.update(F.cross_entropy(logits, targets), len(targets))
+        self.accuracy.update(logits.argmax(-1) == targets)
+        if self.next_accuracy is not None:
+            self.next_accuracy.update(following.argmax(-1) == batch["next"])
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        loss = self.mean_loss.compute()
+        values = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.accuracy.compute()}
+        if self.next_accuracy is not None:
+            values["next_accuracy"] = self.next_accuracy.compute()
+        return values
+
+    def sample(self) -> str:
+        """Validation examples: what was read, and what the model makes of it."""
+        examples = map(self.data.example, range(min(SHOWN, self.data.length("val"))))
+        pairs = [(example["tokens"][0], self.filled(example)) for example in examples]
+        decode = self.data.tokenizer.decode
+        return "\n\n".join(
+            f"read:    {decode(read.tolist())!r}\nwritten: {decode(written.tolist())!r}"
+            for read, written in pairs
+        )
+
+    def fill(self, prompt: str) -> str:
+        """The prompt with every [MASK] in it filled in; UserError where there is none."""
+        example = self.data.own(prompt)
+        if not example["places"].numel():
+            raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
+        return self.data.tokenizer.decode(self.filled(example)[1:-1].tolist())
+
+    @torch.no_grad()
+    def filled(self, example: dict[str, Any]) -> Tensor:
+        """The tokens of a batch of size 1 with each [MASK] replaced, the surest first, so that the
+        next is read with it."""
+        tokenizer = self.data.tokenizer
+        assert isinstance(tokenizer, WithSpecials)
+        example = example | {"tokens": example["tokens"].clone()}
+        tokens = example["tokens"][0]
+        while len(places := (tokens == tokenizer.mask).nonzero()):
+            logits = self.model(*self.inputs(example | {"places": places.T})).tokens[0]
+            likely, token = logits[:, : tokenizer.text_size].softmax(-1).max(-1)
+            surest = likely.argmax()
+            tokens[places[surest]] = token[surest]
+        return tokens

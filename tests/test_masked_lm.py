@@ -1,0 +1,276 @@
+"""task=masked_lm: nothing hidden is seen, what is measured, and what a finished run does."""
+
+import json
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from test_commands import call
+from test_resume import assert_equal, strike
+from torch.nn import functional as F
+
+import ablate
+from ablate import diff, evaluate, generate, show
+from ablate.build import build, build_data, make_task
+from ablate.data.masked import Masked
+from ablate.errors import UserError
+from ablate.model.bert import BERT
+from ablate.run_id import run_dir
+from ablate.study.budget import DataSets
+from ablate.task.masked_lm import MaskedLM
+
+
+def overrides(folder: Path, *more: str) -> list[str]:
+    return tiny.overrides(folder, "model=bert", *more)
+
+
+def built(folder: Path, *more: str) -> MaskedLM:
+    cfg = ablate.compose(*overrides(folder, *more))
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    assert isinstance(task, MaskedLM)
+    return task
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    cfg = ablate.compose(*overrides(folder, "pos_enc=learned"))
+    ablate.run(cfg)
+    return run_dir(cfg)
+
+
+# What is seen
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        (),
+        ("task.next_sentence=false",),
+        ("model.mask=causal",),
+        ("model.attention=additive", "pos_enc=alibi", "model.norm=pre"),
+        ("model.mixer=fixed", "pos_enc=learned"),
+        ("model.norm_type=batch",),
+    ],
+    ids=" ".join,
+)
+def test_the_hidden_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) -> None:
+    """Another text under the same [MASK]s gives the same logits, to the last bit."""
+    task = built(tmp_path, "task.mask_share=1", "task.random_share=0", *choices).eval()
+    before = task.data.example()
+    hidden = before["targets"]
+    assert (before["tokens"].gather(1, before["places"]) == task.data.tokenizer.mask).all()
+    with torch.no_grad():
+        logits = task(*task.inputs(before))
+        # The same example of a text in which each hidden token is another one.
+        size = task.data.tokenizer.text_size
+        for change in range(1, 4):
+            other = _with_hidden(task, before, (hidden + change) % size)
+            assert not torch.equal(other["targets"], hidden)
+            assert torch.equal(other["places"], before["places"])
+            for one, two in zip(logits, task(*task.inputs(other)), strict=True):
+                assert (one is two is None) or torch.equal(one, two)
+
+
+def _with_hidden(task: MaskedLM, example: dict[str, Any], tokens: torch.Tensor) -> dict[str, Any]:
+    """The first validation example, made anew from a text with other tokens where it hides some."""
+    split = task.data.splits["val"]
+    original, split.text = split.text, torch.arange(len(split.text))
+    try:
+        places = task.data.example()["targets"]  # where in the text they stood
+        split.text = original.clone()
+        split.text[places] = tokens.to(original.dtype)
+        return task.data.example()
+    finally:
+        split.text = original
+
+
+def test_a_token_that_is_left_is_seen(tmp_path: Path) -> None:
+    """As a check of the test above: what is not replaced changes the logits."""
+    task = built(tmp_path, "task.mask_share=0", "task.random_share=0").eval()
+    example = task.data.example()
+    other = _with_hidden(task, example, (example["targets"] + 1) % 5)
+    with torch.no_grad():
+        one, two = (task(*task.inputs(batch)).tokens for batch in (example, other))
+    assert not torch.allclose(one, two)
+
+
+# What is measured
+
+
+def test_the_loss_is_the_sum_of_both_and_the_curve_is_that_of_the_tokens(tmp_path: Path) -> None:
+    task = built(tmp_path).eval()
+    batch = next(iter(task.data.train_dataloader()))
+    tokens, following = task(*task.inputs(batch))
+    hidden = F.cross_entropy(tokens.transpose(1, 2), batch["targets"])
+    pairs = F.cross_entropy(following, batch["next"])
+    torch.testing.assert_close(task.loss(batch), hidden + pairs)
+    torch.testing.assert_close(task.hidden_loss, hidden)
+    single = built(tmp_path, "task.next_sentence=false").eval()
+    batch = next(iter(single.data.train_dataloader()))
+    logits = single(*single.inputs(batch)).tokens
+    torch.testing.assert_close(
+        single.loss(batch), F.cross_entropy(logits.transpose(1, 2), batch["targets"])
+    )
+
+
+def test_measures_are_those_of_the_whole_split(tmp_path: Path) -> None:
+    task = built(tmp_path, "data.batch_size=5").eval()
+    with torch.no_grad():
+        for batch in task.data.val_dataloader():
+            task.evaluate(batch)
+        one = task.measures("val")
+        (whole,) = built(tmp_path, "data.batch_size=1000").data.val_dataloader()
+        tokens, following = task(*task.inputs(whole))
+    loss = F.cross_entropy(tokens.transpose(1, 2), whole["targets"])
+    torch.testing.assert_close(one["loss"], loss)
+    torch.testing.assert_close(one["perplexity"], loss.exp())
+    right = (tokens.argmax(-1) == whole["targets"]).float().mean()
+    torch.testing.assert_close(one["accuracy"], right)
+    torch.testing.assert_close(
+        one["next_accuracy"], (following.argmax(-1) == whole["next"]).float().mean()
+    )
+
+
+def test_a_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
+    """Words of one text over and over: hidden letters follow from the rest."""
+    long = ("trainer.max_steps=150", "trainer.val_check_interval=50", "optimizer.lr=0.01")
+    wide = ("data.batch_size=16", "model.dim=32", "model.dropout=0", "data.seq_len=24")
+    result = ablate.run(ablate.compose(*overrides(tmp_path, *long, *wide)))
+    metrics = result["metrics"]
+    names = {f"val/{name}" for name in ("loss", "perplexity", "accuracy", "next_accuracy")}
+    assert set(metrics) == names
+    assert metrics["val/loss"] < 2.0 < math.log(16)
+    assert metrics["val/perplexity"] == pytest.approx(math.exp(metrics["val/loss"]), rel=1e-5)
+    assert metrics["val/accuracy"] > 0.35
+
+
+def test_it_resumes(tmp_path: Path) -> None:
+    more = ("trainer.max_steps=14", "checkpoint_every=3")
+    cfg = ablate.compose(*overrides(tmp_path, *more))
+    ablate.run(cfg, tmp_path / "straight")
+    place = {"place": (MaskedLM, "loss"), "when": lambda task, *_: task.global_step == 5}
+    assert strike(cfg, tmp_path / "stopped", **place) == -signal.SIGKILL
+    ablate.run(cfg, tmp_path / "stopped")
+    assert_equal(tmp_path / "stopped", tmp_path / "straight")
+
+
+# Around a run
+
+
+def test_evaluate_measures_the_same_again_and_other_texts(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    trained = json.loads((finished / "result.json").read_text())["metrics"]
+    out = call(monkeypatch, capsys, evaluate, finished, "--json")
+    assert json.loads(out) == pytest.approx(trained, abs=1e-6)
+    other = tmp_path / "other.txt"
+    other.write_text("was a cat that sat on the mat " * 40)
+    measured = evaluate.evaluate(ablate.load(finished), {"data.path": str(other)})
+    assert measured["val/loss"] != pytest.approx(trained["val/loss"])
+    with pytest.raises(UserError, match="trained for 16 positions"):
+        evaluate.evaluate(ablate.load(finished), {"data.seq_len": 32})
+
+
+def test_generate_fills_in(finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    arguments = (finished, "--prompt", "the c[MASK]t s[MASK][MASK]")
+    once = call(monkeypatch, capsys, generate, *arguments)
+    assert once == call(monkeypatch, capsys, generate, *arguments)
+    filled = once.removesuffix("\n")
+    assert len(filled) == len("the cat sat")
+    assert [filled[n] for n in (0, 1, 2, 3, 4, 6, 7, 8)] == list("the ct s")
+    shown = call(monkeypatch, capsys, generate, finished)
+    assert shown.count("read:") == shown.count("written:") == 3
+    assert "[MASK]" in shown
+
+
+def test_the_surest_is_filled_in_first(tmp_path: Path) -> None:
+    task = built(tmp_path).eval()
+    example = task.data.own("the c[MASK]t s[MASK][MASK]")
+    read: list[torch.Tensor] = []
+    forward = task.model.forward
+    task.model.forward = lambda *a, **k: read.append(a[0].clone()) or forward(*a, **k)  # type: ignore[assignment, func-returns-value]
+    filled = task.filled(example)
+    mask = task.data.tokenizer.mask
+    assert [(tokens == mask).sum().item() for tokens in read] == [3, 2, 1]
+    places = (read[0] == mask).nonzero()[:, 1]
+    with torch.no_grad():
+        logits = forward(read[0], places[None], example["segments"]).tokens[0]
+    likely = logits[:, : task.data.tokenizer.text_size].softmax(-1).amax(-1)
+    first = places[likely.argmax()]
+    assert read[1][0, first] == filled[first] != mask
+    assert (filled[places] < task.data.tokenizer.text_size).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt", "the cat"), r"--prompt the cat: has no \[MASK\]"),
+        (("--prompt", "[MASK]" * 30), "trained for 16 positions"),
+        (("--tokens", 3), "--tokens: .* is a masked language model, and its options are --prompt"),
+    ],
+)
+def test_generate_refuses_in_one_line(
+    finished: Path, monkeypatch: Any, capsys: Any, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        call(monkeypatch, capsys, generate, finished, *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_show_draws_the_text_with_its_special_tokens(
+    finished: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    arguments = (finished, "--text", "the c[MASK]t", "--out", tmp_path)
+    (line,) = call(monkeypatch, capsys, show, *arguments).split()
+    assert Path(line).name == "attention_layer_01.png"
+    assert (finished / "figures" / "attention_layer_01.png").exists()
+
+
+def test_diff_compares_what_reads_the_same(tmp_path: Path) -> None:
+    base = ablate.compose(*overrides(tmp_path))
+
+    def found(*more: str) -> diff.Difference:
+        return diff.difference(base, ablate.compose(*overrides(tmp_path, *more)))
+
+    assert found("model.norm=pre").output > 0  # type: ignore[operator]
+    assert found("task.random_share=0.2").output is None  # other tokens are read
+    single = found("task.next_sentence=false")
+    assert single.output is None
+    assert {name.split(".")[0] for name in single.only_first} == {
+        "segment_embedding",
+        "pooler",
+        "next_sentence",
+    }
+
+
+def test_data_is_shared_by_those_who_ask_for_the_same(tmp_path: Path) -> None:
+    sets = DataSets()
+    same, other = "model.norm=pre", "task.mask_rate=0.3"
+    first, second, third = (
+        sets(ablate.compose(*overrides(tmp_path, *more))) for more in ((), (same,), (other,))
+    )
+    assert first is second
+    assert first is not third
+    assert first.asked == Masked(True, 0.15, 0.8, 0.1)
+
+
+def test_only_the_hidden_tokens_reach_the_output_map(tmp_path: Path) -> None:
+    task = built(tmp_path)
+    batch = next(iter(task.data.train_dataloader()))
+    rows, hidden = batch["targets"].shape
+    model = task.model
+    assert isinstance(model, BERT)
+    logits = model(*task.inputs(batch)).tokens
+    assert logits.shape == (rows, hidden, model.embedding.num_embeddings)
+    assert hidden == round(0.15 * (16 - 3))
+
+
+def test_the_data_of_others_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"is no ablate\.data\.text\.TextData"):
+        MaskedLM.ask(object(), next_sentence=True)  # type: ignore[arg-type]
