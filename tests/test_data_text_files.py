@@ -11,6 +11,8 @@ import torch
 from make_data import make, ready
 from torch import Tensor
 
+from ablate.build import build_data
+from ablate.compose import compose
 from ablate.data import Request
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics
@@ -97,8 +99,26 @@ def test_longer_texts_are_cut_and_that_is_said(
     whole, cut = texts(folder, seq_len=500), texts(folder, seq_len=4)
     assert [t[:4] for t, _ in read(whole, "val")] == [t for t, _ in read(cut, "val")]
     count = whole.length("train")
-    assert f"{count} of the {count} texts of train are longer than data.seq_len=4" in caplog.text
+    assert (
+        f"{count} of the {count} texts of train are longer than the 4 tokens data.seq_len=4"
+        in caplog.text
+    )
     assert "data.seq_len=500" not in caplog.text
+
+
+def test_bert_reads_them_between_its_special_tokens(folder: Path) -> None:
+    cfg = compose(
+        *("model=bert", "task=classification", "data=text_files", f"data.root={folder}"),
+        *("data.tokenizer=char", "data.seq_len=8"),
+    )
+    data = build_data(cfg)
+    batch = data.splits["train"][Request(0, torch.arange(3))]
+    plain = texts(folder, seq_len=6)
+    expected = plain.splits["train"][Request(0, torch.arange(3))]
+    assert batch["tokens"][:, 1:-1].equal(expected["tokens"])
+    cls, sep = plain.tokenizer.vocab_size, plain.tokenizer.vocab_size + 1
+    assert batch["tokens"][:, 0].eq(cls).all()
+    assert batch["tokens"][:, -1].eq(sep).all()
 
 
 def test_a_model_of_classes_does_not_see_padding() -> None:

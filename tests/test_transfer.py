@@ -70,6 +70,25 @@ def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Pa
     assert told(note) == f"{len(theirs)} tensors from {first}; new: head.weight; left: none"
 
 
+@pytest.mark.parametrize("pairs", ["true", "false"])
+def test_a_classification_starts_from_a_bert(pairs: str, tmp_path: Path) -> None:
+    """Its pooler is loaded where it was trained, and the segments of its pairs are there."""
+    own = ["model=bert", "pos_enc=learned"]
+    cfg = ablate.compose(*overrides(tmp_path), *own, f"task.next_sentence={pairs}")
+    ablate.run(cfg)
+    second = ablate.compose(*classes(tmp_path), *own, f"init_from={run_dir(cfg)}")
+    model = build(second, build_data(second))
+    note = model.started_from
+    assert note is not None
+    pooler = [] if pairs == "true" else ["pooler.dense.bias", "pooler.dense.weight"]
+    assert note["new"] == ["classifier.bias", "classifier.weight", *pooler]
+    assert all(name.startswith(("head.", "next_sentence.")) for name in note["left"])
+    loaded = weights(run_dir(cfg))
+    assert all(model.state_dict()[name].equal(loaded[name]) for name in note["loaded"])
+    result = ablate.run(second)
+    assert result["status"] == "finished"
+
+
 def test_tokens_are_those_of_the_run_it_starts_from(first: Path, tmp_path: Path) -> None:
     def vocabulary(*more: str) -> list[str]:
         data: Any = build_data(ablate.compose(*classes(tmp_path), *more))

@@ -146,7 +146,7 @@ class TextFiles(Data):
         room = self.seq_len - (2 if self.specials else 0)
         if cut := sum(len(array) > room for array in arrays):
             log.warning(
-                "ablate: %d of the %d texts of %s are longer than the %d tokens that data.seq_len=%d"
+                "ablate: %d of the %d texts of %s are longer than the %d tokens data.seq_len=%d"
                 " leaves them, and are read up to there",
                 *(cut, len(arrays), split, room, self.seq_len),
             )
