@@ -196,7 +196,10 @@ REFUSED = [
     ("model=bert data=digits", "model=bert reads text, and data=digits is pictures"),
     ("model=bert data=recall", "task=masked_lm needs text, and data=recall is recall"),
     ("task=masked_lm", "task=masked_lm needs a model that says hidden tokens, and model=gpt"),
-    ("model=bert task=causal_lm", "model=bert needs task=masked_lm, or task=classification, not task=causal_lm"),
+    (
+        "model=bert task=causal_lm",
+        "model=bert needs task=masked_lm, or task=classification, not task=causal_lm",
+    ),
     ("model=bert pos_enc=sinusoidal_2d", "pos_enc=sinusoidal_2d needs pictures"),
     ("model=bert task.random_share=0.3", "task.mask_share=0.8 and task.random_share=0.3 are"),
     ("model=bert data.seq_len=7", "data.seq_len=7 leaves too little text"),

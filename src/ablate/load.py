@@ -12,7 +12,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.init import Model
 from ablate.task import Task
-from ablate.transfer import MADE_TOKENS
+from ablate.transfer import made_tokens
 
 
 @dataclass
@@ -42,8 +42,7 @@ def load(run_dir: str | Path) -> Run:
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
     config = OmegaConf.load(path / "config.yaml")
     assert isinstance(config, DictConfig)
-    made_tokens = path / MADE_TOKENS  # by another run, which need not be there any more
-    data = read_data(config, OmegaConf.load(made_tokens) if made_tokens.exists() else None)
+    data = read_data(config, made_tokens(path))
     task = make_task(config, data, make_model(config, data, make(config.kernel)))
     load_weights(task, path / "checkpoints" / BEST)
     task.eval()

@@ -62,9 +62,7 @@ class Source:
 
     @property
     def config(self) -> DictConfig:
-        config = OmegaConf.load(self.folder / "config.yaml")
-        assert isinstance(config, DictConfig)
-        return config
+        return _read(self.folder / "config.yaml")
 
     @property
     def weights(self) -> Path:
@@ -91,13 +89,22 @@ class Source:
 
     def tokens(self) -> DictConfig:
         """The keys of the run that made the tokens: this one, or one that it started from."""
-        made = self.folder / MADE_TOKENS
-        if not made.exists():
-            config = self.config
-            return OmegaConf.create({key: config[key] for key in ("data", "task", "model", "seed")})
-        config = OmegaConf.load(made)
-        assert isinstance(config, DictConfig)
-        return config
+        if (made := made_tokens(self.folder)) is not None:
+            return made
+        config = self.config
+        return OmegaConf.create({key: config[key] for key in ("data", "task", "model", "seed")})
+
+
+def made_tokens(run_dir: Path) -> DictConfig | None:
+    """The keys of the run that made the tokens of this one; None where it made its own."""
+    path = run_dir / MADE_TOKENS
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> DictConfig:
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    return config
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:

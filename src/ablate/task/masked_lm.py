@@ -31,7 +31,7 @@ class MaskedLM(Task):
 
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
-    unit: ClassVar[str] = "tokens"
+    unit = "tokens"
     data: TextData
     model: BERT
 

@@ -17,8 +17,6 @@ from ablate.transfer import fitting, parts_of
 from ablate.values import HUGGING_FACE
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ablate.model.init import Model
 
 ACTIVATIONS = {
@@ -76,7 +74,7 @@ def start_from(model: "Model", cfg: DictConfig) -> None:
     }
 
 
-def fetch(name: str) -> "nn.Module":
+def fetch(name: str) -> Any:
     """The network as it was saved, of the class that saved it, so that nothing of it is drawn."""
     try:
         import transformers
@@ -90,7 +88,7 @@ def fetch(name: str) -> "nn.Module":
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         saved = (config.architectures or ["AutoModel"])[0]
-        network: nn.Module = getattr(transformers, saved).from_pretrained(name)
+        network = getattr(transformers, saved).from_pretrained(name)
     except (OSError, ValueError, RuntimeError, AttributeError) as error:
         line = str(error).strip().splitlines()[0]
         raise UserError(
