@@ -151,14 +151,15 @@ class MaskedText(Dataset[Batch]):
     def __getitem__(self, request: Request) -> Batch:
         which, what, others, pair = self._drawn(request)
         starts, place = request.indices[:, None] * self.step, torch.arange(self.size)
-        first, where, follows = self.size, starts + place, {}
+        first, where = torch.full_like(starts, self.size), starts + place
+        follows: dict[str, Tensor] = {}
         if self.masked.next_sentence:
             first, where, follows = self._pairs(starts, place, pair)
         text = self.text[where].long()
         chosen = which.topk(self.predicted, dim=1).indices
         targets = text.gather(1, chosen)
         text = text.scatter(1, chosen, self._hidden(targets, what, others))
-        positions = (1 + place + (place >= first)).expand_as(text)
+        positions = 1 + place + (place >= first)
         tokens = torch.full((len(text), self.seq_len), self.tokenizer.sep)
         tokens[:, 0] = self.tokenizer.cls
         tokens.scatter_(1, positions, text)
