@@ -1,7 +1,7 @@
 """Model, task and data: who reads what, and what is measured on it."""
 
 from ablate.conflicts.conflict import Conflict
-from ablate.facts import GRAPH, IMAGES, PAIRS, RECALL, SERIES, TEXT
+from ablate.facts import CAPTIONS, GRAPH, IMAGES, PAIRS, RECALL, SERIES, TEXT
 
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
@@ -70,6 +70,16 @@ TASK: list[Conflict] = [
         lambda c: c.option("model") == "gat" and c.kind != GRAPH,
         "model=gat reads a graph, and data={data} is {:kind}; use model={:reader}, or data=karate",
     ),
+    Conflict(
+        lambda c: c.option("model") in ("gpt", "rnn_lm") and c.kind == CAPTIONS,
+        "model={model} reads text, and data={data} is pictures with captions; use model={:reader},"
+        " or data=pydoc",
+    ),
+    Conflict(
+        lambda c: c.option("model") == "captioner" and c.kind != CAPTIONS,
+        "model=captioner reads pictures with captions, and data={data} is {:kind}; use"
+        " model={:reader}, or data=digit_strings",
+    ),
     _data("causal_lm", TEXT, "text"),
     _data("classification", IMAGES, "pictures with classes"),
     _data("recall", RECALL, "data=recall"),
@@ -79,6 +89,22 @@ TASK: list[Conflict] = [
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
     _data("node_classification", GRAPH, "a graph"),
     *_models("node_classification", ("gat",), "reads a graph"),
+    _data("captioning", CAPTIONS, "pictures with captions"),
+    *_models("captioning", ("captioner",), "reads a picture and writes a caption"),
+    Conflict(
+        lambda c: c("task.doubly_stochastic") > 0 and c.option("model.normalizer") == "hard",
+        "task.doubly_stochastic={task.doubly_stochastic} has no gradient with"
+        " model.normalizer=hard, whose weights are 0 or 1; use 0, or another normalizer",
+    ),
+    Conflict(
+        lambda c: (
+            c("task.doubly_stochastic") > 0
+            and not c.states("model.attention", "query")
+            and not c.states("model.attention", "key")
+        ),
+        "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
+        " model.attention={model.attention}, whose weights nothing changes; use 0",
+    ),
     Conflict(
         lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
         "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect with"
