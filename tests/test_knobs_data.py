@@ -18,7 +18,7 @@ from test_knobs_pairs import GIVEN
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.facts import GRAPH, IMAGES, RECALL, SERIES, TEXT, Facts
+from ablate.facts import CAPTIONS, GRAPH, IMAGES, RECALL, SERIES, TEXT, Facts
 
 # Another value of every key that changes what is read or how it is cut, by the kind of data.
 LANGUAGE: dict[str, Any] = {
@@ -55,7 +55,25 @@ PAIRS: dict[str, Any] = {
     "data_seed": 1,
 }
 NODES: dict[str, Any] = {"name": "citeseer", "normalise": False}
-VALUES = {TEXT: LANGUAGE, GRAPH: NODES, IMAGES: PICTURES, RECALL: PAIRS, SERIES: NUMBERS}
+DIGITS: dict[str, Any] = {
+    "height": 9,
+    "width": 30,
+    "min_digits": 2,
+    "max_digits": 3,
+    "train_examples": 12,
+    "val_examples": 6,
+    "test_examples": 6,
+    "batch_size": 2,
+    "data_seed": 1,
+}
+VALUES = {
+    CAPTIONS: DIGITS,
+    TEXT: LANGUAGE,
+    GRAPH: NODES,
+    IMAGES: PICTURES,
+    RECALL: PAIRS,
+    SERIES: NUMBERS,
+}
 # Keys that change no batch: where the same content lies, its checksum, the speed of reading, and
 # what the seasonal naive forecast repeats (test_forecasting.py).
 SILENT = {"root", "sha256", "workers", "period"}

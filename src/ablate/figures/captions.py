@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from einops import rearrange
 from torch import Tensor
 
@@ -52,13 +53,14 @@ def caption_drawer(
             words = enumerate(example["target_labels"])
             for axis, (place, word) in zip(row[1:], words, strict=False):  # the others are longer
                 draw_picture(axis, image, word)
-                shown = lay_over(axis, cells[place], norm)
+                heat = spread(cells[place], height, width)
+                shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
                 outline(axis, boxes[place : place + 1])
             for axis in row[1 + len(seen) :]:
                 axis.remove()
         named = "; outlined: where it is" if any("index" in example for example in examples) else ""
         entitle(drawing, f"Where the decoder looks while it writes each word\n{caption}{named}")
-        colour_bar(drawing, shown, list(axes.flat))
+        colour_bar(drawing, shown, list(drawing.axes))
         return drawing
 
     return figure
@@ -71,14 +73,13 @@ def draw_picture(axis: Axes, image: Tensor, title: str) -> None:
     axis.set(xticks=[], yticks=[])
 
 
-def lay_over(axis: Axes, weights: Tensor, norm: Any) -> Any:
-    """weights: of the places of the feature map, y x; each covers the pixels nearest to it."""
-    rows, columns = (STRIDE * (n - 0.5) for n in weights.shape)
-    limits = axis.get_xlim(), axis.get_ylim()
-    extent = (-STRIDE / 2, columns, rows, -STRIDE / 2)
-    shown = axis.imshow(weights, norm=norm, alpha=SHEER, interpolation="nearest", extent=extent)
-    axis.set(xlim=limits[0], ylim=limits[1])
-    return shown
+def spread(weights: Tensor, height: int, width: int) -> Tensor:
+    """Weights of the places of the feature map, y x -> that of the nearest place for each pixel."""
+    rows, columns = (
+        ((torch.arange(pixels) + STRIDE // 2) // STRIDE).clamp(max=places - 1)
+        for pixels, places in zip((height, width), weights.shape, strict=True)
+    )
+    return weights[rows][:, columns]
 
 
 def outline(axis: Axes, boxes: Sequence[Box]) -> None:
