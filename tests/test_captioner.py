@@ -284,7 +284,7 @@ def test_doubly_stochastic_attention_is_equation_14(task: Captioning) -> None:
     penalised = task.loss(batch)
     with recording(task.model) as (seen,):
         task.model(*task.inputs(batch))
-    weights, total = torch.cat(seen, dim=2)[:, 0], 0.0
+    weights, total = torch.cat(seen, dim=2)[:, 0].detach(), 0.0
     for alpha, targets in zip(weights, batch["targets"], strict=True):
         length = int((targets != IGNORED).sum())
         total += float(sum((1 - alpha[:length, place].sum()) ** 2 for place in range(len(alpha.T))))

@@ -34,36 +34,54 @@ def caption_drawer(
     data, model = task.data, task.model
     assert isinstance(data, DigitStrings)
     assert isinstance(model, Captioner)
+    known = any("index" in example for example in examples)
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
-        from matplotlib.figure import Figure
-
-        weights = [attention_maps(task, example)[0].weights[0] for example in examples]
-        height, width = data.size
-        columns = 1 + max(map(len, weights))
-        size = columns * INCH * width / height + 0.8, len(examples) * (INCH + 0.3) + 0.4
-        drawing = Figure(figsize=size, layout="constrained")
-        axes = drawing.subplots(len(examples), columns, squeeze=False)
-        norm = scale(max(float(rows.max()) for rows in weights))
-        for row, example, seen in zip(axes, examples, weights, strict=True):
-            image = data.grey(example["images"][0])
+        maps = [attention_maps(task, example)[0].weights[0] for example in examples]
+        drawing, axes = rows(len(examples), 1 + max(map(len, maps)), *data.size)
+        norm = scale(max(float(weights.max()) for weights in maps))
+        for row, example, weights in zip(axes, examples, maps, strict=True):
             boxes = data.boxes("val", int(example["index"])) if "index" in example else []
-            draw_picture(row[0], image, "the picture")
-            cells = rearrange(seen, "i (y x) -> i y x", y=model.grid[0])
-            words = enumerate(example["target_labels"])
-            for axis, (place, word) in zip(row[1:], words, strict=False):  # the others are longer
-                draw_picture(axis, image, word)
-                heat = spread(cells[place], height, width)
-                shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
-                outline(axis, boxes[place : place + 1])
-            for axis in row[1 + len(seen) :]:
-                axis.remove()
-        named = "; outlined: where it is" if any("index" in example for example in examples) else ""
+            image = data.grey(example["images"][0])
+            cells = rearrange(weights, "i (y x) -> i y x", y=model.grid[0])
+            shown = draw_row(row, image, cells, example["target_labels"], boxes, norm)
+        named = "; outlined: where it is" if known else ""
         entitle(drawing, f"Where the decoder looks while it writes each word\n{caption}{named}")
         colour_bar(drawing, shown, list(drawing.axes))
         return drawing
 
     return figure
+
+
+def rows(count: int, columns: int, height: int, width: int) -> tuple[Figure, Any]:
+    """A figure with places for so many rows of pictures of so many pixels."""
+    from matplotlib.figure import Figure
+
+    size = columns * INCH * width / height + 0.8, count * (INCH + 0.3) + 0.4
+    drawing = Figure(figsize=size, layout="constrained")
+    return drawing, drawing.subplots(count, columns, squeeze=False)
+
+
+def draw_row(
+    row: Sequence[Axes],
+    image: Tensor,
+    cells: Tensor,
+    words: Sequence[str],
+    boxes: Sequence[Box],
+    norm: Any,
+) -> Any:
+    """The picture, y x, then for each word the weights of the places, i y x, laid over it; places
+    that are left over are removed."""
+    draw_picture(row[0], image, "the picture")
+    for place, (word, weights) in enumerate(zip(words, cells, strict=True)):
+        axis = row[1 + place]
+        draw_picture(axis, image, word)
+        heat = spread(weights, *image.shape)
+        shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
+        outline(axis, boxes[place : place + 1])
+    for axis in row[1 + len(words) :]:
+        axis.remove()
+    return shown
 
 
 def draw_picture(axis: Axes, image: Tensor, title: str) -> None:

@@ -45,8 +45,7 @@ class Captioning(SequenceToSequence):
             loss = super().loss(batch)
             weights = torch.cat(self.model.cross[-1].recorded, dim=2)[:, 0]  # type: ignore[arg-type]
         written = batch["targets"] != IGNORED
-        in_all = (weights * written[:, :, None]).sum(1)  # b j
-        penalty = (1 - in_all).square().sum() / self.share_of(written)
+        penalty = unevenness(weights * written[:, :, None]) / self.share_of(written)
         return loss + self.doubly_stochastic * penalty
 
     def links(self, split: str, index: int) -> Links:
@@ -81,3 +80,11 @@ class Captioning(SequenceToSequence):
             f"reference  {self.data.reference('val', number)}\noutput     {output}"
             for number, output in enumerate(outputs)
         )
+
+
+def unevenness(weights: Tensor) -> Tensor:
+    """sum_j (1 - sum_t alpha(t, j))^2 over all examples; weights: b t j, 0 behind an example's end.
+
+    Xu et al. 2015, equation 14: 0 where the words of a caption share every place out among them.
+    """
+    return (1 - weights.sum(1)).square().sum()
