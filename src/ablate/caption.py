@@ -10,7 +10,7 @@ from ablate.translate import set_search, write_best
 
 
 def write_captions(run: Run, task: Captioning, given: dict[str, Any]) -> None:
-    """What --image or --index asks for: a line for each hypothesis, its score after a tab."""
+    """For what --image or --index names a line for each hypothesis, its score after a tab."""
     if ("image" in given) == ("index" in given):
         raise UserError("give --image FILE, or --index N of the validation split")
     set_search(task, given)
