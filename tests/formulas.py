@@ -20,6 +20,7 @@ from ablate.model.block import Sublayer
 from ablate.model.feed_forward import FeedForward
 from ablate.model.norm import NORMS
 from ablate.pos_enc.none import NoPosEnc
+from ablate.task.captioning import unevenness
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,12 @@ FORMULAS = [
         "Xu et al. 2015, https://arxiv.org/abs/1502.03044",
         "ablate.model.normalizer.hard", "s = (1, 0, -2)",
         [1, 0, 0], lambda: normalised("hard", 1, 0, -2),
+    ),
+    Formula(
+        "doubly stochastic attention", "Σⱼ (1 - Σₜ a(t, j))²",
+        "Xu et al. 2015, equation 14, https://arxiv.org/abs/1502.03044",
+        "ablate.task.captioning", "two words over three places: (0.5 0.5 0), (0.2 0.7 0.1)",
+        [0.3**2 + 0.2**2 + 0.9**2], lambda: unevenness(tensor([[0.5, 0.5, 0], [0.2, 0.7, 0.1]])),
     ),
     Formula(
         "attention", "Σ softmax(q · k / √k) v",

@@ -23,13 +23,20 @@ from ablate.train import prepare
 
 MEANINGLESS = ("_target_", "_partial_")
 # Digits for pictures; every text of the rest comes from make_files.py.
-DATA = {"gpt": "text", "bert": "text", "vit": "digits", "rnn_seq2seq": "copy"}
+DATA = {
+    "gpt": "text",
+    "bert": "text",
+    "vit": "digits",
+    "rnn_seq2seq": "copy",
+    "captioner": "digit_strings",
+}
 START = {
     "gpt": ["model=gpt", "data=text", "model.heads=2"],
     # Few are masked, so that others are replaced.
     "bert": ["model=bert", "data=text", "model.heads=2", "task.mask_share=0.2"],
     "vit": ["model=vit", "model.patch=4", "model.dropout=0", "model.heads=2"],
     "rnn_seq2seq": ["model=rnn_seq2seq", "data=copy"],
+    "captioner": ["model=captioner"],
 }
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ablate.kernel import Kernel
 from ablate.model.bert import BERT
+from ablate.model.captioner import Captioner
 from ablate.model.gpt import GPT
 from ablate.model.rnn_lm import RNNLM
 from ablate.model.rnn_seq2seq import RNNSeq2Seq
@@ -33,6 +34,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn_lm": {"vocab_size": 11, "length": 7},
 }
 SIZES["rnn_seq2seq"] = SIZES["transformer"]
+SIZES["captioner"] = {
+    "image_size": (12, 24),
+    "channels": 1,
+    "target_vocab": 11,
+    "target_length": 5,
+}
 TINY: dict[str, dict[str, Any]] = {
     "gpt": {"dim": 12, "heads": 3, "depth": 2},
     "bert": {"dim": 12, "heads": 3, "depth": 2},
@@ -46,6 +53,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "rnn_lm": {"dim": 12},
     "rnn_seq2seq": {"dim": 12},
+    "captioner": {"dim": 12},
 }
 
 
@@ -123,6 +131,28 @@ def rnn_seq2seq(
     }
     sizes = SIZES["rnn_seq2seq"] | TINY["rnn_seq2seq"]
     model: RNNSeq2Seq = build("rnn_seq2seq", **(sizes | parts | changes))
+    return model
+
+
+def captioner(
+    *,
+    attention: str = "additive",
+    normalizer: str = "softmax",
+    gate: str = "none",
+    pos_enc: str = "none",
+    kernel: str = "reference",
+    **changes: Any,
+) -> Captioner:
+    """The model of conf/model/captioner.yaml, tiny."""
+    parts = {
+        "attention": part("model.attention", attention),
+        "normalizer": part("model.normalizer", normalizer),
+        "gate": part("model.gate", gate),
+        "pos_enc": part("pos_enc", pos_enc),
+        "kernel": part("kernel", kernel),
+    }
+    sizes = SIZES["captioner"] | TINY["captioner"]
+    model: Captioner = build("captioner", **(sizes | parts | changes))
     return model
 
 

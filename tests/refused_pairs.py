@@ -29,8 +29,9 @@ BLOCKS: Refused = [
     ("model.ffn", ["none"], "model.ffn_dim", [5]),
 ]
 OTHER_MIXERS = [name for name in options("model.mixer") if name != "attention"]
+DISTANCES = ["rotary", "alibi", "relative", "t5"]
 MIXERS: Refused = [
-    ("model.mixer", OTHER_MIXERS, "pos_enc", ["rotary", "alibi", "relative", "t5"]),
+    ("model.mixer", OTHER_MIXERS, "pos_enc", DISTANCES),
     ("model.mixer", ["convolution", "none"], "model.mask", ["window", "prefix"]),
 ]
 UNATTENDED: Refused = [  # where no other layer attends
@@ -148,6 +149,13 @@ REFUSED: dict[str, Refused] = {
         ("model.attention", ["uniform"], "model.shared", [False]),
         ("model.dim", [8], "model.heads", [3]),
     ],
+    "captioner": [
+        ("model.attention", NO_PRODUCTS, "kernel", ["sdpa"]),
+        ("model.normalizer", OTHERS, "kernel", ["sdpa"]),
+        ("task.beam", [1], "task.length_penalty", [0.6]),
+        ("task.doubly_stochastic", [0.1], "model.normalizer", ["hard"]),
+        ("task.doubly_stochastic", [0.1], "model.attention", ["uniform"]),
+    ],
     "rnn_forecaster": [*RESIDUAL, *NO_ATTENTION],
     "transformer_forecaster": [*STACK, *MASKLESS],
 }
@@ -187,6 +195,14 @@ OF_GRAPHS: Only = {
     "model.mask": ["neighbours", "none"],
     "model.depth": [2],
 }
+OF_CAPTIONS: Only = {
+    "data": ["digit_strings"],
+    "task": ["captioning"],
+    # What says a distance has none to say between a word and a picture.
+    "pos_enc": [name for name in options("pos_enc") if name not in DISTANCES],
+    "kernel": OF_ORDER["kernel"],
+    "model.norm_type": ["layer", "batch"],
+}
 OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
 ONLY: dict[str, Only] = {
     "gpt": HERE | OF_ORDER | OF_LANGUAGE | OF_DOCUMENTS | SCORES | OF_SEQUENCES,
@@ -214,6 +230,7 @@ ONLY: dict[str, Only] = {
     | SCORES
     | OF_SEQUENCES
     | {"model.norm_type": ["layer", "rms"]},
+    "captioner": HERE | OF_CAPTIONS | SCORES,
     "rnn_forecaster": HERE | OF_ORDER | OF_SERIES | NO_POSITIONS,
     "transformer_forecaster": HERE | OF_ORDER | OF_SERIES | SCORES | OF_SEQUENCES,
 }

@@ -37,6 +37,8 @@ NEEDS = {
     "task=node_classification": ["model=gat"],
     "model.mask=neighbours": ["model=gat"],
     "kernel=sparse": ["model=gat"],
+    "data=digit_strings": ["model=captioner"],
+    "task=captioning": ["model=captioner"],
     "data=series": ["model=rnn_forecaster"],
     "task=forecasting": ["model=rnn_forecaster"],
     **{

@@ -17,7 +17,7 @@ from ablate import model as models
 from ablate.build import build
 from ablate.compose import compose
 from ablate.data import Request
-from ablate.facts import GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
+from ablate.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
 from ablate.model.init import outputs
 
@@ -69,6 +69,10 @@ class Sizes:
             self.sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
             self.sizes |= {"source_length": 6, "target_length": 5}
             self.inputs = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
+        elif facts.kind == CAPTIONS:
+            self.sizes = {"image_size": (8, 13), "channels": 1}
+            self.sizes |= {"target_vocab": 11, "target_length": 5}
+            self.inputs = torch.randn(2, 1, 8, 13), torch.randint(4, 11, (2, 5))
         elif facts.kind == SERIES:
             self.sizes = {"channels": 2, "length": cfg.data.window}
             self.inputs = (torch.randn(2, cfg.data.window, 2),)
@@ -98,6 +102,7 @@ def tiny(model: str) -> list[str]:
         "gat": ["model.dim=8", "model.heads=2", "model.dropout=0"],
         "rnn_lm": ["model.dim=8"],
         "rnn_seq2seq": ["model.dim=8", "model.embedding_dim=8"],
+        "captioner": ["model.dim=8"],
         "rnn_forecaster": ["model.dim=8"],
         "transformer_forecaster": ["model.dim=8", "model.heads=2"],
     }[model]

@@ -67,7 +67,7 @@ def test_the_data_of_others_says_itself_what_it_holds(
     else:
         monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(tmp_path)])
     with pytest.raises(
-        UserError, match=rf"{module}\.Silent: .*`kind`, one of graph, images, .*text"
+        UserError, match=rf"{module}\.Silent: .*`kind`, one of captions, graph, images, .*text"
     ):
         compose("data=silent", config_dir=tmp_path / "conf")
     with pytest.raises(UserError, match=r"model=gpt reads text, and data=.* is pictures"):

@@ -115,7 +115,9 @@ def test_tokens_are_named_and_the_masked_is_grey() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer", "forecaster", "vit", "gat"])
+@pytest.mark.parametrize(
+    "model", ["rnn_seq2seq", "transformer", "forecaster", "vit", "gat", "captioner"]
+)
 def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_path: Path) -> None:
     several = ("model.dim=24", f"model.heads={heads}")
     overrides = {
@@ -124,9 +126,10 @@ def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_pat
         "forecaster": ("model=transformer_forecaster", *several),
         "vit": (*VIT, *several),
         "gat": ("model=gat", *several),
+        "captioner": ("model=captioner", *tiny.DIGITS),
     }[model]
     task = built(*overrides)
-    count = heads if model == "rnn_seq2seq" else 1
+    count = heads if model in ("rnn_seq2seq", "captioner") else 1
     examples = [task.data.example(index) for index in range(count)]
     seen: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ from test_knobs_pairs import GIVEN
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.facts import GRAPH, IMAGES, LABELLED, RECALL, SERIES, TEXT, Facts
+from ablate.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, RECALL, SERIES, TEXT, Facts
 
 # Another value of every key that changes what is read or how it is cut, by the kind of data.
 LANGUAGE: dict[str, Any] = {
@@ -61,7 +61,19 @@ DOCUMENTS: dict[str, Any] = {
     "seq_len": 6,
     "batch_size": 3,
 }
+DIGITS: dict[str, Any] = {
+    "height": 9,
+    "width": 30,
+    "min_digits": 2,
+    "max_digits": 3,
+    "train_examples": 12,
+    "val_examples": 6,
+    "test_examples": 6,
+    "batch_size": 2,
+    "data_seed": 1,
+}
 VALUES = {
+    CAPTIONS: DIGITS,
     TEXT: LANGUAGE,
     LABELLED: DOCUMENTS,
     GRAPH: NODES,

@@ -58,6 +58,8 @@ STEPS: list[tuple[str, str, str]] = [
     ("task=classification", "task.mixup", "0.5"),
     ("task=classification", "task.cutmix", "1.0"),
     ("task=seq2seq", "task.label_smoothing", "0.3"),
+    ("task=captioning", "task.label_smoothing", "0.3"),
+    ("task=captioning", "task.doubly_stochastic", "0.5"),
 ]
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
@@ -70,6 +72,7 @@ MODEL_OF = {
     "task=masked_lm": "bert",
     "task=classification": "vit",
     "task=seq2seq": "rnn_seq2seq",
+    "task=captioning": "captioner",
     "task=forecasting": "rnn_forecaster",
     "task=node_classification": "gat",
 }
@@ -101,7 +104,7 @@ def test_no_key_of_a_part_is_left_out() -> None:
             recall = ["data=recall"] if choice == "task=recall" else []
             cfg = compose(f"model={of(choice)}", choice, *recall)
             found |= {(choice, key) for key in keys_of(cfg, group)}
-    writing = {("task=seq2seq", key) for key in WRITING}
+    writing = {(f"task={name}", key) for name in ("seq2seq", "captioning") for key in WRITING}
     assert found == {(choice, key) for choice, key, _ in STEPS} | writing
 
 

@@ -21,7 +21,10 @@ MISTAKES = [
     # names
     ("modle=gpt", ["no key or group modle", "did you mean 'model'?"]),
     ("modle.heads=3", ["no key or group modle", "did you mean 'model'?"]),
-    ("model=gtp", ["model=gtp: no such option; allowed: gat, gpt, ", "did you mean 'gpt'?"]),
+    (
+        "model=gtp",
+        ["model=gtp: no such option; allowed: captioner, gat, ", "did you mean 'gpt'?"],
+    ),
     ("model.attention=aditive", ["allowed: additive, cosine", "did you mean 'additive'?"]),
     ("pos_enc=rotery", ["pos_enc=rotery: no such option", "did you mean 'rotary'?"]),
     ("model=null", ["model=null: no such option"]),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_knobs import equal, keys_of
+from make_knobs import equal, fitting, keys_of
 from make_model import SIZES, normal, options, tokens
 from torch import Tensor
 
@@ -16,6 +16,7 @@ START = {
     "rnn_lm": ["model=rnn_lm", "model.dim=12", "model.depth=2", "model.tie_embeddings=false"],
     "rnn_seq2seq": ["model=rnn_seq2seq", "model.dim=12", "model.depth=2"],
     "rnn_forecaster": ["model=rnn_forecaster", "model.dim=12", "model.depth=2"],
+    "captioner": ["model=captioner", "model.dim=12", "model.depth=2"],
 }
 LAYERS: dict[str, list[str]] = {
     "model.dim": ["24"],
@@ -34,6 +35,17 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.bidirectional": ["false"],
         "model.decoder": ["bahdanau"],
         "model.input_feeding": ["true"],
+        "model.attention.hidden": ["5"],
+    },
+    "captioner": {
+        "model.dim": ["24"],
+        "model.depth": ["3"],
+        "model.residual": ["false"],
+        "model.dropout": ["0.5"],
+        "model.norm_type": ["layer"],
+        "model.embedding_dim": ["7"],
+        "model.cell": ["rnn", "gru"],
+        "model.gating_scalar": ["false"],
         "model.attention.hidden": ["5"],
     },
 }
@@ -60,6 +72,7 @@ def measured(model: str, *overrides: str) -> dict[str, Tensor]:
         "rnn_lm": [tokens(2, 7)],
         "rnn_seq2seq": [tokens(2, 8).clamp(min=1), tokens(2, 7)],
         "rnn_forecaster": [normal(2, 7, 1).float()],
+        "captioner": [normal(2, 1, 12, 24).float(), tokens(2, 5)],
     }[model]
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():
@@ -94,11 +107,14 @@ def test_every_knob_changes_something(model: str, override: str) -> None:
         ("rnn_seq2seq", "model.attention"),
         ("rnn_seq2seq", "model.window"),
         ("rnn_forecaster", "model.attention"),
+        ("captioner", "model.attention"),
+        ("captioner", "model.gate"),
+        ("captioner", "pos_enc"),
     ],
 )
 def test_no_two_options_of_a_group_are_the_same(model: str, group: str) -> None:
     found = {}
-    for name in options(group):
+    for name in fitting(group, *START[model]):
         size = ["model.window.size=2"] if name.startswith("local") else []
         # Additive attention starts with scores of zero, as uniform attention stays; its own
         # gradients tell them apart, as do its parameters.

@@ -56,6 +56,32 @@ def images(folder: Path, *more: str) -> list[str]:
     ]
 
 
+DIGITS = [
+    "data.height=12",
+    "data.width=24",
+    "data.max_digits=3",
+    "data.train_examples=40",
+    "data.val_examples=14",
+    "data.test_examples=11",
+    "data.batch_size=4",
+    "model.dim=8",
+]
+
+
+def captions(folder: Path, *more: str) -> list[str]:
+    """A tiny captioner."""
+    return [
+        "model=captioner",
+        *DIGITS,
+        "trainer.max_steps=4",
+        "trainer.val_check_interval=2",
+        "schedule.warmup_steps=1",
+        "logger=none",
+        f"output_dir={folder / 'outputs'}",
+        *more,
+    ]
+
+
 def pairs(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that copies numbers."""
     return [

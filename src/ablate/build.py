@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
 from ablate.data import Data
@@ -75,12 +75,12 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
 
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
-    """The model's parts put together: with a kernel if it attends, with positions if it is made of
-    Stacks, which have a mask."""
+    """The model's parts put together: with a kernel if it attends, with positions if it says that
+    it takes them, or is made of Stacks, which have a mask."""
     slots: dict[str, Any] = {}
     if "attention" in cfg.model:
         slots["kernel"] = kernel
-    if "mask" in cfg.model:
+    if "mask" in cfg.model or getattr(get_object(cfg.model._target_), "places", False):
         slots["pos_enc"] = make(cfg.pos_enc)
     model: Model = make(cfg.model, **data.sizes, **slots, _convert_="all")
     return model

@@ -30,6 +30,7 @@ STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
 LABELLED = "texts with classes"
+CAPTIONS = "captions"  # of pictures
 KINDS = {  # of data, by the module of its class
     "pydoc": TEXT,
     "text": TEXT,
@@ -47,6 +48,7 @@ KINDS = {  # of data, by the module of its class
     "series": SERIES,
     "karate": GRAPH,
     "planetoid": GRAPH,
+    "digit_strings": CAPTIONS,
 }
 READERS = {  # a model for each
     TEXT: "gpt",
@@ -56,6 +58,7 @@ READERS = {  # a model for each
     PAIRS: "transformer",
     SERIES: "rnn_forecaster",
     GRAPH: "gat",
+    CAPTIONS: "captioner",
 }
 # Whether source and target share their tokens, where that cannot be chosen, by the module of data.
 JOINT = {"sequences": True, "dates": False, "cmudict": False}

@@ -1,18 +1,20 @@
 """What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
 
 Hidden tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
-Forecasts: --steps N."""
+Captions: --image FILE. Forecasts: --steps N."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ablate.caption import write_captions
 from ablate.command import Arguments, command
 from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.load import Run, load
 from ablate.model.language_model import LanguageModel
+from ablate.task.captioning import Captioning
 from ablate.task.causal_lm import CausalLM
 from ablate.task.forecasting import Forecasting
 from ablate.task.masked_lm import MaskedLM
@@ -22,6 +24,7 @@ from ablate.translate import write_targets
 # Which options each kind of model takes.
 LANGUAGE = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")
 MASKED = ("prompt",)
+CAPTIONS = ("image", "index", "beam", "length_penalty", "n_best", "show")
 PAIRS = ("source", "beam", "length_penalty", "n_best", "show", "input", "output")
 FORECASTS = ("steps",)
 
@@ -58,6 +61,13 @@ def arguments() -> dict[str, Any]:
     pairs.add_argument(
         "--output", type=Path, help="file for their targets; an empty line stays empty"
     )
+    captions = parser.add_argument_group("captioners, beside --beam, --n-best and the like")
+    captions.add_argument(
+        "--image",
+        action="append",
+        help="picture to write the caption of, white on black; several: --image A --image B",
+    )
+    captions.add_argument("--index", type=int, help="or a picture of the validation split, from 0")
     series = parser.add_argument_group("forecasters")
     series.add_argument("--steps", type=int, help="values to forecast; default: data.horizon")
     given = vars(parser.parse_args())
@@ -115,7 +125,10 @@ def main() -> None:
     check_values(given)
     run = load(given.pop("run_dir"))
     task = run.task
-    if isinstance(task, SequenceToSequence):
+    if isinstance(task, Captioning):
+        only(run, given, CAPTIONS, "captioning")
+        write_captions(run, task, given)
+    elif isinstance(task, SequenceToSequence):
         only(run, given, PAIRS, "sequence-to-sequence")
         write_targets(run, task, given)
     elif isinstance(task, Forecasting):
@@ -131,7 +144,7 @@ def main() -> None:
     else:
         raise UserError(
             f"{run.path} writes nothing: it is neither a language model on text, nor a"
-            f" sequence-to-sequence model, nor a forecaster"
+            f" sequence-to-sequence model, nor a captioner, nor a forecaster"
         )
 
 

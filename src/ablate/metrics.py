@@ -1,6 +1,6 @@
 """How good the targets are that a model wrote. Every state is a sum, so that processes add up."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import torch
 from sacrebleu.metrics.base import Metric as SacreMetric
@@ -9,8 +9,6 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.text import WordErrorRate
-
-from ablate.data.pairs import Link
 
 LENGTHS = range(5, 51, 5)  # accuracy is told apart by source length: up to 5, to 10, ...
 
@@ -118,10 +116,13 @@ class Written(nn.Module):
         return {name: score.signature() for name, score in self.corpus.items()}  # type: ignore[operator]
 
 
-def right_links(weights: Tensor, links: Sequence[Link]) -> tuple[int, int]:
-    """How many target tokens look most at the source field that they come from, and of how many.
+def right_links(
+    weights: Tensor, links: Sequence[tuple[Iterable[int], Container[int]]]
+) -> tuple[int, int]:
+    """How many target tokens look most at the part of the source that they come from, and of how
+    many.
 
-    weights: i j, of one sentence.
+    weights: i j, of one example. links: target tokens, and the source positions of that part.
     """
     most = weights.argmax(-1).tolist()
     right = [most[place] in source for target, source in links for place in target]

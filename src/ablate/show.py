@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.command import Arguments, command
+from ablate.data.pairs import Pairs
 from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.figures import attention_figures
@@ -30,7 +31,7 @@ def own_text(run: Run, text: str) -> dict[str, Any]:
 
 def own_source(run: Run, source: str) -> dict[str, Any]:
     """A person's own source, and what the model writes for it, as a batch of size 1."""
-    if not isinstance(run.task, SequenceToSequence):
+    if not (isinstance(run.task, SequenceToSequence) and isinstance(run.data, Pairs)):
         raise UserError(f"--source: {run.path} was not trained on pairs; use --text or --index")
     if not source.strip():
         raise UserError("--source is empty: give at least one character")

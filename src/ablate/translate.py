@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from tqdm import tqdm
 
 from ablate.data.pairs import UNKNOWN
@@ -54,6 +55,13 @@ def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
     if unknown := int((read == UNKNOWN).sum()):
         note = f"{unknown} token(s) of --source never occurred in training"
         print(f"ablate: {note}", file=sys.stderr)
+    yield from write_best(run, task, given, sources, read)
+
+
+def write_best(
+    run: Run, task: SequenceToSequence, given: dict[str, Any], sources: Sequence[Any], read: Tensor
+) -> Iterator[str]:
+    """What write_sources yields, of sources that are read already."""
     found = task.search(read, n_best=given.get("n_best", 1))
     folder = run.path / "figures" / "generated"
     for number, (source, hypotheses) in enumerate(zip(sources, found, strict=True), 1):

@@ -51,6 +51,15 @@ DATA: list[Conflict] = [
         " or data.test_max_length={data.test_max_length}",
     ),
     Conflict(
+        lambda c: c("data.min_digits") > c("data.max_digits"),
+        "data.min_digits={data.min_digits} is above data.max_digits={data.max_digits}",
+    ),
+    Conflict(
+        lambda c: 8 * c("data.max_digits") > c("data.width"),
+        "data.width={data.width} is too narrow for data.max_digits={data.max_digits} side by side,"
+        " 8 pixels each",
+    ),
+    Conflict(
         lambda c: c.kind in (TEXT, SERIES) and c("data.val_fraction") is None,
         "data.val_fraction=null: data={data} has nothing else to validate on",
     ),

@@ -4,8 +4,13 @@ from ablate.conflicts.conflict import Conflict
 
 PICTURES: list[Conflict] = [
     Conflict(
-        lambda c: c.option("model") == "resnet" and c("model.norm_type") == "rms",
-        "model.norm_type=rms is no norm of model=resnet; use batch or layer",
+        lambda c: c.option("model") == "captioner" and c("model.dim") % 4 != 0,
+        "model.dim={model.dim} must be a multiple of 4: the encoder of model=captioner begins with"
+        " a fourth of it and doubles it twice",
+    ),
+    Conflict(
+        lambda c: c.option("model") in ("resnet", "captioner") and c("model.norm_type") == "rms",
+        "model.norm_type=rms is no norm of model={model}; use batch or layer",
     ),
     Conflict(
         lambda c: c("model.patch") > c.side,

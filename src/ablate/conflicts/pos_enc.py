@@ -58,6 +58,15 @@ POS_ENC: list[Conflict] = [
         " use pos_enc=none",
     ),
     Conflict(
+        lambda c: (
+            c.option("model") == "captioner"
+            and c.option("pos_enc") in ("rotary", "alibi", "relative", "t5")
+        ),
+        "pos_enc={pos_enc} says a distance between two places of one sequence, and the words of"
+        " model=captioner have none to a picture; use pos_enc=none, learned, sinusoidal,"
+        " learned_from_sinusoidal, learned_2d or sinusoidal_2d",
+    ),
+    Conflict(
         lambda c: c.option("model") == "timm" and c.option("pos_enc") != "none",
         "pos_enc={pos_enc} has no effect on model=timm, which has its own; use pos_enc=none",
     ),

@@ -14,7 +14,12 @@ RECURRENT: list[Conflict] = [
         " which must be even",
     ),
     Conflict(
-        lambda c: c("model.cell") and c("model.residual") and c("model.depth") == 1,
+        lambda c: (
+            c("model.cell")
+            and c("model.residual")
+            and c("model.depth") == 1
+            and c.option("model") != "captioner"  # whose residuals are the encoder's
+        ),
         "model.residual=true goes around the second layer and those above it, and has no effect"
         " with model.depth=1",
     ),

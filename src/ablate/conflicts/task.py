@@ -1,7 +1,7 @@
 """Model, task and data: who reads what, and what is measured on it."""
 
 from ablate.conflicts.conflict import Conflict
-from ablate.facts import GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
+from ablate.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
 
 LANGUAGE = ("gpt", "rnn_lm", "bert")  # models that read one text
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
@@ -71,6 +71,16 @@ TASK: list[Conflict] = [
         lambda c: c.option("model") == "gat" and c.kind != GRAPH,
         "model=gat reads a graph, and data={data} is {:kind}; use model={:reader}, or data=karate",
     ),
+    Conflict(
+        lambda c: c.option("model") in LANGUAGE and c.kind == CAPTIONS,
+        "model={model} reads text, and data={data} is pictures with captions; use model={:reader},"
+        " or data=pydoc",
+    ),
+    Conflict(
+        lambda c: c.option("model") == "captioner" and c.kind != CAPTIONS,
+        "model=captioner reads pictures with captions, and data={data} is {:kind}; use"
+        " model={:reader}, or data=digit_strings",
+    ),
     _data("causal_lm", "text", TEXT),
     _data("classification", "pictures or texts with classes", IMAGES, LABELLED),
     _data("masked_lm", "text", TEXT),
@@ -104,6 +114,22 @@ TASK: list[Conflict] = [
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
     _data("node_classification", "a graph", GRAPH),
     *_models("node_classification", ("gat",), "reads a graph"),
+    _data("captioning", "pictures with captions", CAPTIONS),
+    *_models("captioning", ("captioner",), "reads a picture and writes a caption"),
+    Conflict(
+        lambda c: c("task.doubly_stochastic") > 0 and c.option("model.normalizer") == "hard",
+        "task.doubly_stochastic={task.doubly_stochastic} has no gradient with"
+        " model.normalizer=hard, whose weights are 0 or 1; use 0, or another normalizer",
+    ),
+    Conflict(
+        lambda c: (
+            c("task.doubly_stochastic") > 0
+            and not c.states("model.attention", "query")
+            and not c.states("model.attention", "key")
+        ),
+        "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
+        " model.attention={model.attention}, whose weights nothing changes; use 0",
+    ),
     Conflict(
         lambda c: c.kind == LABELLED and c.option("model") == "rnn_lm",
         "model=rnn_lm has no output for classes, which data={data} asks for; use model={:reader}",

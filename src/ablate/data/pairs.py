@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import IGNORED, Data, digest
+from ablate.data import IGNORED, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.options import checked
 from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
+from ablate.data.targets import Targets
 from ablate.errors import UserError
 
 __all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
@@ -89,22 +90,19 @@ class Split(Dataset[Batch]):
         return self.source.lengths * widest + self.target.lengths
 
 
-class Pairs(Data):
+class Pairs(Targets):
     """Base of every set of pairs: a subclass reads them, and says how they become tokens.
 
     max_length: training pairs with more tokens on a side are dropped, which is said; null: none.
 
     texts: the pairs of each split after what was dropped; `index` in a batch counts in them.
     numbers: where each of them stands in what `read` returned.
-    item: what a token of the target is called where error rates are counted in it, as in "phoneme".
     """
 
     kind: ClassVar[str] = "pairs"
-    item: ClassVar[str | None] = None
     texts: dict[str, list[Pair]]
     numbers: dict[str, list[int]]
     source_tokenizer: PairTokenizer
-    target_tokenizer: PairTokenizer
 
     def __init__(self, *, batch_size: int, seed: int, max_length: int | None = None) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
@@ -125,6 +123,9 @@ class Pairs(Data):
     def alignment(self, split: str, index: int) -> list[Link] | None:
         """What of a target comes from where in its source, an entry a field; None if unknown."""
         return None
+
+    def reference(self, split: str, index: int) -> str:
+        return self.texts[split][index].target
 
     @cached_property
     def _read(self) -> dict[str, list[Pair]]:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablate.data.digit_strings import DigitStrings
 from ablate.data.graph import Graphs
 from ablate.data.pairs import Pairs
+from ablate.data.targets import Targets
 from ablate.errors import UserError
+from ablate.figures.captions import caption_drawer
 from ablate.figures.curves import draw_curves
 from ablate.figures.gates import gate_figures
 from ablate.figures.graph import graph_drawer
@@ -50,7 +53,7 @@ def attention_figures(
     model, which has no attention, the gates are drawn; no path for other models without our own.
     """
     if examples is None:
-        count = min(FEW, task.data.length("val")) if isinstance(task.data, Pairs) else 1
+        count = min(FEW, task.data.length("val")) if isinstance(task.data, Targets) else 1
         examples = [task.data.example(index) for index in range(count)]
     maps = attention_maps(task, examples[0])
     maps = [one for one in maps if kinds is None or one.kind in kinds]
@@ -66,6 +69,8 @@ def attention_figures(
         draw = patch_drawer(task, examples[0], maps)
     elif isinstance(task.data, Graphs):
         draw = graph_drawer(task, examples[0], maps)
+    elif isinstance(task.data, DigitStrings):
+        draw = caption_drawer(task, examples, caption)
     elif isinstance(task.data, Pairs):
         draw = pair_drawer(task, examples, maps, caption)
     else:

@@ -7,6 +7,7 @@ weigh the channels of every block before they are added (model.gate).
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from ablate.model.init import Model
 from ablate.model.kaiming import KaimingConv, KaimingLinear
 
 STAGES = 3  # each but the first halves rows and columns and doubles the channels
+STRIDE = 2 ** (STAGES - 1)  # pixels from one place of the last feature map to the next
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     # Ba et al. 2016 over channels, rows and columns of a picture, with a gain for each channel.
@@ -62,8 +64,35 @@ class ResidualBlock(nn.Module):
         return (self.shortcut(x) + y if self.residual else y).relu()
 
 
+def trunk(
+    channels: int,
+    dim: int,
+    *,
+    depth: int,
+    norm_type: str,
+    gate: Callable[..., Gate],
+    residual: bool,
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """The stem and the blocks: b channels y x -> b (dim 2^(STAGES - 1)) y/STRIDE x/STRIDE, rounded
+    up. What is at (r, c) was computed around the pixel (STRIDE r, STRIDE c).
+    """
+    stem = nn.Sequential(
+        KaimingConv(channels, dim, 3, padding=1, bias=False), NORMS[norm_type](dim), nn.ReLU()
+    )
+    make = partial(ResidualBlock, norm_type=norm_type, gate=gate, residual=residual)
+    blocks = []
+    inputs = dim
+    for stage in range(STAGES):
+        width = dim * 2**stage
+        for number in range(depth):
+            stride = 2 if stage and not number else 1
+            blocks.append(make(inputs, width, stride=stride))
+            inputs = width
+    return stem, nn.Sequential(*blocks)
+
+
 class ResNet(Model):
-    """Pictures in, logits of the classes out."""
+    """Pictures in, logits of the classes out. `blocks` holds the keys of `trunk`."""
 
     def __init__(
         self,
@@ -72,26 +101,11 @@ class ResNet(Model):
         channels: int,
         classes: int,
         dim: int,
-        depth: int,
-        norm_type: str,
-        gate: Callable[..., Gate],
-        residual: bool,
+        **blocks: Any,
     ):
         super().__init__()
-        self.stem = nn.Sequential(
-            KaimingConv(channels, dim, 3, padding=1, bias=False), NORMS[norm_type](dim), nn.ReLU()
-        )
-        make = partial(ResidualBlock, norm_type=norm_type, gate=gate, residual=residual)
-        blocks = []
-        inputs = dim
-        for stage in range(STAGES):
-            width = dim * 2**stage
-            for number in range(depth):
-                stride = 2 if stage and not number else 1
-                blocks.append(make(inputs, width, stride=stride))
-                inputs = width
-        self.blocks = nn.Sequential(*blocks)
-        self.head = KaimingLinear(inputs, classes)
+        self.stem, self.blocks = trunk(channels, dim, **blocks)
+        self.head = KaimingLinear(dim * 2 ** (STAGES - 1), classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """b c y x -> b classes."""

@@ -96,7 +96,8 @@ class RNNAttention(nn.Module):
             training=self.training,
         )
         if self.recorded is not None:
-            self.recorded.append(attention_weights(replace(attend, training=False)).detach())
+            # With their gradient, for losses of the weights (task.doubly_stochastic).
+            self.recorded.append(attention_weights(replace(attend, training=False)))
         return self.kernel(attend)[:, 0]
 
     def _keys(self, memory: Memory) -> Tensor:

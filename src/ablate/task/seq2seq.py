@@ -1,6 +1,6 @@
 """Sequence to sequence: predict the next token of the target, given the source."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from torchmetrics import MeanMetric
 
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import BOS, EOS, PAD, Pairs
+from ablate.data.targets import Targets
 from ablate.errors import UserError
 from ablate.metrics import Written, right_links
 from ablate.model.multi_head import recording
@@ -21,6 +22,7 @@ from ablate.model.seq2seq import Seq2Seq
 from ablate.task.causal_lm import CausalLM
 
 SHOWN = 6  # validation examples in the sample of what the model writes
+Links = Sequence[tuple[Iterable[int], Container[int]]]
 
 
 class SequenceToSequence(CausalLM):
@@ -41,7 +43,7 @@ class SequenceToSequence(CausalLM):
     mode: ClassVar[str] = "min"
     unit = "tokens"
     search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
-    data: Pairs
+    data: Targets
     model: Seq2Seq
 
     def __init__(
@@ -69,7 +71,7 @@ class SequenceToSequence(CausalLM):
         self.token_accuracy = MeanMetric()
         lower = self.data.target_tokenizer.lower
         self.written = Written(item=self.data.item, lower=lower)
-        aligned = self.model.cross and self.data.alignment("val", 0) is not None
+        aligned = self.model.cross and self.links("val", 0) is not None
         self.wrong_links = MeanMetric() if aligned else None
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -105,17 +107,29 @@ class SequenceToSequence(CausalLM):
         # A layer that is applied several times has recorded as many: the last comes last.
         weights = recorded[:, :, -batch["targets"].shape[1] :].float().mean(1)
         for one, index in zip(weights, batch["index"].tolist(), strict=True):
-            right, count = right_links(one, self.data.alignment(self._split, index) or [])
+            right, count = right_links(one, self.links(self._split, index) or [])
             self.wrong_links.update(1 - right / max(count, 1), count)
 
     def _compare_texts(self, batch: Batch) -> None:
-        outputs = [found[0] for found in self.search(batch["source"])]
-        examples = self.data.texts[self._split]
+        outputs = [found[0] for found in self.search(self.inputs(batch)[0])]
         self.written.update(
             [self.data.target_tokenizer.decode(output.tokens) for output in outputs],
-            [examples[index].target for index in batch["index"].tolist()],
-            (batch["source"] != PAD).sum(1) - 1,
+            [self.data.reference(self._split, index) for index in batch["index"].tolist()],
+            self.lengths(batch),
         )
+
+    def links(self, split: str, index: int) -> Links | None:
+        """Target tokens of an example and where in the source they come from; None if unknown."""
+        return self._pairs.alignment(split, index)
+
+    def lengths(self, batch: Batch) -> Tensor:
+        """Tokens of each source, b: what the accuracy is told apart by."""
+        return (batch["source"] != PAD).sum(1) - 1
+
+    @property
+    def _pairs(self) -> Pairs:
+        assert isinstance(self.data, Pairs)
+        return self.data
 
     @property
     def _split(self) -> str:
@@ -138,7 +152,7 @@ class SequenceToSequence(CausalLM):
         return super().notes() | {"signatures": self.written.signatures()}
 
     def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
-        """What the model writes for each row of source (b j), the best first."""
+        """What the model writes for each row of source, the best first."""
         if self.beam == 1:
             return [[found] for found in greedy(self.model, source, max_length=self.max_length)]
         return beam_search(
@@ -152,15 +166,15 @@ class SequenceToSequence(CausalLM):
 
     def read(self, sources: Sequence[str]) -> Tensor:
         """Texts as the model reads them: b j."""
-        encode = self.data.source_tokenizer.encode
+        encode = self._pairs.source_tokenizer.encode
         rows = [torch.tensor([*encode(text), EOS]) for text in sources]
         return pad_sequence(rows, batch_first=True, padding_value=PAD).to(self.device)
 
-    def example(self, source: str, tokens: list[int]) -> dict[str, Any]:
+    def example(self, source: Any, tokens: list[int]) -> dict[str, Any]:
         """A source and the tokens written for it, as a batch of size 1 like data.example's."""
         target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
         read = self.read([source])
-        label = self.data.source_tokenizer.label, self.data.target_tokenizer.label
+        label = self._pairs.source_tokenizer.label, self.data.target_tokenizer.label
         return {
             "source": read,
             "target_in": target[:, :-1],
@@ -176,7 +190,7 @@ class SequenceToSequence(CausalLM):
 
     def sample(self) -> str:
         """Validation examples: what was read, what was to be written, what was written."""
-        examples = self.data.texts["val"][:SHOWN]
+        examples = self._pairs.texts["val"][:SHOWN]
         outputs = self.translate([pair.source for pair in examples])
         return "\n\n".join(
             f"source     {pair.source}\nreference  {pair.target}\noutput     {output}"

@@ -1,0 +1,233 @@
+"""Pictures of several handwritten digits, and the number that they make from left to right.
+
+The digits are those of data=digits, set on a black canvas at random: no two share a column of
+pixels, so that their order is clear, and rows are free. A digit's picture is used in one split
+only, so that what is read in validation and test was written by hands that training never saw. A
+batch holds
+
+    images     b 1 y x   mean 0 and deviation 1 over the training split
+    target_in  b i       BOS, a token for each digit; filled up with PAD
+    targets    b i       the digits, EOS; filled up with IGNORED
+    index      b         the example's number in its split
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ablate.data import IGNORED, digest
+from ablate.data.digits import Digits
+from ablate.data.images import Arrays, Source, statistics
+from ablate.data.loader import Batch, Request
+from ablate.data.options import checked, examples
+from ablate.data.pair_tokenizer import PAD, Words
+from ablate.data.pairs import Sentences
+from ablate.data.targets import Targets
+from ablate.errors import UserError
+from ablate.rules import Int
+from ablate.seeding import derive
+
+SIDE = 8  # pixels of a digit
+Pixels = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+
+class Box(NamedTuple):
+    """The pixels of a digit."""
+
+    rows: range
+    columns: range
+
+
+class Layout(NamedTuple):
+    """The digits of all pictures of a split end to end, those of a picture from left to right.
+
+    picture: which one it stands in. digit: which of the split's digits it is. top, left: the first
+    row and column of its box.
+    """
+
+    picture: Numbers
+    digit: Numbers
+    top: Numbers
+    left: Numbers
+
+    def paint(self, digits: Pixels, *, count: int, height: int, width: int) -> Pixels:
+        """The pictures, b y x."""
+        canvas = np.zeros((count, height, width), np.uint8)
+        side = np.arange(SIDE)
+        picture, top, left = (n[:, None, None] for n in (self.picture, self.top, self.left))
+        canvas[picture, top + side[:, None], left + side] = digits[self.digit]
+        return canvas
+
+
+class Captioned(Dataset[Batch]):
+    """The pictures of one split with their captions as batches. pixels: b y x."""
+
+    def __init__(self, pixels: Pixels, captions: Sentences, *, mean: Tensor, std: Tensor) -> None:
+        self.pixels, self.captions = torch.from_numpy(pixels), captions
+        self.mean, self.std = mean.float(), std.float()
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, request: Request) -> Batch:
+        numbers = request.indices
+        return {
+            "images": (self.pixels[numbers, None].float() - self.mean) / self.std,
+            "target_in": self.captions.rows(numbers, shift=0, fill=PAD),
+            "targets": self.captions.rows(numbers, shift=1, fill=IGNORED),
+            "index": numbers,
+        }
+
+
+class DigitStrings(Targets):
+    """height, width: pixels of a picture. min_digits, max_digits: in a picture, drawn uniformly.
+
+    data_seed: draws digits and places of all splits, which do not depend on the seed of the run.
+    mean, std: of the training pictures, between black 0 and white 1.
+    """
+
+    kind: ClassVar[str] = "captions"
+    item: ClassVar[str | None] = "digit"
+    white: ClassVar[int] = Digits.white
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        *,
+        height: int,
+        width: int,
+        min_digits: int,
+        max_digits: int,
+        train_examples: int,
+        val_examples: int,
+        test_examples: int,
+        batch_size: int,
+        data_seed: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.size = checked("height", height, Int(SIDE)), checked("width", width, Int(SIDE))
+        self.least, self.most = checked("min_digits", min_digits), checked("max_digits", max_digits)
+        if min_digits > max_digits:
+            raise UserError(f"data.min_digits={min_digits}: is above data.max_digits={max_digits}")
+        if max_digits * SIDE > width:
+            raise UserError(
+                f"data.max_digits={max_digits}: side by side they need {max_digits * SIDE} pixels,"
+                f" and data.width={width}"
+            )
+        self.counts = examples(train=train_examples, val=val_examples, test=test_examples)
+        self.data_seed = checked("data_seed", data_seed)
+        self.digits = Digits(batch_size=1, seed=seed)
+
+    def load(self) -> None:
+        sources = self.digits.read()
+        self.layouts = {split: self._draw(split, len(s.labels)) for split, s in sources.items()}
+        pixels = {split: self._paint(split, source) for split, source in sources.items()}
+        self.captions = {split: self._captions(split, s.labels) for split, s in sources.items()}
+        self.target_tokenizer = Words(map(str, range(10)))
+        if isinstance(self.measured_as, DigitStrings):
+            self.mean, self.std = self.measured_as.mean, self.measured_as.std
+        else:
+            training = Arrays(pixels["train"][..., None], np.zeros(len(pixels["train"])))
+            both = statistics(training, np.arange(len(training.labels)))
+            self.mean, self.std = (value / self.white for value in both)
+        self.splits = {split: self._split(pixels[split], split) for split in sources}
+        self.sizes = {
+            "image_size": self.size,
+            "channels": 1,
+            "target_vocab": self.target_tokenizer.vocab_size,
+            "target_length": self.most + 1,
+        }
+
+    def fingerprint(self) -> str:
+        made = [*self.size, self.least, self.most, self.counts, self.data_seed]
+        return digest(self.digits.fingerprint(), made)
+
+    def reference(self, split: str, index: int) -> str:
+        return self.captions[split][index]
+
+    def boxes(self, split: str, index: int) -> list[Box]:
+        """Where the digits of a picture stand, from left to right."""
+        layout = self.layouts[split]
+        first, last = np.searchsorted(layout.picture, [index, index + 1])
+        corners = zip(
+            layout.top[first:last].tolist(), layout.left[first:last].tolist(), strict=True
+        )
+        return [Box(range(y, y + SIDE), range(x, x + SIDE)) for y, x in corners]
+
+    def grey(self, image: Tensor) -> Tensor:
+        """1 y x as the model sees it -> y x between black 0 and white 1."""
+        return (image[0] * self.std + self.mean).clamp(0, 1).float()
+
+    def picture(self, file: Path) -> Tensor:
+        """A picture file, white on black, as the model sees it: 1 1 y x."""
+        height, width = self.size
+        try:
+            with Image.open(file) as image:
+                grey = np.asarray(image.convert("L"), np.float32) / 255
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file}: is no picture that can be read ({error})") from error
+        if grey.shape != self.size:
+            raise UserError(
+                f"{file}: is {grey.shape[1]} pixels wide and {grey.shape[0]} high, and the pictures"
+                f" of this model are {width} and {height}"
+            )
+        return (torch.from_numpy(grey)[None, None] - self.mean.float()) / self.std.float()
+
+    def example(self, index: int = 0) -> dict[str, Any]:
+        """A validation picture, with the tokens of its caption in printable characters."""
+        batch = super().example(index)
+        tokens = batch["targets"][0].tolist()
+        return batch | {"target_labels": [self.target_tokenizer.label(token) for token in tokens]}
+
+    def typical_batch(self) -> Batch:
+        """`batch_size` pictures with captions of the mean length."""
+        first = super().typical_batch()
+        mean = round(float(self._lengths("train").mean())) + 1
+        return first | {"target_in": torch.full((self.batch_size, mean), PAD)}
+
+    def _lengths(self, split: str) -> Numbers:
+        return np.bincount(self.layouts[split].picture)
+
+    def _draw(self, split: str, digits: int) -> Layout:
+        """Which digits stand where: the pixels that they leave free are shared out at random."""
+        rng = np.random.default_rng(derive(self.data_seed, "digit_strings", split))
+        height, width = self.size
+        count = self.counts[split]
+        lengths = rng.integers(self.least, self.most + 1, count)
+        picture = np.repeat(np.arange(count), lengths)
+        place = np.arange(len(picture)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        before = rng.integers(width - SIDE * lengths[picture] + 1)  # free columns to the left
+        before = before[np.lexsort((before, picture))]
+        top = rng.integers(height - SIDE + 1, size=len(picture))
+        digit = rng.integers(digits, size=len(picture))
+        return Layout(picture, digit, top, before + SIDE * place)
+
+    def _paint(self, split: str, source: Source) -> Pixels:
+        digits: Pixels = source.pixels(np.arange(len(source.labels)))[..., 0]
+        height, width = self.size
+        return self.layouts[split].paint(
+            digits, count=self.counts[split], height=height, width=width
+        )
+
+    def _captions(self, split: str, labels: Numbers) -> Sequence[str]:
+        """Such as "3 1 4"."""
+        layout = self.layouts[split]
+        ends = self._lengths(split).cumsum()[:-1]
+        numbers = np.split(labels[layout.digit], ends)
+        return [" ".join(map(str, number.tolist())) for number in numbers]
+
+    def _split(self, pixels: Pixels, split: str) -> Captioned:
+        encode = self.target_tokenizer.encode
+        captions = Sentences([np.array(encode(text), np.int32) for text in self.captions[split]])
+        mean, std = self.mean * self.white, self.std * self.white
+        return Captioned(pixels, captions, mean=mean, std=std)

@@ -1,0 +1,109 @@
+"""Attention of a captioner over the picture, word by word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from ablate.data.digit_strings import Box, DigitStrings
+from ablate.figures.maps import Map, attention_maps
+from ablate.figures.panels import OUTLINE, TITLE, colour_bar, entitle, scale
+from ablate.model.captioner import Captioner
+from ablate.model.resnet import STRIDE
+from ablate.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INCH = 1.7  # height of a panel
+SHEER = 0.75  # of the weights that are laid over the picture
+
+
+def caption_drawer(
+    task: Task, examples: Sequence[dict[str, Any]], caption: str
+) -> Callable[[Map, Sequence[int]], Figure]:
+    """Draws a row for each example: the picture, and for each word what is looked at then.
+
+    caption: where the words come from. Where the data knows what a word names, it is outlined.
+    """
+    data, model = task.data, task.model
+    assert isinstance(data, DigitStrings)
+    assert isinstance(model, Captioner)
+    known = any("index" in example for example in examples)
+
+    def figure(one: Map, heads: Sequence[int]) -> Figure:
+        maps = [attention_maps(task, example)[0].weights[0] for example in examples]
+        drawing, axes = rows(len(examples), 1 + max(map(len, maps)), *data.size)
+        norm = scale(max(float(weights.max()) for weights in maps))
+        for row, example, weights in zip(axes, examples, maps, strict=True):
+            boxes = data.boxes("val", int(example["index"])) if "index" in example else []
+            image = data.grey(example["images"][0])
+            cells = rearrange(weights, "i (y x) -> i y x", y=model.grid[0])
+            shown = draw_row(row, image, cells, example["target_labels"], boxes, norm)
+        named = "; outlined: where it is" if known else ""
+        entitle(drawing, f"Where the decoder looks while it writes each word\n{caption}{named}")
+        colour_bar(drawing, shown, list(drawing.axes))
+        return drawing
+
+    return figure
+
+
+def rows(count: int, columns: int, height: int, width: int) -> tuple[Figure, Any]:
+    """A figure with places for so many rows of pictures of so many pixels."""
+    from matplotlib.figure import Figure
+
+    size = columns * INCH * width / height + 0.8, count * (INCH + 0.3) + 0.4
+    drawing = Figure(figsize=size, layout="constrained")
+    return drawing, drawing.subplots(count, columns, squeeze=False)
+
+
+def draw_row(
+    row: Sequence[Axes],
+    image: Tensor,
+    cells: Tensor,
+    words: Sequence[str],
+    boxes: Sequence[Box],
+    norm: Any,
+) -> Any:
+    """The picture, y x, then for each word the weights of the places, i y x, laid over it; places
+    that are left over are removed."""
+    draw_picture(row[0], image, "the picture")
+    for place, (word, weights) in enumerate(zip(words, cells, strict=True)):
+        axis = row[1 + place]
+        draw_picture(axis, image, word)
+        heat = spread(weights, *image.shape)
+        shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
+        outline(axis, boxes[place : place + 1])
+    for axis in row[1 + len(words) :]:
+        axis.remove()
+    return shown
+
+
+def draw_picture(axis: Axes, image: Tensor, title: str) -> None:
+    """image: y x, between black 0 and white 1."""
+    axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axis.set_title(title, parse_math=False, fontsize=TITLE)
+    axis.set(xticks=[], yticks=[])
+
+
+def spread(weights: Tensor, height: int, width: int) -> Tensor:
+    """Weights of the places of the feature map, y x -> that of the nearest place for each pixel."""
+    rows, columns = (
+        ((torch.arange(pixels) + STRIDE // 2) // STRIDE).clamp(max=places - 1)
+        for pixels, places in zip((height, width), weights.shape, strict=True)
+    )
+    return weights[rows][:, columns]
+
+
+def outline(axis: Axes, boxes: Sequence[Box]) -> None:
+    from matplotlib.patches import Rectangle
+
+    for rows, columns in boxes:
+        frame = Rectangle((columns.start - 0.5, rows.start - 0.5), len(columns), len(rows))
+        frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
+        axis.add_patch(frame)

@@ -1,0 +1,135 @@
+"""Captioner: a convolutional encoder, attention over its feature map, a recurrent decoder.
+
+Xu et al. 2015, "Show, attend and tell: neural image caption generation with visual attention",
+https://arxiv.org/abs/1502.03044. The encoder is the trunk of resnet.py instead of a pretrained VGG:
+an annotation vector is what stands at one place of its last feature map. Soft attention (section
+4.2) is model.normalizer=softmax, hard attention (section 4.1) is model.normalizer=hard. The decoder
+is in xu.py, its loss in ablate.task.captioning. Not in the paper: positions may be added to the
+annotation vectors (pos_enc).
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from ablate.errors import UserError
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.dropout import Dropout
+from ablate.model.linear import Linear, width_std
+from ablate.model.normalizer import Normalizer
+from ablate.model.recurrent import Table
+from ablate.model.resnet import STAGES, STRIDE, trunk
+from ablate.model.rnn_attention import Memory, make_context
+from ablate.model.rnn_decoder import RNNState
+from ablate.model.seq2seq import Seq2Seq, State
+from ablate.model.window.none import NoWindow
+from ablate.model.xu import Xu
+from ablate.pos_enc import PosEnc
+
+
+class Captioner(Seq2Seq):
+    """`dim` is the width of the annotation vectors and of the decoder's state, which scores compare
+    as they are. `blocks` holds the keys of resnet.trunk.
+    """
+
+    embeddings = ("pos_enc.", "target_embedding.")
+    # Whether it takes pos_enc.
+    places: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        target_vocab: int,
+        target_length: int,
+        dim: int,
+        embedding_dim: int | None,
+        cell: str,
+        gating_scalar: bool,
+        dropout: float,
+        attention: Callable[..., Score],
+        normalizer: Normalizer,
+        pos_enc: Callable[..., PosEnc],
+        kernel: Kernel,
+        **blocks: Any,
+    ):
+        super().__init__()
+        require_divisible(dim)
+        embedding_dim = embedding_dim or dim
+        self.grid = -(-image_size[0] // STRIDE), -(-image_size[1] // STRIDE)
+        cells = self.grid[0] * self.grid[1]
+        self.encoder = nn.Sequential(*trunk(channels, dim // 2 ** (STAGES - 1), **blocks))
+        self.pos_enc = pos_enc(
+            dim=dim, heads=1, head_dim=dim, length=cells, depth=1, grid=self.grid
+        )
+        self.target_embedding = Table(target_vocab, embedding_dim)
+        self.decoder = Xu(
+            embedding_dim,
+            dim,
+            gating_scalar=gating_scalar,
+            context=make_context(
+                dim,
+                attention=attention,
+                normalizer=normalizer,
+                window=NoWindow,
+                kernel=kernel,
+                length=cells,
+            ),
+            cell=cell,
+            depth=1,
+            residual=False,
+            dropout=0.0,
+        )
+        std = width_std(embedding_dim)
+        self.head = Linear(embedding_dim, target_vocab, bias=False, std=std)
+        self.dropout = Dropout(dropout)
+
+    @property
+    def cross(self) -> list[nn.Module]:
+        return [self.decoder.context]
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        """Teacher forcing: pictures b c y x, words b i -> b i target_vocab."""
+        return self._read(target_in, self.encode(source))
+
+    def encode(self, source: Tensor) -> RNNState:
+        """b c y x -> where the decoder starts from."""
+        # Channels last: on a CPU the convolutions take a third less time.
+        cells = self.encoder(source.contiguous(memory_format=torch.channels_last))
+        states = self.pos_enc.embed(rearrange(cells, "b d y x -> b (y x) d"))
+        mean = states.mean(1)
+        everything = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        memory = Memory(states=states, keep=everything, last=mean)
+        return self.decoder.start(memory, [(mean[None],) * self.decoder.recurrent.states])
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        assert isinstance(state, RNNState)
+        return self._read(tokens[:, None], state)[:, 0]
+
+    def cells(self, rows: range, columns: range) -> frozenset[int]:
+        """The places of the feature map whose receptive field has its centre in a box of pixels."""
+        return frozenset(
+            row * self.grid[1] + column
+            for row in range(self.grid[0])
+            for column in range(self.grid[1])
+            if row * STRIDE in rows and column * STRIDE in columns
+        )
+
+    def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
+        """The next words, b i, to the logits of those after them."""
+        embedded = self.dropout(self.target_embedding(tokens))
+        return self.head(self.dropout(self.decoder(embedded, state)))
+
+
+def require_divisible(dim: int) -> None:
+    """Refuse a width that the first stage cannot have a part of."""
+    if dim % 2 ** (STAGES - 1):
+        raise UserError(
+            f"model.dim={dim} must be a multiple of {2 ** (STAGES - 1)}: the encoder begins with"
+            f" that part of it and doubles it twice"
+        )

@@ -1,0 +1,90 @@
+"""Captioning: write the text of a picture, and know where in the picture each word comes from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.data import IGNORED, Batch
+from ablate.data.digit_strings import DigitStrings
+from ablate.data.pairs import BOS, EOS
+from ablate.model.captioner import Captioner
+from ablate.model.multi_head import recording
+from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
+
+
+class Captioning(SequenceToSequence):
+    """What SequenceToSequence measures, of pictures; accuracy is told apart by words of a caption.
+
+    aer: the share of the words that name something in the picture whose most attended place of the
+    feature map has its centre, the pixel its receptive field lies around, outside the box of what
+    they name; among places that weigh the same the first counts, row by row. 1 - aer is the
+    pointing accuracy (the pointing game of Zhang et al. 2016, https://arxiv.org/abs/1608.00507).
+
+    doubly_stochastic: lambda of Xu et al. 2015, equation 14, in training: to -log p of a caption is
+    added lambda sum_j (1 - sum_t alpha(t, j))^2, over its words t, the end counted, and all places
+    j. As the loss, it is spread over the words of the batch.
+    """
+
+    data: DigitStrings
+    model: Captioner
+
+    def __init__(self, *args: Any, doubly_stochastic: float, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.doubly_stochastic = doubly_stochastic
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch["images"], batch["target_in"]
+
+    def loss(self, batch: Batch) -> Tensor:
+        if not self.doubly_stochastic:
+            return super().loss(batch)
+        with recording(self.model):
+            loss = super().loss(batch)
+            weights = torch.cat(self.model.cross[-1].recorded, dim=2)[:, 0]  # type: ignore[arg-type]
+        written = batch["targets"] != IGNORED
+        penalty = unevenness(weights * written[:, :, None]) / self.share_of(written)
+        return loss + self.doubly_stochastic * penalty
+
+    def links(self, split: str, index: int) -> Links:
+        boxes = self.data.boxes(split, index)
+        return [([word], self.model.cells(*box)) for word, box in enumerate(boxes)]
+
+    def lengths(self, batch: Batch) -> Tensor:
+        return (batch["targets"] != IGNORED).sum(1) - 1
+
+    def read(self, sources: Sequence[str]) -> Tensor:
+        """Picture files as the model reads them: b c y x."""
+        return torch.cat([self.data.picture(Path(file)) for file in sources]).to(self.device)
+
+    def example(self, source: Tensor, tokens: list[int]) -> dict[str, Any]:
+        """A picture, c y x, and the tokens written for it, as a batch of size 1."""
+        target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
+        label = self.data.target_tokenizer.label
+        return {
+            "images": source[None],
+            "target_in": target[:, :-1],
+            "targets": target[:, 1:],
+            "target_labels": [label(token) for token in target[0, 1:].tolist()],
+        }
+
+    def sample(self) -> str:
+        """Validation examples: what was to be written, what was written."""
+        count = min(SHOWN, self.data.length("val"))
+        pictures = torch.cat([self.data.example(n)["images"] for n in range(count)])
+        decode = self.data.target_tokenizer.decode
+        outputs = [decode(found[0].tokens) for found in self.search(pictures.to(self.device))]
+        return "\n\n".join(
+            f"reference  {self.data.reference('val', number)}\noutput     {output}"
+            for number, output in enumerate(outputs)
+        )
+
+
+def unevenness(weights: Tensor) -> Tensor:
+    """sum_j (1 - sum_t alpha(t, j))^2 over all examples; weights: b t j, 0 behind an example's end.
+
+    Xu et al. 2015, equation 14: 0 where the words of a caption share every place out among them.
+    """
+    return (1 - weights.sum(1)).square().sum()

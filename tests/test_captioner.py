@@ -1,0 +1,393 @@
+"""model=captioner and task=captioning: places, weights, steps against one call, what it writes."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from make_model import SIZES, captioner, normal, random_parts, scores, tokens
+from PIL import Image
+from test_figures import built, drawn
+from test_generate import Command
+from torch import Tensor, nn
+
+import ablate
+from ablate.data import IGNORED
+from ablate.data.digit_strings import DigitStrings
+from ablate.data.pairs import BOS, EOS
+from ablate.errors import UserError
+from ablate.evaluate import evaluate
+from ablate.figures.captions import spread
+from ablate.figures.maps import attention_maps
+from ablate.kernel import chunked
+from ablate.model.captioner import Captioner
+from ablate.model.multi_head import recording
+from ablate.model.resnet import STRIDE
+from ablate.model.search import beam_search, greedy
+from ablate.show import own_source
+from ablate.task.captioning import Captioning
+
+I, J = SIZES["captioner"]["target_length"], 3 * 6  # noqa: E741
+NORMALIZERS = ["softmax", "hard"]
+POSITIONS = ["none", "learned", "sinusoidal", "learned_from_sinusoidal", "learned_2d"]
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernel=auto compiles where it can; test_kernel.py does that."""
+    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+
+
+def made(**changes: Any) -> Captioner:
+    model = captioner(**changes)
+    random_parts(model)
+    return model.eval()
+
+
+def pictures() -> Tensor:
+    return normal(3, 1, 12, 24)
+
+
+def words() -> Tensor:
+    return tokens(3, I, seed=4)
+
+
+def stepped(model: Captioner, read: Tensor, write: Tensor) -> Tensor:
+    state = model.encode(read)
+    return torch.stack([model.step(token, state) for token in write.unbind(1)], dim=1)
+
+
+def weights_of(model: Captioner) -> Tensor:
+    """b i j."""
+    with recording(model) as (seen,):
+        model(pictures(), words())
+    return torch.cat(seen, dim=2)[:, 0]
+
+
+# The decoder
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize("attention", scores())
+def test_steps_are_teacher_forcing_and_all_learns(attention: str, normalizer: str) -> None:
+    model = made(attention=attention, normalizer=normalizer)
+    at_once = model(pictures(), words())
+    assert at_once.shape == (3, I, 11)
+    torch.testing.assert_close(stepped(model, pictures(), words()), at_once)
+    model.train()(pictures(), words()).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("changes", [
+    {"cell": "rnn"},
+    {"cell": "gru", "gating_scalar": False},
+    {"embedding_dim": 5, "depth": 2},
+    {"norm_type": "layer", "gate": "se", "residual": False},
+    *({"pos_enc": name} for name in POSITIONS),
+], ids=str)  # fmt: skip
+def test_steps_are_teacher_forcing_in_every_form(changes: dict[str, Any]) -> None:
+    model = made(**changes)
+    at_once = model(pictures(), words())
+    torch.testing.assert_close(stepped(model, pictures(), words()), at_once)
+    at_once.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
+    """The formulas of xu.py, one picture and one word at a time; an lstm."""
+    decoder, layer = model.decoder, model.decoder.recurrent.layers[0]
+    cell = nn.LSTMCell(layer.input_size, layer.hidden_size).double()
+    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        getattr(cell, name).data = getattr(layer, f"{name}_l0").data
+    a = model.encoder(image[None])[0].flatten(1).T
+    p = {name: x[0] for name, x in decoder.context.score.named_parameters()}
+    h, c = (torch.tanh(one.weight @ a.mean(0)) for one in decoder.first.layers[0])
+    logits = []
+    for word in write:
+        e = model.target_embedding(word)
+        alpha = torch.stack([p["v"] @ torch.tanh(h @ p["w"] + one @ p["u"]) for one in a])
+        z = alpha.softmax(0) @ a
+        if decoder.beta is not None:
+            z = torch.sigmoid(decoder.beta(h)) * z
+        h, c = cell(torch.cat([e, z]), (h, c))
+        read = e + decoder.from_state.weight @ h + decoder.from_context.weight @ z
+        logits.append(model.head.weight @ read)
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize("gating_scalar", [True, False])
+def test_the_decoder_is_the_papers(gating_scalar: bool) -> None:
+    model = made(gating_scalar=gating_scalar)
+    together = model(pictures(), words())
+    for b in range(3):
+        torch.testing.assert_close(together[b], naive(model, pictures()[b], words()[b]))
+
+
+def test_the_future_is_not_seen() -> None:
+    model, write = made(), words()
+    before = model(pictures(), write)
+    write[:, 3] = (write[:, 3] + 1) % 11
+    changed = (model(pictures(), write) != before).any(-1).any(0)
+    assert changed.tolist() == [False] * 3 + [True] * (I - 3)
+
+
+@pytest.mark.parametrize("attention", scores())
+def test_a_captions_attention_sums_to_one(attention: str) -> None:
+    weights = weights_of(made(attention=attention))
+    assert weights.shape == (3, I, J)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, I).double())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_hard_attention_looks_at_one_place_a_word(training: bool) -> None:
+    model = made(normalizer="hard").train(training)
+    contexts: list[Tensor] = []
+    attends = model.decoder.context
+    attends.register_forward_hook(lambda module, inputs, output: contexts.append(output.detach()))
+    annotations = model.encode(pictures()).memory.states.detach()
+    model(pictures(), words())
+    assert len(contexts) == I
+    for context in contexts:  # b 1 d: one of the annotation vectors, and no mixture
+        apart = (context - annotations).abs().amax(-1)
+        assert (apart.amin(1) < 1e-9).all()
+    weights = weights_of(model)
+    assert ((weights == 0) | (weights == 1)).all()
+    assert (weights.sum(-1) == 1).all()
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_a_beam_of_one_is_greedy(normalizer: str) -> None:
+    model = made(normalizer=normalizer)
+    one = beam_search(model, pictures(), size=1, max_length=I)
+    for (found,), other in zip(one, greedy(model, pictures(), max_length=I), strict=True):
+        assert found.tokens == other.tokens
+        assert found.log_prob == pytest.approx(other.log_prob)
+
+
+def test_a_beam_follows_its_rows() -> None:
+    """What a beam says a caption's probability is, is what one call says of it."""
+    model = made()
+    for picture, found in zip(
+        pictures(), beam_search(model, pictures(), size=4, max_length=I, n_best=4), strict=True
+    ):
+        for one in found:
+            target = torch.tensor([BOS, *[*one.tokens, EOS][:I]])
+            with torch.no_grad():
+                log_probs = model(picture[None], target[None, :-1]).log_softmax(-1)[0]
+            expected = float(log_probs.gather(1, target[1:, None]).sum())
+            assert one.log_prob == pytest.approx(expected, abs=1e-4)
+
+
+# Places
+
+
+def feature_map(model: Captioner, picture: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.encoder(picture)[0]
+
+
+@pytest.mark.parametrize("norm_type", ["batch"])
+def test_a_digit_moved_by_a_stride_moves_the_map_by_one_place(norm_type: str) -> None:
+    model = made(image_size=(72, 80), norm_type=norm_type)
+    digit = normal(8, 8)
+
+    def at(y: int, x: int) -> Tensor:
+        picture = torch.zeros(1, 1, 72, 80, dtype=torch.float64)
+        picture[0, 0, y : y + 8, x : x + 8] = digit
+        return feature_map(model, picture)
+
+    here, right, below = at(32, 32), at(32, 32 + STRIDE), at(32 + STRIDE, 32)
+    # Places that see the border's padding differ; nearer than these they do not see it.
+    inside = slice(4, -4)
+    torch.testing.assert_close(here[:, inside, 4:-5], right[:, inside, 5:-4])
+    torch.testing.assert_close(here[:, 4:-5, inside], below[:, 5:-4, inside])
+    assert not torch.allclose(here[:, inside, 4:-5], right[:, inside, 4:-5])
+    assert not torch.allclose(here[:, inside, 4:-5], at(32, 33)[:, inside, 5:-4])
+
+
+def test_a_place_is_the_centre_of_what_it_sees() -> None:
+    model = made(image_size=(72, 80))
+    picture = normal(1, 1, 72, 80).requires_grad_()
+    for row, column in ((8, 9), (9, 12)):
+        (gradient,) = torch.autograd.grad(model.encoder(picture)[0, :, row, column].sum(), picture)
+        for places, place in zip(gradient[0, 0].nonzero().T, (row, column), strict=True):
+            assert int(places.min() + places.max()) == 2 * STRIDE * place
+
+
+def test_the_places_of_a_box() -> None:
+    model = captioner()  # 12 x 24 pixels: 3 x 6 places, 4 pixels apart
+    assert model.grid == (3, 6)
+    assert model.cells(range(0, 8), range(8, 16)) == {2, 3, 8, 9}
+    assert model.cells(range(1, 9), range(9, 17)) == {6 + 3, 6 + 4, 12 + 3, 12 + 4}
+    assert captioner(image_size=(9, 13)).grid == (3, 4)
+    for y, x in itertools.product(range(5), range(17)):
+        assert len(model.cells(range(y, y + 8), range(x, x + 8))) == 4
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Captioning:
+    made_task = built(*tiny.captions(tmp_path)).eval()
+    random_parts(made_task.model, std=0.5)
+    made_task.float()
+    assert isinstance(made_task, Captioning)
+    return made_task
+
+
+def test_the_score_by_places_on_weights_made_by_hand(
+    task: Captioning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every digit is looked at but the last one of each picture, beside which the model looks."""
+    task.trainer = SimpleNamespace(testing=False)  # type: ignore[assignment]
+    batch = next(iter(task.data.val_dataloader()))
+    places, steps = task.model.grid[0] * task.model.grid[1], batch["targets"].shape[1]
+    weights = torch.full((len(batch["index"]), 1, steps, places), 0.01)
+    count = 0
+    for row, index in zip(weights[:, 0], batch["index"].tolist(), strict=True):
+        boxes = task.data.boxes("val", index)
+        count += len(boxes)
+        for word, (rows, columns) in enumerate(boxes):
+            y, x = -(-rows.start // STRIDE), -(-columns.start // STRIDE)
+            right = y * task.model.grid[1] + x
+            # One place to the left of the box's first is outside.
+            row[word, right - (word == len(boxes) - 1)] = 0.5
+    task.model.decoder.context.recorded = [weights]  # type: ignore[assignment]
+    task._follow_links(batch)
+    assert task.wrong_links is not None
+    assert float(task.wrong_links.compute()) == pytest.approx(len(weights) / count)
+
+
+def test_each_pixel_is_painted_like_the_place_it_is_nearest_to() -> None:
+    heat = spread(torch.arange(18.0).view(3, 6), 12, 24)
+    assert heat[0].tolist() == [0, 0] + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 6
+    assert heat[:, 0].tolist() == [0, 0] + [6] * 4 + [12] * 6
+
+
+# The task
+
+
+def of_training(task: Captioning) -> dict[str, Tensor]:
+    task.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
+    return next(iter(task.data.train_dataloader()))
+
+
+def test_doubly_stochastic_attention_is_equation_14(task: Captioning) -> None:
+    batch = of_training(task)
+    plain = task.loss(batch)
+    task.doubly_stochastic = 0.3
+    penalised = task.loss(batch)
+    with recording(task.model) as (seen,):
+        task.model(*task.inputs(batch))
+    weights, total = torch.cat(seen, dim=2)[:, 0].detach(), 0.0
+    for alpha, targets in zip(weights, batch["targets"], strict=True):
+        length = int((targets != IGNORED).sum())
+        total += float(sum((1 - alpha[:length, place].sum()) ** 2 for place in range(len(alpha.T))))
+    counted = int((batch["targets"] != IGNORED).sum())
+    assert float(penalised - plain) == pytest.approx(0.3 * total / counted, rel=1e-4)
+
+
+def test_doubly_stochastic_attention_spreads_what_is_looked_at(task: Captioning) -> None:
+    batch = of_training(task)
+    task.doubly_stochastic = 1.0
+    task.loss(batch).backward()
+    with_penalty = task.model.decoder.context.score.v.grad.clone()  # type: ignore[union-attr]
+    task.zero_grad()
+    task.doubly_stochastic = 0.0
+    task.loss(batch).backward()
+    assert not torch.allclose(with_penalty, task.model.decoder.context.score.v.grad)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_a_run_from_start_to_end(normalizer: str, tmp_path: Path) -> None:
+    cfg = ablate.compose(*tiny.captions(tmp_path, f"model.normalizer={normalizer}"))
+    result = ablate.run(cfg)
+    assert result["status"] == "finished"
+    measures = {name.partition("/")[2] for name in result["metrics"]}
+    assert measures == {
+        "loss", "perplexity", "token_accuracy", "exact_match", "bleu", "chrf", "wer", "der", "aer",
+        "accuracy/length_1-5",
+    }  # fmt: skip
+    assert result["kernels"] == {"decoder.context": "chunked (fused)"} or normalizer == "hard"
+    (folder,) = (tmp_path / "outputs" / "runs").iterdir()
+    assert drawn(folder / "figures" / "alignment.png")
+    assert (folder / "sample.txt").read_text().startswith("reference  ")
+    run = ablate.load(folder)
+    assert isinstance(run.data, DigitStrings)
+    other = evaluate(run, {"data.max_digits": 2, "task.beam": 2})
+    assert other["val/exact_match"] >= 0
+    with pytest.raises(UserError, match=r"trained for image_size=\(12, 24\)"):
+        evaluate(run, {"data.width": 32})
+    with pytest.raises(UserError, match="was not trained on pairs"):
+        own_source(run, "1 2")
+
+
+def test_a_map_has_a_row_for_each_word(task: Captioning) -> None:
+    example = task.data.example(2)
+    (one,) = attention_maps(task, example)
+    assert one.name == "alignment"
+    assert one.weights.shape == (1, len(example["target_labels"]), 3 * 6)
+
+
+# python -m ablate.generate
+
+
+@pytest.fixture
+def command(
+    task: Captioning,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    return Command(task, tmp_path, monkeypatch, capsys)
+
+
+def test_a_picture_file_gets_the_caption_of_its_example(
+    command: Command, task: Captioning, tmp_path: Path
+) -> None:
+    grey = task.data.grey(task.data.example(3)["images"][0])
+    Image.fromarray((grey * 255).round().byte().numpy()).save(tmp_path / "three.png")
+    code, of_file, err = command("--image", tmp_path / "three.png", "--show")
+    assert (code, err) == (0, "")
+    said, path = of_file.splitlines()
+    assert drawn(Path(path))
+    code, of_index, _ = command("--index", 3)
+    assert code == 0
+    assert of_index.split("\t")[0] == said.split("\t")[0]
+    (best,) = task.search(task.data.example(3)["images"])[0]
+    assert said.split("\t")[0] == task.data.target_tokenizer.decode(best.tokens)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --image FILE, or --index N"),
+        (["--image", "a.png", "--index", "0"], "give --image FILE, or --index N"),
+        (["--index", "14"], "--index 14: the validation split has examples 0 to 13"),
+        (["--image", "gone.png"], "gone.png: is no picture that can be read"),
+        (["--image", "text.png"], "text.png: is no picture that can be read"),
+        (["--image", "wide.png"], "wide.png: is 30 pixels wide and 12 high, and the pictures of"),
+        (["--source", "1 2"], "--source: RUN is a captioning model, and its options are --image"),
+        (["--index", "0", "--n-best", "2"], "--n-best 2 is more than --beam 1 finds"),
+    ],
+)
+def test_mistakes_get_one_line(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.png").write_text("no picture")
+    Image.fromarray(np.zeros((12, 30), np.uint8)).save("wide.png")
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("ablate: ")
+    assert err.count("\n") == 1
+    assert message.replace("RUN", str(tmp_path)) in err
