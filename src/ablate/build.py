@@ -35,7 +35,8 @@ def build_data(cfg: DictConfig) -> Data:
 def build(cfg: DictConfig, data: Data | None = None) -> Model:
     """The model of a composed config, with its initial values: a torch module.
 
-    Its sizes come from the data, which is read if it is not given.
+    Its sizes come from the data, which is read if it is not given; so does what a part learns by
+    itself, as word2vec does.
     """
     data = data or build_data(cfg)
     # Models from outside draw their values while they are made.
@@ -43,6 +44,9 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
         torch.manual_seed(derive(cfg.seed, "init"))
         model = make_model(cfg, data, make(cfg.kernel))
     model.initialise(cfg.seed)
+    for name, part in model.named_modules():
+        if hasattr(part, "learn_from"):
+            part.learn_from(data, seed=derive(cfg.seed, "learn", name))
     return model
 
 

@@ -31,7 +31,7 @@ class Run:
 
 def load(run_dir: str | Path) -> Run:
     """Rebuild a run from its folder; UserError if the folder is no run, or has no weights yet."""
-    from ablate.build import build, build_data, make_task
+    from ablate.build import build_data, make, make_model, make_task
     from ablate.train import load_weights
 
     path = Path(run_dir)
@@ -42,7 +42,8 @@ def load(run_dir: str | Path) -> Run:
     config = OmegaConf.load(path / "config.yaml")
     assert isinstance(config, DictConfig)
     data = build_data(config)
-    task = make_task(config, data, build(config, data))
+    # The checkpoint has every parameter: none is drawn, learned by word2vec or downloaded again.
+    task = make_task(config, data, make_model(config, data, make(config.kernel)))
     load_weights(task, path / "checkpoints" / BEST)
     task.eval()
     result = read_mapping(path / "result.json")

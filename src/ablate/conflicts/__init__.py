@@ -3,6 +3,7 @@
 from ablate.conflicts.attention import ATTENTION
 from ablate.conflicts.blocks import BLOCKS
 from ablate.conflicts.data import DATA
+from ablate.conflicts.embedding import EMBEDDING
 from ablate.conflicts.graph import GRAPH
 from ablate.conflicts.kernel import KERNEL
 from ablate.conflicts.mixer import MIXER
@@ -14,6 +15,7 @@ from ablate.conflicts.trainer import TRAINER
 
 CONFLICTS = [
     *BLOCKS,
+    *EMBEDDING,
     *POS_ENC,
     *ATTENTION,
     *RECURRENT,

@@ -10,8 +10,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.model.embedding import MakeEmbedding
+from ablate.model.embedding.learned import Learned
 from ablate.model.language_model import LanguageModel
-from ablate.model.linear import Embedding, Linear
+from ablate.model.linear import Linear
 from ablate.model.multi_head import KeyValueCache
 from ablate.model.stack import Stack
 
@@ -22,11 +24,18 @@ class GPT(LanguageModel):
     embeddings = ("embedding.", "stack.pos_enc.")
 
     def __init__(
-        self, *, vocab_size: int, length: int, dim: int, tie_embeddings: bool, **stack: Any
+        self,
+        *,
+        vocab_size: int,
+        length: int,
+        dim: int,
+        tie_embeddings: bool,
+        embedding: MakeEmbedding = Learned,
+        **stack: Any,
     ):
         super().__init__()
         self.length = length
-        self.embedding = Embedding(vocab_size, dim)
+        self.embedding = embedding(vocab_size, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
         self.head = None if tie_embeddings else Linear(dim, vocab_size, bias=False)
 

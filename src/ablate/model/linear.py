@@ -1,6 +1,8 @@
 """A linear map whose initialisation is stated where it is made."""
 
-from torch import nn
+from collections.abc import Callable
+
+from torch import Tensor, nn
 
 # Radford et al. 2019 (GPT-2) and timm's ViT draw weights this wide, at a width of 768.
 STD, STD_WIDTH = 0.02, 768
@@ -28,8 +30,17 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+def small(table: Tensor) -> None:
+    """N(0, 0.02^2)."""
+    nn.init.normal_(table, std=STD)
+
+
 class Embedding(nn.Embedding):
-    """A table from N(0, 0.02^2)."""
+    """A table, count x dim, which `draw` fills."""
+
+    def __init__(self, count: int, dim: int, *, draw: Callable[[Tensor], object] = small):
+        self.draw = draw
+        super().__init__(count, dim)
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=STD)
+        self.draw(self.weight)
