@@ -90,6 +90,8 @@ REFUSED: dict[str, Refused] = {
     "gpt": [*STACK, *MASKLESS, *LANGUAGE, *INDIRECT],
     "vit": [
         *STACK,
+        ("model.attention", ["uniform"], "pos_enc", ["relative_2d"]),
+        ("model.mixer", OTHER_MIXERS, "pos_enc", ["relative_2d"]),
         ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.mask", ["causal"]),

@@ -17,6 +17,7 @@ from ablate.pos_enc.learned import Learned
 from ablate.pos_enc.learned_2d import Learned2d
 from ablate.pos_enc.learned_from_sinusoidal import LearnedFromSinusoidal
 from ablate.pos_enc.relative import Relative
+from ablate.pos_enc.relative_2d import Relative2d
 from ablate.pos_enc.rotary import Rotary
 from ablate.pos_enc.sinusoidal import Sinusoidal, waves
 from ablate.pos_enc.sinusoidal_2d import Sinusoidal2d
@@ -169,6 +170,7 @@ def test_initial_values_are_the_published_ones() -> None:
             Relative(max_distance=30, keys=True, values=True, **sizes),
             math.sqrt(2 / (61 + 50)),
         ),
+        (Relative2d(**(sizes | {"grid": (40, 40)})), math.sqrt(2 / (79 + 25))),
     ]
     for part, std in parts:
         for parameter in part.parameters():

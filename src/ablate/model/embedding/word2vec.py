@@ -31,9 +31,9 @@ class Word2vec(Learned):
 
     window: tokens to each side, at most. negative: random tokens beside each true one. epochs:
     passes over the training split.
-    The vectors are scaled to be as large together as the table was drawn, so that this start
-    differs from a learned one in directions and relative lengths alone. A token that training
-    never shows keeps what was drawn for it.
+    All vectors are scaled together to the length of a one-hot vector, 1, as the root of their mean
+    square: as long as a table that is frozen has to be beside what layers and positions add to it
+    (docs/decisions.md). A token that training never shows keeps what was drawn for it.
     """
 
     def __init__(
@@ -58,8 +58,7 @@ class Word2vec(Learned):
         """Replace the drawn vectors; a run that is loaded has its own and does not ask for it."""
         sequences = [*chain.from_iterable(map(data.sequences, self.reads))]
         rows, vectors = self._learn(sequences, seed)
-        drawn = self.weight.square().mean().sqrt()
-        self.weight[rows] = vectors * (drawn / vectors.square().mean().sqrt())
+        self.weight[rows] = vectors / vectors.square().sum(-1).mean().sqrt()
 
     def _learn(
         self, sequences: list[NDArray[np.int32]], seed: int
