@@ -12,7 +12,7 @@ from make_data import ready
 from make_model import gpt, options, part, rnn_lm, rnn_seq2seq, tokens, transformer
 from omegaconf import OmegaConf
 from test_resume import assert_equal, at_step, strike
-from tiny import overrides, pairs
+from tiny import overrides, pairs, write_text
 from torch import Tensor, nn
 
 import ablate
@@ -312,18 +312,23 @@ def test_a_run_of_before_there_was_a_choice_is_loaded(tmp_path: Path) -> None:
     assert torch.equal(ablate.load(folder).model(torch.arange(9)[None]), logits)
 
 
+COUNTS = [f"data.{split}_examples=8" for split in ("train", "val", "test")]
+NUMBERS = ["data=reverse", "data.symbols=5", *COUNTS, "data.batch_size=4"]
 WIDE = {
-    "gpt": ["model.dim=128"],
-    "rnn_lm": ["model.dim=12", "model.embedding_dim=128"],
-    "transformer": ["model.dim=64"],
-    "rnn_seq2seq": ["model.dim=12", "model.embedding_dim=64"],
+    "gpt": ["model.dim=16", "model.heads=2"],
+    "rnn_lm": ["model.dim=12", "model.embedding_dim=16"],
+    "transformer": [*NUMBERS, "model.dim=16", "model.heads=2"],
+    "rnn_seq2seq": [*NUMBERS, "model.dim=12", "model.embedding_dim=16"],
 }
 
 
-@pytest.mark.parametrize("more", ["model.embedding=onehot", "model.embedding=word2vec"])
+@pytest.mark.parametrize("embedding", ["onehot", "word2vec"])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_learns_with_it(model: str, more: str) -> None:
-    cfg = ablate.compose(f"model={model}", more, *WIDE[model], "model.tie_embeddings=false")
+def test_every_model_learns_with_it(model: str, embedding: str, tmp_path: Path) -> None:
+    own = [f"model={model}", f"model.embedding={embedding}", "model.tie_embeddings=false"]
+    if model in ("gpt", "rnn_lm"):
+        own += ["data=text", f"data.path={write_text(tmp_path / 'text')}"]
+    cfg = ablate.compose(*own, *WIDE[model])
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
     batch = next(iter(data.train_dataloader()))

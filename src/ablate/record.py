@@ -33,7 +33,7 @@ from ablate.task import Task
 
 PACKAGES = (
     "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
-    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision",
+    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim",
 )  # fmt: skip
 
 
