@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from ablate.errors import UserError
 from ablate.pos_enc import PosEnc, require_grid
@@ -46,23 +47,25 @@ class Relative2d(PosEnc):
             nn.init.xavier_uniform_(table)
 
     def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
-        i, j = self.patches(i), self.patches(j)
-        of_rows, of_columns = q.chunk(2, dim=-1)
-        row = gather(of_rows, self.row_tables[layer], i // self.columns, j // self.columns)
-        column = gather(of_columns, self.column_tables[layer], i % self.columns, j % self.columns)
-        outside = (i < 0)[:, None] | (j < 0)
-        return ((row + column) / math.sqrt(self.head_dim)).masked_fill(outside, 0.0)
+        patch = i - self.extra
+        of_rows, of_columns = self._inside(q, patch).chunk(2, dim=-1)
+        patch = patch.clamp(min=0)
+        # Against the offsets first, then spread over rows and over columns, and only then over both
+        # at once: never `b h i j k`, and no gathering of `b h i j`, which is slow backwards.
+        row = spread(of_rows, self.row_tables[layer], patch // self.columns)
+        column = spread(of_columns, self.column_tables[layer], patch % self.columns)
+        to_all = pad((row[..., None] + column[..., None, :]).flatten(-2), (self.extra, 0))
+        return to_all if len(j) == to_all.shape[-1] else to_all[..., j]
 
-    def patches(self, positions: Tensor) -> Tensor:
-        """Numbers of the patches, row by row; negative outside the picture."""
-        return positions - self.extra
+    def _inside(self, q: Tensor, patch: Tensor) -> Tensor:
+        """The queries as the term is scaled; zero outside the picture."""
+        scaled = q / math.sqrt(self.head_dim)
+        return scaled.masked_fill((patch < 0)[:, None], 0.0) if self.extra else scaled
 
 
-def gather(q: Tensor, table: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """q . table[j - i], b h i j; i, j: rows or columns of the patches."""
-    # Against the few offsets first, then spread over the keys, as in pos_enc=relative. What is
-    # outside the picture reads anything: it is set to zero afterwards.
+def spread(q: Tensor, table: Tensor, i: Tensor) -> Tensor:
+    """b h i k, with the row or column of each query -> b h i r, for every row or column r."""
+    count = (len(table) + 1) // 2
+    offset = torch.arange(count, device=i.device) - i[:, None] + count - 1
     per_offset = q @ table.to(q.dtype).mT
-    middle = len(table) // 2
-    offset = (j - i[:, None]).clamp(-middle, middle) + middle
     return per_offset.gather(-1, offset.expand(*q.shape[:2], -1, -1))
