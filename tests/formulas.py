@@ -81,6 +81,14 @@ def relative() -> Any:
     return made.bias(tensor([1.0, 1.0])[None, None], torch.tensor([2]), torch.arange(3), 0)
 
 
+def relative_2d() -> Any:
+    """The first of 2 x 2 patches against all four."""
+    sizes = {"dim": 2, "heads": 1, "head_dim": 2, "length": 4, "depth": 1, "grid": (2, 2)}
+    made = fill(part("pos_enc", "relative_2d")(**sizes), row_tables_0=[1, 2, 4],
+                column_tables_0=[8, 16, 32])  # fmt: skip
+    return made.bias(tensor([1.0, 2.0])[None, None], torch.tensor([0]), torch.arange(4), 0)
+
+
 def t5() -> Any:
     made = fill(positions("t5", buckets=4, max_distance=8), table=[[0.0], [1.0], [2.0], [3.0]])
     return made.bias(tensor([0.0, 0.0])[None, None], torch.tensor([9]), torch.arange(10), 0)
@@ -297,6 +305,15 @@ FORMULAS = [
         "relative", "score + q · a[j - i] / √k", "Shaw et al. 2018, https://arxiv.org/abs/1803.02155",
         "ablate.pos_enc.relative", "q = (1, 1), a[≤ -1] = (1, 2), a[0] = (3, 4); i = 2, j = 0 to 2",
         [3 / sqrt(2), 3 / sqrt(2), 7 / sqrt(2)], relative,
+    ),
+    Formula(
+        "relative in two dimensions", "score + q · [r[row offset]; c[column offset]] / √k",
+        "Ramachandran et al. 2019, https://arxiv.org/abs/1906.05909",
+        "ablate.pos_enc.relative_2d",
+        "2 x 2 patches, q = (1, 2) of the first, r[-1 to 1] = (1, 2, 4), c[-1 to 1] = (8, 16, 32)",
+        [(2 + 2 * 16) / sqrt(2), (2 + 2 * 32) / sqrt(2), (4 + 2 * 16) / sqrt(2),
+         (4 + 2 * 32) / sqrt(2)],
+        relative_2d,
     ),
     Formula(
         "T5", "score + table[bucket(i - j)]", "Raffel et al. 2020, https://arxiv.org/abs/1910.10683",

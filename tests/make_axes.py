@@ -11,6 +11,7 @@ GROUPS = (
     "task",
     "model.attention",
     "model.cross_attention",
+    "model.embedding",
     "model.gate",
     "model.mixer",
     "model.normalizer",
@@ -24,6 +25,8 @@ GROUPS = (
 )
 CHOICES: dict[str, list[Any]] = {group: options(group) for group in GROUPS}
 AXES: dict[str, list[Any]] = CHOICES | {
+    # One-hot vectors need a model as wide as the vocabulary: test_embedding.py.
+    "model.embedding": ["learned", "word2vec"],
     "model.dim": [12, 8],
     "model.heads": [2, 1, 3],
     "model.depth": [2, 1],
@@ -39,7 +42,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],
     "model.bias": [True, False],
-    "model.patch": [4, 2],
+    "model.patch": [2, 4],
     "model.stride": [None, 2],
     "model.pool": ["mean", "class"],
     "model.drop_path": [0.0, 0.1],
@@ -96,7 +99,7 @@ WIDTHS: dict[str, list[Any]] = {"model.dim": [12, 6]}
 MODELS: dict[str, Tiny] = {
     "gpt": Tiny("pydoc", (*BLOCKS, "model.depth=2"), TEXTS),
     "bert": Tiny("pydoc", (*BLOCKS, "model.depth=2", "pos_enc=learned"), TEXTS | SEGMENTS),
-    "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=4", "model.pool=mean"), PICTURES),
+    "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=2", "model.pool=mean"), PICTURES),
     # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
     # make of a digit, sometimes have gradients that are not finite; this one has none of them.
     "resnet": Tiny("digits", ("model.dim=12",), PICTURES),

@@ -219,4 +219,4 @@ def together(score: str, pos_enc: str) -> bool:
     encodes = part("pos_enc", pos_enc).func
     if encodes.compares:
         return bool(reads.query and reads.key)
-    return bool(reads.query or pos_enc != "relative")
+    return bool(reads.query or pos_enc not in ("relative", "relative_2d"))

@@ -26,6 +26,7 @@ from ablate.tree import open_tree
 
 STEPS = 2
 SMALL: dict[str, dict[str, Any]] = {
+    "model.embedding": {"epochs": 1},
     "model.mask": {"size": 3},
     "model.window": {"size": 2},
     "optimizer": {"lr": 0.01},  # a step that no rounding to 8 bits hides

@@ -113,6 +113,8 @@ REFUSED: dict[str, Refused] = {
     "vit": [
         *STACK,
         *FROZEN,
+        ("model.attention", ["uniform"], "pos_enc", ["relative_2d"]),
+        ("model.mixer", OTHER_MIXERS, "pos_enc", ["relative_2d"]),
         ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.mask", ["causal"]),

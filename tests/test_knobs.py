@@ -7,12 +7,14 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 from make_axes import long_for
 from make_knobs import equal, fitting, keys_of
 from make_model import options
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor, nn
@@ -57,6 +59,7 @@ START = {
 # Models that are made of blocks with attention.
 BLOCKS_OF = [name for name in START if name not in ("timm", "resnet")]
 MEAN: dict[str, list[str]] = {"vit": ["model.pool=mean"]}  # every mask is allowed
+UNTIED = ["model.tie_embeddings=false"]  # so is every embedding
 # Another value for every key of a model, and what else has to be set for it to have an effect.
 BLOCKS: dict[str, list[str]] = {
     "model.dim": ["24"],
@@ -120,6 +123,11 @@ KNOBS: dict[str, dict[str, list[str]]] = {
 }
 # Keys of parts: the choice of the part, the key, another value.
 PARTS: list[tuple[str, str, str]] = [
+    ("model.embedding=word2vec", "model.embedding.algorithm", "cbow"),
+    ("model.embedding=word2vec", "model.embedding.window", "1"),
+    ("model.embedding=word2vec", "model.embedding.negative", "1"),
+    ("model.embedding=word2vec", "model.embedding.epochs", "1"),
+    ("model.embedding=word2vec", "model.embedding.freeze", "true"),
     ("model.attention=additive", "model.attention.hidden", "5"),
     ("model.attention=location", "model.attention.max_length", "40"),
     ("model.attention=gatv2", "model.attention.hidden", "5"),
@@ -150,6 +158,9 @@ class Sizes:
 
     def __init__(self, model: str) -> None:
         self.sizes = SIZES[model]
+
+    def sequences(self, name: str) -> list[NDArray[np.int64]]:
+        return [np.random.default_rng(0).integers(11, size=999)]
 
 
 @pytest.fixture(autouse=True)
@@ -243,6 +254,7 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
             *product(["model.attention", "model.mask", "pos_enc"], BLOCKS_OF),
             *product(["model.mixer"], [model for model in BLOCKS_OF if model != "gat"]),
             ("model.cross_attention", "transformer"),
+            ("model.embedding", "gpt"),
             ("model.gate", "resnet"),
         ]
     ],
@@ -250,6 +262,7 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
 def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
     """With the mean of all patches, which allows a causal mask; masks narrower than the text."""
     always = ["pos_enc=none", *MEAN.get(model, [])]
+    always += UNTIED if group == "model.embedding" else []
     found: dict[str, dict[str, Tensor]] = {}
     for name in set(fitting(group, *START[model], *always)) - {"same"}:  # that of model.attention
         narrow = ["model.mask.size=3"] if name in ("window", "prefix") else []
@@ -259,7 +272,10 @@ def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
             assert first == second or not equal(found[first], found[second]), (first, second)
 
 
-PARTS_OF = ("model.gate", "model.attention", "model.cross_attention", "model.mixer", "model.mask")
+PARTS_OF = (
+    *("model.gate", "model.embedding", "model.attention", "model.cross_attention"),
+    *("model.mixer", "model.mask"),
+)
 
 
 def of_parts() -> set[tuple[str, str]]:
@@ -283,7 +299,8 @@ def test_no_key_of_a_part_is_left_out() -> None:
 def test_every_knob_of_a_part_changes_something(choice: str, key: str, value: str) -> None:
     of = {"_2d": "vit", "cross": "transformer", "gate": "resnet"}
     model = next((model for part, model in of.items() if part in choice), "gpt")
-    assert not equal(measured(model, [choice]), measured(model, [choice, f"{key}={value}"]))
+    chosen = [choice, *(UNTIED if "embedding" in choice else [])]
+    assert not equal(measured(model, chosen), measured(model, [*chosen, f"{key}={value}"]))
 
 
 @pytest.mark.parametrize("kernel", options("kernel"))

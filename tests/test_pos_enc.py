@@ -17,6 +17,7 @@ from ablate.pos_enc.learned import Learned
 from ablate.pos_enc.learned_2d import Learned2d
 from ablate.pos_enc.learned_from_sinusoidal import LearnedFromSinusoidal
 from ablate.pos_enc.relative import Relative
+from ablate.pos_enc.relative_2d import Relative2d
 from ablate.pos_enc.rotary import Rotary
 from ablate.pos_enc.sinusoidal import Sinusoidal, waves
 from ablate.pos_enc.sinusoidal_2d import Sinusoidal2d
@@ -116,7 +117,8 @@ def test_some_rows_are_rows_of_the_whole(name: str, causal: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Two dimensions have a distance each: test_local_attention.py.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "relative_2d"])
 def test_scores_and_values_depend_on_distance_alone(name: str) -> None:
     part = build(name)
     q, k, weights = normal(B, H, N, K), normal(B, H, N, K, seed=2), normal(B, H, N, N, seed=3)
@@ -169,6 +171,7 @@ def test_initial_values_are_the_published_ones() -> None:
             Relative(max_distance=30, keys=True, values=True, **sizes),
             math.sqrt(2 / (61 + 50)),
         ),
+        (Relative2d(**(sizes | {"grid": (40, 40)})), math.sqrt(2 / (79 + 25))),
     ]
     for part, std in parts:
         for parameter in part.parameters():

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ablate.flops import flops_per_step
 from ablate.model.init import draw_by_name
-from ablate.model.recurrent import CELLS, Hidden, Recurrent, Table
+from ablate.model.linear import Embedding
+from ablate.model.recurrent import CELLS, Hidden, Recurrent, uniform
 
 B, N, E, D = 4, 6, 5, 8
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -191,7 +192,7 @@ def test_layers_compute_with_what_was_drawn_for_them() -> None:
 
 
 def test_tables_are_drawn_as_luong_did() -> None:
-    table = Table(50, 40)
+    table = Embedding(50, 40, draw=uniform)
     draw_by_name(table, 0)
     assert table.weight.abs().max() <= 0.1
     assert table.weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.05)

@@ -80,6 +80,16 @@ def test_head_width_of_one_makes_scaled_and_plain_products_equal(tmp_path):
     assert measured["model.attention=dot"].no_effect
 
 
+def test_vectors_that_are_not_trained_are_no_arm_without_effect(tmp_path):
+    """Nothing else tells it from one whose vectors begin the same."""
+    base = overrides(tmp_path, "model.embedding=word2vec", "model.tie_embeddings=false")
+    configs = composed(base, "model.embedding.freeze=true", "model.embedding.freeze=false")
+    measured, refused = budgets(configs, baseline="baseline")
+    assert not refused
+    assert measured["model.embedding.freeze=true"].no_effect is False
+    assert measured["model.embedding.freeze=false"].no_effect
+
+
 def test_a_part_that_starts_at_zero_has_an_effect(tmp_path, monkeypatch):
     """Two buckets of T5's bias are told apart by their values, which here are zero at first."""
     from ablate.pos_enc.t5 import T5

@@ -59,7 +59,8 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     """The model of a composed config, a torch module. It has its initial values, or the weights to
     start from.
 
-    Its sizes come from the data, which is read if it is not given.
+    Its sizes come from the data, which is read if it is not given; so does what a part learns by
+    itself, as word2vec does.
     """
     data = data or build_data(cfg)
     # Models from outside draw their values while they are made.
@@ -69,7 +70,11 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     model.initialise(cfg.seed)
     if cfg.init_from is not None:
         start_from(model, cfg)
-    elif hugging_face.asked(cfg.model.get("pretrained")):
+        return model
+    for name, part in model.named_modules():
+        if hasattr(part, "learn_from"):
+            part.learn_from(data, seed=derive(cfg.seed, "learn", name))
+    if hugging_face.asked(cfg.model.get("pretrained")):
         hugging_face.start_from(model, cfg)
     return model
 

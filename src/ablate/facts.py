@@ -167,8 +167,12 @@ class Facts:
             return int(self("data.window"))
         if self.option("model") != "vit":
             return int(self("data.seq_len"))
-        across = (self.side - self("model.patch")) // self.stride + 1
-        return int(across**2 + (self("model.pool") == "class"))
+        return int(self.across**2 + (self("model.pool") == "class"))
+
+    @property
+    def across(self) -> int:
+        """Patches along a picture's side."""
+        return int((self.side - self("model.patch")) // self.stride + 1)
 
     @property
     def several_processes(self) -> bool:

@@ -43,6 +43,7 @@ def load(run_dir: str | Path) -> Run:
     config = OmegaConf.load(path / "config.yaml")
     assert isinstance(config, DictConfig)
     data = read_data(config, made_tokens(path))
+    # The checkpoint has every parameter: none is drawn, learned by word2vec or downloaded again.
     task = make_task(config, data, make_model(config, data, make(config.kernel)))
     load_weights(task, path / "checkpoints" / BEST)
     task.eval()

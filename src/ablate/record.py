@@ -34,7 +34,7 @@ from ablate.transfer import keep_tokens
 
 PACKAGES = (
     "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
-    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision",
+    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim",
 )  # fmt: skip
 
 

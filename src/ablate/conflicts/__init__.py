@@ -3,6 +3,7 @@
 from ablate.conflicts.attention import ATTENTION
 from ablate.conflicts.blocks import BLOCKS
 from ablate.conflicts.data import DATA
+from ablate.conflicts.embedding import EMBEDDING
 from ablate.conflicts.graph import GRAPH
 from ablate.conflicts.kernel import KERNEL
 from ablate.conflicts.mixer import MIXER
@@ -15,6 +16,7 @@ from ablate.conflicts.transfer import TRANSFER
 
 CONFLICTS = [
     *BLOCKS,
+    *EMBEDDING,
     *POS_ENC,
     *ATTENTION,
     *RECURRENT,

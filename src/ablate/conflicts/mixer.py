@@ -3,7 +3,8 @@
 from ablate.conflicts.conflict import Conflict
 from ablate.facts import Facts
 
-INSIDE = ("rotary", "alibi", "relative", "t5")  # positions that change scores, not what is read
+# Positions that change scores, not what is read.
+INSIDE = ("rotary", "alibi", "relative", "relative_2d", "t5")
 
 
 def _without_attention(c: Facts) -> bool:

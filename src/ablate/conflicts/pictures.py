@@ -31,6 +31,16 @@ PICTURES: list[Conflict] = [
         " would not see the picture; set model.pool=mean",
     ),
     Conflict(
+        lambda c: (
+            c.option("model") == "vit"
+            and c.option("model.mask") == "window"
+            and c("model.mask.size") >= c.across > 0
+        ),
+        "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches that"
+        " model.patch={model.patch} makes of data={data} see all; give less than {:across}, or"
+        " model.mask=none",
+    ),
+    Conflict(
         lambda c: c.option("model") == "vit" and isinstance(c("model.pretrained"), bool),
         "model.pretrained={model.pretrained}: must be the name of a timm ViT, hf:NAME_OR_PATH, or"
         " null",

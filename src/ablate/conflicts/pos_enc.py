@@ -38,6 +38,20 @@ POS_ENC: list[Conflict] = [
         " model.attention={model.attention} does not; set pos_enc.keys=false",
     ),
     Conflict(
+        lambda c: c.option("pos_enc") == "relative_2d" and not c.states("model.attention", "query"),
+        "pos_enc=relative_2d needs a score that reads the query, and"
+        " model.attention={model.attention} does not",
+    ),
+    Conflict(
+        lambda c: (
+            c.option("pos_enc") == "relative_2d"
+            and c("model.dim") % c("model.heads") == 0
+            and c("model.dim") // c("model.heads") % 2 == 1
+        ),
+        "pos_enc=relative_2d gives half of a head to the row and half to the column and needs an"
+        " even head width; here it is model.dim={model.dim} / model.heads={model.heads}",
+    ),
+    Conflict(
         lambda c: (
             c.option("pos_enc").endswith("_2d")
             and c.option("model") in ("gpt", "bert", "transformer", "transformer_forecaster")

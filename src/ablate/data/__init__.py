@@ -3,10 +3,13 @@
 import hashlib
 import json
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -103,6 +106,12 @@ class Data(LightningDataModule):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation example, as a batch of size 1."""
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
+
+    def sequences(self, name: str) -> Iterable[NDArray[np.int32]]:
+        """What the model reads of the training split as `name` of a batch, each token once."""
+        everything = Request(0, torch.arange(self.length("train")))
+        batch: Batch = self.splits["train"][everything]
+        return iter(batch[name].int().numpy())
 
     def typical_batch(self) -> Batch:
         """What a training step costs is told for this: the first example, `batch_size` times."""

@@ -12,7 +12,7 @@ Training batches hold sources of similar length (Sutskever et al. 2014, section 
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -168,6 +168,15 @@ class Pairs(Targets):
             "source_labels": [self.source_tokenizer.label(token) for token in source],
             "target_labels": [self.target_tokenizer.label(token) for token in target],
         }
+
+    def sequences(self, name: str) -> Iterator[NDArray[np.int32]]:
+        """Sources with their EOS, targets with their BOS."""
+        train = self._of("train")
+        side, shift = (train.source, 1) if name == "source" else (train.target, 0)
+        starts = side.starts + shift
+        spans = zip(starts.tolist(), (starts + side.lengths).tolist(), strict=True)
+        flat = side.flat.numpy()
+        return (flat[start:end] for start, end in spans)
 
     def typical_batch(self) -> Batch:
         """`batch_size` pairs without padding, both sides as long as they are on average."""

@@ -8,7 +8,9 @@ import re
 from abc import abstractmethod
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
@@ -168,6 +170,9 @@ class TextData(Data):
         batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
         starts = self.length("train")
         return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)
+
+    def sequences(self, name: str) -> list[NDArray[np.int32]]:
+        return [self.tokens["train"].numpy()]
 
     def characters_per_token(self, split: str) -> float:
         """Characters predicted by each predicted token, over one full pass.

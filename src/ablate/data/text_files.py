@@ -109,6 +109,14 @@ class TextFiles(Data):
             known = self.measured_as.sizes if self.measured_as else {}
             self.sizes["segments"] = known.get("segments", 1)
 
+    def sequences(self, name: str) -> list[NDArray[np.int32]]:
+        train = self.splits["train"]
+        assert isinstance(train, Labelled)
+        texts: list[NDArray[np.int32]] = [
+            text.numpy() for text in train.tokens.split(train.lengths.tolist())
+        ]
+        return texts
+
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation text, with `labels`: its tokens in printable characters."""
         batch = super().example(index)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from ablate.data.text_files import TextFiles
 from ablate.model.dropout import Dropout
+from ablate.model.embedding import MakeEmbedding
+from ablate.model.embedding.learned import Learned
 from ablate.model.init import Model
 from ablate.model.linear import Bias, Embedding, Linear, width_std
 from ablate.model.norm import NORMS
@@ -50,11 +52,12 @@ class BERT(Model):
         segments: int = 1,
         next_sentence: bool = False,
         classes: int | None = None,
+        embedding: MakeEmbedding = Learned,
         **stack: Any,
     ):
         super().__init__()
         self.length, self.pretrained = length, pretrained
-        self.embedding = Embedding(vocab_size, dim)
+        self.embedding = embedding(vocab_size, dim)
         self.segment_embedding = Embedding(segments, dim) if segments > 1 else None
         self.stack = Stack(dim, length=length, causal=False, embedding_norm=True, **stack)
         std, bias = stack["init_std"] or width_std(dim), stack["bias"]

@@ -19,9 +19,9 @@ from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.dropout import Dropout
-from ablate.model.linear import Linear, width_std
+from ablate.model.linear import Embedding, Linear, width_std
 from ablate.model.normalizer import Normalizer
-from ablate.model.recurrent import Table
+from ablate.model.recurrent import uniform
 from ablate.model.resnet import STAGES, STRIDE, trunk
 from ablate.model.rnn_attention import Memory, make_context
 from ablate.model.rnn_decoder import RNNState
@@ -67,7 +67,7 @@ class Captioner(Seq2Seq):
         self.pos_enc = pos_enc(
             dim=dim, heads=1, head_dim=dim, length=cells, depth=1, grid=self.grid
         )
-        self.target_embedding = Table(target_vocab, embedding_dim)
+        self.target_embedding = Embedding(target_vocab, embedding_dim, draw=uniform)
         self.decoder = Xu(
             embedding_dim,
             dim,

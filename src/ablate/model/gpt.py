@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.model.embedding import MakeEmbedding
+from ablate.model.embedding.learned import Learned
 from ablate.model.language_model import LanguageModel
-from ablate.model.linear import Embedding, Linear
+from ablate.model.linear import Linear
 from ablate.model.multi_head import KeyValueCache
 from ablate.model.stack import Stack
 
@@ -35,11 +37,12 @@ class GPT(LanguageModel):
         freeze: str,
         pretrained: str | None,
         classes: int | None = None,
+        embedding: MakeEmbedding = Learned,
         **stack: Any,
     ):
         super().__init__()
         self.length, self.classes, self.pretrained = length, classes, pretrained
-        self.embedding = Embedding(vocab_size, dim)
+        self.embedding = embedding(vocab_size, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
         tied = tie_embeddings and classes is None
         self.head = None if tied else Linear(dim, classes or vocab_size, bias=False)

@@ -1,5 +1,7 @@
 """A linear map whose initialisation is stated where it is made."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -29,11 +31,20 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+def small(table: Tensor) -> None:
+    """N(0, 0.02^2)."""
+    nn.init.normal_(table, std=STD)
+
+
 class Embedding(nn.Embedding):
-    """A table from N(0, 0.02^2)."""
+    """A table, count x dim, which `draw` fills."""
+
+    def __init__(self, count: int, dim: int, *, draw: Callable[[Tensor], object] = small):
+        self.draw = draw
+        super().__init__(count, dim)
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=STD)
+        self.draw(self.weight)
 
 
 class Bias(nn.Module):

@@ -73,14 +73,12 @@ class LSTM(Drawn, nn.LSTM):
 CELLS: dict[str, type[RNN | GRU | LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 
 
-class Table(nn.Embedding):
+def uniform(table: Tensor) -> None:
     """Embeddings from [-0.1, 0.1]: Luong et al. 2015, section 4.1, https://arxiv.org/abs/1508.04025.
 
     The small ones that a Transformer begins with hardly move a cell.
     """
-
-    def reset_parameters(self) -> None:
-        nn.init.uniform_(self.weight, -0.1, 0.1)
+    nn.init.uniform_(table, -0.1, 0.1)
 
 
 class Recurrent(nn.Module):

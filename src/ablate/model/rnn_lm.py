@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.model.dropout import Dropout
+from ablate.model.embedding import MakeEmbedding
+from ablate.model.embedding.learned import Learned
 from ablate.model.language_model import LanguageModel
 from ablate.model.linear import Linear, width_std
-from ablate.model.recurrent import Hidden, Recurrent, Table
+from ablate.model.recurrent import Hidden, Recurrent, uniform
 
 
 class HiddenState:
@@ -47,12 +49,13 @@ class RNNLM(LanguageModel):
         residual: bool,
         dropout: float,
         tie_embeddings: bool,
+        embedding: MakeEmbedding = Learned,
     ):
         super().__init__()
         self.length = None
         embedding_dim = embedding_dim or dim
         require_tied_widths(tie_embeddings, embedding_dim, dim)
-        self.embedding = Table(vocab_size, embedding_dim)
+        self.embedding = embedding(vocab_size, embedding_dim, draw=uniform)
         self.recurrent = Recurrent(
             embedding_dim, dim, cell=cell, depth=depth, residual=residual, dropout=dropout
         )

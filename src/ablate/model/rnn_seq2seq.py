@@ -21,10 +21,12 @@ from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.bahdanau import Bahdanau
 from ablate.model.dropout import Dropout
+from ablate.model.embedding import MakeEmbedding
+from ablate.model.embedding.learned import Learned
 from ablate.model.linear import Linear, width_std
 from ablate.model.luong import Luong
 from ablate.model.normalizer import Normalizer
-from ablate.model.recurrent import Recurrent, Table
+from ablate.model.recurrent import Recurrent, uniform
 from ablate.model.rnn_attention import Memory, RNNAttention, make_context
 from ablate.model.rnn_decoder import Decoder, RNNState
 from ablate.model.rnn_lm import require_tied_widths
@@ -61,14 +63,16 @@ class RNNSeq2Seq(Seq2Seq):
         normalizer: Normalizer,
         window: Callable[..., Window],
         kernel: Kernel,
+        embedding: MakeEmbedding = Learned,
         **layers: Any,
     ):
         super().__init__()
         require_even(dim, decoder, bidirectional)
         embedding_dim = embedding_dim or dim
         layers["dropout"] = dropout
-        self.source_embedding = Table(source_vocab, embedding_dim)
-        self.target_embedding = Table(target_vocab, embedding_dim)
+        table = partial(embedding, dim=embedding_dim, draw=uniform)
+        self.source_embedding = table(source_vocab, reads=("source",))
+        self.target_embedding = table(target_vocab, reads=("target_in",))
         self.encoder = Recurrent(embedding_dim, dim, bidirectional=bidirectional, **layers)
         made: dict[str, Callable[..., Decoder]] = {
             "luong": partial(Luong, input_feeding=input_feeding),

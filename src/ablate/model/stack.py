@@ -47,7 +47,7 @@ class Stack(nn.Module):
         super().__init__()
         self.depth = depth
         built = 1 if share_layers else depth
-        self.mask = mask(causal=causal)
+        self.mask = mask(causal=causal, grid=grid, extra=extra)
         self.pos_enc = pos_enc(
             dim=dim,
             heads=heads,

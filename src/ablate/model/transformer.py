@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
-from ablate.model.linear import Embedding, Linear
+from ablate.model.embedding import MakeEmbedding
+from ablate.model.embedding.learned import Learned
+from ablate.model.linear import Linear
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.model.multi_head import KeyValueCache, Memory
@@ -63,6 +65,7 @@ class Transformer(Seq2Seq):
         tie_embeddings: bool,
         share_embeddings: bool,
         cross_attention: Callable[..., Score] | None = None,
+        embedding: MakeEmbedding = Learned,
         **stack: Any,
     ):
         super().__init__()
@@ -71,8 +74,11 @@ class Transformer(Seq2Seq):
                 "model.share_embeddings=true needs one vocabulary for source and target, and this"
                 " data has two; set model.share_embeddings=false"
             )
-        self.target_embedding = Embedding(target_vocab, dim)
-        self.source_embedding = None if share_embeddings else Embedding(source_vocab, dim)
+        both = ("source", "target_in") if share_embeddings else ("target_in",)
+        self.target_embedding = embedding(target_vocab, dim, reads=both)
+        self.source_embedding = (
+            None if share_embeddings else embedding(source_vocab, dim, reads=("source",))
+        )
         cross = attention
         if cross_attention is not None:
             cross = partial(cross_attention, slot="model.cross_attention")

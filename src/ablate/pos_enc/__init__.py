@@ -81,6 +81,17 @@ def require_positive_base(base: float) -> None:
         raise UserError(f"pos_enc.base={base} must be more than 0")
 
 
+def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
+    """The rows and columns of a picture; UserError where there is none."""
+    if grid is None:
+        raise UserError(
+            f"pos_enc={name} needs pictures cut into rows and columns of patches, and this "
+            f"model reads a sequence; pos_enc={name.removesuffix('_2d')} is the same in one "
+            f"dimension"
+        )
+    return grid
+
+
 class GridPosEnc(PosEnc):
     """What two-dimensional encodings share: half of the width says the row, half the column.
 
@@ -89,14 +100,8 @@ class GridPosEnc(PosEnc):
 
     def __init__(self, name: str, **sizes: Any) -> None:
         super().__init__(**sizes)
-        if self.grid is None:
-            raise UserError(
-                f"pos_enc={name} needs pictures cut into rows and columns of patches, and this "
-                f"model reads a sequence; pos_enc={name.removesuffix('_2d')} is the same in one "
-                f"dimension"
-            )
         self.name = name
-        self.rows, self.columns = self.grid
+        self.rows, self.columns = require_grid(name, self.grid)
 
     def axes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What each row and each column is encoded as: `row d/2` and `column d/2`, like `x`."""

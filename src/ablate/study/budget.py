@@ -175,8 +175,9 @@ def _real(cfg: DictConfig, data: Data) -> Model:
     return build(cfg, data)
 
 
-def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    return {name: parameter.shape for name, parameter in model.named_parameters()}
+def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
+    """Of every parameter, with whether it is trained."""
+    return {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
 
 
 def _batches(data: Data) -> Iterator[Batch]:

@@ -46,6 +46,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
         "model.heads": config.num_attention_heads,
         "model.ffn": activation(config.hidden_act, name),
         "model.norm": "post",
+        "model.embedding": "learned",
         "model.norm_eps": config.layer_norm_eps,
         "model.mask": "none",
         "model.tie_embeddings": True,

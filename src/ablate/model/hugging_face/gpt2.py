@@ -34,6 +34,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
         "model.heads": config.n_head,
         "model.ffn": activation(config.activation_function, name),
         "model.norm": "pre",
+        "model.embedding": "learned",
         "model.norm_eps": config.layer_norm_epsilon,
         "model.mask": "causal",
         "model.tie_embeddings": True,

@@ -10,7 +10,8 @@ class Mask:
 
     Everything is said in absolute positions. When there are fewer queries than keys, as with a
     key/value cache, the caller's queries are the last positions: a causal mask is then aligned at
-    its bottom right. `causal` says that the model is a decoder.
+    its bottom right. `causal` says that the model is a decoder; `grid` and `extra` are those of
+    PosEnc: the rows and columns of a picture's patches, and the leading tokens outside it.
     """
 
     # False: every query sees every key.
@@ -18,8 +19,10 @@ class Mask:
     # Whether, besides, only along the edges of a graph; see `Attend.edges`.
     edges: ClassVar[bool] = False
 
-    def __init__(self, *, causal: bool) -> None:
-        self.causal = causal
+    def __init__(
+        self, *, causal: bool, grid: tuple[int, int] | None = None, extra: int = 0
+    ) -> None:
+        self.causal, self.grid, self.extra = causal, grid, extra
 
     @property
     def look_ahead(self) -> bool:

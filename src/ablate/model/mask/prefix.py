@@ -6,6 +6,8 @@ transformer", section 3.2.1 (prefix LM), https://arxiv.org/abs/1910.10683; Dong 
 https://arxiv.org/abs/1905.03197.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -15,8 +17,8 @@ from ablate.model.mask import Mask
 class Prefix(Mask):
     """A query at i sees the keys at j <= i and those at j < size."""
 
-    def __init__(self, *, causal: bool, size: int) -> None:
-        super().__init__(causal=causal)
+    def __init__(self, *, size: int, **place: Any) -> None:
+        super().__init__(**place)
         if size < 1:
             raise UserError(f"model.mask.size={size} must be at least 1")
         self.size = size

@@ -1,11 +1,15 @@
 """Window: a query at i sees the keys at |i - j| < size, in a decoder only those at j <= i.
 
-Sliding-window attention of Beltagy et al. 2020, "Longformer", section 3.1,
-https://arxiv.org/abs/2004.05150, whose window w counts both sides, w = 2 (size - 1); local
-attention of Ramachandran et al. 2019, "Stand-alone self-attention in vision models", section 2.2,
-https://arxiv.org/abs/1906.05909. The causal one is that of Jiang et al. 2023, "Mistral 7B", section
-2, https://arxiv.org/abs/2310.06825.
+Of a picture, the patches within a square: those whose row and whose column are both nearer than
+`size`, k = 2 size - 1 patches a side, the local self-attention of Ramachandran et al. 2019,
+"Stand-alone self-attention in vision models", section 3.1, https://arxiv.org/abs/1906.05909. A
+token outside the picture, such as a class token, sees all and is seen by all: the global attention
+of Beltagy et al. 2020, "Longformer", section 3.1, https://arxiv.org/abs/2004.05150, whose sliding
+window w of a text counts both sides, w = 2 (size - 1). The causal window is that of Jiang et al.
+2023, "Mistral 7B", section 2, https://arxiv.org/abs/2310.06825.
 """
+
+from typing import Any
 
 from torch import Tensor
 
@@ -14,23 +18,43 @@ from ablate.model.mask import Mask
 
 
 class Window(Mask):
-    """The `size` nearest positions to one side, oneself included."""
+    """The `size` nearest positions to one side, or rows and columns, oneself included."""
 
-    def __init__(self, *, causal: bool, size: int) -> None:
-        super().__init__(causal=causal)
+    def __init__(self, *, size: int, **place: Any) -> None:
+        super().__init__(**place)
         if size < 1:
             raise UserError(f"model.mask.size={size} must be at least 1")
         self.size = size
 
     @property
     def look_ahead(self) -> bool:
-        return not self.causal and self.size > 1
+        return not self.causal and (self.size > 1 or self.extra > 0)
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
+        if self.grid is None:
+            return self._near(i, j)
+        columns, patch_i, patch_j = self.grid[1], i - self.extra, j - self.extra
+        near = self._near(patch_i // columns, patch_j // columns)
+        near &= self._near(patch_i % columns, patch_j % columns)
+        return near | (patch_i < 0)[:, None] | (patch_j < 0)
+
+    def _near(self, i: Tensor, j: Tensor) -> Tensor:
         back = i[:, None] - j
         near = back < self.size
         return near & (back >= 0 if self.causal else back > -self.size)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        if self.grid is not None:
+            return self._rows(first, last, keys)
         ahead = 0 if self.causal else self.size - 1
         return min(max(first - self.size + 1, 0), keys), min(last + ahead, keys)
+
+    def _rows(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        """Whole rows of the picture."""
+        assert self.grid is not None
+        columns = self.grid[1]
+        above = (first - self.extra) // columns - self.size + 1
+        below = (last - 1 - self.extra) // columns + self.size
+        begin = 0 if self.extra else max(above * columns, 0)
+        end = keys if first < self.extra else below * columns + self.extra
+        return min(begin, keys), min(end, keys)

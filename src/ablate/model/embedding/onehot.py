@@ -1,0 +1,34 @@
+"""One-hot: token n is the vector with a 1 in place n and zeros elsewhere; nothing is learned.
+
+Elman 1990, "Finding structure in time", section 3, https://doi.org/10.1207/s15516709cog1402_1: any
+two tokens are equally far apart, so that what they have in common is for the model to find. Zeros
+fill the vector up to the width of the model. A vocabulary that is larger than the width is refused:
+a map to fewer numbers, learned or random, is a table, and no two of its rows stay as unlike.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.errors import UserError
+
+
+class OneHot(nn.Module):
+    """The first vocab_size rows of the unit matrix of size dim."""
+
+    weight: Tensor
+
+    def __init__(self, vocab_size: int, dim: int, **_: Any):
+        super().__init__()
+        if vocab_size > dim:
+            raise UserError(
+                f"model.embedding=onehot has a number for each of {vocab_size} tokens, and the"
+                f" vectors that this model reads are {dim} wide; set model.dim={vocab_size} or more"
+                f" (in an RNN model.embedding_dim={vocab_size}), or take tokens of fewer kinds"
+            )
+        self.register_buffer("weight", torch.eye(vocab_size, dim), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight)

@@ -1,0 +1,91 @@
+"""word2vec: tokens that stand among the same others get like vectors, before the model is trained.
+
+Mikolov et al. 2013, "Efficient estimation of word representations in vector space", section 3,
+https://arxiv.org/abs/1301.3781 (cbow: a token from the mean of those around it; skip_gram: those
+around it from the token), with the negative sampling and the subsampling of frequent tokens of
+"Distributed representations of words and phrases and their compositionality", sections 2.2 and 2.3,
+https://arxiv.org/abs/1310.4546. gensim computes it (https://radimrehurek.com/gensim/), from the
+training split alone and in one thread, so that the same seed gives the same vectors.
+"""
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ablate.data import Data
+from ablate.errors import UserError
+from ablate.model.embedding.learned import Learned
+
+# gensim leaves out, without a word, what stands beyond so many tokens of a sentence.
+LONGEST = 10_000
+SUBSAMPLE = 1e-3  # gensim's default: the share of the text above which a token is thinned out
+
+
+class Word2vec(Learned):
+    """A table that starts from word2vec's vectors; `freeze` keeps them as they are.
+
+    window: tokens to each side, at most. negative: random tokens beside each true one. epochs:
+    passes over the training split.
+    All vectors are scaled together to the length of a one-hot vector, 1, as the root of their mean
+    square: as long as a table that is frozen has to be beside what layers and positions add to it
+    (docs/decisions.md). A token that training never shows keeps what was drawn for it.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        *,
+        algorithm: str,
+        window: int,
+        negative: int,
+        epochs: int,
+        freeze: bool,
+        **sizes: Any,
+    ):
+        super().__init__(vocab_size, dim, **sizes)
+        self.options = {"window": window, "negative": negative, "epochs": epochs}
+        self.options["sg"] = int(algorithm == "skip_gram")
+        self.weight.requires_grad_(not freeze)
+
+    @torch.no_grad()
+    def learn_from(self, data: Data, seed: int) -> None:
+        """Replace the drawn vectors; a run that is loaded has its own and does not ask for it."""
+        sequences = [*chain.from_iterable(map(data.sequences, self.reads))]
+        rows, vectors = self._learn(sequences, seed)
+        self.weight[rows] = vectors / vectors.square().sum(-1).mean().sqrt()
+
+    def _learn(
+        self, sequences: list[NDArray[np.int32]], seed: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens that were seen, n, and their vectors, n dim."""
+        try:
+            from gensim.models import Word2Vec as Model
+        except ImportError:
+            raise UserError(
+                "model.embedding=word2vec needs gensim: pip install 'ablate[word2vec]'"
+            ) from None
+        logging.getLogger("gensim").setLevel(logging.ERROR)
+        model = Model(
+            [list(map(str, piece.tolist())) for piece in pieces(sequences)],
+            vector_size=self.embedding_dim,
+            min_count=1,
+            sample=SUBSAMPLE,
+            workers=1,
+            seed=seed % 2**32,  # numpy's seeds are no longer
+            **self.options,
+        )
+        rows = torch.tensor([int(token) for token in model.wv.index_to_key])
+        return rows, torch.from_numpy(model.wv.vectors.copy()).to(self.weight)
+
+
+def pieces(sequences: list[NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
+    """The sequences, long ones in parts that gensim reads to their end."""
+    for sequence in sequences:
+        for start in range(0, len(sequence), LONGEST):
+            yield sequence[start : start + LONGEST]

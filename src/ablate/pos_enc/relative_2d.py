@@ -1,0 +1,71 @@
+"""Relative in two dimensions: the score gains q . [r[row offset]; c[column offset]] / sqrt(k).
+
+Ramachandran et al. 2019, "Stand-alone self-attention in vision models", section 3.1, equation 3,
+https://arxiv.org/abs/1906.05909: half of the head's width is for the row, half for the column.
+Their scores have no 1 / sqrt(k); here the sum is added to the key inside the scaled product, as
+pos_enc=relative does in one dimension (Shaw et al. 2018, equation 5), and nothing to the values.
+The tables are shared by the heads and not by the layers and drawn with Xavier's variance, as there.
+They hold every offset of the picture, which leaves those beyond a window of model.mask unused.
+A token outside the picture, such as a class token, has no offset: to and from it nothing is added.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from ablate.errors import UserError
+from ablate.pos_enc import PosEnc, require_grid
+
+
+class Relative2d(PosEnc):
+    """A vector learned for each offset between rows, and for each between columns."""
+
+    reads_query = True
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.rows, self.columns = require_grid("relative_2d", self.grid)
+        if self.head_dim % 2:
+            raise UserError(
+                f"pos_enc=relative_2d halves the head width model.dim / model.heads, which must be"
+                f" even, not {self.head_dim}"
+            )
+        self.row_tables = self.tables(self.rows)
+        self.column_tables = self.tables(self.columns)
+        self.reset_parameters()
+
+    def tables(self, count: int) -> nn.ParameterList:
+        """One per layer, `r k/2`: its row r is for the offset r - count + 1."""
+        shape = 2 * count - 1, self.head_dim // 2
+        return nn.ParameterList(torch.empty(shape) for _ in range(self.depth))
+
+    def reset_parameters(self) -> None:
+        for table in self.parameters():
+            nn.init.xavier_uniform_(table)
+
+    def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
+        patch = i - self.extra
+        of_rows, of_columns = self._inside(q, patch).chunk(2, dim=-1)
+        patch = patch.clamp(min=0)
+        # Against the offsets first, then spread over rows and over columns, and only then over both
+        # at once: never `b h i j k`, and no gathering of `b h i j`, which is slow backwards.
+        row = spread(of_rows, self.row_tables[layer], patch // self.columns)
+        column = spread(of_columns, self.column_tables[layer], patch % self.columns)
+        to_all = pad((row[..., None] + column[..., None, :]).flatten(-2), (self.extra, 0))
+        return to_all if len(j) == to_all.shape[-1] else to_all[..., j]
+
+    def _inside(self, q: Tensor, patch: Tensor) -> Tensor:
+        """The queries as the term is scaled; zero outside the picture."""
+        scaled = q / math.sqrt(self.head_dim)
+        return scaled.masked_fill((patch < 0)[:, None], 0.0) if self.extra else scaled
+
+
+def spread(q: Tensor, table: Tensor, i: Tensor) -> Tensor:
+    """b h i k, with the row or column of each query -> b h i r, for every row or column r."""
+    count = (len(table) + 1) // 2
+    offset = torch.arange(count, device=i.device) - i[:, None] + count - 1
+    per_offset = q @ table.to(q.dtype).mT
+    return per_offset.gather(-1, offset.expand(*q.shape[:2], -1, -1))

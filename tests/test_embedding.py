@@ -1,0 +1,342 @@
+"""Embeddings: tables that begin as they always did, one-hot vectors, word2vec's own vectors."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from make_data import ready
+from make_model import gpt, options, part, rnn_lm, rnn_seq2seq, tokens, transformer
+from omegaconf import OmegaConf
+from test_resume import assert_equal, at_step, strike
+from tiny import overrides, pairs, write_text
+from torch import Tensor, nn
+
+import ablate
+from ablate.build import build, build_data, make_task
+from ablate.data import Request
+from ablate.data.pairs import BOS, EOS, PAD
+from ablate.errors import UserError
+from ablate.model.embedding import word2vec
+from ablate.model.embedding.word2vec import Word2vec
+from ablate.seeding import derive
+
+UNTIED = {"tie_embeddings": False}
+MODELS: dict[str, Any] = {
+    "gpt": (gpt, ["embedding"]),
+    "rnn_lm": (rnn_lm, ["embedding"]),
+    "transformer": (transformer, ["source_embedding", "target_embedding"]),
+    "rnn_seq2seq": (rnn_seq2seq, ["source_embedding", "target_embedding"]),
+}
+W2V = ("model.embedding=word2vec", "model.embedding.epochs=2")
+FROZEN = (*W2V, "model.embedding.freeze=true", "model.tie_embeddings=false")
+
+
+class Numbers:
+    """In place of data: the same tokens for everything that is read."""
+
+    def __init__(self, *sequences: Any) -> None:
+        self.read = [np.asarray(sequence, np.int32) for sequence in sequences]
+        self.asked: list[str] = []
+
+    def sequences(self, name: str) -> list[Any]:
+        self.asked.append(name)
+        return self.read
+
+
+def table(count: int, dim: int, data: Any, *, seed: int = 0, **changes: Any) -> Word2vec:
+    """A word2vec table with its vectors; what is drawn for it before depends on the seed."""
+    torch.manual_seed(seed)
+    made: Word2vec = part("model.embedding", "word2vec", **changes)(count, dim)
+    made.learn_from(data, seed)
+    return made
+
+
+def text(seed: int = 0, length: int = 3000, kinds: int = 8) -> Numbers:
+    return Numbers(np.random.default_rng(seed).integers(kinds, size=length))
+
+
+# Learned
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name: str) -> None:
+    make, tables = MODELS[name]
+    model = make()
+    model.initialise(3)
+    for place in tables:
+        weight = model.get_parameter(f"{place}.weight")
+        torch.manual_seed(derive(3, "init", f"{place}.weight"))
+        drawn = torch.empty_like(weight)
+        if name.startswith("rnn"):
+            drawn.uniform_(-0.1, 0.1)
+        else:
+            drawn.normal_(std=0.02)
+        assert torch.equal(weight, drawn)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_option_is_the_default_option(name: str) -> None:
+    """So that runs of before there was a choice are loaded as they were."""
+    make, tables = MODELS[name]
+    chosen = make(embedding=part("model.embedding", "learned"))
+    assert {k: v.shape for k, v in make().state_dict().items()} == {
+        k: v.shape for k, v in chosen.state_dict().items()
+    }
+    assert all(type(make().get_submodule(place)) is type(chosen.get_submodule(place))
+               for place in tables)  # fmt: skip
+
+
+# One-hot
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_hot_vectors_are_rows_of_the_unit_matrix(name: str) -> None:
+    make, tables = MODELS[name]
+    model = make(embedding=part("model.embedding", "onehot"), **UNTIED)
+    for place in tables:
+        embedding = model.get_submodule(place)
+        assert not list(embedding.parameters())
+        assert not embedding.state_dict()
+        seen = embedding(tokens(2, 5))
+        assert torch.equal(seen.argmax(-1), tokens(2, 5))
+        assert torch.equal(seen.sum(-1), torch.ones(2, 5))
+        assert torch.equal(seen.square().sum(-1), torch.ones(2, 5))
+
+
+def test_one_hot_vectors_follow_the_precision_of_the_model() -> None:
+    model = gpt(embedding=part("model.embedding", "onehot"), **UNTIED).to(torch.bfloat16)
+    assert model.embedding(tokens(1, 3)).dtype == torch.bfloat16
+    assert model(tokens(1, 3)).dtype == torch.bfloat16
+
+
+def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path: Path) -> None:
+    chosen = ("model.embedding=onehot", "model.tie_embeddings=false", "model.heads=1")
+    count = build_data(ablate.compose(*overrides(tmp_path))).sizes["vocab_size"]
+    with pytest.raises(UserError, match=rf"for each of {count} tokens.*set model\.dim={count} or"):
+        ablate.build(ablate.compose(*overrides(tmp_path, *chosen, f"model.dim={count - 1}")))
+    fits = ablate.build(ablate.compose(*overrides(tmp_path, *chosen, f"model.dim={count}")))
+    assert fits(torch.arange(count)[None]).shape == (1, count, count)
+
+
+# word2vec
+
+
+@pytest.mark.parametrize(("algorithm", "sg"), [("skip_gram", 1), ("cbow", 0)])
+def test_the_vectors_are_gensims_as_long_as_one_hot_vectors(algorithm: str, sg: int) -> None:
+    from gensim.models import Word2Vec
+
+    data = text()
+    made = table(8, 6, data, seed=5, algorithm=algorithm, window=3, negative=4, epochs=2)
+    sentence = [str(token) for token in data.read[0]]
+    theirs = Word2Vec(
+        [sentence], vector_size=6, sg=sg, window=3, negative=4, epochs=2, min_count=1, workers=1,
+        seed=5,
+    )  # fmt: skip
+    expected = torch.from_numpy(np.stack([theirs.wv[str(token)] for token in range(8)]))
+    factor = (made.weight.detach() / expected).flatten()
+    torch.testing.assert_close(factor, factor[:1].expand(48))
+    assert made.weight.square().sum(-1).mean().item() == pytest.approx(1)
+
+
+def test_tokens_among_the_same_others_get_like_vectors() -> None:
+    """0 and 1 both stand before 2 and after 3; 4 stands among others."""
+    rng = np.random.default_rng(0)
+    phrases = {0: [3, 0, 2], 1: [3, 1, 2], 4: [5, 4, 6]}
+    drawn = [phrases[int(n)] for n in rng.choice([0, 1, 4], size=2000)]
+    made = table(7, 8, Numbers(*drawn), window=1, epochs=20)
+    vectors = nn.functional.normalize(made.weight.detach(), dim=-1)
+    assert vectors[0] @ vectors[1] > 0.5
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[4] + 0.3
+
+
+def test_every_option_of_word2vec_changes_the_vectors() -> None:
+    usual = {"algorithm": "skip_gram", "window": 3, "negative": 3, "epochs": 2}
+    others = {"algorithm": "cbow", "window": 1, "negative": 1, "epochs": 1}
+    first = table(8, 6, text(), **usual).weight
+    assert torch.equal(first, table(8, 6, text(), **usual).weight)
+    for key, value in others.items():
+        assert not torch.equal(first, table(8, 6, text(), **(usual | {key: value})).weight), key
+    assert not torch.equal(first, table(8, 6, text(), seed=1, **usual).weight)
+
+
+def test_the_vectors_are_the_same_in_every_process() -> None:
+    """Python hashes texts differently in each, from which gensim once drew."""
+    code = "from test_embedding import table, text; print(table(8, 6, text()).weight.tolist())"
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True,
+            env={"PYTHONHASHSEED": salt, "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"},
+        ).stdout
+        for salt in ("1", "2")
+    }  # fmt: skip
+    assert seen == {f"{table(8, 6, text()).weight.tolist()}\n"}
+
+
+def test_a_token_that_training_never_shows_keeps_what_was_drawn() -> None:
+    torch.manual_seed(0)
+    drawn = torch.empty(10, 6).normal_(std=0.02)
+    made = table(10, 6, text(kinds=8))
+    assert torch.equal(made.weight[8:], drawn[8:])
+    assert not torch.isclose(made.weight[:8], drawn[:8]).any(-1).all()
+
+
+def test_a_long_text_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gensim leaves out what stands beyond 10,000 tokens of a sentence."""
+    from gensim.models.word2vec import MAX_WORDS_IN_BATCH
+
+    assert word2vec.LONGEST <= MAX_WORDS_IN_BATCH
+    long = np.zeros(25_000, np.int32)
+    long[-1] = 7
+    cut = list(word2vec.pieces([long, long[-3:]]))
+    assert [len(piece) for piece in cut] == [10_000, 10_000, 5_000, 3]
+    assert np.array_equal(np.concatenate(cut), np.concatenate([long, long[-3:]]))
+
+
+def test_without_gensim_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(UserError, match=r"needs gensim: pip install 'ablate\[word2vec\]'"):
+        table(8, 6, text())
+
+
+# What is read of the data
+
+
+def test_a_text_is_read_once_and_its_validation_never(tmp_path: Path) -> None:
+    data = ready("text", path=str(write(tmp_path / "a", "xyxz" * 300)), seq_len=8, batch_size=2)
+    (read,) = data.sequences("tokens")
+    assert np.array_equal(read, data.tokens["train"].numpy())
+    assert len(read) + len(data.tokens["val"]) == 1200
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
+
+
+def test_the_validation_split_leaves_no_trace_in_the_vectors(tmp_path: Path) -> None:
+    words = (tmp_path / "text.txt", tmp_path / "other.txt")
+    for path, end in zip(words, ("cat mat sat ", "tam tac tas "), strict=True):
+        write(path, "the cat sat on the mat " * 90 + end * 19)
+    vectors = []
+    for path in words:
+        cfg = ablate.compose(*overrides(tmp_path, *W2V, f"data.path={path}"))
+        data: Any = build_data(cfg)
+        assert not {"tam", "tac"} & set(data.texts["train"].split())
+        vectors.append(build(cfg, data).embedding.weight)  # type: ignore[union-attr]
+    assert torch.equal(*vectors)
+
+
+def test_pairs_are_read_as_the_model_reads_them(tmp_path: Path) -> None:
+    data = build_data(ablate.compose(*pairs(tmp_path)))
+    batch = data.splits["train"][Request(0, torch.arange(40))]
+    for name in ("source", "target_in"):
+        read = [sequence.tolist() for sequence in data.sequences(name)]
+        rows = [[t for t in row if t != PAD] for row in batch[name].tolist()]
+        assert read == rows
+        assert all((row[-1] == EOS) if name == "source" else (row[0] == BOS) for row in read)
+
+
+def test_recall_is_read_row_by_row() -> None:
+    small = {"train_examples": 6, "val_examples": 4, "test_examples": 4, "batch_size": 2}
+    data = ready("recall", vocab_size=32, seq_len=8, pairs=[2], **small)
+    rows = data.splits["train"][Request(0, torch.arange(6))]["tokens"]
+    assert [row.tolist() for row in data.sequences("tokens")] == rows.tolist()
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(False, ["source", "target_in"]), (True, None)])
+def test_each_side_of_a_transformer_learns_from_its_own(shared: bool, expected: Any) -> None:
+    model = transformer(
+        joint=True, share_embeddings=shared, target_vocab=12, embedding=part("model.embedding",
+        "word2vec")
+    )  # fmt: skip
+    for place in ("source_embedding", "target_embedding"):
+        if (embedding := getattr(model, place)) is None:
+            continue
+        data = text()
+        embedding.learn_from(data, 0)
+        assert data.asked == (["source", "target_in"] if shared else [expected.pop(0)])
+
+
+# In a run
+
+
+def trained(tmp_path: Path, *more: str) -> tuple[Any, Path]:
+    cfg = ablate.compose(*overrides(tmp_path, *more))
+    ablate.run(cfg, tmp_path / "run")
+    return cfg, tmp_path / "run"
+
+
+@pytest.mark.parametrize("more", [W2V, FROZEN], ids=["trained", "frozen"])
+def test_frozen_vectors_stay_and_others_are_trained(tmp_path: Path, more: Any) -> None:
+    cfg, folder = trained(tmp_path, *more)
+    first = build(cfg).embedding.weight  # type: ignore[union-attr]
+    last = ablate.load(folder).model.embedding.weight
+    assert torch.equal(first, last) == (more is FROZEN)
+    counted = ablate.load(folder).result["parameters"]
+    frozen = first.numel() if more is FROZEN else 0
+    assert counted["total"] - counted["trainable"] == frozen
+    assert counted["total"] - counted["non_embedding"] >= first.numel()
+
+
+def test_a_loaded_run_has_its_vectors_and_learns_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = trained(tmp_path, *FROZEN)
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    run = ablate.load(folder)
+    state: dict[str, Tensor] = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=False)[
+        "state_dict"
+    ]
+    assert torch.equal(run.model.embedding.weight, state["model.embedding.weight"])
+    assert not run.model.embedding.weight.requires_grad
+
+
+def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    cfg, straight = trained(tmp_path, *W2V)
+    stopped = tmp_path / "stopped"
+    assert strike(cfg, stopped, **at_step(9)) < 0
+    ablate.run(cfg, stopped)
+    assert_equal(stopped, straight)
+
+
+def test_a_run_of_before_there_was_a_choice_is_loaded(tmp_path: Path) -> None:
+    _, folder = trained(tmp_path)
+    logits = ablate.load(folder).model(torch.arange(9)[None])
+    config = OmegaConf.load(folder / "config.yaml")
+    del config.model["embedding"]  # type: ignore[union-attr]
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    assert torch.equal(ablate.load(folder).model(torch.arange(9)[None]), logits)
+
+
+COUNTS = [f"data.{split}_examples=8" for split in ("train", "val", "test")]
+NUMBERS = ["data=reverse", "data.symbols=5", *COUNTS, "data.batch_size=4"]
+WIDE = {
+    "gpt": ["model.dim=16", "model.heads=2"],
+    "rnn_lm": ["model.dim=12", "model.embedding_dim=16"],
+    "transformer": [*NUMBERS, "model.dim=16", "model.heads=2"],
+    "rnn_seq2seq": [*NUMBERS, "model.dim=12", "model.embedding_dim=16"],
+}
+
+
+@pytest.mark.parametrize("embedding", ["onehot", "word2vec"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_learns_with_it(model: str, embedding: str, tmp_path: Path) -> None:
+    own = [f"model={model}", f"model.embedding={embedding}", "model.tie_embeddings=false"]
+    if model in ("gpt", "rnn_lm"):
+        own += ["data=text", f"data.path={write_text(tmp_path / 'text')}"]
+    cfg = ablate.compose(*own, *WIDE[model])
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    batch = next(iter(data.train_dataloader()))
+    task.model(*task.inputs(batch)).square().mean().backward()
+    for name, parameter in task.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+def test_the_options_are_these() -> None:
+    assert options("model.embedding") == ["learned", "onehot", "word2vec"]
