@@ -33,7 +33,9 @@ def make_data(cfg: DictConfig) -> Data:
     data: Data = make(cfg.data, seed=cfg.seed)
     task = make(cfg.task, _partial_=True)
     task.func.ask(data, **task.keywords)
-    locate(cfg.model._target_).ask(data)
+    model = locate(cfg.model._target_)
+    if hasattr(model, "ask"):  # not where somebody's function makes the model
+        model.ask(data)
     return data
 
 
