@@ -160,6 +160,8 @@ class Gradients(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         for name, parameter in pl_module.named_parameters():
+            if not parameter.requires_grad:  # model.freeze
+                continue
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
 
@@ -175,12 +177,14 @@ def train(model: str, row: dict[str, Any]) -> None:
         (Path(folder) / "checkpoints").mkdir()
         trainer, task, curves, _ = prepare(cfg, Path(folder), data, network)
         trainer.callbacks.append(Gradients())  # type: ignore[attr-defined]
-        trainer.fit(task, datamodule=data)
-        if hasattr(task, "fitting"):  # it measures more after training: what the model writes
-            metrics = full_pass(trainer, task, data)
-            assert all(math.isfinite(value) for value in metrics.values()), metrics
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        try:
+            trainer.fit(task, datamodule=data)
+            if hasattr(task, "fitting"):  # it measures more after training: what the model writes
+                metrics = full_pass(trainer, task, data)
+                assert all(math.isfinite(value) for value in metrics.values()), metrics
+        finally:  # a test that forks would wait for its other processes for ever
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
     assert [point["step"] for point in curves.rows] == list(range(1, STEPS + 1))
     for point in curves.rows:
         assert {"train/loss", "val/loss"} <= point.keys()

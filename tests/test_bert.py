@@ -175,7 +175,7 @@ def test_padding_has_no_effect(mask: str, kernel: str) -> None:
     keep = torch.ones(2, LENGTH, dtype=torch.bool)
     keep[0, 5:] = False
     other = torch.where(keep, tokens, (tokens + 1) % VOCAB)
-    plain, padded = (model(t, places, segments, keep=keep) for t in (tokens, other))
+    plain, padded = (model.predict(t, places, segments, keep=keep) for t in (tokens, other))
     alone = model(tokens[:1, :5], places[:1], segments[:1, :5])
     for whole, same, single in zip(plain, padded, alone, strict=True):
         torch.testing.assert_close(whole, same, atol=0, rtol=0)

@@ -9,7 +9,7 @@ import torch
 from make_data import CONF, make, ready
 from omegaconf import OmegaConf
 
-from ablate.build import build_data
+from ablate.build import make as made
 from ablate.data.loader import Request, Share
 from ablate.data.series import Series
 from ablate.errors import UserError
@@ -240,5 +240,5 @@ def test_what_files_may_look_like(tmp_path: Path) -> None:
 )
 def test_wrong_values_are_one_line(changes: dict[str, object], line: str) -> None:
     with pytest.raises(UserError, match=line) as caught:
-        build_data(OmegaConf.create({"data": DEFAULT | changes, "seed": 0}))
+        made(OmegaConf.create(DEFAULT | changes), seed=0).setup()
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from ablate.data.parallel import TOKENIZERS as PAIRS
 from ablate.data.text import TextData
 from ablate.data.tokenizer import TOKENIZERS
 from ablate.errors import UserError
-from ablate.rules import OneOf
+from ablate.rules import Either, OneOf
 from ablate.values import VALUES
 
 __all__ = ["poem"]  # the fixture
@@ -81,7 +81,10 @@ def test_more_bpe_tokens_than_the_text_gives_are_refused(poem: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"tokenizer": "bpee"}, "data.tokenizer=bpee: must be char, byte or bpe; did you"),
+        (
+            {"tokenizer": "bpee"},
+            "data.tokenizer=bpee: must be char, byte or bpe, or hf:NAME_OR_PATH; did you",
+        ),
         ({"vocab_size": 300}, "data.vocab_size=300: data.tokenizer=char has a fixed vocabulary"),
         ({"tokenizer": "bpe", "vocab_size": 0}, "data.vocab_size=0: must be a whole number"),
         ({"seq_len": 0}, "data.seq_len=0: must be a whole number of at least 1"),
@@ -101,8 +104,12 @@ def test_a_bad_value_is_refused(changes: dict[str, Any], line: str) -> None:
 
 def test_the_command_line_knows_every_tokenizer() -> None:
     rule = VALUES["data.tokenizer"]
-    assert isinstance(rule, OneOf)
-    assert set(rule.options) == {*TOKENIZERS, *PAIRS.options}
+    assert isinstance(rule, Either)
+    own, theirs = rule.rules
+    assert isinstance(own, OneOf)
+    assert set(own.options) == {*TOKENIZERS, *PAIRS.options}
+    assert theirs.allows("hf:gpt2")
+    assert not theirs.allows("hf:")
 
 
 def test_bpe_needs_room_for_the_bytes(poem: Path) -> None:

@@ -16,7 +16,9 @@ def test_feed_forward_is_its_formula(kind: str) -> None:
     x = normal(B, N, D)
     up, down = feed.up(x), feed.down
     normal_cdf = torch.distributions.Normal(0.0, 1.0).cdf
-    if feed.gate is None:
+    if kind == "gelu_tanh":
+        activated = up * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (up + 0.044715 * up**3))) / 2
+    elif feed.gate is None:
         activated = up.clamp(min=0) if kind == "relu" else up * normal_cdf(up)
     else:
         gate = feed.gate(x)

@@ -23,7 +23,7 @@ from ablate.build import build
 from ablate.compose import compose
 from ablate.errors import UserError
 from ablate.kernel import chunked
-from ablate.model import timm_weights
+from ablate.model import hugging_face, timm_weights
 from ablate.model.init import outputs
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -182,8 +182,12 @@ def _weights(monkeypatch: pytest.MonkeyPatch) -> None:
             nn.init.ones_(made.get_classifier().weight)  # type: ignore[operator]
         return made
 
+    def first(model: nn.Module) -> nn.Parameter:
+        return next(model.parameters())
+
     create_model = timm.create_model
     monkeypatch.setattr(timm_weights, "load_timm", load)
+    monkeypatch.setattr(hugging_face, "start_from", lambda model, cfg: nn.init.ones_(first(model)))
     monkeypatch.setattr(timm, "create_model", create)
 
 

@@ -78,7 +78,7 @@ def test_the_context_is_that_of_numpy(name: str, run: str) -> None:
             raw = np.array(numpy_scores(name, attention, query[b, i].numpy(), states))
             weights = np.exp(raw) / np.exp(raw).sum()
             np.testing.assert_allclose(context[b, i].detach().numpy(), weights @ states)
-            np.testing.assert_allclose(recorded[0][0][b, 0, i, :length].numpy(), weights)
+            np.testing.assert_allclose(recorded[0][0][b, 0, i, :length].detach().numpy(), weights)
             assert not recorded[0][0][b, 0, i, length:].any()
 
 

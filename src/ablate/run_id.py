@@ -26,7 +26,6 @@ EXCLUDED = (
     "checkpoint_every",
     "choices",
     "hydra",
-    "init_from",
     "logger",
     "output_dir",
     "study",
@@ -76,17 +75,14 @@ def resolve(*, _root_: DictConfig) -> str:
 
 
 def _digest(cfg: DictConfig, fingerprint: str) -> str:
-    parts = [content(cfg), fingerprint]
-    if cfg.get("init_from") is not None:
-        parts.append(weights(cfg.init_from))
-    text = json.dumps(parts, sort_keys=True)
+    text = json.dumps([content(cfg), fingerprint], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:12]
 
 
 def weights(run_dir: str) -> str:
     """The hash of the weights to start from; the run itself reports what cannot be read."""
     try:
-        return sha256((Path(run_dir).expanduser() / WEIGHTS).read_bytes()).hexdigest()
+        return sha256((Path(str(run_dir)).expanduser() / WEIGHTS).read_bytes()).hexdigest()
     except OSError:
         return NO_WEIGHTS
 
@@ -101,6 +97,9 @@ def content(cfg: DictConfig) -> dict[str, Any]:
             if OmegaConf.is_config(value):
                 value = OmegaConf.to_container(value, resolve=True)
             content[str(key)] = value
+    # Not where the weights lie, but what they are.
+    if (start := content.pop("init_from", None)) is not None:
+        content["init_from"] = weights(start)
     for path in EXCLUDED:
         node, _, leaf = path.rpartition(".")
         if isinstance(content.get(node), dict):
