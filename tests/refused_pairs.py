@@ -59,14 +59,11 @@ DOCUMENTS: Refused = [
     ("task", ["classification"], "data", [*TEXTS, "recall"]),
     ("task", ["causal_lm", "recall"], "data", ["text_files"]),
     ("data", ["text_files"], "model.tie_embeddings", [False]),
-    ("task", ["classification"], "model.tie_embeddings", [False]),
 ]
 DOCUMENTS_OF_BERT: Refused = [
     ("task", ["classification"], "data", TEXTS),
     ("task", ["masked_lm"], "data", ["text_files"]),
     ("data", ["text_files"], "model.tie_embeddings", [False]),
-    ("task", ["classification"], "model.tie_embeddings", [False]),
-    ("data", ["text_files"], "task.next_sentence", [True, False]),
     ("task", ["classification"], "task.next_sentence", [True, False]),
 ]
 FROZEN: Refused = [("model.freeze", ["embeddings", "encoder"], "model.norm_type", ["batch"])]
@@ -101,13 +98,25 @@ INDIRECT_SHARED: Refused = [
     ("model.share_embeddings", [True], "data.stress", BOTH),
     ("model.share_embeddings", [True], "data.variants", ["first", "all"]),
 ]
-EVERY_INDIRECT = [*INDIRECT, *INDIRECT_PAIRS, *INDIRECT_SHARED]
+# Classes need texts with classes, which an untied output map does not go with, and of which no
+# next one can be asked.
+INDIRECT_CLASSES: Refused = [("task", ["classification"], "model.tie_embeddings", [False])]
+INDIRECT_SEGMENTS: Refused = [("data", ["text_files"], "task.next_sentence", [True, False])]
+EVERY_INDIRECT = [
+    *INDIRECT,
+    *INDIRECT_PAIRS,
+    *INDIRECT_SHARED,
+    *INDIRECT_CLASSES,
+    *INDIRECT_SEGMENTS,
+]
 REFUSED: dict[str, Refused] = {
-    "gpt": [*STACK, *MASKLESS, *LANGUAGE, *DOCUMENTS, *FROZEN, *INDIRECT],
+    "gpt": [*STACK, *MASKLESS, *LANGUAGE, *DOCUMENTS, *FROZEN, *INDIRECT, *INDIRECT_CLASSES],
     "bert": [
         *STACK,
         *FROZEN,
         *DOCUMENTS_OF_BERT,
+        *INDIRECT_CLASSES,
+        *INDIRECT_SEGMENTS,
         ("model.mixer", ["none"], "model.mask", ["causal"]),
     ],
     "vit": [
