@@ -114,6 +114,7 @@ REFUSED = [
     ("model=captioner model.norm_type=rms", "model.norm_type=rms is no norm of model=captioner"),
     ("model=captioner model.dim=10", "model.dim=10 must be a multiple of 4"),
     ("model=captioner pos_enc=rotary", "the words of model=captioner have none to a picture"),
+    ("model=captioner pos_enc=relative_2d", "the words of model=captioner have none to a picture"),
     ("model=captioner data=digits", "model=captioner reads pictures with captions, and data="),
     ("data=digit_strings", "model=gpt reads text, and data=digit_strings is pictures with"),
     ("model=vit data=digit_strings", "data=digit_strings is captions; use model=captioner"),

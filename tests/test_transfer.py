@@ -108,8 +108,10 @@ def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(
     ablate.run(cfg)
     folder = run_dir(cfg)  # whose name depends on the weights
     saved = json.loads((folder / "result.json").read_text())
-    assert saved["init_from"]["run"] == str(here)
-    assert saved["init_from"]["run_id"] == json.loads((first / "result.json").read_text())["run_id"]
+    assert saved["started_from"]["run"] == str(here)
+    assert (
+        saved["started_from"]["run_id"] == json.loads((first / "result.json").read_text())["run_id"]
+    )
     run = ablate.load(folder)
     batch = run.data.example()
     before = run.model(batch["tokens"], batch["keep"])

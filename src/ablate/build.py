@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from ablate.data import Data
@@ -72,12 +72,12 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     model.initialise(cfg.seed)
     if cfg.init_from is not None:
         start_from(model, cfg)
-        return model
-    for name, part in model.named_modules():
-        if hasattr(part, "learn_from"):
-            part.learn_from(data, seed=derive(cfg.seed, "learn", name))
-    if hugging_face.asked(cfg.model.get("pretrained")):
+    elif hugging_face.asked(cfg.model.get("pretrained")):
         hugging_face.start_from(model, cfg)
+    else:
+        for name, part in model.named_modules():
+            if hasattr(part, "learn_from"):
+                part.learn_from(data, seed=derive(cfg.seed, "learn", name))
     return model
 
 
@@ -87,7 +87,7 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
     slots: dict[str, Any] = {}
     if "attention" in cfg.model:
         slots["kernel"] = kernel
-    if "mask" in cfg.model or getattr(get_object(cfg.model._target_), "places", False):
+    if "mask" in cfg.model or getattr(locate(cfg.model._target_), "places", False):
         slots["pos_enc"] = make(cfg.pos_enc)
     model: Model = make(cfg.model, **data.sizes, **slots, _convert_="all")
     return model

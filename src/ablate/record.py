@@ -163,7 +163,7 @@ def recorded(
         "choices": OmegaConf.to_container(cfg.choices),
     }
     if task.model.started_from is not None:
-        result["init_from"] = task.model.started_from
+        result["started_from"] = task.model.started_from
     logger: RunLogger | None = None
     if trainer.is_global_zero:
         write_config(run_dir, cfg)

@@ -156,20 +156,21 @@ def fitting(
     """Those of `theirs` that go into `mine`; UserError that begins with `what` and lists what does
     not fit. Only an output map, by the beginning of its name in `heads`, may be missing, unknown or
     of another shape."""
-    shapes = [
-        f"{name} is {_shape(theirs[name])} there and {_shape(mine[name])} here"
-        for name in theirs
-        if name in mine and theirs[name].shape != mine[name].shape and not name.startswith(heads)
-    ]
-    missing = [name for name in mine if name not in theirs and not name.startswith(heads)]
-    unknown = [name for name in theirs if name not in mine and not name.startswith(heads)]
-    wrong = list(shapes)
-    if missing:
-        wrong.append(f"missing there: {_few(missing, ', ')}")
-    if unknown:
-        wrong.append(f"without a place here: {_few(unknown, ', ')}")
-    if wrong:
-        raise UserError(f"{what} does not fit this model: {_few(wrong, '; ')}")
+    here, there = (
+        {name: value for name, value in one.items() if not name.startswith(heads)}
+        for one in (mine, theirs)
+    )
+    wrong = {
+        "missing": [name for name in here if name not in there],
+        "unknown": [name for name in there if name not in here],
+        "shapes": [
+            f"{name} is {_shape(there[name])} there and {_shape(here[name])} here"
+            for name in there
+            if name in here and there[name].shape != here[name].shape
+        ],
+    }
+    if lines := [f"{kind}: {_few(names, ', ')}" for kind, names in wrong.items() if names]:
+        raise UserError(f"{what} does not fit this model: {'; '.join(lines)}")
     return {
         name: value
         for name, value in theirs.items()

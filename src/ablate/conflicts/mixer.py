@@ -1,10 +1,8 @@
 """Mixers: what acts inside attention alone, and where a convolution goes."""
 
 from ablate.conflicts.conflict import Conflict
+from ablate.conflicts.pos_enc import INSIDE
 from ablate.facts import Facts
-
-# Positions that change scores, not what is read.
-INSIDE = ("rotary", "alibi", "relative", "relative_2d", "t5")
 
 
 def _without_attention(c: Facts) -> bool:

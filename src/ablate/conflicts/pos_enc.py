@@ -2,6 +2,9 @@
 
 from ablate.conflicts.conflict import Conflict
 
+# Positions that change scores, not what is read.
+INSIDE = ("rotary", "alibi", "relative", "relative_2d", "t5")
+
 POS_ENC: list[Conflict] = [
     Conflict(
         lambda c: (
@@ -72,10 +75,7 @@ POS_ENC: list[Conflict] = [
         " use pos_enc=none",
     ),
     Conflict(
-        lambda c: (
-            c.option("model") == "captioner"
-            and c.option("pos_enc") in ("rotary", "alibi", "relative", "t5")
-        ),
+        lambda c: c.option("model") == "captioner" and c.option("pos_enc") in INSIDE,
         "pos_enc={pos_enc} says a distance between two places of one sequence, and the words of"
         " model=captioner have none to a picture; use pos_enc=none, learned, sinusoidal,"
         " learned_from_sinusoidal, learned_2d or sinusoidal_2d",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ablate.data.digit_strings import Box, DigitStrings
 from ablate.figures.maps import Map, attention_maps
-from ablate.figures.panels import OUTLINE, TITLE, colour_bar, entitle, scale
+from ablate.figures.panels import TITLE, colour_bar, entitle, outline, scale
 from ablate.model.captioner import Captioner
 from ablate.model.resnet import STRIDE
 from ablate.task import Task
@@ -98,12 +98,3 @@ def spread(weights: Tensor, height: int, width: int) -> Tensor:
         for pixels, places in zip((height, width), weights.shape, strict=True)
     )
     return weights[rows][:, columns]
-
-
-def outline(axis: Axes, boxes: Sequence[Box]) -> None:
-    from matplotlib.patches import Rectangle
-
-    for rows, columns in boxes:
-        frame = Rectangle((columns.start - 0.5, rows.start - 0.5), len(columns), len(rows))
-        frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
-        axis.add_patch(frame)

@@ -54,9 +54,6 @@ def draw_panels(
 ) -> Figure:
     """top: the weight that gets the brightest colour. query, key: what stands along the axes.
     measure: what the colours show."""
-    import numpy as np
-    from matplotlib.patches import Rectangle
-
     width, height = (
         1.2 + cell * min(max(map(len, names)), MOST_LABELS)
         for names in ([one.keys for one in panels], [one.queries for one in panels])
@@ -65,17 +62,11 @@ def draw_panels(
     place = axes[0].get_subplotspec()
     assert place is not None
     abreast = place.get_gridspec().ncols
+    # Panels of the same tokens name them at the left and at the bottom: words are what drawing
+    # takes its time for.
     same = all((one.queries, one.keys) == (panels[0].queries, panels[0].keys) for one in panels)
     for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-        axis.set_facecolor(HIDDEN)
-        seen = np.ma.masked_array(panel.weights.numpy(), ~panel.allowed.numpy())
-        # With square cells, constrained layout would take the labels for smaller than they are.
-        shown = axis.imshow(seen, norm=scale(top), interpolation="nearest", aspect="auto")
-        # A token such as $x$ is no formula.
-        axis.set_title(panel.title, parse_math=False, fontsize=TITLE)
-        # Panels of the same tokens name them at the left and at the bottom: words are what drawing
-        # takes its time for.
-        axis.set(xticks=[], yticks=[])
+        shown = draw_panel(axis, panel, top)
         if not same or number + abreast >= len(panels):
             places, names, size = ticks(panel.keys)
             axis.set_xticks(places, names, rotation=90, fontsize=size, parse_math=False)
@@ -84,15 +75,35 @@ def draw_panels(
             places, names, size = ticks(panel.queries)
             axis.set_yticks(places, names, fontsize=size, parse_math=False)
             axis.set_ylabel(query)
-        axis.tick_params(length=1.5, pad=1)
-        for rows, columns in panel.outlined:
-            corner = columns.start - 0.5, rows.start - 0.5
-            frame = Rectangle(corner, len(columns), len(rows))
-            frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
-            axis.add_patch(frame)
     entitle(figure, title)
     colour_bar(figure, shown, axes, measure)
     return figure
+
+
+def draw_panel(axis: Axes, panel: Panel, top: float) -> Any:
+    """The colours, what is outlined and the title, without what stands along the axes."""
+    import numpy as np
+
+    axis.set_facecolor(HIDDEN)
+    seen = np.ma.masked_array(panel.weights.numpy(), ~panel.allowed.numpy())
+    # With square cells, constrained layout would take the labels for smaller than they are.
+    shown = axis.imshow(seen, norm=scale(top), interpolation="nearest", aspect="auto")
+    # A token such as $x$ is no formula.
+    axis.set_title(panel.title, parse_math=False, fontsize=TITLE)
+    axis.set(xticks=[], yticks=[])
+    axis.tick_params(length=1.5, pad=1)
+    outline(axis, panel.outlined)
+    return shown
+
+
+def outline(axis: Axes, boxes: Sequence[tuple[range, range]]) -> None:
+    """Frames around rectangles of rows and columns."""
+    from matplotlib.patches import Rectangle
+
+    for rows, columns in boxes:
+        frame = Rectangle((columns.start - 0.5, rows.start - 0.5), len(columns), len(rows))
+        frame.set(fill=False, edgecolor=OUTLINE, linewidth=1.5)
+        axis.add_patch(frame)
 
 
 def ticks(tokens: Sequence[str]) -> tuple[range, list[str], int]:

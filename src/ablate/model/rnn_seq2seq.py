@@ -94,9 +94,8 @@ class RNNSeq2Seq(Seq2Seq):
         )
         width = self.decoder.width
         require_tied_widths(tie_embeddings, embedding_dim, width)
-        self.head = None
-        if not tie_embeddings:
-            self.head = Linear(width, target_vocab, bias=False, std=width_std(width))
+        head = partial(Linear, width, target_vocab, bias=False, std=width_std(width))
+        self.head = None if tie_embeddings else head()
         self.dropout = Dropout(dropout)
 
     @property

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ablate.errors import UserError, suggest
 from ablate.model.multi_head import MultiHeadAttention
+from ablate.transfer import fitting
 
 if TYPE_CHECKING:
     from ablate.model.vit import ViT
@@ -54,27 +55,12 @@ def copy_timm(model: "ViT", network: nn.Module, name: str) -> None:
 
     A head for other classes than ours is left out: it is what fine-tuning learns.
     """
-    theirs, mine = translate(network.state_dict()), model.state_dict()
-    if "head.weight" in theirs and theirs["head.weight"].shape != mine["head.weight"].shape:
-        del theirs["head.weight"], theirs["head.bias"]
-    missing = [key for key in mine if key not in theirs and not key.startswith("head.")]
-    extra = [key for key in theirs if key not in mine]
-    shapes = [
-        f"{key} {tuple(theirs[key].shape)} for {tuple(mine[key].shape)}"
-        for key in theirs
-        if key in mine and theirs[key].shape != mine[key].shape
-    ]
-    wrong = "; ".join(
-        f"{what}: {', '.join(keys[:3])}{' ...' if len(keys) > 3 else ''}"
-        for what, keys in (("missing", missing), ("unknown", extra), ("shapes", shapes))
-        if keys
-    )
+    what = f"model.pretrained={name}"
+    theirs = fitting(model.state_dict(), translate(network.state_dict()), model.heads, what)
     # The number of heads shows in no shape.
     heads = next(part.heads for part in model.modules() if isinstance(part, MultiHeadAttention))
-    if not wrong and heads != (other := network.get_submodule("blocks.0.attn").num_heads):
-        wrong = f"model.heads={heads}, it has {other}"
-    if wrong:
-        raise UserError(f"model.pretrained={name} does not fit this model: {wrong}")
+    if heads != (other := network.get_submodule("blocks.0.attn").num_heads):
+        raise UserError(f"{what} does not fit this model: model.heads={heads}, it has {other}")
     model.load_state_dict(theirs, strict=False)
 
 

@@ -57,7 +57,7 @@ def start_from(model: "Model", cfg: DictConfig) -> None:
     mine = parts_of(cfg)
     if mine["model"] != family.MODEL:
         raise UserError(f"model.pretrained={name}: holds a {kind}; use model={family.MODEL}")
-    theirs = COMMON | family.parts(network.config, name)
+    theirs = COMMON | sizes(network.config) | family.parts(network.config, name)
     if different := {key: value for key, value in theirs.items() if mine.get(key) != value}:
         write = " ".join(f"{key}={written(value)}" for key, value in different.items())
         raise UserError(f"model.pretrained={name} is made of other parts than this model: {write}")
@@ -106,6 +106,15 @@ def special_tokens(name: str) -> list[int]:
     if None in found:
         raise UserError(f"model.pretrained={name}: its tokenizer has no [CLS], [SEP] or [MASK]")
     return found
+
+
+def sizes(config: Any) -> dict[str, int]:
+    """By the names that every config of transformers answers to."""
+    return {
+        "model.dim": config.hidden_size,
+        "model.depth": config.num_hidden_layers,
+        "model.heads": config.num_attention_heads,
+    }
 
 
 def activation(act: str, name: str) -> str:

@@ -41,9 +41,6 @@ def parts(config: Any, name: str) -> dict[str, Any]:
     if config.is_decoder:
         raise UserError(f"model.pretrained={name}: is a decoder; an encoder can be read")
     return {
-        "model.dim": config.hidden_size,
-        "model.depth": config.num_hidden_layers,
-        "model.heads": config.num_attention_heads,
         "model.ffn": activation(config.hidden_act, name),
         "model.norm": "post",
         "model.embedding": "learned",

@@ -29,9 +29,6 @@ def parts(config: Any, name: str) -> dict[str, Any]:
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
         raise UserError(f"model.pretrained={name}: scales its scores in a way of its own")
     return {
-        "model.dim": config.n_embd,
-        "model.depth": config.n_layer,
-        "model.heads": config.n_head,
         "model.ffn": activation(config.activation_function, name),
         "model.norm": "pre",
         "model.embedding": "learned",

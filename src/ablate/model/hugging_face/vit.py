@@ -29,9 +29,6 @@ def parts(config: Any, name: str) -> dict[str, Any]:
     if not config.qkv_bias:
         raise UserError(f"model.pretrained={name}: has no bias in queries, keys and values alone")
     return {
-        "model.dim": config.hidden_size,
-        "model.depth": config.num_hidden_layers,
-        "model.heads": config.num_attention_heads,
         "model.patch": config.patch_size,
         "model.pool": "class",
         "model.ffn": activation(config.hidden_act, name),
