@@ -3,7 +3,7 @@
 from typing import Any
 
 from make_axes import EVERY_AXIS
-from make_model import options, scores
+from make_model import kernels, options, scores
 
 # Pairs by their axes, each with the options of both sides.
 Refused = list[tuple[str, list[Any], str, list[Any]]]
@@ -195,7 +195,7 @@ OF_SOURCES: Only = {
 }
 # No kernel works along edges where there is no graph, and no mask.
 OF_ORDER: Only = {
-    "kernel": [name for name in options("kernel") if name != "sparse"],
+    "kernel": kernels(),
     "model.mask": [name for name in options("model.mask") if name != "neighbours"],
 }
 OF_GRAPHS: Only = {
