@@ -64,8 +64,9 @@ def test_counts_are_those_of_a_run(tmp_path):
             ["model.window=local_m model.window.size=9"],
             ["model.window=local_m model.window.size=1", "model.dropout=0.5"],
         ),
+        (lambda _: ["model=gat"], ["kernel=reference"], ["model.mask=none", "model.attention=dot"]),
     ],
-    ids=["gpt", "vit", "rnn_seq2seq"],
+    ids=["gpt", "vit", "rnn_seq2seq", "gat"],
 )
 def test_no_effect_is_said_of_the_same_model_alone(tmp_path, base, without, effects):
     configs = composed(base(tmp_path), *without, *effects)

@@ -20,6 +20,7 @@ from ablate.check import leaves
 from ablate.data import Batch, Data, Request
 from ablate.data.pairs import Pairs, Split
 from ablate.errors import UserError
+from ablate.facts import GRAPH
 from ablate.kernel.reference import Reference
 from ablate.model.init import Model, outputs
 from ablate.record import count_parameters
@@ -29,7 +30,7 @@ from ablate.task import Task
 from ablate.train import count_flops, length_of_training
 
 LARGEST = 200_000_000  # parameters of a model that is compared with the baseline's
-ROWS = 2  # of a batch that both read
+ROWS = 2  # of a batch that both read; a graph is read whole
 # What the model is made of. A kernel changes how it is computed, never what.
 MODEL_SIDE = {"model", "pos_enc", "kernel"}
 # A run's id has what is in a file in place of the file's name.
@@ -155,7 +156,8 @@ class SameModel:
     @cached_property
     def _inputs(self) -> list[tuple[Tensor, ...]]:
         batches = map(self._task.inputs, _batches(self._data))
-        return [tuple(tensor[:ROWS] for tensor in inputs) for inputs in batches]
+        rows = slice(None if self._data.kind == GRAPH else ROWS)
+        return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
 
     @cached_property
     def _values(self) -> dict[str, Tensor]:
