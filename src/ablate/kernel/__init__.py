@@ -117,6 +117,7 @@ class Layer:
     factors: bool = False  # its weights are multiplied by factors
     softmax: bool = True  # and are the softmax of the scores
     edges: bool = False  # queries see along the edges of a graph alone
+    ranges: bool = True  # and of keys a range each; see Mask.ranges
 
 
 class Kernel:
@@ -128,12 +129,18 @@ class Kernel:
         """Why this kernel cannot compute this layer exactly; None if it can."""
         return None
 
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run this kernel; None if it can."""
+        return None
+
     def resolve(self, layer: Layer) -> Kernel:
         """The kernel that this layer will use; UserError if there is none."""
         if reason := self.refuses(layer):
             raise UserError(
                 f"kernel={self.name} cannot compute this model: {reason}; use kernel=auto"
             )
+        if reason := self.unavailable():
+            raise UserError(f"kernel={self.name} cannot run here: {reason}; use kernel=auto")
         return self
 
     def __call__(self, attend: Attend) -> Tensor:
