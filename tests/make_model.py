@@ -68,8 +68,8 @@ def scores() -> list[str]:
 
 
 def kernels() -> list[str]:
-    """The kernels of models that read no graph, whose edges kernel=sparse needs."""
-    return [name for name in options("kernel") if name != "sparse"]
+    """Those that need no graph, as kernel=sparse does, and no GPU."""
+    return [name for name in options("kernel") if name not in ("sparse", "triton", "flex")]
 
 
 def part(group: str, option: str, **changes: Any) -> Any:

@@ -39,6 +39,8 @@ NEEDS = {
     "task=node_classification": ["model=gat"],
     "model.mask=neighbours": ["model=gat"],
     "kernel=sparse": ["model=gat"],
+    # Short, because it is interpreted.
+    "kernel=triton": ["model.attention=additive", "trainer=gpu", "data.seq_len=16"],
     "data=digit_strings": ["model=captioner"],
     "task=captioning": ["model=captioner"],
     "data=series": ["model=rnn_forecaster"],

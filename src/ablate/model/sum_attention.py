@@ -45,8 +45,6 @@ def sum_attention(
     broadcasts to it. f: the LeakyReLU with this slope below 0; None: tanh.
     """
     seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
-    if table is not None:
-        table = table.contiguous().expand(*q.shape[:3], -1)
     out: Tensor = SumAttention.apply(q, k, v, values, table, where, seed, dropout, slope)
     return out
 
@@ -70,7 +68,10 @@ class SumAttention(Function):
         q, k, values = q.mT.contiguous(), k.mT.contiguous(), values.contiguous()
         out = values.new_empty(b, h, queries, value_width)
         lse = q.new_empty(b, h, queries, dtype=wide)
-        strides = (0, 0, 0) if table is None else table.stride()[:3]
+        strides = [0, 0, 0]
+        if table is not None:
+            table = table.contiguous()
+            strides = [table.stride(axis) if table.shape[axis] > 1 else 0 for axis in range(3)]
         keep = None if where.keep is None else where.keep.contiguous()
         inputs = (
             q, k, v.contiguous(), values, table, where.rows, where.begin, where.end, keep, seed,
@@ -113,7 +114,7 @@ class SumAttention(Function):
             )
         dv = dv.sum((0, 3)).to(v.dtype)
         if dtable is not None:
-            dtable = dtable.to(table.dtype)
+            dtable = dtable.sum_to_size(table.shape).to(table.dtype)
         return dq.mT, dk.mT, dv, dvalues, dtable, None, None, None, None
 
 
