@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer
+from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked
-from ablate.pos_enc import PosEnc
 
 
 class Triton(Kernel):
@@ -27,22 +26,9 @@ class Triton(Kernel):
     name: ClassVar[str] = "triton"
 
     def refuses(self, layer: Layer) -> str | None:
-        pos = type(layer.pos)
         if not layer.score.sums:
             return f"the score {type(layer.score).__name__} is no sum over a width"
-        if not layer.softmax:
-            return "the weights are no softmax, and it computes no others"
-        if layer.factors:
-            return "the weights are multiplied by factors, and it never shows them"
-        if layer.edges:
-            return "queries see along the edges of a graph, and it goes by ranges of keys"
-        if not layer.ranges:
-            return "the mask lets queries see more than one range of keys"
-        if layer.pos.value_term:
-            return f"{pos.__name__} positions add to the values, which needs the weights"
-        if pos.bias is not PosEnc.bias and not pos.distances:
-            return f"the bias of {pos.__name__} positions does not go by the distance j - i"
-        return None
+        return hides_weights(layer) or goes_by_ranges(layer)
 
     def unavailable(self) -> str | None:
         if find_spec("triton") is None:
