@@ -261,7 +261,10 @@ REFUSED = [
     ("model=gat kernel=triton trainer=gpu", "and model.mask=neighbours goes along edges"),
     ("kernel=flex", "kernel=flex runs on GPUs of NVIDIA and AMD, and trainer.accelerator=cpu"),
     ("kernel=flex trainer=gpu model.dropout=0.1", "kernel=flex has no dropout of the weights"),
-    ("kernel=flex trainer=gpu model.attention=additive", "kernel=flex computes scaled dot products"),
+    (
+        "kernel=flex trainer=gpu model.attention=additive",
+        "kernel=flex computes scaled dot products",
+    ),
     (
         "model=transformer kernel=flex model.cross_attention=additive trainer=gpu",
         "kernel=flex computes scaled dot products only, and model.cross_attention=additive is none",

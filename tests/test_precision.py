@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ablate.model.vit import ViT
 
 LENGTH = SIZES["gpt"]["length"]
-SCORES, ENCODINGS, KERNELS = options("model.attention"), options("pos_enc"), kernels()
+SCORES, ENCODINGS, KERNELS = options("model.attention"), options("pos_enc"), [*kernels(), "triton"]
 # Length of the error in units of the length of the result. bfloat16 keeps 8 bits, so a rounding is
 # off by up to 2^-9 of a number, and some dozens follow each other here.
 NEAR = 16 * 2**-9
@@ -80,7 +80,6 @@ def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> Non
     computes = {
         "sdpa": func.lowers and pos_enc != "relative",
         "triton": func.sums and not pos_enc.startswith("relative"),
-        "sparse": False,
     }
     for kernel in KERNELS:
         if not computes.get(kernel, True):
