@@ -29,7 +29,7 @@ TRAINER: list[Conflict] = [
             c("model.norm_type") == "batch"
             and c.get("model.norm", None) != "none"
             and c.several_processes
-            and not c.get("trainer.sync_batchnorm", False)
+            and (not c.get("trainer.sync_batchnorm", False) or c("trainer.strategy") == "fsdp")
         ),
         "model.norm_type=batch with several processes: each would have statistics of its own; use"
         " +trainer.sync_batchnorm=true on GPUs, trainer=cpu or trainer=gpu, or another norm_type",
@@ -41,9 +41,11 @@ TRAINER: list[Conflict] = [
         "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
     ),
     Conflict(
-        lambda c: c("trainer.accelerator") == "cpu" and c("trainer.strategy").startswith("fsdp"),
-        "trainer.strategy={trainer.strategy} needs GPUs, not trainer.accelerator=cpu; use"
-        " trainer=ddp",
+        lambda c: (
+            c("trainer.strategy") == "fsdp" and c("trainer.precision") in ("16-mixed", "64-true")
+        ),
+        "trainer.precision={trainer.precision} cannot be had with trainer.strategy=fsdp; use"
+        " bf16-mixed or 32-true",
     ),
     Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),

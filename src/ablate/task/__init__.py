@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
@@ -19,6 +19,7 @@ from ablate.data import Batch, Data
 from ablate.errors import RunFailed
 from ablate.model.init import Model
 from ablate.seeding import derive
+from ablate.sharded import Sharded
 from ablate.task.accumulated import Accumulated
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -163,18 +164,11 @@ class Task(L.LightningModule):
             if isinstance(module, Metric):
                 module.reset()
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip by the norm over all parameters; under FSDP each process holds only some of them."""
-        if isinstance(self.trainer.strategy, FSDPStrategy):
-            if gradient_clip_val:
-                self.trainer.strategy.model.clip_grad_norm_(gradient_clip_val)  # type: ignore
-        else:
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+    def configure_model(self) -> None:
+        """Lightning's place for a strategy that splits the model; measured is the whole one."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, Sharded) and self.trainer.state.fn == TrainerFn.FITTING:
+            strategy.split(self.model)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
@@ -202,9 +196,7 @@ def parameter_groups(model: nn.Module, decaying: set[str]) -> list[dict[str, Any
     rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            # FSDP makes every parameter flat and adds to its name.
-            known = name.replace("_fsdp_wrapped_module.", "")
-            (decay if known in decaying else rest).append(parameter)
+            (decay if name in decaying else rest).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
