@@ -77,10 +77,10 @@ RUNS = {
     "uneven": (translations, PLAIN, ["none"]),
     "split": (deep, (*SPLIT, "model.dropout=0.0", "model.checkpoint=true"), ["none"]),
     "split pairs": (translations, (*SPLIT, "model.dropout=0.0"), ["none"]),
-    "split, once used": (shared, (*SPLIT, "model.dropout=0.0"), ["none"]),
-    "split, straight": (overrides, (*SPLIT, accident.OVERRIDE), ["none"]),
-    "split, stopped": (overrides, (*SPLIT, accident.OVERRIDE), ["interrupt 0 5", "none"]),
-    "split, batch norm": (overrides, (*SPLIT, "model.norm_type=batch"), ["none"]),
+    "split and shared": (shared, (*SPLIT, "model.dropout=0.0"), ["none"]),
+    "split straight": (overrides, (*SPLIT, accident.OVERRIDE), ["none"]),
+    "split stopped": (overrides, (*SPLIT, accident.OVERRIDE), ["interrupt 0 5", "none"]),
+    "split batch norm": (overrides, (*SPLIT, "model.norm_type=batch"), ["none"]),
     "refused": (overrides, (*TWO, "data.batch_size=3"), ["none"]),
 }
 
@@ -151,7 +151,7 @@ def weights(folder):
         pytest.param("uneven", translations, marks=pytest.mark.slow),
         ("split", deep),
         pytest.param("split pairs", translations, marks=pytest.mark.slow),
-        pytest.param("split, once used", shared, marks=pytest.mark.slow),
+        pytest.param("split and shared", shared, marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_equal_one(started, tmp_path, name, tiny):
@@ -197,8 +197,8 @@ def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
 @pytest.mark.slow
 def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     (folder, (stopped, ended)), (straight, (whole,)) = (
-        started("split, stopped"),
-        started("split, straight"),
+        started("split stopped"),
+        started("split straight"),
     )
     assert stopped.code == 130, stopped.errors
     assert stopped.step == 6
@@ -211,7 +211,7 @@ def test_what_was_split_and_stopped_ends_as_what_was_not(started):
 
 @pytest.mark.slow
 def test_batch_norm_cannot_be_split(started):
-    _, (ended,) = started("split, batch norm")
+    _, (ended,) = started("split batch norm")
     assert ended.code == 2
     assert "model.norm_type=batch with several processes" in ended.errors
 
