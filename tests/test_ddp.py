@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import accident
+import held
 import pytest
 import torch
 from tiny import images, overrides, pairs
@@ -75,7 +76,11 @@ RUNS = {
     "pairs": (copies, PLAIN, ["none"]),
     "checkpoints": (shared, (*PLAIN, "model.checkpoint=true"), ["none"]),
     "uneven": (translations, PLAIN, ["none"]),
-    "split": (deep, (*SPLIT, "model.dropout=0.0", "model.checkpoint=true"), ["none"]),
+    "split": (
+        deep,
+        (*SPLIT, "model.dropout=0.0", "model.checkpoint=true", held.OVERRIDE),
+        ["none"],
+    ),
     "split pairs": (translations, (*SPLIT, "model.dropout=0.0"), ["none"]),
     "split and shared": (shared, (*SPLIT, "model.dropout=0.0"), ["none"]),
     "split straight": (overrides, (*SPLIT, accident.OVERRIDE), ["none"]),
@@ -194,6 +199,15 @@ def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
         torch.testing.assert_close(mine[name], value, atol=2e-5, rtol=1e-3)
 
 
+def test_each_process_holds_half_of_what_is_split(started):
+    folder, (ended,) = started("split")
+    total = ended.result["parameters"]["total"]
+    both = [json.loads((folder / f"HELD_{rank}.json").read_text()) for rank in (0, 1)]
+    assert sum(one["parameters"] for one in both) == total
+    assert sum(one["state"] for one in both) == 2 * total  # both moments of Adam
+    assert max(one["parameters"] for one in both) < 0.55 * total
+
+
 @pytest.mark.slow
 def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     (folder, (stopped, ended)), (straight, (whole,)) = (
@@ -214,6 +228,7 @@ def test_batch_norm_cannot_be_split(started):
     _, (ended,) = started("split batch norm")
     assert ended.code == 2
     assert "model.norm_type=batch with several processes" in ended.errors
+    assert "Traceback" not in ended.errors
 
 
 def test_what_two_processes_write_is_measured_once_and_together(started):

@@ -33,7 +33,8 @@ from ablate.task import Task
 from ablate.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+for _part in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(_part).setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 # Where Slurm is installed: hydra/launcher=slurm uses srun, and other runs do without.

@@ -29,7 +29,7 @@ TRAINER: list[Conflict] = [
             c("model.norm_type") == "batch"
             and c.get("model.norm", None) != "none"
             and c.several_processes
-            and (not c.get("trainer.sync_batchnorm", False) or c("trainer.strategy") == "fsdp")
+            and not c.get("trainer.sync_batchnorm", False)
         ),
         "model.norm_type=batch with several processes: each would have statistics of its own; use"
         " +trainer.sync_batchnorm=true on GPUs, trainer=cpu or trainer=gpu, or another norm_type",
@@ -39,6 +39,15 @@ TRAINER: list[Conflict] = [
             c("trainer.accelerator") == "cpu" and bool(c.get("trainer.sync_batchnorm", False))
         ),
         "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
+    ),
+    Conflict(
+        lambda c: c("trainer.strategy") == "fsdp" and not c.several_processes,
+        "trainer.strategy=fsdp splits a model over several processes; set trainer.devices, or"
+        " trainer.strategy=auto",
+    ),
+    Conflict(
+        lambda c: c("trainer.strategy") == "fsdp" and bool(c.get("trainer.sync_batchnorm", False)),
+        "trainer.sync_batchnorm=true cannot be had with trainer.strategy=fsdp; use trainer=ddp",
     ),
     Conflict(
         lambda c: (

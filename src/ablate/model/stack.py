@@ -100,9 +100,9 @@ class Stack(nn.Module):
         x = self.dropout(x)
         # A cache would be filled a second time; without gradients nothing is kept anyway.
         again = self.checkpoint and cache is None and torch.is_grad_enabled()
+        read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
-            read = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
             if again:  # with the same dropout: it puts the random state back
                 x = recomputed(block, x, place=step, use_reentrant=False, **read)
             else:
