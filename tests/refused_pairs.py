@@ -48,6 +48,7 @@ STACK: Refused = [
     ("model.depth", [1], "model.share_layers", [True]),
     ("model.norm", ["none"], "model.norm_type", ["batch"]),
     ("model.norm_type", ["batch"], "model.bias", [False]),
+    ("model.norm_type", ["batch"], "model.checkpoint", [True]),
 ]
 LANGUAGE: Refused = [
     ("task", ["causal_lm"], "data", ["recall"]),
@@ -66,7 +67,10 @@ DOCUMENTS_OF_BERT: Refused = [
     ("data", ["text_files"], "model.tie_embeddings", [False]),
     ("task", ["classification"], "task.next_sentence", [True, False]),
 ]
-FROZEN: Refused = [("model.freeze", ["embeddings", "encoder"], "model.norm_type", ["batch"])]
+FROZEN: Refused = [
+    ("model.freeze", ["embeddings", "encoder"], "model.norm_type", ["batch"]),
+    ("model.freeze", ["encoder"], "model.checkpoint", [True]),
+]
 RESIDUAL: Refused = [("model.depth", [1], "model.residual", [True])]
 NO_ATTENTION: Refused = [
     ("model.attention", ["none"], "kernel", ["reference", "chunked", "sdpa"]),

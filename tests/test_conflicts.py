@@ -40,6 +40,8 @@ REFUSED = [
     ),
     ("model.norm=none model.norm_type=rms", "model.norm_type=rms has no effect"),
     ("model.norm_type=batch model.bias=false", "always has a bias"),
+    ("model.checkpoint=true model.norm_type=batch", "model.norm_type=batch would count every"),
+    ("model=vit model.checkpoint=true model.freeze=encoder", "model.checkpoint=true has no effect"),
     (
         "model=transformer data=multi30k data.joint=false model.share_embeddings=true",
         "model.share_embeddings=true needs one vocabulary",
@@ -193,7 +195,10 @@ REFUSED = [
     ("trainer.check_val_every_n_epoch=2", "set one null"),
     ("trainer=ddp model.norm_type=batch", "statistics of its own"),
     ("+trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true needs GPUs"),
-    ("trainer.strategy=fsdp", "trainer.strategy=fsdp needs GPUs"),
+    ("trainer.strategy=fsdp", "trainer.strategy=fsdp splits a model over several processes"),
+    ("trainer=fsdp +trainer.sync_batchnorm=true", "sync_batchnorm=true cannot be had with"),
+    ("trainer=fsdp trainer.precision=64-true", "trainer.precision='64-true' cannot be had with"),
+    ("trainer=fsdp trainer.devices=2 model.norm_type=batch", "statistics of its own"),
     ("trainer.precision=16-mixed", "on a CPU use bf16-mixed"),
     (
         "model.mixer=fixed model.attention=dot",

@@ -1,4 +1,7 @@
-"""Two processes on the CPU: as one for the same global batch, and after an accident as without."""
+"""Two processes on the CPU: as one for the same global batch, and after an accident as without.
+
+trainer=ddp, whose processes have a whole model each, and trainer=fsdp, which split one.
+"""
 
 import json
 import os
@@ -9,15 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import accident
+import held
 import pytest
 import torch
 from tiny import images, overrides, pairs
 
 import ablate
+from ablate.evaluate import evaluate
+from ablate.task import parameter_groups
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 # Dropout would differ from that of one process: each draws its own.
 PLAIN = (*TWO, "model.dropout=0.0")
+SPLIT = ("trainer=fsdp", *TWO[1:], "trainer.precision=32-true")
 PRONE = (*TWO, "checkpoint_every=1", accident.OVERRIDE)
 WRITTEN = 13  # validation examples of `copies`, which batches of 16 share out as 7 and 6
 
@@ -43,6 +50,22 @@ def copies(folder, *more):
     )
 
 
+def deep(folder, *more):
+    """Blocks that read one table beside them."""
+    return overrides(folder, "model.depth=2", "pos_enc=t5", *more)
+
+
+def shared(folder, *more):
+    """One block, used three times."""
+    return overrides(folder, "model.depth=3", "model.share_layers=true", *more)
+
+
+def translations(folder, *more):
+    """Two batches a step, which hold different numbers of targets."""
+    more = ("model=transformer", "model.heads=2", "trainer.accumulate_grad_batches=2", *more)
+    return pairs(folder, *more)
+
+
 # What is started: the model, what is changed, and the accident of one try after the other.
 ACCIDENTS = ("kill 1 4", "nan 1 6", "interrupt 0 8", "none")
 RUNS = {
@@ -51,6 +74,18 @@ RUNS = {
     "text": (overrides, PLAIN, ["none"]),
     "images": (images, PLAIN, ["none"]),
     "pairs": (copies, PLAIN, ["none"]),
+    "checkpoints": (shared, (*PLAIN, "model.checkpoint=true"), ["none"]),
+    "uneven": (translations, PLAIN, ["none"]),
+    "split": (
+        deep,
+        (*SPLIT, "model.dropout=0.0", "model.checkpoint=true", held.OVERRIDE),
+        ["none"],
+    ),
+    "split pairs": (translations, (*SPLIT, "model.dropout=0.0"), ["none"]),
+    "split and shared": (shared, (*SPLIT, "model.dropout=0.0"), ["none"]),
+    "split straight": (overrides, (*SPLIT, accident.OVERRIDE), ["none"]),
+    "split stopped": (overrides, (*SPLIT, accident.OVERRIDE), ["interrupt 0 5", "none"]),
+    "split batch norm": (overrides, (*SPLIT, "model.norm_type=batch"), ["none"]),
     "refused": (overrides, (*TWO, "data.batch_size=3"), ["none"]),
 }
 
@@ -117,6 +152,11 @@ def weights(folder):
         pytest.param("text", overrides, marks=pytest.mark.slow),
         pytest.param("images", images, marks=pytest.mark.slow),
         ("pairs", copies),
+        pytest.param("checkpoints", shared, marks=pytest.mark.slow),
+        pytest.param("uneven", translations, marks=pytest.mark.slow),
+        ("split", deep),
+        pytest.param("split pairs", translations, marks=pytest.mark.slow),
+        pytest.param("split and shared", shared, marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_equal_one(started, tmp_path, name, tiny):
@@ -131,6 +171,64 @@ def test_two_processes_equal_one(started, tmp_path, name, tiny):
         if parameter.endswith("key.bias"):  # the softmax cancels it: its gradient is rounding alone
             continue
         assert torch.allclose(value, ours[parameter], atol=2e-5), parameter
+
+
+def moments(folder):
+    """What the optimizer of one process makes of a checkpoint: both of Adam's, by name."""
+    task = ablate.load(folder).task
+    optimizer = task.make_optimizer(parameter_groups(task.model, task.decaying))
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)
+    optimizer.load_state_dict(last["optimizer_states"][0])
+    return {
+        (name, key): optimizer.state[parameter][key]
+        for name, parameter in task.model.named_parameters()
+        for key in ("exp_avg", "exp_avg_sq")
+    }
+
+
+def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
+    """best.ckpt, what is measured of it again, and last.ckpt with the state of the optimizer."""
+    folder, (ended,) = started("split")
+    run = ablate.load(folder)
+    for metric, value in evaluate(run, {}).items():
+        assert ended.result["metrics"][metric] == pytest.approx(value, abs=2e-5), metric
+    ablate.run(ablate.compose(*deep(tmp_path, "model.dropout=0.0")), tmp_path / "one")
+    mine, theirs = moments(folder), moments(tmp_path / "one")
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(mine[name], value, atol=2e-5, rtol=1e-3)
+
+
+def test_each_process_holds_half_of_what_is_split(started):
+    folder, (ended,) = started("split")
+    total = ended.result["parameters"]["total"]
+    both = [json.loads((folder / f"HELD_{rank}.json").read_text()) for rank in (0, 1)]
+    assert sum(one["parameters"] for one in both) == total
+    assert sum(one["state"] for one in both) == 2 * total  # both moments of Adam
+    assert max(one["parameters"] for one in both) < 0.55 * total
+
+
+@pytest.mark.slow
+def test_what_was_split_and_stopped_ends_as_what_was_not(started):
+    (folder, (stopped, ended)), (straight, (whole,)) = (
+        started("split stopped"),
+        started("split straight"),
+    )
+    assert stopped.code == 130, stopped.errors
+    assert stopped.step == 6
+    assert ended.code == whole.code == 0, whole.errors + ended.errors
+    assert ended.result["metrics"] == whole.result["metrics"]
+    assert (folder / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
+    ours, theirs = weights(folder), weights(straight)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_batch_norm_cannot_be_split(started):
+    _, (ended,) = started("split batch norm")
+    assert ended.code == 2
+    assert "model.norm_type=batch with several processes" in ended.errors
+    assert "Traceback" not in ended.errors
 
 
 def test_what_two_processes_write_is_measured_once_and_together(started):

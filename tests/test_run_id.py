@@ -44,13 +44,14 @@ def changed(cfg: DictConfig, path: str) -> DictConfig:
 
 
 def unimportant(path: str) -> bool:
-    """Where things lie, what is shown, how fast data is read."""
+    """Where things lie, what is shown, how fast data is read, what is computed again."""
     return path.startswith(("logger.", "study.")) or path in {
         "checkpoint_every",
         "data.path",
         "data.root",
         "data.sha256",
         "data.workers",
+        "model.checkpoint",
         "output_dir",
         "trainer.log_every_n_steps",
     }

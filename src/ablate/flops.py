@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.model.init import outputs
+from ablate.model.stack import Stack
 
 
 def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
@@ -14,10 +15,14 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
 
     `make_model` builds the model with the reference kernel, so that two arms are compared by what
     they compute and not by how. A multiplication and an addition count as two, as in
-    torch.utils.flop_counter; tanh, softmax and other pointwise work counts as none.
+    torch.utils.flop_counter; tanh, softmax and other pointwise work counts as none, and so does
+    what activation checkpointing computes again.
     """
     with torch.device("meta"):
         model = make_model()
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.checkpoint = False
     with FlopCounterMode(display=False) as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()

@@ -21,7 +21,8 @@ FILES = (
     "root",
     *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
 )
-# What cannot change a result: where things lie, what is shown, and how fast data is read.
+# What cannot change a result: where things lie, what is shown, how fast data is read, and what is
+# kept for the backward pass.
 EXCLUDED = (
     "checkpoint_every",
     "choices",
@@ -33,6 +34,7 @@ EXCLUDED = (
     *(f"data.{key}" for key in FILES),
     "data.sha256",
     "data.workers",
+    "model.checkpoint",
     "trainer.log_every_n_steps",
     "trainer.profiler",
 )

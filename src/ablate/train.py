@@ -28,11 +28,13 @@ from ablate.progress import Told, progress
 from ablate.record import only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
+from ablate.sharded import Sharded
 from ablate.task import Task
 from ablate.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+for _part in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(_part).setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 # Where Slurm is installed: hydra/launcher=slurm uses srun, and other runs do without.
@@ -99,6 +101,8 @@ def prepare(
         "val_check_interval": every,
         "check_val_every_n_epoch": None,
     }
+    if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
+        settings |= {"strategy": Sharded(), "inference_mode": False}
     data.train_batches = steps * settings["accumulate_grad_batches"]
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
     curves = Curves(run_dir / "metrics.csv")
@@ -141,6 +145,8 @@ def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path) -> None:
     if checkpoint:
         on_first_process(print)(f"ablate: going on from {checkpoint}")
     trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=False)
+    if isinstance(trainer.strategy, Sharded):
+        task.model = trainer.strategy.joined(task.model)
 
 
 def measure(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # What may differ between two runs of which one starts from the other: how it is trained, and keys
 # of the output map. A list, so that a key that is added later must be the same.
 FREE = {
+    "model.checkpoint",
     "model.dropout",
     "model.drop_path",
     "model.freeze",

@@ -45,4 +45,16 @@ BLOCKS: list[Conflict] = [
         "model.share_layers=true has no effect with model.encoder.depth=1 and"
         " model.decoder.depth=1",
     ),
+    Conflict(
+        lambda c: (
+            c("model.checkpoint") and c("model.norm") != "none" and c("model.norm_type") == "batch"
+        ),
+        "model.checkpoint=true computes blocks twice, and model.norm_type=batch would count every"
+        " batch twice; use model.norm_type=layer or rms, or model.checkpoint=false",
+    ),
+    Conflict(
+        lambda c: c("model.checkpoint") and c("model.freeze") == "encoder",
+        "model.checkpoint=true has no effect with model.freeze=encoder, whose blocks keep nothing"
+        " for a gradient; set model.checkpoint=false",
+    ),
 ]

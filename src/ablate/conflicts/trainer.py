@@ -41,9 +41,20 @@ TRAINER: list[Conflict] = [
         "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
     ),
     Conflict(
-        lambda c: c("trainer.accelerator") == "cpu" and c("trainer.strategy").startswith("fsdp"),
-        "trainer.strategy={trainer.strategy} needs GPUs, not trainer.accelerator=cpu; use"
-        " trainer=ddp",
+        lambda c: c("trainer.strategy") == "fsdp" and not c.several_processes,
+        "trainer.strategy=fsdp splits a model over several processes; set trainer.devices, or"
+        " trainer.strategy=auto",
+    ),
+    Conflict(
+        lambda c: c("trainer.strategy") == "fsdp" and bool(c.get("trainer.sync_batchnorm", False)),
+        "trainer.sync_batchnorm=true cannot be had with trainer.strategy=fsdp; use trainer=ddp",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.strategy") == "fsdp" and c("trainer.precision") in ("16-mixed", "64-true")
+        ),
+        "trainer.precision={trainer.precision} cannot be had with trainer.strategy=fsdp; use"
+        " bf16-mixed or 32-true",
     ),
     Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),

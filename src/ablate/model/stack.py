@@ -1,12 +1,15 @@
 """Stacks: positions, blocks one after another, and the final norm.
 
 Shared layers: Dehghani et al. 2018, Universal Transformer, https://arxiv.org/abs/1807.03819.
+Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
@@ -22,7 +25,8 @@ class Stack(nn.Module):
 
     The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
     `grid`, `extra` and `causal` say what the model reads (see PosEnc); `embedding_norm` asks for a
-    norm of tokens and positions where the placement has one (see Sublayers).
+    norm of tokens and positions where the placement has one (see Sublayers). `checkpoint` keeps
+    only the input of each block for the backward pass, which computes the rest again.
     """
 
     def __init__(
@@ -42,10 +46,11 @@ class Stack(nn.Module):
         grid: tuple[int, int] | None = None,
         extra: int = 0,
         embedding_norm: bool = False,
+        checkpoint: bool = False,
         **sublayers: Any,
     ):
         super().__init__()
-        self.depth = depth
+        self.depth, self.checkpoint = depth, checkpoint
         built = 1 if share_layers else depth
         self.mask = mask(causal=causal, grid=grid, extra=extra)
         self.pos_enc = pos_enc(
@@ -93,9 +98,15 @@ class Stack(nn.Module):
         """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real."""
         x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
         x = self.dropout(x)
+        # A cache would be filled a second time; without gradients nothing is kept anyway.
+        again = self.checkpoint and cache is None and torch.is_grad_enabled()
+        read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
-            x = block(x, pos=self.pos_enc, keep=keep, cache=cache, place=step, memory=memory)
+            if again:  # with the same dropout: it puts the random state back
+                x = recomputed(block, x, place=step, use_reentrant=False, **read)
+            else:
+                x = block(x, place=step, **read)
         return self.final_norm(x)
 
     @property

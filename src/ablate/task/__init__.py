@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
@@ -19,6 +19,8 @@ from ablate.data import Batch, Data
 from ablate.errors import RunFailed
 from ablate.model.init import Model
 from ablate.seeding import derive
+from ablate.sharded import Sharded
+from ablate.task.accumulated import Accumulated
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]
@@ -51,7 +53,7 @@ class Task(L.LightningModule):
         self.data = data
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.decaying = matrices(model)
-        self.last_loss = torch.tensor(0.0)
+        self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
 
     @classmethod
@@ -65,7 +67,8 @@ class Task(L.LightningModule):
         return self.model(*args, **kwargs)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Mean loss of a training batch; over all processes it must average to the global mean."""
+        """Mean loss of a training batch; over all processes it must average to the global mean, and
+        so must it, times `step_so_far.correction`, over the batches of an optimizer step."""
         raise NotImplementedError
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -80,20 +83,33 @@ class Task(L.LightningModule):
         # Dropout and every other draw of this step depend on (seed, step, process) alone: a resumed
         # run repeats them, and validation in between disturbs nothing.
         torch.manual_seed(derive(self.seed, "step", batch_idx, self.global_rank))
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.step_so_far = Accumulated(self.trainer.accumulate_grad_batches)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
         self._watch(loss.detach())
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        self.step_so_far.summed_loss += self.shown(loss).detach()
+        last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        if last and (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.require_finite_losses()
             rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-            self.log("train/loss", self.last_loss, prog_bar=True, sync_dist=True)
+            self.log("train/loss", self.step_so_far.loss, prog_bar=True, sync_dist=True)
             self.log("train/lr", rate)
         return loss
 
+    def shown(self, loss: Tensor) -> Tensor:
+        """What of a batch's loss is logged as train/loss."""
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.step_so_far.uneven:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.step_so_far.correction)
+
     def _watch(self, loss: Tensor) -> None:
         """Notes the first step whose loss is not finite, without making a GPU wait for it."""
-        self.last_loss = loss
         bad_step = torch.where(loss.isfinite(), NEVER, self.global_step)
         self.first_bad_step = torch.minimum(self.first_bad_step.to(loss.device), bad_step)
 
@@ -148,18 +164,11 @@ class Task(L.LightningModule):
             if isinstance(module, Metric):
                 module.reset()
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip by the norm over all parameters; under FSDP each process holds only some of them."""
-        if isinstance(self.trainer.strategy, FSDPStrategy):
-            if gradient_clip_val:
-                self.trainer.strategy.model.clip_grad_norm_(gradient_clip_val)  # type: ignore
-        else:
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+    def configure_model(self) -> None:
+        """Lightning's place for a strategy that splits the model; measured is the whole one."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, Sharded) and self.trainer.state.fn == TrainerFn.FITTING:
+            strategy.split(self.model)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
@@ -187,9 +196,7 @@ def parameter_groups(model: nn.Module, decaying: set[str]) -> list[dict[str, Any
     rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            # FSDP makes every parameter flat and adds to its name.
-            known = name.replace("_fsdp_wrapped_module.", "")
-            (decay if known in decaying else rest).append(parameter)
+            (decay if name in decaying else rest).append(parameter)
     groups: list[dict[str, Any]] = [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 

@@ -45,7 +45,7 @@ class Captioning(SequenceToSequence):
             loss = super().loss(batch)
             weights = torch.cat(self.model.cross[-1].recorded, dim=2)[:, 0]  # type: ignore[arg-type]
         written = batch["targets"] != IGNORED
-        penalty = unevenness(weights * written[:, :, None]) / self.share_of(written)
+        penalty = unevenness(weights * written[:, :, None]) / self.share
         return loss + self.doubly_stochastic * penalty
 
     def links(self, split: str, index: int) -> Links:

@@ -51,17 +51,19 @@ class CausalLM(Task):
             label_smoothing=self.label_smoothing,
             reduction="sum",
         )
-        return total / self.share_of(targets != IGNORED)
+        self.share = self.share_of(targets != IGNORED)
+        return total / self.share
 
     def share_of(self, counted: Tensor) -> Tensor:
         """This process's share of the targets, so that the mean of gradients is the global one.
 
-        DDP averages gradients over processes, whose batches may hold different numbers of targets.
+        DDP averages gradients over processes, and accumulation over batches, which may hold
+        different numbers of targets. To be asked once for each batch.
         """
         count = counted.sum()
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(count)
-        return count / self.trainer.world_size
+        return self.step_so_far.divisor(count) / self.trainer.world_size
 
     def evaluate(self, batch: Batch) -> None:
         logits, targets = self.model(batch["tokens"]), batch["targets"]

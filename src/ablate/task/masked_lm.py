@@ -65,9 +65,8 @@ class MaskedLM(Task):
             return self.hidden_loss
         return self.hidden_loss + F.cross_entropy(following, batch["next"])
 
-    def _watch(self, loss: Tensor) -> None:
-        super()._watch(loss)
-        self.last_loss = self.hidden_loss.detach()
+    def shown(self, loss: Tensor) -> Tensor:
+        return self.hidden_loss
 
     def evaluate(self, batch: Batch) -> None:
         tokens, following = self.model(*self.inputs(batch))

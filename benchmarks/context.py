@@ -1,0 +1,194 @@
+"""The largest context that trains, for each score, with and without activation checkpointing.
+
+    python benchmarks/context.py                                    # a GPU: all of its memory
+    python benchmarks/context.py --scores scaled_dot additive --kernels auto reference
+    python benchmarks/context.py --device cpu --memory 0.25 --small # a quarter of a GB: does it run
+    python benchmarks/context.py --device cpu --lengths 512 1024    # time and memory at these alone
+
+A training step of a GPT (learned positions, causal, one text at a time, AdamW; bfloat16 products on
+a GPU) is a process of its own. The length is doubled until it no longer fits, then halved in
+between until the next try would be less than an eighth longer. On a CPU a process may take
+`--memory` GB beside what it has before the first step. `ms` is the fastest of three steps; with
+`--lengths` the ways take turns, and `ratio` is over the first of them.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+SIZES = ["model.dim=512", "model.depth=8", "model.heads=8"]
+SMALL = ["model.dim=32", "model.depth=2", "model.heads=2"]
+VOCABULARY, STEPS, LIMIT = 256, 3, 300  # tokens, steps that are timed, seconds for one process
+NO_ROOM = 3  # exit code
+
+
+class Way(NamedTuple):
+    score: str
+    kernel: str
+    checkpoint: bool
+
+
+def measure(way: Way, length: int, sizes: list[str], device: str, gigabytes: float) -> Any:
+    """Milliseconds of a step, peak memory in MB, and the kernel that ran."""
+    import torch
+    import torch.nn.functional as F
+
+    import ablate
+    from ablate.model.stack import kernels
+
+    chosen = [f"model.attention={way.score}", f"kernel={way.kernel}"]
+    cfg = ablate.compose(*chosen, f"model.checkpoint={str(way.checkpoint).lower()}", *sizes)
+    data: Any = SimpleNamespace(sizes={"vocab_size": VOCABULARY, "length": length})
+    model = ablate.build(cfg, data).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(VOCABULARY, (1, length + 1), device=device)
+    before = memory("VmRSS")
+    if device == "cpu":
+        limit = int(memory("VmData") * 2**20 + gigabytes * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    seconds = []
+    for _ in range(STEPS + 1):  # the first compiles and touches memory
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            logits = model(tokens[:, :-1])
+        F.cross_entropy(logits.float().flatten(0, 1), tokens[0, 1:]).backward()
+        optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    peak = (
+        torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else memory("VmHWM") - before
+    )
+    ran = sorted(set(kernels(model).values()))
+    return {"ran": ", ".join(ran), "ms": 1000 * min(seconds[1:]), "MB": peak}
+
+
+def memory(key: str) -> float:
+    """MB of this process on Linux."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("on a CPU this reads /proc/self/status, which only Linux has")
+
+
+def one(arguments: list[Any]) -> int:
+    """In a process of its own: prints what was measured; NO_ROOM where it does not fit."""
+    way, *rest = arguments
+    try:
+        print(json.dumps(measure(Way(*way), *rest)))
+    except (RuntimeError, MemoryError) as error:  # torch has an error of its own for a GPU alone
+        if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
+            raise
+        return NO_ROOM
+    return 0
+
+
+def fits(*arguments: Any) -> Any:
+    """What `measure` says; None where there is no room or no time."""
+    line = [sys.executable, __file__, "--one", json.dumps(arguments)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    # Killed: by the system, which had no more memory.
+    if done.returncode == NO_ROOM or done.returncode < 0:
+        return None
+    raise RuntimeError(done.stderr)
+
+
+def largest(way: Way, shortest: int, longest: int, *rest: Any) -> tuple[int, Any]:
+    """The longest context that fits, and what it takes; 0 and None where the shortest does not."""
+    length, found, too_long, tried = 0, None, None, shortest
+    while True:
+        now = fits(way, tried, *rest) if tried <= longest else None
+        if now is None:
+            too_long = tried
+        else:
+            length, found = tried, now
+        tried = 2 * length if too_long is None else (length + too_long) // 2
+        if not length or 8 * (tried - length) < length:
+            return length, found
+
+
+def scores() -> list[str]:
+    """All of them."""
+    from ablate.tree import config_dir
+
+    names = sorted(file.stem for file in (config_dir() / "model.attention").glob("*.yaml"))
+    return [name for name in names if name != "none"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--memory", type=float, default=2.0, help="GB, on a CPU")
+    parser.add_argument("--scores", nargs="*", default=[])
+    parser.add_argument("--kernels", nargs="*", default=["auto"])
+    parser.add_argument("--small", action="store_true", help="a tiny model")
+    parser.add_argument("--shortest", type=int, default=256)
+    parser.add_argument("--longest", type=int, default=2**20)
+    parser.add_argument("--lengths", nargs="*", type=int, default=[])
+    args = parser.parse_args()
+    if args.one:
+        sys.exit(one(json.loads(args.one)))
+    import torch
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("context.py: torch sees no GPU; --device cpu --small says whether the script runs")
+    where = (
+        torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {args.memory:g} GB a step"
+    )
+    sizes = SMALL if args.small else SIZES
+    print(f"torch {torch.__version__}, {where}, {' '.join(sizes)}\n")
+    ways = [
+        Way(score, kernel, checkpoint)
+        for score in args.scores or scores()
+        for kernel in args.kernels
+        for checkpoint in (False, True)
+    ]
+    rest = (sizes, args.device, args.memory)
+    if args.lengths:
+        print("| length | score | kernel | checkpoint | ms | ratio | MB | ratio |")
+        print("|---|---|---|---|---|---|---|---|")
+        for length in args.lengths:
+            compare(ways, length, *rest)
+        return
+    print("| score | kernel | checkpoint | largest context | ms | MB |")
+    print("|---|---|---|---|---|---|")
+    for way in ways:
+        length, found = largest(way, args.shortest, args.longest, *rest)
+        ran, *cost = found.values() if found else (way.kernel, float("nan"), float("nan"))
+        cells = (way.score, ran, way.checkpoint, length, *(f"{number:.0f}" for number in cost))
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def compare(ways: list[Way], length: int, *rest: Any, rounds: int = 3) -> None:
+    """Every way at one length, in turns, so that a noisy neighbour meets all of them."""
+    found: dict[Way, list[Any]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            found[way].append(fits(way, length, *rest))
+    first: dict[tuple[str, str], tuple[float, float]] = {}
+    for way, tries in found.items():
+        if None in tries:
+            print(f"| {length} | {way.score} | {way.kernel} | {way.checkpoint} | no room | | | |")
+            continue
+        ms, mb = (min(one[key] for one in tries) for key in ("ms", "MB"))
+        plain = first.setdefault((way.score, way.kernel), (ms, mb))
+        cells = (length, way.score, tries[0]["ran"], way.checkpoint)
+        cells += (f"{ms:.0f}", f"{ms / plain[0]:.2f}", f"{mb:.0f}", f"{mb / plain[1]:.2f}")
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

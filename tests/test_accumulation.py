@@ -1,0 +1,152 @@
+"""trainer.accumulate_grad_batches: the steps of the larger batch that the batches make together."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import make_files
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from make_files import FILES
+from tiny import captions, images, overrides, pairs
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+import ablate
+from ablate.build import build, build_data
+from ablate.data import IGNORED, Batch
+from ablate.data.pairs import PAD
+from ablate.task import Task, parameter_groups
+from ablate.task.accumulated import Accumulated
+from ablate.train import prepare
+
+BATCHES, STEPS = 3, 3
+ALWAYS = (
+    "model.dropout=0",
+    "trainer.precision=64-true",
+    f"trainer.max_steps={STEPS}",
+    "trainer.val_check_interval=1000",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=0.01",
+    "schedule=constant",
+    "schedule.warmup_steps=0",
+)
+
+
+def small(data: str) -> list[str]:
+    return [f"data={data}", *(f"data.{key}={value}" for key, value in FILES[data].items())]
+
+
+# A run for each task; where batches differ in the targets they hold, and where they do not.
+UNEVEN = {
+    "pairs": lambda folder: pairs(folder, "task.label_smoothing=0.1"),
+    "pairs for a Transformer": lambda folder: pairs(folder, "model=transformer", "model.heads=2"),
+    # Batch norm sees each batch alone.
+    "captions": lambda folder: captions(
+        folder, "task.doubly_stochastic=0.5", "model.norm_type=layer"
+    ),
+}
+EVEN = {
+    "text": overrides,
+    "recall": lambda folder: overrides(folder, "task=recall", *small("recall"))[2:],
+    "hidden tokens": lambda folder: overrides(folder, "model=bert"),
+    "pictures": lambda folder: images(folder, "data.batch_size=16", "task.label_smoothing=0.1"),
+    "texts with classes": lambda folder: [
+        *("model=gpt", "task=classification", "data=text_files", "data.root=text_files"),
+        *("data.seq_len=8", "data.batch_size=2", "model.dim=16", "model.depth=1", "logger=none"),
+    ],
+    "a series": lambda folder: [
+        *("model=transformer_forecaster", *small("series"), "model.dim=8", "model.heads=2"),
+        "logger=none",
+    ],
+}
+
+
+class Watched(Callback):
+    """Remembers what every optimizer step was made of, and what it did."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Batch]] = []
+        self.after: list[dict[str, Tensor]] = []
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx % BATCHES == 0:
+            self.steps.append([])
+        self.steps[-1].append(batch)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        if len(self.steps[-1]) == BATCHES:
+            self.after.append({n: p.detach().clone() for n, p in pl_module.named_parameters()})
+
+
+def joined(batches: list[Batch]) -> Batch:
+    """One batch of the examples of several, padded as its data pads."""
+    whole = {}
+    for name in batches[0]:
+        rows = [row for batch in batches for row in batch[name]]
+        if rows[0].dim() == 1:
+            padding = IGNORED if name == "targets" else PAD
+            whole[name] = pad_sequence(rows, batch_first=True, padding_value=padding)
+        else:
+            whole[name] = torch.stack(rows)
+    return whole
+
+
+@pytest.mark.parametrize("name", [*UNEVEN, *EVEN])
+def test_steps_are_those_of_the_larger_batch(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_files.write(tmp_path, monkeypatch)
+    more = f"trainer.accumulate_grad_batches={BATCHES}"
+    cfg = ablate.compose(*(UNEVEN | EVEN)[name](tmp_path), *ALWAYS, more)
+    data = build_data(cfg)
+    (tmp_path / "checkpoints").mkdir()
+    trainer, task, curves, _ = prepare(cfg, tmp_path, data, build(cfg, data))
+    reference = copy.deepcopy(task).double()
+    watched = Watched()
+    trainer.callbacks.append(watched)  # type: ignore[attr-defined]
+    trainer.fit(task, datamodule=data)
+
+    counts = {int((b["targets"] != IGNORED).sum()) for step in watched.steps for b in step}
+    assert (len(counts) > 1) == (name in UNEVEN)
+    reference.trainer = trainer
+    optimizer = reference.make_optimizer(parameter_groups(reference.model, reference.decaying))
+    assert len(watched.after) == STEPS
+    for batches, after, row in zip(watched.steps, watched.after, curves.rows, strict=True):
+        optimizer.zero_grad()
+        reference.step_so_far = Accumulated(1)
+        loss = reference.loss(joined(batches))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(reference.parameters(), cfg.trainer.gradient_clip_val)
+        optimizer.step()
+        assert row["train/loss"] == pytest.approx(reference.shown(loss).item(), rel=1e-10)
+        for parameter, value in reference.named_parameters():
+            torch.testing.assert_close(after[parameter], value, rtol=1e-7, atol=1e-9)
+
+
+def test_where_examples_are_shuffled_it_is_the_command_for_the_larger_batch(
+    tmp_path: Path,
+) -> None:
+    found = []
+    for size, batches in ((48, 1), (16, 3)):
+        more = (f"data.batch_size={size}", f"trainer.accumulate_grad_batches={batches}")
+        cfg = ablate.compose(*images(tmp_path, *ALWAYS, *more))
+        data = build_data(cfg)
+        folder = tmp_path / str(size)
+        (folder / "checkpoints").mkdir(parents=True)
+        trainer, task, curves, _ = prepare(cfg, folder, data, build(cfg, data))
+        trainer.fit(task, datamodule=data)
+        found.append((task, curves.rows))
+    (one, rows), (other, others) = found
+    assert isinstance(one, Task)
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-7, atol=1e-9)
+    assert [row["train/loss"] for row in rows] == pytest.approx(
+        [row["train/loss"] for row in others], rel=1e-10
+    )

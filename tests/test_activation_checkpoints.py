@@ -1,0 +1,136 @@
+"""model.checkpoint: the same values, gradients and dropout, from less that is kept."""
+
+from typing import Any
+
+import pytest
+import torch
+from make_model import bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
+from tiny import overrides
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import ablate
+from ablate.build import build_data, make_model
+from ablate.kernel.reference import Reference
+from ablate.model import stack
+from ablate.model.init import outputs
+from ablate.model.multi_head import KeyValueCache
+from ablate.train import count_flops, prepare
+
+MODELS = {
+    "gpt": (gpt, lambda: (tokens(2, 7),)),
+    "bert": (bert, lambda: (tokens(2, 9), torch.tensor([[1, 4], [0, 8]]), tokens(2, 9) % 2)),
+    "vit": (vit, lambda: (normal(2, 2, 6, 6),)),
+    "transformer": (transformer, lambda: (1 + tokens(2, 8), tokens(2, 7))),
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "dropped blocks": {"drop_path": 0.5},
+    "shared blocks": {"share_layers": True},
+    "chunks, computed again inside": {
+        "attention": "additive",
+        "kernel": kernel("chunked", chunk=2, compile=False),
+    },
+    "a table beside the blocks": {"pos_enc": "t5"},
+    "weights that are drawn": {"normalizer": "hard"},
+    "no attention": {"mixer": "fixed"},
+}
+
+
+def step(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Outputs, gradients, and the next random number, of a training step from one seed."""
+    torch.manual_seed(0)
+    found = {f"output {n}": out for n, out in enumerate(outputs(model(*inputs)))}
+    torch.stack([out.square().sum() for out in found.values()]).sum().backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return found | gradients | {"next": torch.rand(1)}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", MODELS)
+def test_values_gradients_and_dropout_stay_bit_for_bit(
+    name: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, inputs = MODELS[name]
+    calls = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs["place"])
+        return again(*args, **kwargs)
+
+    again = stack.recomputed
+    monkeypatch.setattr(stack, "recomputed", counted)
+    found = []
+    for on in (False, True):
+        assert not calls
+        model = random_parts(make(checkpoint=on, **({"dropout": 0.3} | CHANGES[change])))
+        found.append(step(model, inputs()))
+    assert calls == ([0, 1, 0, 1] if name == "transformer" else [0, 1])
+    assert found[0].keys() == found[1].keys() >= dict(model.named_parameters()).keys()
+    for key, value in found[0].items():
+        assert torch.equal(value, found[1][key]), key
+
+
+class Made(TorchDispatchMode):
+    """Every memory that any operation makes and somebody holds, beside that of the parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.storages: dict[StorageWeakRef, int] = {}
+        self.others = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.storages[StorageWeakRef(storage)] = storage.nbytes()
+        return made
+
+    def alive(self) -> int:
+        """Bytes."""
+        made = {ref: size for ref, size in self.storages.items() if ref not in self.others}
+        return sum(size for storage, size in made.items() if not storage.expired())
+
+
+def kept(depth: int, **changes: Any) -> int:
+    """Bytes that the forward pass leaves for the backward pass."""
+    model = random_parts(gpt(depth=depth, dropout=0.1, **changes))
+    with Made(model) as made:
+        _output = model(tokens(2, 7))
+    return made.alive()
+
+
+def test_a_block_keeps_its_input_alone() -> None:
+    b, i, d, double = 2, 7, 12, 8
+    one = kept(5, checkpoint=True) - kept(4, checkpoint=True)
+    assert one == b * i * d * double
+    assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
+
+
+def test_what_is_kept_is_the_same_for_a_shared_block() -> None:
+    shared = {"share_layers": True, "checkpoint": True}
+    assert kept(5, **shared) - kept(4, **shared) == kept(5, checkpoint=True) - kept(
+        4, checkpoint=True
+    )
+
+
+def test_a_cache_is_filled_once() -> None:
+    """Generation may run with gradients on; keys read twice would be there twice."""
+    model, cache, x = random_parts(gpt(checkpoint=True)), KeyValueCache(), tokens(1, 6)
+    parts = [model(part, cache=cache) for part in x.split(2, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(x))
+    assert cache.length() == 6
+
+
+def test_a_run_is_the_same_run(tmp_path: Any) -> None:
+    """One id, one cost; the option reaches the blocks of what is trained."""
+    found = []
+    for on in ("false", "true"):
+        cfg = ablate.compose(*overrides(tmp_path, f"model.checkpoint={on}", "model.depth=2"))
+        data = build_data(cfg)
+        model = make_model(cfg, data, Reference())
+        _, task, _, _ = prepare(cfg, tmp_path, data, model)
+        assert model.stack.checkpoint == (on == "true")
+        found.append((ablate.run_id.run_id(cfg), count_flops(cfg, task)))
+    assert found[0] == found[1]
