@@ -37,6 +37,9 @@ class Triton(Kernel):
             return "it runs on a GPU, and torch sees none"
         return None
 
+    def describe(self) -> str:
+        return f"{self.name} (interpreted)" if interpreted() else self.name
+
     def __call__(self, attend: Attend) -> Tensor:
         if attend.v.device.type == "cpu" and not interpreted():
             return Chunked(chunk=None, compile="auto")(attend)

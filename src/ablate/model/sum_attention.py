@@ -28,6 +28,7 @@ class Where(NamedTuple):
     rows: Tensor | None  # of the table, for every distance from 1 - queries to keys - 1
 
 
+@torch.compiler.disable  # a break of the graph: these kernels are compiled already
 def sum_attention(
     q: Tensor,
     k: Tensor,
