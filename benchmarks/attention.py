@@ -93,7 +93,7 @@ def memory(device: str, *, peak: bool) -> float:
     raise RuntimeError("on a CPU this reads /proc/self/status, which only Linux has")
 
 
-def ways(scores: list[str]) -> list[tuple[str, str]]:
+def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, str]]:
     from hydra.utils import get_class
     from omegaconf import OmegaConf
 
@@ -104,9 +104,10 @@ def ways(scores: list[str]) -> list[tuple[str, str]]:
     known = [name for name, score in classes.items() if score.weighs]
     chosen = [PLAIN]
     for score in scores or known:
-        chosen += [(score, "reference"), (score, "chunked")]
-        if score != "additive":
-            chosen.append((score, "sdpa"))
+        names = ["reference", "chunked"]
+        names += ["sdpa"] * classes[score].lowers
+        names += ["triton"] * (classes[score].sums and device == "cuda")
+        chosen += [(score, name) for name in names if name in (kernels or names)]
     return chosen
 
 
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=7, help=argparse.SUPPRESS)
     parser.add_argument("--lengths", nargs="*", type=int, default=[128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--scores", nargs="*", default=[])
+    parser.add_argument("--kernels", nargs="*", default=[])
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
@@ -150,7 +152,7 @@ def main() -> None:
     print("| length | score | kernel | ms | ratio to plain SDPA | peak MB |")
     print("|---|---|---|---|---|---|")
     for length in args.lengths:
-        chosen = ways(args.scores)
+        chosen = ways(args.scores, args.kernels, args.device)
         found: dict[tuple[str, str], list[dict[str, Any]]] = {way: [] for way in chosen}
         # The tensor of queries x keys x width and its gradients would not fit beside others.
         dead = {("additive", "reference")} if length > WHOLE else set()

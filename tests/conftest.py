@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 SHARED_DATA = Path(
     os.environ.get("ABLATE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data")
@@ -14,6 +15,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Tests never talk to Weights & Biases; runs are written offline and read back from disk.
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"
+# Without a GPU Triton's interpreter runs kernel=triton; triton reads this when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a person's machine is."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
 @pytest.fixture

@@ -67,9 +67,17 @@ def scores() -> list[str]:
     return [name for name in options("model.attention") if name != "none"]
 
 
+# What has to be set for a kernel, where another composition is refused.
+KERNEL_NEEDS = {
+    "sparse": ["model=gat"],
+    "triton": ["model.attention=additive", "trainer=gpu"],
+    "flex": ["trainer=gpu"],
+}
+
+
 def kernels() -> list[str]:
-    """The kernels of models that read no graph, whose edges kernel=sparse needs."""
-    return [name for name in options("kernel") if name != "sparse"]
+    """Those that need no graph, as kernel=sparse does, and no GPU."""
+    return [name for name in options("kernel") if name not in KERNEL_NEEDS]
 
 
 def part(group: str, option: str, **changes: Any) -> Any:

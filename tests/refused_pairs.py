@@ -198,13 +198,14 @@ OF_SOURCES: Only = {
     "task": ["seq2seq"],
     "data.tokenizer": OF_PAIRS,
 }
-# No kernel works along edges where there is no graph, and no mask.
+# Some kernels need a GPU. None works along edges where there is no graph, and no mask.
 OF_ORDER: Only = {
     "kernel": kernels(),
     "model.mask": [name for name in options("model.mask") if name != "neighbours"],
 }
 OF_GRAPHS: Only = {
     "data": ["karate", "planetoid"],
+    "kernel": [*kernels(), "sparse"],
     "task": ["node_classification"],
     "model.attention": [name for name in scores() if name != "location"],
     "model.mask": ["neighbours", "none"],

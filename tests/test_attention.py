@@ -141,6 +141,21 @@ def test_forward_is_the_formula(case: str) -> None:
     )
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_sum_is_forward(case: str) -> None:
+    """For kernels: sum_d v_d f(q_id + k_jd)."""
+    score = randomised(CASES[case][0])
+    q, k = inputs(score, query_dim=score.query_dim, key_dim=score.key_dim)
+    if not score.sums:
+        with pytest.raises(NotImplementedError):
+            score.summed(q, k)
+        return
+    q_, k_, v, slope = score.summed(q, score.keys(k))
+    x = q_[:, :, :, None] + k_[:, :, None]
+    y = x.tanh() if slope is None else torch.where(x > 0, x, slope * x)
+    torch.testing.assert_close(torch.einsum("bhijd,hd->bhij", y, v), score(q, k))
+
+
 def assert_lowers(score: Score) -> None:
     q, k = inputs(score, query_dim=score.query_dim, key_dim=score.key_dim)
     lowered = score.lower(q, k)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
-from make_model import options
+from make_model import KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
 from ablate.compose import compose
@@ -38,7 +38,7 @@ NEEDS = {
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
     "task=node_classification": ["model=gat"],
     "model.mask=neighbours": ["model=gat"],
-    "kernel=sparse": ["model=gat"],
+    **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
     "data=digit_strings": ["model=captioner"],
     "task=captioning": ["model=captioner"],
     "data=series": ["model=rnn_forecaster"],

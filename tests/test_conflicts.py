@@ -6,6 +6,7 @@ from ablate.compose import compose
 from ablate.conflicts import CONFLICTS
 from ablate.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("no_interpreter")
 FILES = "model=transformer data=parallel data.source=a data.target=b"
 # Overrides that are refused, and a part of the line: an example of every conflict.
 REFUSED = [
@@ -230,6 +231,49 @@ REFUSED = [
         " model.share_embeddings=true",
         "model.share_embeddings=true gives both sides one learned table",
     ),
+    ("kernel=triton model.attention=gatv2", "of NVIDIA and AMD, and trainer.accelerator=cpu is no"),
+    (
+        "kernel=triton model.attention=gatv2 trainer=gpu trainer.precision=64-true",
+        "trainer.precision=64-true asks for more",
+    ),
+    ("kernel=triton trainer=gpu", "and model.attention=scaled_dot is none"),
+    (
+        "model=transformer kernel=triton model.attention=gatv2 model.cross_attention=dot"
+        " trainer=gpu",
+        "additive scores only, and model.cross_attention=dot is none",
+    ),
+    (
+        "kernel=triton model.attention=additive model.normalizer=sparsemax trainer=gpu",
+        "kernel=triton computes softmax alone, and model.normalizer=sparsemax is another",
+    ),
+    (
+        "model=rnn_seq2seq model.attention=additive model.window=local_p kernel=triton trainer=gpu",
+        "kernel=triton hides the weights that model.window=local_p multiplies",
+    ),
+    (
+        "kernel=triton model.attention=additive pos_enc=relative trainer=gpu",
+        "kernel=triton hides the weights that pos_enc=relative",
+    ),
+    (
+        "model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu",
+        "and pos_enc=relative_2d goes by rows and columns",
+    ),
+    (
+        "model=vit model.mask=window model.mask.size=2 kernel=triton model.attention=additive"
+        " trainer=gpu",
+        "model.mask=window of a picture is several",
+    ),
+    ("model=gat kernel=triton trainer=gpu", "and model.mask=neighbours goes along edges"),
+    ("kernel=flex", "kernel=flex runs on GPUs of NVIDIA and AMD, and trainer.accelerator=cpu"),
+    ("kernel=flex trainer=gpu model.dropout=0.1", "kernel=flex has no dropout of the weights"),
+    (
+        "kernel=flex trainer=gpu model.attention=additive",
+        "kernel=flex computes scaled dot products",
+    ),
+    (
+        "model=transformer kernel=flex model.cross_attention=additive trainer=gpu",
+        "kernel=flex computes scaled dot products only, and model.cross_attention=additive is none",
+    ),
     ("kernel=sparse", "kernel=sparse works along the edges of a graph alone"),
     ("model=gat model.mask=none kernel=sparse", "kernel=sparse works along the edges"),
     ("model=gat model.normalizer=sigmoid kernel=sparse", "kernel=sparse computes softmax alone"),
@@ -299,7 +343,12 @@ ALLOWED = [
     "pos_enc=relative model.attention=uniform pos_enc.keys=false",
     "pos_enc=relative model.attention=location",
     "kernel=sdpa pos_enc=relative pos_enc.values=false",
+    "kernel=triton model.attention=additive pos_enc=relative pos_enc.values=false trainer=gpu",
+    "model=transformer kernel=triton model.attention=gatv2 trainer=gpu",
+    "model=rnn_seq2seq model.attention=additive model.window=local_m kernel=triton trainer=gpu",
+    "model=gat model.mask=none kernel=triton trainer=gpu",
     "kernel=sdpa model.attention=uniform pos_enc=alibi",
+    "kernel=flex model.attention=cosine pos_enc=t5 trainer=gpu model.dropout=0",
     "model=vit model.mask=causal model.pool=mean",
     "model=vit model.mask=window model.mask.size=3",
     "model=vit model.mask=window model.mask.size=2 model.pool=mean pos_enc=relative_2d",

@@ -124,7 +124,7 @@ def leaves(attend: Attend) -> list[Tensor]:
 def results(run: Kernel, attend: Attend) -> list[Tensor]:
     """The context, and the gradients of queries, keys, values and all parameters."""
     context = run(attend)
-    weighed = (context * normal(*context.shape, seed=9)).sum()
+    weighed = (context * normal(*context.shape, seed=9).to(context)).sum()
     inputs = leaves(attend)
     gradients = torch.autograd.grad(weighed, inputs, allow_unused=True)
     return [

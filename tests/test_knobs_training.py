@@ -15,7 +15,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from make_knobs import Run, equal, keys_of, overrides, trained
-from make_model import gpt, kernel, options
+from make_model import KERNEL_NEEDS, gpt, kernel, options
 from torch import Tensor
 
 from ablate.build import build, build_data, make_task
@@ -238,8 +238,8 @@ KERNELS = {"kernel=chunked": {"kernel.chunk", "kernel.compile"}}
 def test_no_key_of_a_kernel_is_left_out() -> None:
     for name in options("kernel"):
         choice = f"kernel={name}"
-        model = "gat" if name == "sparse" else "gpt"
-        assert keys_of(compose(f"model={model}", choice), "kernel") == KERNELS.get(choice, set())
+        cfg = compose(choice, *KERNEL_NEEDS.get(name, []))
+        assert keys_of(cfg, "kernel") == KERNELS.get(choice, set())
 
 
 def scored(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> tuple[list[int], bool]:

@@ -76,6 +76,18 @@ def test_look_ahead_and_restricts_are_what_the_matrix_shows(mask: Mask) -> None:
 
 
 @pytest.mark.parametrize("mask", ALL, ids=ids)
+def test_between_is_what_a_query_sees(mask: Mask) -> None:
+    i, j = torch.arange(3, 9), torch.arange(12)
+    begin, end = mask.between(i, len(j))
+    assert mask.ranges
+    assert torch.equal((j >= begin[:, None]) & (j < end[:, None]), mask.allowed(i, j))
+
+
+def test_a_window_of_a_picture_is_no_range() -> None:
+    assert not Window(causal=False, size=2, grid=(3, 3)).ranges
+
+
+@pytest.mark.parametrize("mask", ALL, ids=ids)
 def test_span_is_the_tightest_range(mask: Mask) -> None:
     size = 9
     for keys in (4, size):

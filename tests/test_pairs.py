@@ -34,6 +34,7 @@ def _machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setattr(torch.cuda, "device_count", lambda: 0)
         patch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
         patch.setattr(chunked, "compiler", lambda device: False)
+        patch.delenv("TRITON_INTERPRET", raising=False)
         yield
 
 

@@ -132,6 +132,25 @@ def test_scores_and_values_depend_on_distance_alone(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bias_by_distance_is_the_bias(name: str, causal: bool) -> None:
+    part = build(name, causal=causal)
+    i, j, q = torch.arange(2, 6), torch.arange(N), normal(B, H, 4, K)
+    bias = part.bias(q, i, j, 1)
+    if not part.distances:
+        assert bias is None or name == "relative_2d"
+        return
+    ahead = torch.arange(1 - len(i), len(j)) - 2
+    found = part.by_distance(q, ahead, 1)
+    assert found is not None
+    table, rows = found
+    row = rows[torch.arange(N) - torch.arange(4)[:, None] + 3].expand(B, H, -1, -1)
+    assert bias is not None
+    by_hand = table.expand(B, H, 4, -1).gather(-1, row)
+    torch.testing.assert_close(by_hand, bias.expand(B, H, -1, -1))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_encoding_but_none_tells_positions_apart(name: str) -> None:
     part = build(name)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ablate.model.vit import ViT
 
 LENGTH = SIZES["gpt"]["length"]
-SCORES, ENCODINGS, KERNELS = options("model.attention"), options("pos_enc"), kernels()
+SCORES, ENCODINGS, KERNELS = options("model.attention"), options("pos_enc"), [*kernels(), "triton"]
 # Length of the error in units of the length of the result. bfloat16 keeps 8 bits, so a rounding is
 # off by up to 2^-9 of a number, and some dozens follow each other here.
 NEAR = 16 * 2**-9
@@ -76,9 +76,13 @@ def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> Non
         assert all(is_refused(score, pos_enc, kernel) for kernel in KERNELS)
         return
     exact = results(made(score, pos_enc, "reference"), torch.float32, nullcontext)
-    by_products = part("model.attention", score).func.lowers and pos_enc != "relative"
+    func = part("model.attention", score).func
+    computes = {
+        "sdpa": func.lowers and pos_enc != "relative",
+        "triton": func.sums and not pos_enc.startswith("relative"),
+    }
     for kernel in KERNELS:
-        if kernel == "sdpa" and not by_products:
+        if not computes.get(kernel, True):
             assert is_refused(score, pos_enc, kernel)
             continue
         for dtype, around in PRECISIONS.values():

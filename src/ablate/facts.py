@@ -5,6 +5,7 @@ has nothing to say.
 """
 
 import math
+import os
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +22,7 @@ STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
         "query": (True, {"uniform", "none"}),
         "key": (True, {"location", "uniform", "none"}),
         "lowers": (True, {"additive", "gat", "gatv2", "none"}),
+        "sums": (False, {"additive", "gat", "gatv2"}),
     },
     "model.normalizer": {"fused": (False, {"softmax"})},
     "model.window": {"weighs": (False, {"local_p"})},
@@ -186,6 +188,11 @@ class Facts:
     def across(self) -> int:
         """Patches along a picture's side."""
         return int((self.side - self("model.patch")) // self.stride + 1)
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether Triton's kernels run on a CPU, one operation after the other."""
+        return os.environ.get("TRITON_INTERPRET") == "1"
 
     @property
     def several_processes(self) -> bool:

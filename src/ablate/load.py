@@ -33,6 +33,7 @@ class Run:
 def load(run_dir: str | Path) -> Run:
     """Rebuild a run from its folder; UserError if the folder is no run, or has no weights yet."""
     from ablate.build import make, make_model, make_task, read_data
+    from ablate.kernel.auto import Auto
     from ablate.train import load_weights
 
     path = Path(run_dir)
@@ -44,7 +45,10 @@ def load(run_dir: str | Path) -> Run:
     assert isinstance(config, DictConfig)
     data = read_data(config, made_tokens(path))
     # The checkpoint has every parameter: none is drawn, learned by word2vec or downloaded again.
-    task = make_task(config, data, make_model(config, data, make(config.kernel)))
+    kernel = make(config.kernel)
+    if kernel.unavailable():  # no kernel changes a result, and the run was made elsewhere
+        kernel = Auto()
+    task = make_task(config, data, make_model(config, data, kernel))
     load_weights(task, path / "checkpoints" / BEST)
     task.eval()
     result = read_mapping(path / "result.json")

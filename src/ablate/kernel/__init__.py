@@ -117,6 +117,30 @@ class Layer:
     factors: bool = False  # its weights are multiplied by factors
     softmax: bool = True  # and are the softmax of the scores
     edges: bool = False  # queries see along the edges of a graph alone
+    ranges: bool = True  # and of keys a range each; see Mask.ranges
+
+
+def hides_weights(layer: Layer) -> str | None:
+    """Why a kernel that never shows the weights, a softmax, cannot compute a layer."""
+    if not layer.softmax:
+        return "the weights are no softmax, and it computes no others"
+    if layer.pos.value_term:
+        return f"{type(layer.pos).__name__} positions add to the values, which needs the weights"
+    if layer.factors:
+        return "the weights are multiplied by factors, and it never shows them"
+    return None
+
+
+def goes_by_ranges(layer: Layer) -> str | None:
+    """Why a kernel with a range of keys for each query, and biases by the distance, cannot."""
+    if layer.edges:
+        return "queries see along the edges of a graph, and it goes by ranges of keys"
+    if not layer.ranges:
+        return "the mask lets queries see more than one range of keys"
+    if type(layer.pos).bias is not PosEnc.bias and not layer.pos.distances:
+        name = type(layer.pos).__name__
+        return f"the bias of {name} positions does not go by the distance j - i"
+    return None
 
 
 class Kernel:
@@ -128,12 +152,18 @@ class Kernel:
         """Why this kernel cannot compute this layer exactly; None if it can."""
         return None
 
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run this kernel; None if it can."""
+        return None
+
     def resolve(self, layer: Layer) -> Kernel:
         """The kernel that this layer will use; UserError if there is none."""
         if reason := self.refuses(layer):
             raise UserError(
                 f"kernel={self.name} cannot compute this model: {reason}; use kernel=auto"
             )
+        if reason := self.unavailable():
+            raise UserError(f"kernel={self.name} cannot run here: {reason}; use kernel=auto")
         return self
 
     def __call__(self, attend: Attend) -> Tensor:

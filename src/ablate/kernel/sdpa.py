@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ablate.kernel import Attend, Kernel, Layer
+from ablate.kernel import Attend, Kernel, Layer, hides_weights
 from ablate.model.mask.causal import Causal
 
 
@@ -19,15 +19,7 @@ class SDPA(Kernel):
     def refuses(self, layer: Layer) -> str | None:
         if not layer.score.lowers:
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
-        if not layer.softmax:
-            return "the weights are no softmax, and it computes no others"
-        if layer.pos.value_term:
-            return (
-                f"{type(layer.pos).__name__} positions add to the values, which needs the weights"
-            )
-        if layer.factors:
-            return "the weights are multiplied by factors, and it never shows them"
-        return None
+        return hides_weights(layer)
 
     def __call__(self, attend: Attend) -> Tensor:
         lowered = attend.score.lower(attend.q, attend.k)

@@ -73,7 +73,7 @@ class GraphAttention(nn.Module):
         self.bias = Bias(outputs) if bias else nn.Identity()
         self.dropout = Dropout(dropout)
         self.kernel = kernel.resolve(
-            Layer(self.score, pos, softmax=normalizer.fused, edges=mask.edges)
+            Layer(self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges)
         )
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None

@@ -102,7 +102,9 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(dim, dim, bias=bias, std=std)
         self.out = Linear(dim, dim, bias=bias, std=out_std)
         self.normalizer = normalizer
-        self.kernel = kernel.resolve(Layer(self.score, pos, softmax=normalizer.fused))
+        self.kernel = kernel.resolve(
+            Layer(self.score, pos, softmax=normalizer.fused, ranges=mask.ranges)
+        )
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 

@@ -69,7 +69,13 @@ class RNNAttention(nn.Module):
         # Encoder states carry their positions themselves.
         self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
         self.kernel = kernel.resolve(
-            Layer(score, self.pos, factors=self.window.weighs, softmax=normalizer.fused)
+            Layer(
+                score,
+                self.pos,
+                factors=self.window.weighs,
+                softmax=normalizer.fused,
+                ranges=self.mask.ranges,
+            )
         )
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None

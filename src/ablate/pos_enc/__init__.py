@@ -32,6 +32,8 @@ class PosEnc(nn.Module):
     compares: ClassVar[bool] = False
     # True: the bias depends on the query.
     reads_query: bool = False
+    # True: the bias goes by the distance j - i (and the query), and `by_distance` says how.
+    distances: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -69,6 +71,12 @@ class PosEnc(nn.Module):
     def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor | None:
         """A term for the scores of a layer, of any shape that broadcasts to `b h i j`."""
         return None
+
+    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor] | None:
+        """The bias as a table, `b h i r` or what broadcasts to it, and the row `r` of each of the
+        distances j - i in `ahead`. None: no bias. Only where `distances`.
+        """
+        raise NotImplementedError
 
     def values(self, weights: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
         """A term for the context of a layer, `b h i j` -> `b h i k`; only where `value_term`."""

@@ -9,7 +9,7 @@ Two sequences have no distance: cross-attention has no such penalty.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ablate.pos_enc import PosEnc
 class Alibi(PosEnc):
     """A penalty that grows with the distance; no parameters, any length."""
 
+    distances: ClassVar[bool] = True
     steepness: Tensor
 
     def __init__(self, **sizes: Any) -> None:
@@ -28,10 +29,17 @@ class Alibi(PosEnc):
         self.register_buffer("steepness", torch.tensor(exponents(self.heads)), persistent=False)
 
     def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
+        return self.penalty(q, i[:, None] - j)[None].to(q.dtype)
+
+    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Every distance has a row."""
+        return self.penalty(q, ahead[None])[None], torch.arange(len(ahead), device=ahead.device)
+
+    def penalty(self, q: Tensor, distance: Tensor) -> Tensor:
+        """`i j` -> `h i j`, in float32 at least."""
         exact = torch.promote_types(q.dtype, torch.float32)
-        distance = (i[:, None] - j).abs().to(exact)
         slopes = 2.0 ** self.steepness.to(exact)
-        return (-slopes[:, None, None] * distance)[None].to(q.dtype)
+        return -slopes[:, None, None] * distance.abs().to(exact)
 
 
 def exponents(heads: int) -> list[float]:

@@ -9,7 +9,7 @@ Two sequences have no distance: cross-attention has no such terms.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ class Relative(PosEnc):
 
     Where attention only looks back there are none for distances ahead.
     """
+
+    distances: ClassVar[bool] = True
 
     def __init__(self, *, max_distance: int, keys: bool, values: bool, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -51,21 +53,25 @@ class Relative(PosEnc):
             nn.init.xavier_uniform_(table)
 
     def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor | None:
+        # Against the few distances first, then spread over the keys: never `b h i j k`.
+        if (found := self.by_distance(q, j - i[:, None], layer)) is None:
+            return None
+        per_distance, rows = found
+        return per_distance.gather(-1, rows.expand(*q.shape[:2], -1, -1))
+
+    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor] | None:
         if self.key_tables is None:
             return None
-        # Against the few distances first, then spread over the keys: never `b h i j k`.
         table: Tensor = self.key_tables[layer].to(q.dtype)
-        per_distance = q @ table.mT / math.sqrt(self.head_dim)
-        rows = self.row(i, j).expand(*q.shape[:2], -1, -1)
-        return per_distance.gather(-1, rows)
+        return q @ table.mT / math.sqrt(self.head_dim), self.row(ahead)
 
     def values(self, weights: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
         assert self.value_tables is not None
         table: Tensor = self.value_tables[layer].to(weights.dtype)
         per_distance = weights.new_zeros(*weights.shape[:3], len(table))
-        rows = self.row(i, j).expand_as(weights)
+        rows = self.row(j - i[:, None]).expand_as(weights)
         return per_distance.scatter_add(-1, rows, weights) @ table
 
-    def row(self, i: Tensor, j: Tensor) -> Tensor:
-        """The row of the tables for every pair of positions, `i j`."""
-        return (j - i[:, None]).clamp(-self.max_distance, self.ahead) + self.max_distance
+    def row(self, ahead: Tensor) -> Tensor:
+        """The row of the tables for every distance j - i."""
+        return ahead.clamp(-self.max_distance, self.ahead) + self.max_distance

@@ -9,7 +9,7 @@ Hugging Face transformers. T5's dot product has no scale: that is model.attentio
 Two sequences have no distance: cross-attention has no such bias, as in T5.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -23,6 +23,7 @@ from ablate.pos_enc import PosEnc
 class T5(PosEnc):
     """A table with a number for each of `buckets` and each head."""
 
+    distances: ClassVar[bool] = True
     edges: Tensor
 
     def __init__(self, *, buckets: int, max_distance: int, **sizes: Any) -> None:
@@ -50,6 +51,9 @@ class T5(PosEnc):
     def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
         bucket = self.bucket(j - i[:, None])
         return rearrange(embedding(bucket, self.table), "i j h -> 1 h i j").to(q.dtype)
+
+    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return rearrange(self.table, "r h -> 1 h 1 r"), self.bucket(ahead)
 
     def bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of every distance j - i: 0 and those behind first, then those ahead.

@@ -1,12 +1,21 @@
 """Score functions: how well a key matches a query. One class per file; this is what they share."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from ablate.errors import UserError
 
 Lowered = tuple[Tensor, Tensor, float]
+
+
+class Summed(NamedTuple):
+    """score_ij = sum_d v_d f(q_id + k_jd), for every head."""
+
+    q: Tensor  # b h i d
+    k: Tensor  # b h j d
+    v: Tensor  # h d
+    slope: float | None  # f: the LeakyReLU with this slope below 0; None: tanh
 
 
 class Score(nn.Module):
@@ -23,6 +32,8 @@ class Score(nn.Module):
     key: ClassVar[bool] = True
     # Whether `lower` has an answer.
     lowers: ClassVar[bool] = False
+    # Whether `summed` has an answer.
+    sums: ClassVar[bool] = False
     # Whether there is a `fused`.
     fuses: ClassVar[bool] = False
     # Whether there are any weights: attention=none has none.
@@ -65,6 +76,10 @@ class Score(nn.Module):
         """compare(q, prepared) by another route, faster on a CPU and without a tensor of queries x
         keys x width; only where `fuses`.
         """
+        raise NotImplementedError
+
+    def summed(self, q: Tensor, prepared: Tensor) -> Summed:
+        """compare(q, prepared) as sums over a width, for a kernel; only where `sums`."""
         raise NotImplementedError
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered | None:

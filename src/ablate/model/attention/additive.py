@@ -11,10 +11,11 @@ the model makes no projections, W and U are the score's own, as wide as the quer
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.errors import UserError
-from ablate.model.attention import Score, require_equal_widths
+from ablate.model.attention import Score, Summed, require_equal_widths
 from ablate.model.tanh_sum import tanh_sum
 
 
@@ -27,7 +28,10 @@ class Additive(Score):
 
     lowers: ClassVar[bool] = False
     option: ClassVar[str] = "additive"
+    sums: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
+    # Of the LeakyReLU that is the activation of the hidden layer; None: tanh.
+    slope: ClassVar[float | None] = None
     w: nn.Parameter | None
     u: nn.Parameter | None
 
@@ -48,11 +52,6 @@ class Additive(Score):
         self.v = nn.Parameter(torch.empty(self.heads, hidden or self.query_dim))
         self.reset_parameters()
 
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        """Of the hidden layer."""
-        return torch.tanh(x)
-
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.v)
         if self.w is not None and self.u is not None:
@@ -66,14 +65,18 @@ class Additive(Score):
         return k if self.u is None else k @ self.u
 
     def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
-        return tanh_sum(q if self.w is None else q @ self.w, prepared, self.v)
+        q, k, v, _ = self.summed(q, prepared)
+        return tanh_sum(q, k, v)
+
+    def summed(self, q: Tensor, prepared: Tensor) -> Summed:
+        return Summed(q if self.w is None else q @ self.w, prepared, self.v, self.slope)
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
         """The specification: it holds a tensor `b h i j hidden`. A row depends on its query alone,
         so a kernel may pass the queries in pieces.
         """
-        if self.w is not None:
-            q = q @ self.w
-        hidden = self.activation(q[:, :, :, None] + prepared[:, :, None])
+        q, k, v, slope = self.summed(q, prepared)
+        x = q[:, :, :, None] + k[:, :, None]
+        hidden = torch.tanh(x) if slope is None else F.leaky_relu(x, slope)
         # Not einsum: torch.compile fuses a product and a sum, but keeps all of `hidden` for einsum.
-        return (hidden * self.v[:, None, None]).sum(-1)
+        return (hidden * v[:, None, None]).sum(-1)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.model.attention import Score
+from ablate.model.attention import Score, Summed
 
 SLOPE = 0.2  # of the LeakyReLU below 0
 
@@ -21,6 +21,7 @@ class GAT(Score):
     """A number for the query and one for the key, added."""
 
     lowers: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -41,3 +42,7 @@ class GAT(Score):
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
         return F.leaky_relu(q @ self.a + prepared.mT, SLOPE)
+
+    def summed(self, q: Tensor, prepared: Tensor) -> Summed:
+        """Of width 1."""
+        return Summed(q @ self.a, prepared, prepared.new_ones(self.heads, 1), SLOPE)

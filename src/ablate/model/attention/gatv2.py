@@ -7,8 +7,7 @@ model.attention=gat, which key is the best depends on the query.
 
 from typing import ClassVar
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from ablate.model.attention.additive import Additive
 from ablate.model.attention.gat import SLOPE
@@ -19,10 +18,7 @@ class GATv2(Additive):
 
     option: ClassVar[str] = "gatv2"
     fuses: ClassVar[bool] = False
-
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        return F.leaky_relu(x, SLOPE)
+    slope: ClassVar[float | None] = SLOPE
 
     def reset_parameters(self) -> None:
         for parameter in (self.w, self.u, self.v):

@@ -18,6 +18,8 @@ class Mask:
     restricts: ClassVar[bool] = True
     # Whether, besides, only along the edges of a graph; see `Attend.edges`.
     edges: ClassVar[bool] = False
+    # Whether the keys that a query sees stand side by side: `between` has an answer.
+    ranges: bool = False
 
     def __init__(
         self, *, causal: bool, grid: tuple[int, int] | None = None, extra: int = 0
@@ -31,6 +33,12 @@ class Mask:
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
         """Positions of queries and keys -> `i j`, True = may attend."""
+        raise NotImplementedError
+
+    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        """The half-open range of positions that each query sees, `i` twice; it may reach beyond the
+        `keys` positions there are. Only where `ranges`.
+        """
         raise NotImplementedError
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:

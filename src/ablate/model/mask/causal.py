@@ -3,6 +3,7 @@
 Vaswani et al. 2017, "Attention is all you need", section 3.2.3, https://arxiv.org/abs/1706.03762.
 """
 
+import torch
 from torch import Tensor
 
 from ablate.model.mask import Mask
@@ -11,12 +12,17 @@ from ablate.model.mask import Mask
 class Causal(Mask):
     """Nothing later than oneself."""
 
+    ranges = True
+
     @property
     def look_ahead(self) -> bool:
         return False
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
         return j <= i[:, None]
+
+    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(i), i + 1
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
         return 0, min(last, keys)

@@ -15,6 +15,7 @@ class NoMask(Mask):
     """The ablated mask; in a decoder it lets the future through."""
 
     restricts: ClassVar[bool] = False
+    ranges = True
 
     @property
     def look_ahead(self) -> bool:
@@ -22,6 +23,9 @@ class NoMask(Mask):
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
         return torch.ones(len(i), len(j), dtype=torch.bool, device=i.device)
+
+    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(i), torch.full_like(i, keys)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
         return 0, keys

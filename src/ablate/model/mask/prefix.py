@@ -8,6 +8,7 @@ https://arxiv.org/abs/1905.03197.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -16,6 +17,8 @@ from ablate.model.mask import Mask
 
 class Prefix(Mask):
     """A query at i sees the keys at j <= i and those at j < size."""
+
+    ranges = True
 
     def __init__(self, *, size: int, **place: Any) -> None:
         super().__init__(**place)
@@ -29,6 +32,9 @@ class Prefix(Mask):
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
         return (j <= i[:, None]) | (j < self.size)
+
+    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(i), (i + 1).clamp(min=self.size)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
         return 0, min(max(last, self.size), keys)

@@ -25,6 +25,7 @@ class Window(Mask):
         if size < 1:
             raise UserError(f"model.mask.size={size} must be at least 1")
         self.size = size
+        self.ranges = self.grid is None
 
     @property
     def look_ahead(self) -> bool:
@@ -42,6 +43,9 @@ class Window(Mask):
         back = i[:, None] - j
         near = back < self.size
         return near & (back >= 0 if self.causal else back > -self.size)
+
+    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        return i - self.size + 1, i + (1 if self.causal else self.size)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
         if self.grid is not None:

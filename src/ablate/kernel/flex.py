@@ -1,0 +1,95 @@
+"""torch's FlexAttention: products with a bias that goes by the distance, fused on a GPU.
+
+For what keeps scaled dot products off SDPA's fast paths: ALiBi's, T5's and Shaw's biases are looked
+up in a table while the scores are computed, so that no tensor of queries x keys is made for them,
+and blocks of keys that nobody sees are left out.
+https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. Nobody has measured its speed
+yet, so kernel=auto never takes it: docs/benchmarks.md.
+"""
+
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
+
+NARROWEST = 16  # width of a head that its kernels take; narrower ones get zeros
+
+
+class Flex(Kernel):
+    """Trains on a GPU alone, compiled: on a CPU torch has only the forward pass.
+
+    Gradients of a learned bias are added up in any order, so that two runs on a GPU may differ in
+    rounding.
+    """
+
+    name: ClassVar[str] = "flex"
+
+    def refuses(self, layer: Layer) -> str | None:
+        if not layer.score.lowers:
+            return f"the score {type(layer.score).__name__} is not a scaled dot product"
+        return hides_weights(layer) or goes_by_ranges(layer)
+
+    def unavailable(self) -> str | None:
+        if not torch.cuda.is_available():
+            return "it trains on a GPU, and torch sees none"
+        return None
+
+    def __call__(self, attend: Attend) -> Tensor:
+        assert attend.first_key == 0
+        assert not attend.dropout  # refused: ablate.conflicts.kernel
+        lowered = attend.score.lower(attend.q, attend.k)
+        assert lowered is not None
+        v = attend.v
+        q, k = (x.to(v.dtype) for x in lowered[:2])
+        q, k, wide = (F.pad(x, (0, max(0, NARROWEST - x.shape[-1]))) for x in (q, k, v))
+        run = compiled() if v.is_cuda else flex_attention
+        context = run(
+            q, k, wide, score_mod=biased(attend), block_mask=seen(attend), scale=float(lowered[2])
+        )
+        return context[..., : v.shape[-1]]
+
+
+@cache
+def compiled() -> Any:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def biased(attend: Attend) -> Any:
+    """score -> score + bias, or None without a bias."""
+    if not attend.pos.distances:
+        return None
+    ahead = torch.arange(1 - attend.queries, attend.keys, device=attend.v.device) - attend.start
+    if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
+        return None
+    table, rows = found
+    across = [size > 1 for size in table.shape[:3]]  # batch, heads, queries: else the same for all
+    last = attend.queries - 1
+
+    def mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        place = [at if varies else at * 0 for at, varies in zip((b, h, i), across, strict=True)]
+        return score + table[place[0], place[1], place[2], rows[j - i + last]]
+
+    return mod
+
+
+def seen(attend: Attend) -> BlockMask | None:
+    """Who may attend; None: all."""
+    if not attend.mask.restricts and attend.keep is None:
+        return None
+    i, _ = attend.positions()
+    begin, end = attend.mask.between(i, attend.keys)
+    keep = attend.keep
+
+    def mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        inside = (j >= begin[i]) & (j < end[i])
+        return inside if keep is None else inside & keep[b, j]
+
+    rows = None if keep is None else len(keep)
+    return create_block_mask(
+        mod, rows, None, attend.queries, attend.keys, device=str(attend.v.device)
+    )

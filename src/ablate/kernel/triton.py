@@ -1,0 +1,67 @@
+"""Additive scores fused by Triton on a GPU: memory grows with the length alone, as for products.
+
+For scores that are sums over a width, such as Bahdanau's: see `Score.summed` and, for how it is
+done, ablate.model.sum_kernels. Nobody has measured its speed yet: docs/benchmarks.md.
+"""
+
+import os
+from importlib.util import find_spec
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ablate.errors import UserError
+from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
+from ablate.kernel.chunked import Chunked
+
+
+class Triton(Kernel):
+    """Computes in float32, whatever the type of the queries.
+
+    What a trained model is asked on the CPU, as for the figures after training on a GPU, is
+    computed there by kernel=chunked, unless Triton's interpreter is on.
+    """
+
+    name: ClassVar[str] = "triton"
+
+    def refuses(self, layer: Layer) -> str | None:
+        if not layer.score.sums:
+            return f"the score {type(layer.score).__name__} is no sum over a width"
+        return hides_weights(layer) or goes_by_ranges(layer)
+
+    def unavailable(self) -> str | None:
+        if find_spec("triton") is None:
+            return "the package triton is not installed"
+        if not (interpreted() or torch.cuda.is_available()):
+            return "it runs on a GPU, and torch sees none"
+        return None
+
+    def describe(self) -> str:
+        return f"{self.name} (interpreted)" if interpreted() else self.name
+
+    def __call__(self, attend: Attend) -> Tensor:
+        if attend.v.device.type == "cpu" and not interpreted():
+            return Chunked(chunk=None, compile="auto")(attend)
+        from ablate.model.sum_attention import Where, sum_attention
+
+        assert attend.first_key == 0
+        if attend.v.dtype == torch.float64 and not interpreted():
+            raise UserError(f"kernel={self.name} has no float64 on a GPU; use kernel=auto")
+        prepared = attend.score.keys(attend.k) if attend.prepared is None else attend.prepared
+        q, k, v, slope = attend.score.summed(attend.q, prepared)
+        i, _ = attend.positions()
+        ends = attend.mask.between(i, attend.keys)
+        begin, end = (edge.clamp(0, attend.keys).int() for edge in ends)
+        table = rows = None
+        if attend.pos.distances:
+            ahead = torch.arange(1 - attend.queries, attend.keys, device=i.device) - attend.start
+            if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is not None:
+                table, rows = found[0], found[1].int()
+        where = Where(begin, end, attend.keep, rows)
+        return sum_attention(q, k, v, attend.v, table, where, slope=slope, dropout=attend.dropout)
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter is on, which runs on a CPU: slow, and meant for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,0 +1,69 @@
+"""Compiles the kernels of ablate.model.sum_kernels for an NVIDIA GPU that need not be there.
+
+    python tests/compile_triton.py 90    # its compute capability, times ten
+
+Prints for each how many registers a thread has and how many bytes of them go to memory (spill).
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ablate.model import sum_kernels as kernels
+from ablate.model.sum_attention import TILE, block
+
+INTEGERS = {"queries", "keys", "heads", "width", "value_width", "table_rows"}
+TYPES = dict.fromkeys(INTEGERS | {"table_b", "table_h", "table_i"}, "i32")
+TYPES |= dict.fromkeys(("rows", "begin", "end"), "*i32") | {"keep": "*i1", "seed": "*i64"}
+TYPES |= dict.fromkeys(("v", "table", "lse", "delta", "dv", "dtable"), "*fp32")
+# Type of queries, keys and values; their width; slope; whether there are bias, padding and dropout.
+CASES = [
+    ("fp32", 64, None, True),
+    ("bf16", 64, None, True),
+    ("bf16", 128, 0.2, False),
+    ("fp16", 16, None, False),
+]
+
+
+def compiled(kernel: Any, dtype: str, width: int, slope: float | None, all: bool) -> Any:
+    given: dict[str, Any] = {
+        "SLOPE": slope, "RATE": 0.1 if all else 0.0, "WIDE": tl.float32, "BI": TILE, "BJ": TILE,
+        "BD": block(width), "BV": block(width), "BR": block(32),
+    }  # fmt: skip
+    if not all:
+        given |= dict.fromkeys(("table", "rows", "keep", "seed", "dtable"))
+    given = {name: value for name, value in given.items() if name in kernel.arg_names}
+    types = {
+        name: "constexpr" if name in given else TYPES.get(name, f"*{dtype}")
+        for name in kernel.arg_names
+    }
+    constants = {(kernel.arg_names.index(name),): value for name, value in given.items()}
+    target = GPUTarget("cuda", int(sys.argv[1]), 32)
+    options = {"num_warps": 4 if width <= 32 else 8, "num_stages": 1}
+    return triton.compile(ASTSource(kernel, types, constants), target=target, options=options)
+
+
+def main() -> None:
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    for case in CASES:
+        for kernel in (kernels.forward, kernels.backward_queries, kernels.backward_keys):
+            made = compiled(kernel, *case)
+            with TemporaryDirectory() as folder:
+                code = Path(folder, "code.cubin")
+                code.write_bytes(made.asm["cubin"])
+                line = [str(tools / "cuobjdump"), "-res-usage", str(code)]
+                usage = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+            found = dict(re.findall(r"(REG|STACK|SHARED):(\d+)", usage))
+            print(*case, kernel.__name__, found, "shared", made.metadata.shared, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""kernel=triton equals the reference: in Triton's interpreter, or on a GPU where there is one."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from make_model import CONF, gpt, kernel, normal, part, random_parts, tokens
+from omegaconf import OmegaConf
+from test_chunked import cost
+from test_kernel import MASKS, PADDING, SHAPES, H, K, make, make_pos, make_score
+from tiny import overrides
+from torch import Tensor
+
+import ablate
+from ablate.errors import UserError
+from ablate.kernel import Attend, Kernel, Layer, attention_weights
+from ablate.kernel import triton as module
+from ablate.kernel.reference import Reference
+from ablate.kernel.triton import Triton, interpreted
+from ablate.model.stack import kernels
+
+pytest.importorskip("triton", reason="triton comes with torch on Linux alone")
+from ablate.model import sum_attention
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EXACT = torch.float64 if interpreted() else torch.float32
+NEAR = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
+SUMS = ["additive", "additive, hidden", "gat", "gatv2"]
+# rotary turns queries and keys before a kernel meets them, the others are added to embeddings.
+BIASES = ["none", "alibi", "t5", "relative, keys"]
+
+
+def placed(attend: Attend, dtype: torch.dtype, device: str = DEVICE) -> Attend:
+    """The same on a device and in a precision."""
+    q, k, v = (
+        x.detach().to(device, dtype).requires_grad_() for x in (attend.q, attend.k, attend.v)
+    )
+    return replace(
+        attend,
+        q=q,
+        k=k,
+        v=v,
+        score=attend.score.to(device, dtype),
+        pos=attend.pos.to(device, dtype),
+        keep=None if attend.keep is None else attend.keep.to(device),
+    )
+
+
+def leaves(attend: Attend) -> list[Tensor]:
+    return [attend.q, attend.k, attend.v, *attend.score.parameters(), *attend.pos.parameters()]
+
+
+def gradients(context: Tensor, attend: Attend) -> list[Tensor]:
+    """Of queries, keys, values and parameters, under a weighed sum of the context."""
+    inputs = leaves(attend)
+    weighed = (context * normal(*context.shape, seed=9).to(context)).sum()
+    found = torch.autograd.grad(weighed, inputs, allow_unused=True)
+    return [
+        torch.zeros_like(x) if gradient is None else gradient
+        for x, gradient in zip(inputs, found, strict=True)
+    ]
+
+
+def results(run: Kernel, attend: Attend) -> list[Tensor]:
+    context = run(attend)
+    return [context.detach(), *gradients(context, attend)]
+
+
+def assert_equal(attend: Attend, dtype: torch.dtype = EXACT) -> None:
+    """In that precision, to the reference in float64 of the same numbers."""
+    mine = placed(attend, dtype)
+    run = kernel("triton").resolve(Layer(mine.score, mine.pos, ranges=mine.mask.ranges))
+    found = results(run, mine)
+    assert run.describe() == ("triton (interpreted)" if interpreted() else "triton")
+    assert [x.dtype for x in found] == [dtype] * len(found)
+    expected = results(Reference(), placed(mine, torch.float64, "cpu"))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.isfinite().all()
+        tolerance = NEAR[dtype] * max(1.0, theirs.abs().max().item())
+        torch.testing.assert_close(ours.cpu().double(), theirs, atol=tolerance, rtol=0)
+
+
+EVERY = list(product(SUMS, MASKS, BIASES, SHAPES, PADDING))
+# Every option twice at least.
+SOME = [
+    (score, mask, BIASES[(2 * s + m) % 4], list(SHAPES)[(s + m) % 3], PADDING[(2 * s + m) % 3])
+    for (s, score), (m, mask) in product(enumerate(SUMS), enumerate(MASKS))
+    if (s + m) % 2 == 0
+]
+
+
+@pytest.mark.parametrize(
+    ("score", "mask", "pos", "shape", "padding"),
+    [pytest.param(*each, marks=[] if each in SOME else [pytest.mark.slow]) for each in EVERY],
+)
+def test_it_equals_the_reference(score: str, mask: str, pos: str, shape: str, padding: str) -> None:
+    assert_equal(make(score, pos, mask, shape=shape, padding=padding))
+
+
+@pytest.mark.parametrize(
+    ("score", "pos", "dtype"),
+    [
+        ("additive", "alibi", torch.bfloat16),
+        ("gatv2", "alibi", torch.float32),
+        pytest.param("additive", "t5", torch.float32, marks=pytest.mark.slow),
+        pytest.param("gatv2", "t5", torch.bfloat16, marks=pytest.mark.slow),
+    ],
+)
+def test_it_equals_the_reference_in_its_precision(score: str, pos: str, dtype: torch.dtype) -> None:
+    assert_equal(make(score, pos, "causal", padding="some"), dtype)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "mask"),
+    [
+        (20, 18, "none"),
+        pytest.param(5, 40, "causal", marks=pytest.mark.slow),
+        pytest.param(50, 50, "window", marks=pytest.mark.slow),
+        pytest.param(50, 35, "prefix", marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_are_put_together(
+    monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, mask: str
+) -> None:
+    """Several blocks of queries, keys, width, value width and bias, some of them without a pair."""
+    monkeypatch.setattr(sum_attention, "TILE", 16)
+    monkeypatch.setattr(sum_attention, "COLUMNS", 16)
+    sizes: dict[str, Any] = {"heads": 1, "length": keys}
+    score = part("model.attention", "additive")(query_dim=17, key_dim=17, **sizes)
+    pos = part("pos_enc", "t5", buckets=18, max_distance=20)(dim=17, head_dim=17, depth=1, **sizes)
+    q, k, v = (normal(1, 1, n, w, seed=n + w) for n, w in ((queries, 17), (keys, 17), (keys, 18)))
+    keep = torch.ones(1, keys, dtype=torch.bool)
+    keep[0, 3:17] = False
+    assert_equal(
+        Attend(
+            q=q,
+            k=k,
+            v=v,
+            score=random_parts(score),  # type: ignore[arg-type]
+            pos=random_parts(pos),  # type: ignore[arg-type]
+            mask=part("model.mask", mask, **MASKS[mask])(causal=True),
+            layer=0,
+            start=max(0, keys - queries),
+            keep=keep,
+        )
+    )
+
+
+def test_prepared_keys_are_taken() -> None:
+    attend = placed(make("additive, hidden"), EXACT)
+    prepared = replace(attend, prepared=attend.score.keys(attend.k), k=torch.full_like(attend.k, 9))
+    assert torch.equal(Triton()(prepared), Triton()(attend))
+
+
+def test_scores_of_any_size_are_weighed() -> None:
+    attend = make("additive", padding="some")
+    attend = replace(attend, q=1000 * attend.q.detach(), k=1000 * attend.k.detach())
+    assert_equal(attend)
+
+
+# Dropout
+
+
+def dropped(rate: float, seed: int, attend: Attend) -> Tensor:
+    """The weights after dropout: the context of values that are the unit vectors."""
+    keys = torch.eye(attend.keys, device=DEVICE, dtype=EXACT).expand(*attend.v.shape[:2], -1, -1)
+    torch.manual_seed(seed)
+    return Triton()(replace(attend, v=keys, dropout=rate)).detach()
+
+
+def test_forward_and_backward_drop_the_same() -> None:
+    attend = placed(make("additive", "alibi", "causal", padding="some"), EXACT)
+    kept = dropped(0.4, 5, attend) != 0
+    torch.manual_seed(5)
+    found = results(Triton(), replace(attend, dropout=0.4))
+    weights = attention_weights(attend)
+    assert 0 < (kept & (weights > 0)).sum() < (weights > 0).sum()
+    by_hand = (weights * kept / 0.6) @ attend.v
+    expected = [by_hand.detach(), *gradients(by_hand, attend)]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
+
+
+def test_the_share_and_the_expectation() -> None:
+    """Weights of equal scores: every one of them is 0 at the rate, and their sum 1 on average."""
+    rate, queries, keys = 0.3, 20, 35
+    score = make_score("gat")
+    torch.nn.init.zeros_(score.a)  # type: ignore[arg-type]
+    torch.nn.init.zeros_(score.b)  # type: ignore[arg-type]
+    q, k = normal(2, H, queries, K), normal(2, H, keys, K)
+    attend = replace(make("gat"), q=q, k=k, v=k, score=score)
+    weights = dropped(rate, 1, placed(attend, EXACT)).cpu()
+    kept = (weights > 0).double()
+    spread = (rate * (1 - rate)) ** 0.5
+    torch.testing.assert_close(weights, kept.to(EXACT) / keys / (1 - rate))
+    assert kept.mean().item() == pytest.approx(1 - rate, abs=5 * spread / kept.numel() ** 0.5)
+    for axis in range(4):  # batch, heads, queries and keys are drawn for themselves
+        count = kept.numel() / kept.shape[axis]
+        both = (kept * kept.roll(1, axis)).mean().item()
+        assert both == pytest.approx((1 - rate) ** 2, abs=6 * spread / count**0.5)
+    assert torch.equal(kept, dropped(rate, 1, placed(attend, EXACT)).cpu() > 0)
+    assert not torch.equal(kept, dropped(rate, 2, placed(attend, EXACT)).cpu() > 0)
+
+
+def test_a_model_drops_in_training_alone() -> None:
+    model = gpt(attention="additive", kernel="triton", dropout=0.5, depth=1).to(DEVICE)
+    random_parts(model).to(EXACT)
+    read = tokens(2, 7).to(DEVICE)
+    assert not torch.equal(model(read), model(read))
+    model.eval()
+    assert torch.equal(model(read), model(read))
+
+
+# Memory
+
+
+@pytest.mark.skipif(not interpreted(), reason="measures a CPU")
+def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tensors in memory: nothing that a kernel makes leaves its program."""
+    monkeypatch.setattr(sum_attention, "TILE", 16)
+    small, large = (cost(kernel("triton"), length) for length in (16, 32))
+    assert large[0] <= 2 * small[0]
+    assert large[1] <= 2 * small[1]
+    assert large[1] < 2 * 32 * 32 * 8  # the interpreter copies tensors as bytes
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("score", "pos", "facts", "says"),
+    [
+        ("dot", "none", {}, "the score Dot is no sum over a width"),
+        ("additive", "relative", {}, "Relative positions add to the values"),
+        ("additive", "none", {"softmax": False}, "the weights are no softmax"),
+        ("additive", "none", {"factors": True}, "multiplied by factors"),
+        ("additive", "none", {"edges": True}, "along the edges of a graph"),
+        ("additive", "none", {"ranges": False}, "more than one range of keys"),
+    ],
+)
+def test_it_refuses_what_it_cannot_compute(
+    score: str, pos: str, facts: dict[str, bool], says: str
+) -> None:
+    layer = Layer(make_score(score), make_pos(pos), **facts)
+    with pytest.raises(UserError, match=rf"^kernel=triton cannot .*{says}.*; use kernel=auto$"):
+        kernel("triton").resolve(layer)
+
+
+def test_it_refuses_a_bias_of_others_that_does_not_say_its_distances() -> None:
+    pos = part("pos_enc", "relative_2d")(
+        dim=8, heads=2, head_dim=4, length=4, depth=1, grid=(2, 2), extra=0, causal=False
+    )
+    with pytest.raises(UserError, match="Relative2d positions does not go by the distance"):
+        kernel("triton").resolve(Layer(make_score("additive"), pos))
+
+
+@pytest.mark.usefixtures("no_interpreter")
+@pytest.mark.parametrize(
+    ("name", "missing", "says"),
+    [
+        ("find_spec", lambda name: None, "the package triton is not installed"),
+        ("torch.cuda.is_available", lambda: False, "it runs on a GPU, and torch sees none"),
+    ],
+)
+def test_it_refuses_a_machine_that_cannot_run_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, missing: Any, says: str
+) -> None:
+    monkeypatch.setattr(f"{module.__name__}.{name}", missing)
+    with pytest.raises(UserError, match=rf"^kernel=triton cannot run here: {says}; use kernel=au"):
+        kernel("triton").resolve(Layer(make_score("additive"), make_pos("none")))
+
+
+@pytest.mark.usefixtures("no_interpreter")
+def test_a_trained_model_answers_on_a_cpu() -> None:
+    """For figures after training on a GPU."""
+    attend = make("additive", "alibi", "causal")
+    for mine, reference in zip(
+        results(Triton(), attend), results(Reference(), attend), strict=True
+    ):
+        torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("no_interpreter")
+def test_a_run_is_loaded_where_there_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, "model.attention=additive", "trainer.max_steps=4"))
+    ablate.run(cfg, tmp_path)
+    trained = ablate.load(tmp_path).model
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cfg.kernel = OmegaConf.load(CONF / "kernel" / "triton.yaml")
+    OmegaConf.save(cfg, tmp_path / "config.yaml")
+    model = ablate.load(tmp_path).model
+    read = torch.zeros(1, 9, dtype=torch.long)
+    torch.testing.assert_close(model(read), trained(read))
+    assert set(kernels(model).values()) == {"chunked (fused)"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not interpreted(), reason="a run on a GPU has a trainer of its own")
+def test_a_run_is_that_of_the_reference(tmp_path: Path) -> None:
+    parts = ("model.attention=gatv2", "pos_enc=t5", "trainer.max_steps=4", "model.dropout=0")
+    found = {
+        name: ablate.run(
+            ablate.compose(*overrides(tmp_path, *parts, f"kernel={name}")), tmp_path / name
+        )
+        for name in ("triton", "reference")
+    }
+    assert set(found["triton"]["kernels"].values()) == {"triton (interpreted)"}
+    losses = [result["metrics"]["val/loss"] for result in found.values()]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_compile_for_a_gpu(capability: int) -> None:
+    """As far as machine code, which needs no GPU; in a process where nothing is interpreted."""
+    script = Path(__file__).with_name("compile_triton.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(capability)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 3 * 4
