@@ -6,7 +6,7 @@ import numpy as np
 import torch.nn.functional as F
 from timm.data import Mixup
 from torch import Tensor
-from torchmetrics import MeanMetric
+from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from ablate.data import Batch
