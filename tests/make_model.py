@@ -67,6 +67,11 @@ def scores() -> list[str]:
     return [name for name in options("model.attention") if name != "none"]
 
 
+def kernels() -> list[str]:
+    """The kernels of models that read no graph, whose edges kernel=sparse needs."""
+    return [name for name in options("kernel") if name != "sparse"]
+
+
 def part(group: str, option: str, **changes: Any) -> Any:
     """What conf/GROUP/OPTION.yaml makes, with some values changed."""
     node = OmegaConf.merge(OmegaConf.load(CONF / group / f"{option}.yaml"), changes)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from make_axes import EVERY_AXIS
-from make_model import options, scores
+from make_model import kernels, options, scores
 
 # Pairs by their axes, each with the options of both sides.
 Refused = list[tuple[str, list[Any], str, list[Any]]]
@@ -29,7 +29,7 @@ BLOCKS: Refused = [
     ("model.ffn", ["none"], "model.ffn_dim", [5]),
 ]
 OTHER_MIXERS = [name for name in options("model.mixer") if name != "attention"]
-DISTANCES = ["rotary", "alibi", "relative", "relative_2d", "t5"]
+DISTANCES = ["rotary", "alibi", "relative", "t5"]
 MIXERS: Refused = [
     ("model.mixer", OTHER_MIXERS, "pos_enc", DISTANCES),
     ("model.mixer", ["convolution", "none"], "model.mask", ["window", "prefix"]),
@@ -123,6 +123,7 @@ REFUSED: dict[str, Refused] = {
         *STACK,
         *FROZEN,
         ("model.attention", ["uniform"], "pos_enc", ["relative_2d"]),
+        ("model.mixer", OTHER_MIXERS, "pos_enc", ["relative_2d"]),
         ("model.mask", ["causal", "prefix"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.pool", ["class"]),
         ("model.mixer", ["convolution"], "model.mask", ["causal"]),
@@ -195,7 +196,7 @@ OF_SOURCES: Only = {
 }
 # No kernel works along edges where there is no graph, and no mask.
 OF_ORDER: Only = {
-    "kernel": [name for name in options("kernel") if name != "sparse"],
+    "kernel": kernels(),
     "model.mask": [name for name in options("model.mask") if name != "neighbours"],
 }
 OF_GRAPHS: Only = {
@@ -209,7 +210,7 @@ OF_CAPTIONS: Only = {
     "data": ["digit_strings"],
     "task": ["captioning"],
     # What says a distance has none to say between a word and a picture.
-    "pos_enc": [name for name in options("pos_enc") if name not in DISTANCES],
+    "pos_enc": [name for name in options("pos_enc") if name not in (*DISTANCES, "relative_2d")],
     "kernel": OF_ORDER["kernel"],
     "model.norm_type": ["layer", "batch"],
 }

@@ -42,6 +42,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "transformer_forecaster": {"channels": 1, "length": 32},
     "gat": {"features": 5, "classes": 3, "nodes": 6},
 }
+# Six nodes in a circle: each sees itself and the next one.
+RING = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 0]])
 SMALL = ["model.dim=12", "model.heads=2"]
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
@@ -204,7 +206,7 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
         ],
         "transformer": lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
         "transformer_forecaster": lambda: [torch.randn(2, 32, 1)],
-        "gat": lambda: [torch.randn(6, 5), torch.arange(6).expand(2, 6)],
+        "gat": lambda: [torch.randn(6, 5), RING],
     }.get(model, lambda: [torch.randn(2, 1, 8, 8)])()
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():

@@ -52,6 +52,15 @@ def test_sparsemax_by_hand() -> None:
     torch.testing.assert_close(weights, torch.tensor([0.75, 0.25, 0.0]))
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_keys_have_no_weights(name: str, training: bool) -> None:
+    """A window that follows the query has none once it has left the source."""
+    nothing = torch.empty(2, 3, 1, 0)
+    for allowed in (None, torch.empty(2, 1, 1, 0, dtype=torch.bool)):
+        assert made(name)(nothing, allowed, training=training).shape == nothing.shape
+
+
 @pytest.mark.parametrize("name", POWERS)
 def test_thresholds_are_roots(name: str) -> None:
     """Against a root that scipy finds: sum max(s / power - tau, 0)^power = 1."""

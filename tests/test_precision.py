@@ -5,17 +5,31 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
-from make_model import SIZES, gpt, normal, options, part, random_parts, together, tokens, vit
+from make_model import (
+    SIZES,
+    gpt,
+    kernels,
+    normal,
+    options,
+    part,
+    random_parts,
+    together,
+    tokens,
+    vit,
+)
 from make_pairs import refusal
 from torch import Tensor, nn
 
 from ablate.model.vit import ViT
 
 LENGTH = SIZES["gpt"]["length"]
-SCORES, ENCODINGS, KERNELS = (options(group) for group in ("model.attention", "pos_enc", "kernel"))
+SCORES, ENCODINGS, KERNELS = options("model.attention"), options("pos_enc"), kernels()
 # Length of the error in units of the length of the result. bfloat16 keeps 8 bits, so a rounding is
 # off by up to 2^-9 of a number, and some dozens follow each other here.
 NEAR = 16 * 2**-9
+# A LeakyReLU that has a number near 0 may take it for one below 0, and has another slope there:
+# float32 with parameters that are off by 2^-9 differs by as much (gat with t5).
+KINKED = 64 * 2**-9
 Around = Callable[[], AbstractContextManager[None]]
 PRECISIONS: dict[str, tuple[torch.dtype, Around]] = {
     "bf16-mixed": (torch.float32, lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
@@ -69,6 +83,7 @@ def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> Non
             continue
         for dtype, around in PRECISIONS.values():
             found = results(made(score, pos_enc, kernel), dtype, around)
-            for mine, expected in zip(found, exact, strict=True):
+            slopes = KINKED if score in ("gat", "gatv2") else NEAR
+            for mine, expected, near in zip(found, exact, (NEAR, slopes), strict=True):
                 assert mine.isfinite().all()
-                assert (mine - expected).norm() < NEAR * expected.norm()
+                assert (mine - expected).norm() < near * expected.norm()

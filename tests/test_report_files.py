@@ -39,7 +39,7 @@ def test_an_allowed_comparison_is_marked_everywhere(study: Path) -> None:
 
 def test_the_first_thing_said_is_what_the_study_asks(tmp_path: Path) -> None:
     arms = {"baseline": arm(BASE), "a=1": arm(shifted(0.1))}
-    study = make_study(tmp_path / "s", arms, asks="Does <a> matter?\nNobody 2026, section 3.")
+    study = make_study(tmp_path / "s", arms, asks="Does\n<a> matter? Nobody 2026,\nsection 3.")
     write(study)
     page, text = ((study / name).read_text() for name in ("report.html", "report.md"))
     assert '<p class="asked">Does &lt;a&gt; matter?</p>' in page

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from make_knobs import equal, fitting, keys_of
-from make_model import SIZES, normal, options, tokens
+from make_model import SIZES, kernels, normal, tokens
 from torch import Tensor
 
 from ablate.build import build
@@ -131,7 +131,7 @@ def test_the_size_of_a_window_changes_something(window: str) -> None:
     assert not equal(two, three)
 
 
-@pytest.mark.parametrize("kernel", [name for name in options("kernel") if name != "sparse"])
+@pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize("decoder", ["luong", "bahdanau"])
 def test_a_kernel_changes_nothing(decoder: str, kernel: str) -> None:
     """No more than the rounding of float32."""

@@ -60,6 +60,7 @@ MISTAKES = [
     ("{factors: {pos_enc: [none]}, metric: loss}", [], ["study.metric=loss: must be a name"]),
     ("{factors: {pos_enc: [none]}, metric: val/perplexity}", [], ["say what is best, study.mode"]),
     ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
+    ("{factors: {start: {old: [init_from=nowhere]}}}", [], ["init_from=nowhere is not the folder"]),
     # the command line of a study
     (ONE, ["pos_enc=rotary"], ["'pos_enc=rotary': the study changes it"]),
     (ONE, ["model.norm=pre,post"], ["'model.norm=pre,post' names several values in a study"]),

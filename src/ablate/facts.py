@@ -60,6 +60,14 @@ READERS = {  # a model for each
     GRAPH: "gat",
     CAPTIONS: "captioner",
 }
+WORDS = {  # for kinds whose name says too little in a sentence
+    IMAGES: "pictures",
+    RECALL: "keys and values to recall",
+    PAIRS: "pairs of texts",
+    SERIES: "a series of numbers",
+    GRAPH: "a graph",
+    CAPTIONS: "pictures with captions",
+}
 # Whether source and target share their tokens, where that cannot be chosen, by the module of data.
 JOINT = {"sequences": True, "dates": False, "cmudict": False}
 SIDES = {"digits": 8, "mnist": 28, "cifar": 32}  # pixels
@@ -130,6 +138,11 @@ class Facts:
                 f" of {', '.join(sorted(set(KINDS.values())))}"
             )
         return kind
+
+    @property
+    def words(self) -> str:
+        """What the data is, in a sentence."""
+        return WORDS.get(self.kind, self.kind)
 
     @property
     def reader(self) -> str:

@@ -53,9 +53,8 @@ class Source:
     def folder(self) -> Path:
         folder = Path(self.asked).expanduser()
         if not (folder / "config.yaml").exists():
-            raise UserError(
-                f"init_from={self.asked} is not the folder of a run: it has no config.yaml"
-            )
+            what = "has no config.yaml" if folder.exists() else "does not exist"
+            raise UserError(f"init_from={self.asked} is not the folder of a run: it {what}")
         if not (folder / WEIGHTS).exists():
             raise UserError(f"init_from={self.asked} has no weights yet: {WEIGHTS} is missing")
         return folder
@@ -93,6 +92,12 @@ class Source:
             return made
         config = self.config
         return OmegaConf.create({key: config[key] for key in ("data", "task", "model", "seed")})
+
+
+def check_start(cfg: DictConfig) -> None:
+    """Refuses an init_from that is no run, or one of other parts."""
+    if cfg.init_from is not None:
+        Source(cfg.init_from).require_same_parts(cfg)
 
 
 def made_tokens(run_dir: Path) -> DictConfig | None:

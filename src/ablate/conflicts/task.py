@@ -12,7 +12,7 @@ def _data(task: str, words: str, *kinds: str) -> Conflict:
     """A task measures some kinds of data."""
     return Conflict(
         lambda c: c.option("task") == task and c.kind not in kinds,
-        f"task={task} needs {words}, and data={{data}} is {{:kind}}",
+        f"task={task} needs {words}, and data={{data}} is {{:words}}",
     )
 
 
@@ -33,54 +33,22 @@ def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Co
     )
 
 
+def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Conflict:
+    """What models read, and data that has it."""
+    return Conflict(
+        lambda c: c.option("model") in models and c.kind not in kinds,
+        f"model={{model}} reads {words}, and data={{data}} is {{:words}}; use model={{:reader}}, or"
+        f" data={data}",
+    )
+
+
 TASK: list[Conflict] = [
-    Conflict(
-        lambda c: c.option("model") in LANGUAGE and c.kind == IMAGES,
-        "model={model} reads text, and data={data} is pictures; use model=vit, or data=pydoc",
-    ),
-    Conflict(
-        lambda c: c.option("model") in ("vit", "timm", "resnet") and c.kind != IMAGES,
-        "model={model} reads pictures, and data={data} is {:kind}; use model={:reader}, or"
-        " data=digits",
-    ),
-    Conflict(
-        lambda c: c.option("model") in LANGUAGE and c.kind == PAIRS,
-        "model={model} reads one text, and data={data} is pairs of texts; use model={:reader}, or"
-        " data=pydoc",
-    ),
-    Conflict(
-        lambda c: c.option("model") in LANGUAGE and c.kind == SERIES,
-        "model={model} reads text, and data={data} is a series of numbers; use model={:reader}, or"
-        " data=pydoc",
-    ),
-    Conflict(
-        lambda c: c.option("model") in FORECASTERS and c.kind != SERIES,
-        "model={model} reads a series of numbers, and data={data} is {:kind}; use model={:reader},"
-        " or data=series",
-    ),
-    Conflict(
-        lambda c: c.option("model") in WRITERS and c.kind != PAIRS,
-        "model={model} reads pairs of texts, and data={data} is {:kind}; use model={:reader}, or"
-        " data=dates",
-    ),
-    Conflict(
-        lambda c: c.option("model") in LANGUAGE and c.kind == GRAPH,
-        "model={model} reads text, and data={data} is a graph; use model={:reader}, or data=pydoc",
-    ),
-    Conflict(
-        lambda c: c.option("model") == "gat" and c.kind != GRAPH,
-        "model=gat reads a graph, and data={data} is {:kind}; use model={:reader}, or data=karate",
-    ),
-    Conflict(
-        lambda c: c.option("model") in LANGUAGE and c.kind == CAPTIONS,
-        "model={model} reads text, and data={data} is pictures with captions; use model={:reader},"
-        " or data=pydoc",
-    ),
-    Conflict(
-        lambda c: c.option("model") == "captioner" and c.kind != CAPTIONS,
-        "model=captioner reads pictures with captions, and data={data} is {:kind}; use"
-        " model={:reader}, or data=digit_strings",
-    ),
+    _reads(LANGUAGE, "text", TEXT, LABELLED, RECALL, data="pydoc"),
+    _reads(("vit", "timm", "resnet"), "pictures", IMAGES, data="digits"),
+    _reads(FORECASTERS, "a series of numbers", SERIES, data="series"),
+    _reads(WRITERS, "pairs of texts", PAIRS, data="dates"),
+    _reads(("gat",), "a graph", GRAPH, data="karate"),
+    _reads(("captioner",), "pictures with captions", CAPTIONS, data="digit_strings"),
     _data("causal_lm", "text", TEXT),
     _data("classification", "pictures or texts with classes", IMAGES, LABELLED),
     _data("masked_lm", "text", TEXT),
@@ -141,7 +109,7 @@ TASK: list[Conflict] = [
     ),
     Conflict(
         lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,
-        "task.mixup and task.cutmix mix pictures, and data={data} is {:kind}",
+        "task.mixup and task.cutmix mix pictures, and data={data} is {:words}",
     ),
     Conflict(
         lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,

@@ -12,6 +12,7 @@ from ablate.study.asked import Asked
 from ablate.study.cells import Composed, Composer, NoComposition, own_options
 from ablate.study.plan import ALL_SET, Arm, Factor, Row, arm, check_exclude, excluded_by, rows
 from ablate.study.plan import count as arms_of
+from ablate.transfer import check_start
 
 LARGE = 1000  # runs that need study.yes=true
 SHOWN = 20  # refused arms that one message names
@@ -94,7 +95,9 @@ def _legal(asked: Asked, layout: Layout, composer: Composer, cells: Sequence[Row
             layout.excluded[made.name] = entry
             continue
         try:
-            check(composer(made.overrides))
+            config = composer(made.overrides)
+            check(config)
+            check_start(config)
             legal.append(row)
         except NoComposition as error:
             lost.append((row, str(error)))

@@ -25,6 +25,8 @@ class Normalizer:
         Zeros where a query may see nothing: a finite fill keeps the gradient of such a row finite,
         where -inf would give NaN.
         """
+        if not scores.shape[-1]:  # as for a query whose whole window lies beyond the keys
+            return scores
         if allowed is None:
             return self.normalize(scores, scores.shape[-1], training=training)
         seen = allowed.sum(-1, keepdim=True)

@@ -52,7 +52,9 @@ HEADS = {
 
 def purpose(report: Report) -> list[str]:
     """What the sweep's file says of itself: the question, then where it comes from."""
-    return str(report.study.plan.get("asks") or "").splitlines()
+    text = " ".join(str(report.study.plan.get("asks") or "").split())
+    question, mark, rest = text.partition("? ")
+    return [part for part in (question + mark.strip(), rest) if part]
 
 
 def asked(report: Report) -> str:
