@@ -1,5 +1,6 @@
 """Fixtures for every test: real data beside the checkout, and no way to the network."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -14,6 +15,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Tests never talk to Weights & Biases; runs are written offline and read back from disk.
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: looking for garbage in it was a fifth of the tests' time."""
+    gc.freeze()
 
 
 @pytest.fixture
