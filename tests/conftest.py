@@ -28,3 +28,9 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"real data is not on this machine: {SHARED_DATA}")
     return SHARED_DATA
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this process end without figures and a sample, which are two thirds of a tiny run."""
+    monkeypatch.setattr("ablate.train.show", lambda task, run_dir, trainer: None)
