@@ -3,7 +3,6 @@
 The keys come from the composed config, so that a new one without an entry here fails.
 """
 
-from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -23,7 +22,6 @@ from torch import Tensor, nn
 from ablate.build import build
 from ablate.check import leaves
 from ablate.compose import compose
-from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model import hugging_face, timm_weights
 from ablate.model.init import outputs

@@ -2,10 +2,10 @@
 
 Lightning takes two classes from torchmetrics, a task one or two more; torchmetrics' `__init__`
 imports every metric, and with them scipy.signal, torchvision and, where it is installed,
-transformers: about half of all that stands before the first step. Here the `__init__` of four of its
-packages runs when something is asked of them that no module of theirs was named for, as
-importlib.util.LazyLoader does it for a module as a whole. Nothing is replaced or hidden: whoever
-asks for `torchmetrics.BLEUScore` gets it, after those seconds.
+transformers: about half of all that stood before the first step. Here the `__init__` of four of its
+packages waits until something is asked of them that is not in `AT_HAND`, as
+importlib.util.LazyLoader has a whole module wait. Nothing is replaced or hidden: whoever asks for
+`torchmetrics.BLEUScore` gets it, after those seconds.
 """
 
 import logging
@@ -24,7 +24,8 @@ VERSION = "1.9."
 AT_HAND = {
     "torchmetrics": {
         "__version__": "torchmetrics.__about__",
-        "Metric": "torchmetrics.utilities.checks",  # not .metric: which can only be imported after it
+        # Not torchmetrics.metric: the two import each other, and only this one can be the first.
+        "Metric": "torchmetrics.utilities.checks",
         "MetricCollection": "torchmetrics.collections",
     },
     "torchmetrics.functional": {},
@@ -41,9 +42,13 @@ class Package(ModuleType):
             return getattr(import_module(home), name)
         if (self.__name__, name) == ("torchmetrics", "_logger"):
             return logging.getLogger("torchmetrics")
+        assert self.__spec__ is not None
         assert isinstance(self.__loader__, Postponed)
-        self.__class__ = ModuleType  # before: its modules import each other by this package
-        self.__loader__.own.exec_module(self)
+        own = self.__loader__.own
+        # Before its `__init__` runs: its modules import each other by this package.
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        self.__loader__ = self.__spec__.loader = own
+        own.exec_module(self)
         return getattr(self, name)
 
 
