@@ -27,9 +27,10 @@ def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be made: Hydra meets the same error
-    # Hydra asks again, and the name of the folder may need data that takes seconds to make.
-    with read_write(config):
-        OmegaConf.update(config, key, str(folder))
+    if not of_sweep:
+        # Hydra asks again, and the name of the folder may need data that takes seconds to make.
+        with read_write(config):
+            OmegaConf.update(config, key, str(folder))
     remember(folder, of_sweep=of_sweep)
 
 
