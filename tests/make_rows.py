@@ -1,8 +1,8 @@
 """A row of choices, composed, refused or trained for two steps."""
 
-import copy
 import math
 import os
+import pickle
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,6 +47,11 @@ ONE_PROCESS = {"accelerator": "cpu", "devices": 1}
 def base(model: str) -> DictConfig:
     """The model's own defaults, tiny."""
     return compose(*base_overrides(model))
+
+
+@cache
+def pickled(model: str) -> bytes:
+    return pickle.dumps(base(model))
 
 
 def base_overrides(model: str) -> list[str]:
@@ -111,7 +116,7 @@ def holds(cfg: DictConfig, path: str) -> bool:
 
 def composed(model: str, row: dict[str, Any]) -> DictConfig:
     """The base with the row's choices: what Hydra composes from the same overrides."""
-    cfg = copy.deepcopy(base(model))
+    cfg = pickle.loads(pickled(model))  # a fourth of the time of copy.deepcopy
     OmegaConf.set_struct(cfg, False)
     for axis in sorted(row, key=lambda axis: axis not in GROUPS):
         if axis not in GROUPS:

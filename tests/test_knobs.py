@@ -3,7 +3,6 @@
 The keys come from the composed config, so that a new one without an entry here fails.
 """
 
-from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -12,16 +11,17 @@ import pytest
 import timm
 import torch
 from make_axes import long_for
-from make_knobs import equal, fitting, keys_of
+from make_knobs import MEANINGLESS, equal, fitting, keys_of
 from make_model import kernels, options
+from make_rows import option, refusal
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor, nn
 
 from ablate.build import build
+from ablate.check import leaves
 from ablate.compose import compose
-from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model import hugging_face, timm_weights
 from ablate.model.init import outputs
@@ -286,15 +286,16 @@ PARTS_OF = (
 
 
 def of_parts() -> set[tuple[str, str]]:
-    """Every key of every part of a model, with its choice; these two models have them all."""
+    """Every key of every part that one of these models takes, with its choice."""
     found = set()
     for group in (*PARTS_OF, "pos_enc"):
         for name in options(group):
-            for model in ("transformer", "vit", "resnet"):
-                with suppress(UserError):
-                    cfg = compose(*START[model], *MEAN.get(model, []), f"{group}={name}")
-                    found |= {(f"{group}={name}", key) for key in keys_of(cfg, group)}
-                    break
+            keys = {f"{group}.{key}" for key, _ in leaves(option(group, name))}
+            wanted = {key for key in keys if not key.endswith(MEANINGLESS)}
+            if wanted and any(
+                refusal(model, {group: name}) is None for model in ("transformer", "vit", "resnet")
+            ):
+                found |= {(f"{group}={name}", key) for key in wanted}
     return found
 
 

@@ -100,6 +100,7 @@ def at_step(step):
     return {"place": (CausalLM, "loss"), "when": lambda task, *_: task.global_step == step}
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "step", [0, 4, 13, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5, 8, 11))]
 )
@@ -166,6 +167,7 @@ def test_death_at_a_bad_moment(whole, tmp_path, moment):
     assert_equal(tmp_path, straight)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_death_between_the_renames_leaves_only_the_one_before(whole, tmp_path, capsys):
     cfg, _ = whole
     strike(cfg, tmp_path, **MOMENTS["between the two renames"])
@@ -175,6 +177,7 @@ def test_death_between_the_renames_leaves_only_the_one_before(whole, tmp_path, c
     assert f"going on from {tmp_path / 'checkpoints' / 'previous.ckpt'}" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_a_kill_left_half_written_does_no_harm(whole, tmp_path):
     cfg, straight = whole
     strike(cfg, tmp_path, **at_step(9))
@@ -186,6 +189,7 @@ def test_what_a_kill_left_half_written_does_no_harm(whole, tmp_path):
     assert_equal(tmp_path, straight)
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("damage", ["half", "empty", "noise"])
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_path, capsys, damage):
     cfg, straight = whole
@@ -202,6 +206,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_pat
     assert_equal(tmp_path, straight)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_accumulated_gradients_resume(tmp_path):
     more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6", "checkpoint_every=1")
     cfg = ablate.compose(*overrides(tmp_path, *more))
@@ -216,6 +221,7 @@ def test_accumulated_gradients_resume(tmp_path):
 # Stopping on request
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_and_says_so(whole, tmp_path, number):
     cfg, straight = whole
@@ -228,6 +234,7 @@ def test_an_interrupt_saves_and_says_so(whole, tmp_path, number):
     assert_equal(tmp_path, straight)
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
 def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path, number, step):
     """Slurm says SIGTERM several times when it preempts a job."""
@@ -250,6 +257,7 @@ def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, mo
     assert_equal(tmp_path, straight)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_signals_mean_what_they_did_before(whole, tmp_path):
     cfg, _ = whole
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -45,6 +45,7 @@ def test_a_run_leaves_what_the_contract_says(tmp_path):
     assert saved["metrics"]["val/bits_per_char"] == pytest.approx(loss / math.log(2), rel=1e-5)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_config_yaml_is_enough_to_run_again(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     first = ablate.run(cfg)
@@ -56,6 +57,7 @@ def test_config_yaml_is_enough_to_run_again(tmp_path):
     assert first["run_id"] == second["run_id"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_metrics_csv_has_every_step_and_validation(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     ablate.run(cfg)
@@ -66,6 +68,7 @@ def test_metrics_csv_has_every_step_and_validation(tmp_path):
     assert [int(row["step"]) for row in rows if row["val/loss"]] == [4, 8, 12]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_finished_run_is_not_trained_again(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     ablate.run(cfg)
@@ -95,6 +98,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_pa
     assert all(torch.isfinite(value).all() for value in state["state_dict"].values())
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_evaluating_twice_gives_the_same(tmp_path):
     from ablate.evaluate import evaluate
 
@@ -115,6 +119,7 @@ def test_images_are_classified_and_measured(tmp_path):
     assert all(0 <= value <= 1 for value in by_class)
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("mix", ["task.mixup=0.2", "task.cutmix=1.0", "task.label_smoothing=0.1"])
 def test_mixed_and_smoothed_targets_train(tmp_path, mix):
     plain = ablate.run(ablate.compose(*images(tmp_path)))
@@ -123,6 +128,7 @@ def test_mixed_and_smoothed_targets_train(tmp_path, mix):
     assert mixed["metrics"]["val/loss"] != plain["metrics"]["val/loss"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_epochs_and_steps_measure_the_same_training(tmp_path):
     """Two epochs of 9 batches are 18 steps; a validation per epoch is one every 9 batches."""
     cfg = ablate.compose(*images(tmp_path, "trainer.max_steps=-1", "trainer.max_epochs=2",
@@ -150,6 +156,7 @@ def test_weight_decay_spares_biases_and_norms(tmp_path, optimizer):
     assert sum(len(g["params"]) for g in groups) == len(list(task.parameters()))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_arms_share_data_order_and_initial_values(tmp_path):
     """Common random numbers: what the ablation did not touch is the same, to the bit."""
     arms = [
@@ -172,6 +179,7 @@ def test_arms_share_data_order_and_initial_values(tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(tokens, batches[0], strict=True))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_seed_changes_everything(tmp_path):
     one, two = (ablate.compose(*overrides(tmp_path, f"seed={seed}")) for seed in (0, 1))
     a, b = build(one), build(two)
@@ -184,6 +192,7 @@ def test_load_refuses_what_is_no_run(tmp_path):
         ablate.load(tmp_path)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_provenance_holds_no_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a-secret-that-must-not-be-written")
     cfg = ablate.compose(*overrides(tmp_path))
@@ -235,6 +244,7 @@ def test_a_strange_constructor_error_is_shown_and_ends(tmp_path):
     assert unwrap(caught.value) is None
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_path, monkeypatch):
     from ablate.task.causal_lm import CausalLM
 
@@ -248,6 +258,7 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_damaged_result_is_trained_over(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path, "trainer.max_steps=4"))
     run_dir(cfg).mkdir(parents=True)
@@ -255,6 +266,7 @@ def test_a_damaged_result_is_trained_over(tmp_path):
     assert ablate.run(cfg)["status"] == "finished"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_folder_of_another_run_is_refused(tmp_path):
     ablate.run(ablate.compose(*overrides(tmp_path)), tmp_path / "run")
     other = ablate.compose(*overrides(tmp_path, "seed=1"))
@@ -294,6 +306,7 @@ def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
     assert any("attention_layer_01" in path.name for path in folder.rglob("*.png"))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_time_of_a_stopped_run_is_added(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     folder = tmp_path / "run"
@@ -303,6 +316,7 @@ def test_the_time_of_a_stopped_run_is_added(tmp_path):
     assert 1000 < ablate.run(cfg, folder)["wall_seconds"] < 1100
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can count the peak anew")
 def test_peak_memory_is_that_of_the_run(tmp_path):
     """Not that of what the process did before, as in a multirun."""

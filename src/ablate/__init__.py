@@ -13,6 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ablate.postponed import postpone
+
 if TYPE_CHECKING:
     from ablate.build import build
     from ablate.compose import compose
@@ -51,3 +53,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+postpone()

@@ -3,6 +3,7 @@
 Exit codes: 0 finished, 1 failed, 2 refused (a person's mistake, one line), 130 interrupted.
 """
 
+import gc
 import sys
 from argparse import Namespace
 from typing import NoReturn
@@ -17,6 +18,8 @@ from ablate.tree import config_dir, open_tree
 
 
 def main() -> NoReturn:
+    # Nothing of what is imported is garbage, and looking for it is a fifth of a start.
+    gc.disable()
     try:
         sys.exit(_command(_arguments()))
     except KeyboardInterrupt:
@@ -24,6 +27,8 @@ def main() -> NoReturn:
         sys.exit(130)
     except Exception as error:
         sys.exit(report(error))
+    finally:
+        gc.enable()
 
 
 def _arguments() -> Namespace:

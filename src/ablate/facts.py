@@ -80,11 +80,25 @@ class Unreadable(Exception):
 
 
 class Facts:
+    """Of one composition, which stays as it is: many rules ask for the same keys."""
+
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
+        self._known: dict[str, Any] = {}
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
+        if path not in self._known:
+            try:
+                self._known[path] = self._read(path)
+            except Unreadable as error:
+                self._known[path] = error
+        value = self._known[path]
+        if isinstance(value, Unreadable):
+            raise Unreadable(path)
+        return value
+
+    def _read(self, path: str) -> Any:
         node, _, leaf = path.rpartition(".")
         parent = OmegaConf.select(self.cfg, node) if node else self.cfg
         there = OmegaConf.is_dict(parent) and leaf in parent

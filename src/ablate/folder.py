@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 
@@ -27,6 +27,10 @@ def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be made: Hydra meets the same error
+    if not of_sweep:
+        # Hydra asks again, and the name of the folder may need data that takes seconds to make.
+        with read_write(config):
+            OmegaConf.update(config, key, str(folder))
     remember(folder, of_sweep=of_sweep)
 
 

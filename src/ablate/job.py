@@ -1,5 +1,6 @@
 """One run of the command line: checked, trained, and its end reported."""
 
+import gc
 import logging
 import os
 import sys
@@ -43,6 +44,8 @@ def job(cfg: DictConfig) -> float | None:
             from ablate.summary import show_result
             from ablate.train import on_first_process, train
 
+            gc.freeze()  # what was imported stays
+            gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
             result = train(cfg, run_dir)
             on_first_process(show_result)(result, run_dir)

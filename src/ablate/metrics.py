@@ -7,8 +7,9 @@ from sacrebleu.metrics.base import Metric as SacreMetric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
-from torchmetrics.text import WordErrorRate
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.metric import Metric
+from torchmetrics.text.wer import WordErrorRate
 
 LENGTHS = range(5, 51, 5)  # accuracy is told apart by source length: up to 5, to 10, ...
 

@@ -154,7 +154,7 @@ def recorded(
         "study": cfg.study.name,
         "arm": cfg.study.arm,
         "seed": cfg.seed,
-        "run_id": run_id(cfg),
+        "run_id": run_id(cfg, fingerprint),
         "metric": {"name": task.metric, "value": None, "mode": task.mode},
         "metrics": {},
         "parameters": count_parameters(task.model),

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torchvision.ops import StochasticDepth
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
@@ -60,12 +59,19 @@ class Sublayer(nn.Module):
         self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
         self.norm_after = make_norm() if norm == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
-        self.drop_path = StochasticDepth(drop_path, "row") if drop_path else nn.Identity()
+        self.drop_path = stochastic_depth(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
         y = self.norm_inside(self.function(self.norm_before(x), **kwargs))
         y = self.drop_path(self.dropout(y))
         return self.norm_after(x + y if self.residual else y)
+
+
+def stochastic_depth(rate: float) -> nn.Module:
+    """Leaves out the function for a share of the examples."""
+    from torchvision.ops import StochasticDepth  # imports all of torchvision
+
+    return StochasticDepth(rate, "row")
 
 
 class Block(nn.Module):

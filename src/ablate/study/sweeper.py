@@ -1,5 +1,6 @@
 """A study, from its question to its report."""
 
+import gc
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ def sweep(
     config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
 ) -> list[State]:
     """Run a study: what is missing of it. Raises UserError (refused), RunFailed, Interrupted."""
+    gc.enable()  # it was off while modules were imported
     Folder.made.clear()  # a study that is refused has made no folder
     asked = read(config, arguments, context.config_loader)
     composer = Composer(context.config_loader, config, asked.fixed)

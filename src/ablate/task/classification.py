@@ -4,9 +4,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch.nn.functional as F
-from timm.data import Mixup
 from torch import Tensor
-from torchmetrics import MeanMetric
+from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from ablate.data import Batch
@@ -39,11 +38,11 @@ class Classification(Task):
         self.unit = self.data.unit
         self.label_smoothing = label_smoothing
         classes = self.data.sizes["classes"]
-        self.mix = (
-            Mixup(mixup, cutmix, label_smoothing=label_smoothing, num_classes=classes)
-            if mixup or cutmix
-            else None
-        )
+        self.mix = None
+        if mixup or cutmix:
+            from timm.data import Mixup  # imports all of timm
+
+            self.mix = Mixup(mixup, cutmix, label_smoothing=label_smoothing, num_classes=classes)
         self.mean_loss = MeanMetric()
         self.accuracy = MulticlassAccuracy(classes, average="micro")
         self.top = (

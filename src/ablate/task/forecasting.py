@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.metric import Metric
 
 from ablate.data import Batch
 from ablate.data.series import Series

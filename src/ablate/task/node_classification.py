@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics import MeanMetric
+from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from ablate.data import IGNORED, Batch

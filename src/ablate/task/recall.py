@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics import MeanMetric
+from torchmetrics.aggregation import MeanMetric
 
 from ablate.data import IGNORED, Batch
 from ablate.data import recall as data

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torchmetrics import MeanMetric
+from torchmetrics.aggregation import MeanMetric
 
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import BOS, EOS, PAD, Pairs
