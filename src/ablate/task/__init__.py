@@ -79,7 +79,12 @@ class Task(L.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout and every other draw of this step depend on (seed, step, process) alone: a resumed
         # run repeats them, and validation in between disturbs nothing.
-        torch.manual_seed(derive(self.seed, "step", batch_idx, self.global_rank))
+        seed = derive(self.seed, "step", batch_idx, self.global_rank)
+        if self.device.type == "cpu":
+            # Without a GPU torch.manual_seed takes a stack trace at each call: a millisecond a step.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
@@ -163,7 +168,10 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
-        optimizer = self.make_optimizer(parameter_groups(self.model, self.decaying))
+        optimizer: Any = self.make_optimizer(parameter_groups(self.model, self.decaying))
+        # A fused one would undo the scale of float16 gradients in its step; Lightning has to do it
+        # before, to clip them.
+        optimizer._step_supports_amp_scaling = False
         total = self.trainer.max_steps
         scheduler = LambdaLR(optimizer, partial(_factor, self.schedule, total))
         return {
