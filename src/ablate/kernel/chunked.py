@@ -67,7 +67,9 @@ class Chunked(Kernel):
             score, self.fused = fused_score, True
         elif training and self.may_compile:
             large = per_query * attend.queries >= self.ELEMENTS // 4
-            if self.compile is True or (large and compiler(attend.v.device.type)):
+            if torch.compiler.is_compiling():  # the score with all the rest
+                self.compiled = True
+            elif self.compile is True or (large and compiler(attend.v.device.type)):
                 score, self.compiled = compiled_score(), True
 
         if attend.prepared is None:
