@@ -41,3 +41,8 @@ class GAT(Score):
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
         return F.leaky_relu(q @ self.a + prepared.mT, SLOPE)
+
+    def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """A number for each node, not for each edge."""
+        numbers = [x.squeeze(-1).mT for x in (q @ self.a, prepared)]
+        return F.leaky_relu(numbers[0].index_select(0, query) + numbers[1].index_select(0, key), SLOPE)
