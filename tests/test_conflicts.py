@@ -191,6 +191,8 @@ REFUSED = [
     ("+trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true needs GPUs"),
     ("trainer.strategy=fsdp", "trainer.strategy=fsdp needs GPUs"),
     ("trainer.precision=16-mixed", "on a CPU use bf16-mixed"),
+    ("model=rnn_lm compile=true", "compile=true gains nothing with model=rnn_lm"),
+    ("trainer=fsdp compile=true", "which trainer.strategy=fsdp takes apart"),
     (
         "model.mixer=fixed model.attention=dot",
         "model.attention=dot acts inside attention, and model.mixer=fixed has none",
@@ -327,6 +329,7 @@ ALLOWED = [
     "model=rnn_seq2seq model.embedding=onehot",
     "+optimizer.amsgrad=true",
     "+trainer.benchmark=true",
+    "model=captioner compile=true",
 ]
 
 

@@ -105,7 +105,8 @@ def test_no_key_of_a_part_is_left_out() -> None:
             cfg = compose(f"model={of(choice)}", choice, *recall)
             found |= {(choice, key) for key in keys_of(cfg, group)}
     writing = {(f"task={name}", key) for name in ("seq2seq", "captioning") for key in WRITING}
-    assert found == {(choice, key) for choice, key, _ in STEPS} | writing
+    fused = {(f"optimizer={name}", "optimizer.fused") for name in ("adam", "adamw", "sgd")}
+    assert found == {(choice, key) for choice, key, _ in STEPS} | writing | fused
 
 
 def written(*more: str) -> list[list[int]]:
@@ -277,6 +278,7 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     assert top - {"choices"} == {
         *("seed", "output_dir", "study", "checkpoint_every"),
         "init_from",  # test_transfer.py
+        "compile",  # test_compiled.py
     }
     assert not equal(trained("gpt").parameters, trained("gpt", "seed=1").parameters)
     assert trained("gpt").previous == 2

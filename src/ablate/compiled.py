@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from ablate.errors import UserError
+from ablate.model.init import Model
 from ablate.task import Task
 
 
@@ -29,8 +31,12 @@ class Compiled(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Task)
-        for part in pl_module.model.compiles:
-            part.compile(fullgraph=True, options={"fallback_random": True})
+        self.begin(pl_module.model, options={"fallback_random": True})
+
+    def begin(self, model: Model, **settings: Any) -> None:
+        torch.compiler.reset()  # torch keeps but a few versions of a model's code in a process
+        for part in model.compiles:
+            part.compile(fullgraph=True, **settings)
             self.calls[part] = part._compiled_call_impl
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
