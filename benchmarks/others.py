@@ -1,12 +1,14 @@
 """Our models against other people's of the same size: forward and backward, the same numbers in.
 
     python benchmarks/others.py vit                  # timm's VisionTransformer
-    python benchmarks/others.py gpt                  # Hugging Face's GPT-2 (pip install 'ablate[bench]')
-    python benchmarks/others.py gat --root DIR       # PyTorch Geometric's GATConv on Cora (DIR/cora.npz)
+    python benchmarks/others.py gpt                  # Hugging Face's GPT-2
+    python benchmarks/others.py gat --root DIR       # PyTorch Geometric's GATConv, DIR/cora.npz
     python benchmarks/others.py edges                # and on a random graph of a million edges
 
-All ways take turns, five rounds; a ratio is the median over the rounds of our seconds / theirs. Each
-has as many parameters as the other. No optimizer step is included. Threads: OMP_NUM_THREADS.
+`pip install 'ablate[bench]'` brings the others.
+
+All ways take turns, five rounds; a ratio is the median over the rounds of our seconds / theirs.
+Each has as many parameters as the other. No optimizer step is included. Threads: OMP_NUM_THREADS.
 """
 
 import argparse

@@ -4,12 +4,12 @@
     python benchmarks/train_overhead.py experiment=nanogpt_cpu data.path=FILE
     python benchmarks/train_overhead.py experiment=nanogpt_cpu data.path=FILE --ours compile=true
 
-Both train the same composed model, in turns within one process, five times; a ratio is our seconds /
-bare seconds over the same steps, after some that are not counted (compiling). The bare loop has torch's
-own defaults and knows nothing of what stands after --ours. 1.0 means that Lightning, logging and common
-random numbers cost nothing. The last line also says how much arithmetic our steps did a second (matrix
-products, forward and backward): over the peak of the machine it is the share used. With trainer=gpu
-both run there, in the precision of the run.
+Both train the same composed model, in turns within one process, five times; a ratio is our seconds
+/ bare seconds over the same steps, after some that are not counted (compiling). The bare loop has
+torch's own defaults and knows nothing of what stands after --ours. 1.0 means that Lightning,
+logging and common random numbers cost nothing. Each line also says how much arithmetic our steps
+did a second (matrix products, forward and backward): over the peak of the machine it is the share
+used. With trainer=gpu both run there, in the precision of the run.
 """
 
 import argparse

@@ -30,8 +30,8 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
 
 
 def plain(made: Any) -> Any:
-    """A partial of Hydra's as one of Python's: theirs looks its policy up at every call, which takes
-    a millisecond."""
+    """A partial of Hydra's as one of Python's: theirs looks its policy up at every call, which
+    takes a millisecond."""
     if isinstance(made, partial):
         return partial(made.func, *made.args, **made.keywords)
     return made

@@ -1,6 +1,6 @@
 """torch.nn.functional.scaled_dot_product_attention, for scores with an exact `lower`."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ class SDPA(Kernel):
         causal: bool = False,
     ) -> Tensor:
         # torch applies `dropout_p` in evaluation too; Attend.dropout is 0 there.
-        how = {
+        how: dict[str, Any] = {
             "attn_mask": where,
             "dropout_p": attend.dropout,
             "is_causal": causal,

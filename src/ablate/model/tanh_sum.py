@@ -39,9 +39,7 @@ def sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("ablate::tanh_sums_backward", mutates_args=())
-def gradients(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def gradients(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     shape = q.shape[:2]
     q, k, separate = prepared(q, k)
     g = gradient.flatten(0, 1).contiguous()

@@ -81,7 +81,7 @@ class Task(L.LightningModule):
         # run repeats them, and validation in between disturbs nothing.
         seed = derive(self.seed, "step", batch_idx, self.global_rank)
         if self.device.type == "cpu":
-            # Without a GPU torch.manual_seed takes a stack trace at each call: a millisecond a step.
+            # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)

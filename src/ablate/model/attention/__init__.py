@@ -62,7 +62,7 @@ class Score(nn.Module):
         return self(q, prepared)
 
     def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """compare(q, prepared) at e pairs alone: h n k, h m *, and which of the n, of the m -> e h."""
+        """compare(q, prepared) at e pairs alone: h n k, h m *, which of n and of m -> e h."""
         ends = q[:, query].transpose(0, 1), prepared[:, key].transpose(0, 1)
         return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
 

@@ -45,4 +45,6 @@ class GAT(Score):
     def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """A number for each node, not for each edge."""
         numbers = [x.squeeze(-1).mT for x in (q @ self.a, prepared)]
-        return F.leaky_relu(numbers[0].index_select(0, query) + numbers[1].index_select(0, key), SLOPE)
+        return F.leaky_relu(
+            numbers[0].index_select(0, query) + numbers[1].index_select(0, key), SLOPE
+        )
