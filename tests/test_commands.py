@@ -141,7 +141,7 @@ def test_diff_says_what_a_change_does(tmp_path):
     found = diff.difference(first, ablate.compose(*base, "model.attention=additive"))
     assert found.only_second == ["stack.blocks.0.attention.function.score.v"]
     assert found.parameters[1] - found.parameters[0] == 16
-    assert found.kernels[0] == ["sdpa"]
+    assert found.kernels[0] == ["sdpa (flash)"]
     assert found.keys["model.attention"] == ("scaled_dot", "additive")
     assert found.other_values == []
     assert found.output > 0

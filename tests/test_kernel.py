@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -249,3 +250,37 @@ def test_auto_takes_the_fastest_that_is_exact() -> None:
         assert isinstance(found, Chunked)
         assert found.may_compile == may_compile
         assert found.describe() == "chunked"  # so far
+
+
+# What ran inside of SDPA, by torch's own rules on a CPU (sdp_utils_cpp.cpp).
+BACKENDS = {
+    "plain": (make("scaled_dot"), "flash"),
+    "causal": (make("scaled_dot", mask="causal"), "flash"),
+    "padding": (make("cosine", mask="window", padding="empty rows"), "flash"),
+    "a fixed bias": (make("dot", "alibi"), "flash"),
+    "a learned bias": (make("dot", "t5"), "math"),
+    "dropout": (replace(make("dot"), dropout=0.1), "math"),
+}
+
+
+@pytest.mark.parametrize("case", BACKENDS)
+def test_sdpa_says_which_backend_ran(case: str) -> None:
+    """The profiler saw the operation that it names."""
+    attend, backend = BACKENDS[case]
+    run = SDPA().resolve(Layer(attend.score, attend.pos))
+    assert run.describe() == "sdpa"  # nothing so far
+    with torch.profiler.profile() as seen:
+        run(attend)
+    assert run.describe() == f"sdpa ({backend})"
+    names = {event.name for event in seen.events() or []}
+    operations = {"flash": "_flash_attention_for_cpu", "math": "_attention_math"}
+    for name, operation in operations.items():
+        assert any(operation in one for one in names) == (name == backend)
+
+
+def test_sdpa_tells_training_from_evaluation() -> None:
+    attend = make("dot")
+    run = SDPA().resolve(Layer(attend.score, attend.pos))
+    run(attend)
+    run(replace(attend, dropout=0.1, training=True))
+    assert run.describe() == "sdpa (training: math; evaluation: flash)"

@@ -105,7 +105,8 @@ def test_no_key_of_a_part_is_left_out() -> None:
             cfg = compose(f"model={of(choice)}", choice, *recall)
             found |= {(choice, key) for key in keys_of(cfg, group)}
     writing = {(f"task={name}", key) for name in ("seq2seq", "captioning") for key in WRITING}
-    assert found == {(choice, key) for choice, key, _ in STEPS} | writing
+    fused = {(f"optimizer={name}", "optimizer.fused") for name in ("adam", "adamw", "sgd")}
+    assert found == {(choice, key) for choice, key, _ in STEPS} | writing | fused
 
 
 def written(*more: str) -> list[list[int]]:
@@ -277,6 +278,7 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     assert top - {"choices"} == {
         *("seed", "output_dir", "study", "checkpoint_every"),
         "init_from",  # test_transfer.py
+        "compile",  # test_compiled.py
     }
     assert not equal(trained("gpt").parameters, trained("gpt", "seed=1").parameters)
     assert trained("gpt").previous == 2
@@ -284,3 +286,21 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     there = compose("output_dir=there", "study.name=mine")
     assert run_dir(there) == Path("there", "mine", run_id(cfg))
     assert run_dir(cfg) == Path("outputs", "runs", run_id(cfg))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_a_fused_optimizer_takes_the_same_steps(name: str) -> None:
+    one, other = (
+        trained("gpt", f"optimizer={name}", f"optimizer.fused={fused}").parameters
+        for fused in ("true", "false")
+    )
+    # The softmax cancels a key's bias: its gradient is rounding, which Adam makes a step of.
+    names = [name for name in one if not name.endswith("key.bias")]
+    assert all(torch.allclose(one[name], other[name], rtol=1e-4, atol=1e-5) for name in names)
+
+
+def test_a_fused_optimizer_is_one_call_and_clips_in_bfloat16() -> None:
+    """Lightning refuses to clip for an optimizer that would unscale gradients in its step."""
+    with mock.patch("torch._fused_adamw_", wraps=torch._fused_adamw_) as fused:
+        trained.__wrapped__("gpt", "trainer.precision=bf16-mixed")
+    assert fused.call_count == 4 * 2  # steps, and groups: with and without decay

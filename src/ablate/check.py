@@ -61,7 +61,10 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_devices(cfg: DictConfig) -> None:
-    """Refuses devices that this machine does not have. Imports torch."""
+    """Refuses devices that this machine does not have, and to compile without a compiler. Imports
+    torch."""
+    from ablate.kernel.chunked import compiler
+
     kind, there = _accelerator(cfg.trainer.accelerator)
     devices = cfg.trainer.devices
     if kind == "cpu":
@@ -81,6 +84,8 @@ def check_devices(cfg: DictConfig) -> None:
             f"trainer.strategy={cfg.trainer.strategy} cannot run on Apple's GPU (mps); use"
             " trainer.strategy=auto, or trainer.accelerator=cpu"
         )
+    if cfg.get("compile") and not compiler(kind):
+        raise UserError("compile=true needs a C++ compiler (g++ or clang++) on the path")
     if kind == cfg.trainer.accelerator:  # `check` has seen it
         return
     # What is refused on a CPU is refused where no GPU was found, too.

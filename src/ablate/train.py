@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ablate.atomic import read_mapping
 from ablate.build import build, build_data, make, make_model, make_task
 from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
+from ablate.compiled import Compiled, refusing
 from ablate.curves import Curves
 from ablate.data import Data
 from ablate.errors import UserError
@@ -107,9 +109,10 @@ def prepare(
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
     curves = Curves(run_dir / "metrics.csv")
     shown = progress()
+    compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
     trainer: L.Trainer = make(
         settings,
-        callbacks=[curves, checkpoints, shown, Told(run_dir)],
+        callbacks=[curves, checkpoints, shown, Told(run_dir), *compiled],
         enable_progress_bar=isinstance(shown, ProgressBar),
         logger=False,
         default_root_dir=str(run_dir),
@@ -144,7 +147,9 @@ def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path) -> None:
         on_first_process(print)(f"ablate: {line}")
     if checkpoint:
         on_first_process(print)(f"ablate: going on from {checkpoint}")
-    trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=False)
+    compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    with refusing() if compiles else nullcontext():
+        trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=False)
     if isinstance(trainer.strategy, Sharded):
         task.model = trainer.strategy.joined(task.model)
 

@@ -51,6 +51,7 @@ VALUES: dict[str, Rule] = {
     "study.yes": Bool(),
     "study.arm": or_null(Text()),
     "checkpoint_every": COUNT,
+    "compile": Bool(),
     # the model
     "model.dim": COUNT,
     "model.depth": COUNT,
@@ -173,6 +174,7 @@ VALUES: dict[str, Rule] = {
     "optimizer.weight_decay": NOT_NEGATIVE,
     "optimizer.momentum": SHARE,
     "optimizer.nesterov": Bool(),
+    "optimizer.fused": Bool(),
     "schedule.warmup_steps": Int(0),
     "schedule.floor": Real(0, 1),
     "kernel.chunk": or_null(COUNT),

@@ -67,7 +67,9 @@ class Chunked(Kernel):
             score, self.fused = fused_score, True
         elif training and self.may_compile:
             large = per_query * attend.queries >= self.ELEMENTS // 4
-            if self.compile is True or (large and compiler(attend.v.device.type)):
+            if torch.compiler.is_compiling():  # the score with all the rest
+                self.compiled = True
+            elif self.compile is True or (large and compiler(attend.v.device.type)):
                 score, self.compiled = compiled_score(), True
 
         if attend.prepared is None:
@@ -77,12 +79,15 @@ class Chunked(Kernel):
             assert rows.prepared is not None
             return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
 
+        again = training and not (fused and size == attend.queries)
+        if attend.random and torch.compiler.is_compiling():  # it would draw other numbers then
+            again = False
         outputs = []
         for first in range(0, attend.queries, size):
             # Cut here and not before the loop: the backward pass runs the newest operation first,
             # and would keep the key gradients of all chunks until it came to the cuts.
             rows = attend.rows(first, min(first + size, attend.queries))
-            if training and not (fused and size == attend.queries):
+            if again:
                 outputs.append(
                     checkpoint(context, rows, use_reentrant=False, preserve_rng_state=attend.random)
                 )

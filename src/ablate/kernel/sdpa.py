@@ -1,20 +1,33 @@
 """torch.nn.functional.scaled_dot_product_attention, for scores with an exact `lower`."""
 
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 
 from ablate.kernel import Attend, Kernel, Layer, hides_weights
 from ablate.model.mask.causal import Causal
 
 
 class SDPA(Kernel):
-    """torch's fused attention on the lowered queries and keys, with biases and masks."""
+    """torch's fused attention on the lowered queries and keys, with biases and masks.
+
+    torch has several ways to compute it and says nothing when it takes the slow one (math), as it
+    does on a CPU for dropout on the weights and for biases that are learned: `describe` says it.
+    """
 
     name: ClassVar[str] = "sdpa"
+
+    def __init__(self) -> None:
+        # What ran in "training" and in "evaluation".
+        self.ran: dict[str, set[str]] = {}
+        self.compiled = False  # in training, where the compiler chooses
+
+    def resolve(self, layer: Layer) -> Kernel:
+        super().resolve(layer)
+        return SDPA()  # each layer has its own to say
 
     def refuses(self, layer: Layer) -> str | None:
         if not layer.score.lowers:
@@ -28,16 +41,11 @@ class SDPA(Kernel):
         # The fast paths want queries, keys and values of one width; zeros change no product.
         if (missing := attend.v.shape[-1] - q.shape[-1]) > 0:
             q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
-        # torch applies `dropout_p` in evaluation too; Attend.dropout is 0 there.
-        run = partial(
-            F.scaled_dot_product_attention, q, k, attend.v,
-            dropout_p=attend.dropout, scale=float(scale),
-        )  # fmt: skip
         square = attend.queries == attend.keys and attend.start == 0
         if isinstance(attend.mask, Causal) and square and attend.keep is None:
             i, j = attend.positions()
-            if (bias := attend.pos.bias(attend.q, i, j, attend.layer)) is None:
-                return run(is_causal=True)
+            if attend.pos.bias(attend.q, i, j, attend.layer) is None:
+                return self._run(attend, q, k, None, scale, causal=True)
         bias, allowed = attend.bias_and_mask()
         empty = None
         if allowed is not None and attend.keep is not None:
@@ -53,5 +61,40 @@ class SDPA(Kernel):
             where = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
         if where is not None:
             where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
-        context = run(attn_mask=where)
+        context = self._run(attend, q, k, where, scale)
         return context if empty is None else context.masked_fill(empty, 0.0)
+
+    def describe(self) -> str:
+        ran = self.ran | ({"training": {"compiled"}} if self.compiled else {})
+        if not ran:
+            return self.name
+        if len(names := set().union(*ran.values())) == 1:
+            return f"{self.name} ({names.pop()})"
+        modes = [f"{mode}: {', '.join(sorted(ran[mode]))}" for mode in sorted(ran, reverse=True)]
+        return f"{self.name} ({'; '.join(modes)})"
+
+    def _run(
+        self,
+        attend: Attend,
+        q: Tensor,
+        k: Tensor,
+        where: Tensor | None,
+        scale: float,
+        *,
+        causal: bool = False,
+    ) -> Tensor:
+        # torch applies `dropout_p` in evaluation too; Attend.dropout is 0 there.
+        how: dict[str, Any] = {
+            "attn_mask": where,
+            "dropout_p": attend.dropout,
+            "is_causal": causal,
+            "scale": float(scale),
+        }
+        if torch.compiler.is_compiling():
+            self.compiled = True
+        else:
+            mode = "training" if attend.training else "evaluation"
+            chosen = SDPBackend(torch._fused_sdp_choice(q, k, attend.v, **how))
+            name = chosen.name.removesuffix("_ATTENTION").lower()
+            self.ran.setdefault(mode, set()).add(name)
+        return F.scaled_dot_product_attention(q, k, attend.v, **how)

@@ -1,18 +1,23 @@
 """Attention along the edges of a graph: memory grows with edges, not with nodes squared."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from ablate.kernel import Attend, Kernel, Layer
 from ablate.model.dropout import dropout
 
+PIECE = 2**18  # numbers: 1 MB of float32
+
 
 class Sparse(Kernel):
-    """Every edge is a batch of one query and one key to the score; the softmax is over the edges
-    that leave a query. A query without edges gets zeros."""
+    """The score compares the two ends of every edge; the softmax is over the edges that leave a
+    query. A query without edges gets zeros."""
 
     name: ClassVar[str] = "sparse"
 
@@ -28,20 +33,77 @@ class Sparse(Kernel):
         assert len(attend.v) == 1, "a batch is one graph"
         query, key = attend.edges
         prepared = attend.score.keys(attend.k) if attend.prepared is None else attend.prepared
-        q, k = (rearrange(x[0], "h n k -> n h 1 k") for x in (attend.q, prepared))
-        scores = rearrange(attend.score.compare(q[query], k[key]), "e h 1 1 -> e h")
+        scores = attend.score.along(attend.q[0], prepared[0], query, key)
         weights = dropout(softmax(scores, query, attend.queries), attend.dropout)
-        values = rearrange(attend.v[0], "h n k -> n h k")
-        shares = weights[..., None] * values[key]
-        context = shares.new_zeros(attend.queries, *values.shape[1:]).index_add(0, query, shares)
-        return rearrange(context, "n h k -> 1 h n k")
+        wide = torch.promote_types(weights.dtype, attend.v.dtype)
+        mixed: Tensor = Mixed.apply(
+            attend.v[0].to(wide), weights.mT.to(wide), query, key, attend.queries
+        )
+        return mixed[None]
+
+
+class Mixed(Function):
+    """Values h m k times weights h e, summed over the edges of each query: h n k.
+
+    Never a tensor of edges x width: an edge is a place in a bag of torch's embedding_bag, whose own
+    backward pass is slow on a CPU; that of the values is the same sum along the edges turned round.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, weights: Tensor, query: Tensor, key: Tensor, queries: int
+    ) -> Tensor:
+        ctx.save_for_backward(values, weights, query, key)
+        return summed(values, weights, key, query, queries)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        values, weights, query, key = ctx.saved_tensors
+        of_values = summed(gradient.contiguous(), weights, query, key, values.shape[1])
+        return of_values, products(gradient, values, query, key), None, None, None
+
+
+def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """h n k, h m k, and places in both, e -> h e: the scalar product of each pair of vectors."""
+    heads, _, width = a.shape
+    a, b = (rearrange(x, "h n k -> n (h k)").contiguous() for x in (a, b))
+
+    def of(some: slice) -> Tensor:
+        pairs = a.index_select(0, first[some]) * b.index_select(0, second[some])
+        return pairs.unflatten(1, (heads, width)).sum(-1)
+
+    # In pieces that stay in a core's cache; a compiler makes no tensor of the pairs at all.
+    size = len(first) if torch.compiler.is_compiling() else max(1, PIECE // (heads * width))
+    parts = [of(slice(n, n + size)) for n in range(0, len(first), size)]
+    return torch.cat(parts).mT if parts else a.new_empty(heads, 0)
+
+
+def summed(values: Tensor, weights: Tensor, place: Tensor, owner: Tensor, owners: int) -> Tensor:
+    """h n k: for each of `owners`, the sum over its e of weights h e times values h m k at
+    `place`."""
+    order = owner.argsort(stable=True)
+    first = torch.searchsorted(owner[order], torch.arange(owners, device=owner.device))
+    found = F.embedding_bag(
+        places(place[order], values),
+        values.flatten(0, 1),
+        places(first, weights),
+        mode="sum",
+        per_sample_weights=weights[:, order].flatten(),
+    )
+    return found.unflatten(0, (len(values), owners))
+
+
+def places(numbers: Tensor, within: Tensor) -> Tensor:
+    """Where they stand in `within`, h m *, when all heads are one list, for every head."""
+    heads, count = within.shape[:2]
+    return (numbers + count * torch.arange(heads, device=numbers.device)[:, None]).flatten()
 
 
 def softmax(scores: Tensor, query: Tensor, queries: int) -> Tensor:
     """e h, and the query of each edge -> e h, which sum to 1 over the edges of each query."""
-    shape = (queries, scores.shape[1])
-    highest = scores.new_full(shape, -torch.inf).scatter_reduce(
-        0, query[:, None].expand_as(scores), scores.detach(), "amax"
-    )
-    raised = (scores - highest[query]).exp()
-    return raised / raised.new_zeros(shape).index_add(0, query, raised)[query]
+    shape, owner = (queries, scores.shape[1]), query[:, None].expand_as(scores)
+    highest = scores.new_full(shape, -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
+    raised = (scores - highest.index_select(0, query)).exp()
+    total = raised.new_zeros(shape).scatter_add(0, owner, raised)
+    return raised / total.index_select(0, query)

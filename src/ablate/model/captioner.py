@@ -93,6 +93,11 @@ class Captioner(Seq2Seq):
     def cross(self) -> list[nn.Module]:
         return [self.decoder.context]
 
+    @property
+    def compiles(self) -> list[nn.Module]:
+        """Not the recurrent decoder: torch.compile leaves torch's cells as they are."""
+        return [self.encoder]
+
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Teacher forcing: pictures b c y x, words b i -> b i target_vocab."""
         return self._read(target_in, self.encode(source))

@@ -25,6 +25,11 @@ class Model(nn.Module):
     # What ablate.transfer says of a model that starts from another run's weights.
     started_from: dict[str, Any] | None = None
 
+    @property
+    def compiles(self) -> list[nn.Module]:
+        """What compile=true compiles: all of it, as one."""
+        return [self]
+
     @classmethod
     def ask(cls, data: Any) -> None:
         """Tell the data, before it is read, what this model wants of it: nothing."""

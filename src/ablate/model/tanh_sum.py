@@ -9,12 +9,9 @@ width is ever made. Measured: docs/benchmarks.md.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 ELEMENTS = 2**16  # of a piece, for each thread: 256 KB of float32
 # Beyond it exp(2 x) is infinite or its inverse 0, and their product would be no number.
@@ -24,48 +21,61 @@ LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """b h i d, b h j d, h d -> b h i j, in the type of q; half precision is computed in float32."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    summed: Tensor = TanhSum.apply(q.to(wide), k.to(wide), v.to(wide))
+    summed: Tensor = sums(q.to(wide), k.to(wide), v.to(wide))
     return summed.to(q.dtype)
 
 
-class TanhSum(Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.shape = q.shape[:2]
-        q, k = q.flatten(0, 1), k.flatten(0, 1)  # b h together
-        # Not a comparison with the largest: of NaN both would say no.
-        ctx.separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
-        if ctx.separate:
-            q, k = (2 * q).exp(), (2 * k).exp()
-        ctx.save_for_backward(q, k, v)
-        per_row = v.repeat(ctx.shape[0], 1)
-        out = q.new_empty(len(q), q.shape[1], k.shape[1])
-        for rows, queries, r in pieces(q, k, separate=ctx.separate):
-            sums = r.flatten(1, 2) @ per_row[rows, :, None]
-            out[rows, queries] = sums.view(r.shape[:3])
-        total = v.sum(-1)[:, None, None]
-        return out.unflatten(0, ctx.shape).mul_(-2).add_(total)
+# Operations of their own, which torch.compile takes whole.
+@torch.library.custom_op("ablate::tanh_sums", mutates_args=())
+def sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    shape = q.shape[:2]
+    q, k, separate = prepared(q, k)
+    per_row = v.repeat(shape[0], 1)
+    out = q.new_empty(len(q), q.shape[1], k.shape[1])
+    for rows, queries, r in pieces(q, k, separate=separate):
+        total = r.flatten(1, 2) @ per_row[rows, :, None]
+        out[rows, queries] = total.view(r.shape[:3])
+    return out.unflatten(0, shape).mul_(-2).add_(v.sum(-1)[:, None, None])
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = ctx.saved_tensors
-        g = gradient.flatten(0, 1).contiguous()
-        dq, dk = torch.empty_like(q), torch.zeros_like(k)
-        dv = q.new_zeros(len(q), q.shape[-1])
-        for rows, queries, r in pieces(q, k, separate=ctx.separate):
-            part = g[rows, queries]
-            dv[rows] += (part.flatten(1)[:, None] @ r.flatten(1, 2))[:, 0]
-            slope = torch.addcmul(r, r, r, value=-1, out=r).mul_(part[..., None])
-            dq[rows, queries] = slope.sum(2)
-            dk[rows] += slope.sum(1)
-        factor = 4 * v[:, None]
-        summed = gradient.sum((0, 2, 3))[:, None]
-        return (
-            dq.unflatten(0, ctx.shape) * factor,
-            dk.unflatten(0, ctx.shape) * factor,
-            summed - 2 * dv.unflatten(0, ctx.shape).sum(0),
-        )
+
+@torch.library.custom_op("ablate::tanh_sums_backward", mutates_args=())
+def gradients(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shape = q.shape[:2]
+    q, k, separate = prepared(q, k)
+    g = gradient.flatten(0, 1).contiguous()
+    dq, dk = torch.empty_like(q), torch.zeros_like(k)
+    dv = q.new_zeros(len(q), q.shape[-1])
+    for rows, queries, r in pieces(q, k, separate=separate):
+        part = g[rows, queries]
+        dv[rows] += (part.flatten(1)[:, None] @ r.flatten(1, 2))[:, 0]
+        slope = torch.addcmul(r, r, r, value=-1, out=r).mul_(part[..., None])
+        dq[rows, queries] = slope.sum(2)
+        dk[rows] += slope.sum(1)
+    factor = 4 * v[:, None]
+    summed = gradient.sum((0, 2, 3))[:, None]
+    return (
+        dq.unflatten(0, shape) * factor,
+        dk.unflatten(0, shape) * factor,
+        summed - 2 * dv.unflatten(0, shape).sum(0),
+    )
+
+
+def prepared(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """b h i d, b h j d -> n i d, n j d, and whether these are the exponentials."""
+    q, k = q.flatten(0, 1), k.flatten(0, 1)  # b h together
+    # Not a comparison with the largest: of NaN both would say no.
+    separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
+    return ((2 * q).exp(), (2 * k).exp(), True) if separate else (q, k, False)
+
+
+sums.register_fake(lambda q, k, v: q.new_empty(*q.shape[:3], k.shape[2]))
+gradients.register_fake(
+    lambda gradient, q, k, v: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+)
+sums.register_autograd(
+    lambda ctx, gradient: gradients(gradient, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
 
 
 def pieces(q: Tensor, k: Tensor, *, separate: bool) -> Iterator[tuple[slice, slice, Tensor]]:

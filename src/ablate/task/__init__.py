@@ -82,7 +82,12 @@ class Task(L.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout and every other draw of this step depend on (seed, step, process) alone: a resumed
         # run repeats them, and validation in between disturbs nothing.
-        torch.manual_seed(derive(self.seed, "step", batch_idx, self.global_rank))
+        seed = derive(self.seed, "step", batch_idx, self.global_rank)
+        if self.device.type == "cpu":
+            # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.step_so_far = Accumulated(self.trainer.accumulate_grad_batches)
 
@@ -172,7 +177,10 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
-        optimizer = self.make_optimizer(parameter_groups(self.model, self.decaying))
+        optimizer: Any = self.make_optimizer(parameter_groups(self.model, self.decaying))
+        # A fused one would undo the scale of float16 gradients in its step; Lightning has to do it
+        # before, to clip them.
+        optimizer._step_supports_amp_scaling = False
         total = self.trainer.max_steps
         scheduler = LambdaLR(optimizer, partial(_factor, self.schedule, total))
         return {

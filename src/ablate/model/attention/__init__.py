@@ -72,6 +72,11 @@ class Score(nn.Module):
         """forward(q, k), given prepared = keys(k)."""
         return self(q, prepared)
 
+    def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """compare(q, prepared) at e pairs alone: h n k, h m *, which of n and of m -> e h."""
+        ends = q[:, query].transpose(0, 1), prepared[:, key].transpose(0, 1)
+        return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
+
     def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
         """compare(q, prepared) by another route, faster on a CPU and without a tensor of queries x
         keys x width; only where `fuses`.

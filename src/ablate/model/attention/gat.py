@@ -46,3 +46,10 @@ class GAT(Score):
     def summed(self, q: Tensor, prepared: Tensor) -> Summed:
         """Of width 1."""
         return Summed(q @ self.a, prepared, prepared.new_ones(self.heads, 1), SLOPE)
+
+    def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """A number for each node, not for each edge."""
+        numbers = [x.squeeze(-1).mT for x in (q @ self.a, prepared)]
+        return F.leaky_relu(
+            numbers[0].index_select(0, query) + numbers[1].index_select(0, key), SLOPE
+        )

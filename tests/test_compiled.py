@@ -1,0 +1,279 @@
+"""compile=true: the same numbers, in one piece, not compiled again for each step or length.
+
+What captures the model (torch._dynamo) is tested in every run of the tests; the compiler behind it
+takes half a minute for a model, so that its tests are slow ones.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import make_files
+import pytest
+import torch
+from make_axes import MODELS
+from omegaconf import DictConfig
+from tiny import overrides, pairs
+from torch import Tensor, nn
+
+import ablate
+from ablate.build import build, build_data, make_task
+from ablate.compiled import Compiled, refusing
+from ablate.conflicts.trainer import RECURRENT
+from ablate.errors import UserError
+from ablate.kernel import chunked
+from ablate.model.init import Model, outputs
+from ablate.run_id import run_dir
+from ablate.task import Task
+from ablate.train import prepare
+
+QUICK = ("gpt", "transformer", "captioner")
+NAMES = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+    for name in MODELS
+    if name not in RECURRENT
+]
+# Parts that a model can have and that reach for something of their own.
+PARTS = [
+    ("gpt", "kernel=chunked", "kernel.chunk=3", "model.attention=additive", "model.dropout=0.1"),
+    ("gpt", "kernel=chunked", "kernel.compile=true", "model.attention=gatv2"),
+    ("gpt", "kernel=sdpa", "model.attention=cosine", "pos_enc=alibi", "model.dropout=0.1"),
+    ("gpt", "model.normalizer=hard", "model.norm_type=batch"),
+    ("gpt", "model.normalizer=sparsemax", "pos_enc=relative"),
+    ("gpt", "model.mixer=convolution", "model.share_layers=true"),
+    ("vit", "model.drop_path=0.2", "pos_enc=relative_2d"),
+    ("resnet", "model.gate=se"),
+    ("gat", "kernel=sparse"),
+    ("gat", "kernel=reference", "model.mask=none"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        make_files.write(tmp_path_factory.mktemp("data"), patch)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> None:
+    torch.compiler.reset()
+
+
+class Counted:
+    """A backend that runs what was captured as it is, and counts how often."""
+
+    def __init__(self) -> None:
+        self.graphs = self.runs = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        self.graphs += 1
+
+        def run(*arguments: Any) -> Any:
+            self.runs += 1
+            return graph(*arguments)
+
+        return run
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Compiling is capturing alone."""
+    backend, compile_ = Counted(), nn.Module.compile
+
+    def capture(part: nn.Module, **settings: Any) -> None:
+        settings.pop("options")
+        compile_(part, backend=backend, **settings)
+
+    monkeypatch.setattr(nn.Module, "compile", capture)
+    return backend
+
+
+def made(model: str, *more: str) -> tuple[Model, Task, Any]:
+    """A tiny model in float64 with its task, and its batches."""
+    cfg = ablate.compose(f"model={model}", *MODELS[model].overrides, "logger=none", *more)
+    data = build_data(cfg)
+    data.train_batches = 12
+    network = build(cfg, data).double().train()
+    return network, make_task(cfg, data, network), data
+
+
+def double(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return [x.double() if x.is_floating_point() else x for x in inputs]
+
+
+def passed(network: Model, inputs: list[Tensor]) -> list[Tensor]:
+    """Values and gradients; random numbers are those of one seed."""
+    network.zero_grad()
+    torch.manual_seed(0)
+    found = outputs(network(*inputs))
+    torch.stack([value.square().sum() for value in found]).sum().backward()
+    return [
+        *(value.detach() for value in found),
+        *(p.grad.clone() for p in network.parameters() if p.grad is not None),
+    ]
+
+
+def require_same(model: str, *more: str, compile_: Callable[[nn.Module], None]) -> None:
+    network, task, data = made(model, *more)
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    inputs = double(task.inputs(next(iter(data.train_dataloader()))))
+    plain = passed(network, inputs)
+    network.load_state_dict(state)  # averages of a batch norm
+    for part in network.compiles:
+        compile_(part)
+    compiled = passed(network, inputs)
+    for one, other in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    assert network.state_dict().keys() == state.keys()
+
+
+CAPTURE = partial(nn.Module.compile, backend="eager", fullgraph=True)
+# As ablate.compiled does.
+INDUCTOR = partial(nn.Module.compile, fullgraph=True, options={"fallback_random": True})
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_model_is_captured_whole(model: str) -> None:
+    require_same(model, compile_=CAPTURE)
+
+
+@pytest.mark.parametrize("parts", PARTS[:3])
+def test_its_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
+    require_same(*parts, compile_=CAPTURE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", PARTS[3:])
+def test_other_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
+    require_same(*parts, compile_=CAPTURE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [*((name,) for name in MODELS if name not in RECURRENT), *PARTS])
+def test_compiled_equals_eager_in_value_and_gradient(parts: tuple[str, ...]) -> None:
+    require_same(*parts, compile_=INDUCTOR)
+
+
+@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.slow)])
+def test_other_lengths_are_not_compiled_again(mask: str, captured: Counted) -> None:
+    """Two lengths, which make the lengths variables; then any, in both texts."""
+    network, _, _ = made("transformer", f"model.mask={mask}")
+    network.compile(fullgraph=True, options={})
+    rng = torch.Generator().manual_seed(0)
+
+    def texts(source: int, target: int) -> tuple[Tensor, Tensor]:
+        return tuple(torch.randint(4, 9, (3, n), generator=rng) for n in (source, target))  # type: ignore[return-value]
+
+    network(*texts(5, 7))
+    network(*texts(8, 9))
+    so_far = captured.graphs
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for source, target in [(6, 5), (9, 11), (12, 4), (4, 12), (7, 8)]:
+            assert network(*texts(source, target)).shape[1] == target
+    assert captured.graphs == so_far == 2
+
+
+def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
+    """The measures, the curves, the weights that a run leaves."""
+    result, folder = ablate.run(cfg), run_dir(cfg)
+    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+    return result["metrics"], (folder / "metrics.csv").read_text(), weights
+
+
+def test_a_run_is_the_same_and_compiled_in_training_alone(
+    tmp_path: Path, captured: Counted
+) -> None:
+    plain = of_run(ablate.compose(*overrides(tmp_path)))
+    cfg = ablate.compose(*overrides(tmp_path, "compile=true"))
+    compiled = of_run(cfg)
+    assert plain[:2] == compiled[:2]
+    assert list(plain[2]) == list(compiled[2])
+    assert all(torch.equal(one, compiled[2][name]) for name, one in plain[2].items())
+    # 12 steps; the validations, figures and the text written are none of them.
+    assert (captured.graphs, captured.runs) == (1, 12)
+    loaded = ablate.load(run_dir(cfg))
+    assert loaded.result["kernels"] == {
+        "stack.blocks.0.attention.function": "sdpa (training: compiled; evaluation: flash)"
+    }
+
+
+def test_a_compiled_run_goes_on_where_it_stopped(tmp_path: Path, captured: Counted) -> None:
+    straight = ablate.compose(*overrides(tmp_path, "compile=true"))
+    stopped = ablate.compose(*overrides(tmp_path, "compile=true", "output_dir=" + str(tmp_path)))
+    first = of_run(straight)
+    data = build_data(stopped)
+    run_dir(stopped).mkdir(parents=True)
+    trainer, task, _, _ = prepare(stopped, run_dir(stopped), data, build(stopped, data))
+
+    def stop(*_: Any) -> None:
+        if trainer.global_step == 7:
+            raise KeyboardInterrupt
+
+    trainer.callbacks[-1].on_train_batch_start = stop  # type: ignore[attr-defined]
+    (run_dir(stopped) / "checkpoints").mkdir()
+    with pytest.raises(SystemExit):
+        trainer.fit(task, datamodule=data)
+    second = of_run(stopped)
+    assert first[:2] == second[:2]
+    assert all(torch.equal(one, second[2][name]) for name, one in first[2].items())
+
+
+def test_texts_in_pairs_train_as_without(tmp_path: Path, captured: Counted) -> None:
+    few = ("model=transformer", "trainer.max_steps=12", "trainer.val_check_interval=6")
+    cfgs = [ablate.compose(*pairs(tmp_path, *few, *more)) for more in ((), ("compile=true",))]
+    plain, compiled = (of_run(cfg) for cfg in cfgs)
+    assert plain[:2] == compiled[:2]
+    assert captured.runs == 12
+    assert captured.graphs <= 3
+
+
+def test_without_a_compiler_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+    with pytest.raises(UserError, match=r"^compile=true needs a C\+\+ compiler .* on the path$"):
+        ablate.run(ablate.compose(*overrides(tmp_path, "compile=true")))
+    assert not (tmp_path / "outputs").exists()
+
+
+class Breaks(nn.Module):
+    """Asks what a number is, which no compiler knows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum().item() > 0 else x
+
+
+def test_what_torch_cannot_compile_is_refused_in_one_line() -> None:
+    part = Breaks()
+    part.compile(fullgraph=True, backend="eager")
+    line = r"^compile=true: torch cannot .*; set compile=false$"
+    with pytest.raises(UserError, match=line) as refused, refusing():
+        part(torch.ones(3))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ZeroDivisionError), refusing():
+        raise ZeroDivisionError
+
+
+def test_every_run_compiles_anew() -> None:
+    """More runs in one process than torch keeps versions of one code."""
+    for number in range(10):
+        network = made("gpt", f"model.dim={8 + 2 * number}")[0].double()
+        callback = Compiled()
+        callback.begin(network, backend="eager")
+        network(torch.zeros(1, 4, dtype=torch.long))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+    from test_ddp import command, weights
+
+    more = ("model.dropout=0.0", "compile=true")
+    ended = command(overrides(tmp_path, *more, *two), tmp_path / "two", "none")
+    assert ended.code == 0, ended.errors
+    ablate.run(ablate.compose(*overrides(tmp_path, *more[:1])), tmp_path / "one")
+    ours, theirs = weights(tmp_path / "two"), weights(tmp_path / "one")
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        if not name.endswith("key.bias"):
+            assert torch.allclose(value, ours[name], atol=2e-5), name
