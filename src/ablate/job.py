@@ -44,6 +44,11 @@ def job(cfg: DictConfig) -> float | None:
             from ablate.train import on_first_process, train
 
             run_dir = Path(hydra.runtime.output_dir)
+            if cfg.study.packed:
+                from ablate import pack
+
+                pack.train(pack.members(cfg, run_dir), show_result)
+                return None
             result = train(cfg, run_dir)
             on_first_process(show_result)(result, run_dir)
             return value_of(result)

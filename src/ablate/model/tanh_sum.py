@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.overrides import handle_torch_function, has_torch_function
 
 ELEMENTS = 2**16  # of a piece, for each thread: 256 KB of float32
 # Beyond it exp(2 x) is infinite or its inverse 0, and their product would be no number.
@@ -23,6 +24,8 @@ LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 
 def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """b h i d, b h j d, h d -> b h i j, in the type of q; half precision is computed in float32."""
+    if has_torch_function((q, k, v)):  # ablate.pack computes it for several seeds at once
+        return handle_torch_function(tanh_sum, (q, k, v), q, k, v)  # type: ignore[no-any-return]
     wide = torch.promote_types(q.dtype, torch.float32)
     summed: Tensor = TanhSum.apply(q.to(wide), k.to(wide), v.to(wide))
     return summed.to(q.dtype)

@@ -144,6 +144,10 @@ class Task(L.LightningModule):
 
     def _report(self, split: str) -> None:
         self.log_dict({f"{split}/{name}": value for name, value in self.measures(split).items()})
+        self.reset_measures()
+
+    def reset_measures(self) -> None:
+        """Forget what `evaluate` has seen."""
         for module in self.modules():
             if isinstance(module, Metric):
                 module.reset()
@@ -164,12 +168,13 @@ class Task(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
         optimizer = self.make_optimizer(parameter_groups(self.model, self.decaying))
-        total = self.trainer.max_steps
-        scheduler = LambdaLR(optimizer, partial(_factor, self.schedule, total))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        return scheduled(optimizer, self.schedule, self.trainer.max_steps)
+
+
+def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, total: int) -> dict[str, Any]:
+    """An optimizer and its schedule, per step, as Lightning takes them."""
+    scheduler = LambdaLR(optimizer, partial(_factor, schedule, total))
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def _factor(schedule: Schedule, total: int, step: int) -> float:
