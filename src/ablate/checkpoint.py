@@ -145,7 +145,7 @@ class Checkpoints(Callback):
             self._save_last(trainer, pl_module)
 
     def best_so_far(self, value: float, task: Task, step: int) -> bool:
-        """Notes a validation; whether none before it was as good. RunFailed where it is no number."""
+        """Notes a validation; whether none before was as good. RunFailed where it is no number."""
         require_finite(value, step)
         self.validated_step = step
         better = self.best is None or (

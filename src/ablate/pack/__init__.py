@@ -48,7 +48,7 @@ def train(runs: Mapping[Path, DictConfig], told: Told) -> list[dict[str, Any]]:
         step = common([one.run.run_dir for one in pack])
         if len(pack) > 1 and step is None:
             print("ablate: the seeds of this pack stand at different steps and go on one by one")
-        elif len(pack) > 1:
+        elif len(pack) > 1 and step is not None:
             batched = at_once(pack[0].run.cfg)
             if batched:
                 require_batchable([one.run.task for one in pack])

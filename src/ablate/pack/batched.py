@@ -197,6 +197,8 @@ def _attention(
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
 ) -> Planned:  # fmt: skip
     def rule(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        seeds = len(q)
+
         def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
 
@@ -206,7 +208,8 @@ def _attention(
             ones = [1] * (q.dim() - mask.dim())
             mask = mask.view(len(mask), *ones, *mask.shape[1:])
             mask = mask.expand(*q.shape[:2], *mask.shape[2:]).flatten(0, 1)
-        return run(*(x.flatten(0, 1) for x in (q, k, v)), mask).unflatten(0, q.shape[:2])
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        return run(q, k, v, mask).unflatten(0, (seeds, -1))
 
     return rule, (query, key, value, attn_mask)
 

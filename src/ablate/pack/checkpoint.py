@@ -4,12 +4,13 @@ A pack's optimizer has in every group the parameters of one seed after those of 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ablate.checkpoint import LAST, PREVIOUS, Flushed, resumable
+from ablate.checkpoint import LAST, PREVIOUS, Flushed
 
 if TYPE_CHECKING:
     from ablate.pack.loop import Packed
@@ -27,18 +28,11 @@ def common(run_dirs: Sequence[Path]) -> int | None:
 
 def _by_step(folder: Path) -> dict[int, Path]:
     """Step -> a checkpoint that can be read."""
-    newest, problems = resumable(folder)
     found = {}
-    for name in (PREVIOUS, LAST):
-        path = folder / name
-        if newest is None or not path.exists() or any(str(path) in line for line in problems):
-            continue
-        try:
-            found[int(torch.load(path, map_location="cpu", weights_only=False)["global_step"])] = (
-                path
-            )
-        except Exception:  # whatever a damaged file makes the unpickler raise
-            continue
+    for path in (folder / PREVIOUS, folder / LAST):
+        with suppress(Exception):  # whatever a damaged file, or none, makes the unpickler raise
+            state = torch.load(path, map_location="cpu", weights_only=False)
+            found[int(state["global_step"])] = path
     return found
 
 
@@ -75,12 +69,8 @@ def part(checkpoint: Mapping[str, Any], number: int, count: int) -> State:
     """A seed's own of a pack's state."""
     prefix = f"tasks.{number}."
     weights = checkpoint["state_dict"].items()
-    own = {
-        **checkpoint,
-        "state_dict": {
-            k.removeprefix(prefix): v.clone() for k, v in weights if k.startswith(prefix)
-        },
-    }
+    mine = {k.removeprefix(prefix): v.clone() for k, v in weights if k.startswith(prefix)}
+    own = {**checkpoint, "state_dict": mine}
     if "optimizer_states" in checkpoint:
         own["optimizer_states"] = [
             _part_of_optimizer(state, number, count) for state in checkpoint["optimizer_states"]
@@ -89,7 +79,8 @@ def part(checkpoint: Mapping[str, Any], number: int, count: int) -> State:
 
 
 def _part_of_optimizer(state: State, number: int, count: int) -> State:
-    groups, kept = [], []
+    groups: list[State] = []
+    kept: list[int] = []
     for group in state["param_groups"]:
         size = len(group["params"]) // count
         mine = group["params"][number * size : (number + 1) * size]

@@ -19,7 +19,7 @@ from ablate.pack.batched import losses, share, stack
 from ablate.pack.checkpoint import Folders
 from ablate.progress import Told
 from ablate.seeding import derive
-from ablate.task import NEVER, Task, parameter_groups, scheduled
+from ablate.task import NEVER, parameter_groups, scheduled
 from ablate.train import Begun, make_trainer
 
 
@@ -35,10 +35,8 @@ class Packed:
 def fit(pack: Sequence[Packed], step: int, *, batched: bool) -> None:
     """Train all from that step on to the end, or until they have failed."""
     first = pack[0].run
-    task, checkpoints = (
-        PackTask(pack, batched=batched),
-        PackCheckpoints(pack, every=first.cfg.checkpoint_every),
-    )
+    task = PackTask(pack, batched=batched)
+    checkpoints = PackCheckpoints(pack, every=first.cfg.checkpoint_every)
     told = [Told(one.run.run_dir) for one in pack]
     trainer = make_trainer(
         first.cfg, first.run_dir, first.data, [PackCurves(pack), checkpoints, *told]

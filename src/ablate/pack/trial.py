@@ -7,8 +7,8 @@ import lightning.pytorch as L
 import torch
 from omegaconf import DictConfig
 
-from ablate.check import accelerator
 from ablate.build import build, build_data, make_task
+from ablate.check import accelerator
 from ablate.errors import UserError
 from ablate.pack.batched import losses, stack
 from ablate.seeding import derive
@@ -84,7 +84,8 @@ def _reason(tasks: Sequence[Task]) -> str | None:
         trained = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
         task.zero_grad()
         if not torch.allclose(packed[k], alone, rtol=LOSS, atol=LOSS):
-            return f"its loss would be {packed[k].item():.6g}, and {alone.item():.6g} in a run by itself"
+            there, here = alone.item(), packed[k].item()
+            return f"the loss would be {here:.6g}, and is {there:.6g} in a run by itself"
         for name, gradient in trained.items():
             found = weights[name].grad
             apart = (gradient if found is None else gradient - found[k]).norm()

@@ -16,7 +16,7 @@ from ablate.errors import Interrupted, UserError
 from ablate.study.forks import Forks
 from ablate.study.jobs import environment
 from ablate.study.live import View
-from ablate.study.packs import Packing
+from ablate.study.packs import ALONE, Packing
 from ablate.study.slots import Run, Slots
 from ablate.study.state import GOES_ON, State, state
 from ablate.study.stop import stopping
@@ -96,7 +96,7 @@ def launch(
     *,
     modules: Sequence[str],
     environment: Mapping[str, str],
-    packing: Packing = Packing(),
+    packing: Packing = ALONE,
 ) -> list[State]:
     """Train every run that is not finished, wait for those that others train; their states.
 

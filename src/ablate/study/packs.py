@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from ablate.study.slots import Run
 
 
+SEED, FOLDER = "seed=", "hydra.run.dir="
+
+
 @dataclass(frozen=True)
 class Packing:
     """study.pack and study.batched."""
@@ -18,7 +21,7 @@ class Packing:
     batched: bool | str = "auto"
 
 
-SEED, FOLDER = "seed=", "hydra.run.dir="
+ALONE = Packing()
 
 
 def packs(runs: Sequence["Run"], size: int) -> list[list["Run"]]:
@@ -45,12 +48,9 @@ def together(runs: Sequence["Run"], batched: bool | str) -> list[str]:
     first, *others = runs
     if not others:
         return list(first.arguments)
-    folders = {_seed(run): str(run.folder) for run in others}
-    return [
-        *first.arguments,
-        f"study.packed={value_text(folders)}",
-        f"study.batched={value_text(batched)}",
-    ]
+    packed = value_text({_seed(run): str(run.folder) for run in others})
+    how = value_text(batched)
+    return [*first.arguments, f"study.packed={packed}", f"study.batched={how}"]
 
 
 def _seed(run: "Run") -> str:

@@ -1,5 +1,6 @@
 """The loop of a launcher whose runs end with it: what waits, what has a slot, what has ended."""
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,8 @@ from ablate.study.claim import Claim
 from ablate.study.ending import Mark, settle
 from ablate.study.forks import Event, ParentDied
 from ablate.study.live import View
-from ablate.study.packs import Packing, packs, together
-from ablate.study.state import GOES_ON, state_alone
+from ablate.study.packs import ALONE, Packing, packs, together
+from ablate.study.state import COMMAND, GOES_ON, LOG, state_alone
 from ablate.study.stop import Stop
 
 LOOK = 0.2  # seconds between looks at the clock
@@ -91,7 +92,7 @@ class Slots:
         launcher: str,
         view: View,
         stop: Stop,
-        packing: Packing = Packing(),
+        packing: Packing = ALONE,
     ):
         self.packing = packing
         self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
@@ -123,12 +124,12 @@ class Slots:
                 claim.release()
 
     def _take(self, waiting: list[list[Run]]) -> None:
-        for together in list(waiting):
+        for pack in list(waiting):
             if not self._free or self.stop.asked:
                 return
-            taken = [one for run in list(together) if (one := self._taken(run, together))]
-            if not together:
-                waiting.remove(together)
+            taken = [one for run in list(pack) if (one := self._taken(run, pack))]
+            if not pack:
+                waiting.remove(pack)
             if taken:
                 self._start(Process(taken, self._free.pop(0)))
 
@@ -163,15 +164,15 @@ class Slots:
         self._processes[self._number] = process
         if self._parent is None:
             self._parent, self._forked = self._make_parent(), False
-        runs = [one.run for one in process.taken]
         for one in process.taken:
             one.before = Mark.of(one.run.folder)
-        self._parent.start(
-            self._number,
-            together(runs, self.packing.batched),
-            runs[0].folder,
-            self.devices[process.slot],
-        )
+        runs = [one.run for one in process.taken]
+        arguments = together(runs, self.packing.batched)
+        for run in runs[1:]:
+            with open(run.folder / LOG, "a", encoding="utf-8") as log:
+                log.write(f"{COMMAND}{shlex.join(arguments)}\nsee {runs[0].folder / LOG}\n")
+        device = self.devices[process.slot]
+        self._parent.start(self._number, arguments, runs[0].folder, device)
 
     def _listen(self) -> None:
         if self._parent is None or not self._processes:
