@@ -6,7 +6,7 @@ A GPT 64 wide at the size of sweep=attention_scores, by `python -m ablate -m` wi
 hydra/launcher=local: as many runs at once as there are cores, with packs as many packs. Both in
 turns; a ratio is the median of those of neighbours. `wall s` is the whole command; `CPU s` what all
 its processes used, which other work on the machine disturbs less; `steps s` is train_seconds of
-result.json, of a pack that of all its seeds together, summed over what a slot did.
+result.json, summed over the seeds.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def study(seeds: int, pack: int, batched: str, overrides: list[str]) -> tuple[fl
         results = [json.loads(path.read_text()) for path in Path(folder).rglob("result.json")]
     assert [result["status"] for result in results] == ["finished"] * seeds
     cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    steps = sum(result["train_seconds"] / result.get("packed", 1) for result in results)
+    steps = sum(result["train_seconds"] for result in results)
     return wall, cpu, steps
 
 

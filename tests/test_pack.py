@@ -32,6 +32,13 @@ PLAIN = ("optimizer=sgd", "optimizer.lr=0.1", "trainer.gradient_clip_val=0.2")
 SMALL = ("trainer.max_steps=6", "trainer.val_check_interval=3", "checkpoint_every=2")
 
 
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take longer than the training."""
+    if "drawn" not in request.node.name:
+        monkeypatch.setattr("ablate.train.show", lambda task, run_dir, trainer: None)
+
+
 def told(result: dict[str, Any], folder: Path) -> None:
     """Nobody."""
 
@@ -107,7 +114,7 @@ def test_a_pack_is_what_its_runs_are(tmp_path: Path, name: str, batched: bool) -
         require_same(one, other, tolerance=2e-5 if batched else 0.0)
 
 
-def test_the_default_optimizer(tmp_path: Path) -> None:
+def test_the_default_optimizer_and_what_is_drawn(tmp_path: Path) -> None:
     """AdamW, and pictures, in turns."""
     typed = images(tmp_path, "trainer.max_steps=6", "checkpoint_every=2")
     alone = configs(typed, [3, 4], tmp_path / "alone")

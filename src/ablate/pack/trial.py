@@ -19,11 +19,16 @@ BATCHES = 4  # of each seed, whose shapes are compared
 LOSS, GRADIENT = 1e-4, 1e-3  # relative differences that are no rounding any more
 
 
+def device_of(cfg: DictConfig) -> str:
+    """cuda, mps or cpu."""
+    return accelerator(cfg.trainer.accelerator)[0]
+
+
 def at_once(cfg: DictConfig) -> bool:
     """Whether the seeds of a pack are computed at once, else in turns. auto: on a GPU; a CPU gains
     nothing by it (docs/benchmarks.md)."""
     if cfg.study.batched == "auto":
-        return accelerator(cfg.trainer.accelerator)[0] != "cpu"
+        return device_of(cfg) != "cpu"
     return bool(cfg.study.batched)
 
 
@@ -45,18 +50,18 @@ def refuse_pack(cfg: DictConfig, seeds: Sequence[int]) -> None:
         own.seed = seed
         data = build_data(own)
         tasks.append(make_task(own, data, build(own, data)))
-    require_batchable(tasks)
+    require_batchable(tasks, device_of(cfg))
 
 
-def require_batchable(tasks: Sequence[Task]) -> None:
+def require_batchable(tasks: Sequence[Task], device: str) -> None:
     """UserError unless the losses and gradients of a pack are those that each task has alone."""
-    if reason := _reason(tasks):
+    if reason := _reason(tasks, device):
         raise UserError(
             f"study.pack: these seeds cannot be computed at once: {reason}; use study.batched=false"
         )
 
 
-def _reason(tasks: Sequence[Task]) -> str | None:
+def _reason(tasks: Sequence[Task], device: str) -> str | None:
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_model_summary=False, enable_progress_bar=False,
@@ -64,12 +69,12 @@ def _reason(tasks: Sequence[Task]) -> str | None:
     first = []
     for task in tasks:
         task.trainer = trainer
-        task.train()
+        task.to(device).train()
         first.append(list(islice(task.data.train_dataloader(), BATCHES)))
     shapes = {tuple((name, x.shape) for name, x in b.items()) for own in first for b in own}
     if len(shapes) > 1:
         return "its batches differ in shape"
-    batches = [own[0] for own in first]
+    batches = [{name: x.to(device) for name, x in own[0].items()} for own in first]
     seeds = [derive(task.seed, "step", 0, 0) for task in tasks]
     weights = stack(tasks)
     try:
