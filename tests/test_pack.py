@@ -29,6 +29,7 @@ from ablate.task.causal_lm import CausalLM
 
 # Of Adam, a gradient that is 0 but for rounding makes a whole step; here it stays rounding.
 PLAIN = ("optimizer=sgd", "optimizer.lr=0.1", "trainer.gradient_clip_val=0.2")
+SLOW = pytest.mark.slow
 SMALL = ("trainer.max_steps=6", "trainer.val_check_interval=3", "checkpoint_every=2")
 
 
@@ -94,16 +95,20 @@ COMPOSED = {
     "dropout": ("model.dropout=0.1", "model.drop_path=0.2", "model.depth=2"),
     "additive": ("model.attention=additive", "pos_enc=alibi", "model.norm=post"),
     "cosine": ("model.attention=cosine", "pos_enc=rotary", "model.norm_type=rms"),
+}
+FURTHER = {
     "general": ("model.attention=general", "pos_enc=t5", "trainer.accumulate_grad_batches=2"),
     "relative": ("pos_enc=relative", "model.ffn=swiglu", "model.mask=window", "model.mask.size=4"),
 }
 
 
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("name", [*COMPOSED, *(pytest.param(n, marks=SLOW) for n in FURTHER)])
 def test_a_pack_is_what_its_runs_are(tmp_path: Path, name: str, batched: bool) -> None:
     """In turns to the last bit, at once to float32's rounding; clipped by seed."""
-    typed = overrides(tmp_path, *SMALL, *PLAIN, *COMPOSED[name], f"study.batched={batched}")
+    typed = overrides(
+        tmp_path, *SMALL, *PLAIN, *(COMPOSED | FURTHER)[name], f"study.batched={batched}"
+    )
     alone = configs(typed, [0, 1], tmp_path / "alone")
     for folder, cfg in alone.items():
         ablate.run(cfg, folder)
