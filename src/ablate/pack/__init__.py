@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from ablate.errors import Interrupted, RunFailed, UserError
 from ablate.pack.checkpoint import common
 from ablate.pack.loop import Packed, fit
-from ablate.pack.trial import at_once, device_of, require_batchable
+from ablate.pack.trial import at_once, device_of, require_batchable, require_settings
 from ablate.train import begun, complete, finished
 
 Told = Callable[[dict[str, Any], Path], None]
@@ -38,6 +38,8 @@ def train(runs: Mapping[Path, DictConfig], told: Told) -> list[dict[str, Any]]:
 
     Raises UserError (nothing was started), Interrupted, and RunFailed after all others are done.
     """
+    for cfg in runs.values():
+        require_settings(cfg)
     results = {folder: finished(cfg, folder) for folder, cfg in runs.items()}
     failed: list[str] = []
     refused: UserError | None = None

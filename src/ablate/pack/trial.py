@@ -32,8 +32,8 @@ def at_once(cfg: DictConfig) -> bool:
     return bool(cfg.study.batched)
 
 
-def refuse_pack(cfg: DictConfig, seeds: Sequence[int]) -> None:
-    """UserError where these seeds of a checked config cannot be trained as a pack."""
+def require_settings(cfg: DictConfig) -> None:
+    """UserError for what no pack does, whatever its parts."""
     trainer = cfg.trainer
     if trainer.devices != 1 or trainer.num_nodes != 1 or trainer.strategy != "auto":
         raise UserError("study.pack: a pack is trained on one device; use trainer=cpu or gpu")
@@ -42,6 +42,13 @@ def refuse_pack(cfg: DictConfig, seeds: Sequence[int]) -> None:
             f"study.pack: trainer.precision={trainer.precision} is not tested in packs; use"
             f" {' or '.join(PRECISIONS)}"
         )
+    if cfg.get("compile"):
+        raise UserError("study.pack: compile=true is not tested in packs; use compile=false")
+
+
+def refuse_pack(cfg: DictConfig, seeds: Sequence[int]) -> None:
+    """UserError where these seeds of a checked config cannot be trained as a pack."""
+    require_settings(cfg)
     if not at_once(cfg):
         return
     tasks = []
