@@ -13,6 +13,7 @@ from tiny import overrides
 import ablate
 from ablate.run_id import run_dir
 from ablate.study.local import Settings, launch, targets
+from ablate.study.packs import ALONE, Packing
 from ablate.study.slots import Run
 from ablate.study.state import State
 
@@ -46,12 +47,17 @@ def environment(accident: str = "", **more: str) -> dict[str, str]:
 
 
 def launched(
-    wanted: Sequence[Run], accident: str = "", *, more: Mapping[str, str] | None = None, **own: Any
+    wanted: Sequence[Run],
+    accident: str = "",
+    *,
+    more: Mapping[str, str] | None = None,
+    packing: Packing = ALONE,
+    **own: Any,
 ) -> list[State]:
     """Train them by the launcher, in this process."""
     around = environment(accident, **(more or {}))
     modules = targets({"task": {"_target_": "accident.AccidentProne"}})
-    return launch(wanted, settings(**own), modules=modules, environment=around)
+    return launch(wanted, settings(**own), modules=modules, environment=around, packing=packing)
 
 
 def study(folder: Path, seeds: str, *more: str) -> list[str]:

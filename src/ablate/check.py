@@ -21,6 +21,7 @@ from ablate.rules import refusal, written
 from ablate.values import rule_of
 
 NOT_OURS = {"choices", "hydra"}
+OF_ONE_RUN = {"study.name", "study.arm", "study.packed", "study.batched"}
 
 
 def check(cfg: DictConfig) -> None:
@@ -43,7 +44,7 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Refuses a plan that was handed to one run, which would do nothing with it."""
     keys = [text.partition("=")[0].lstrip("+") for text in overrides]
     for key in keys:
-        if key.startswith("study.") and key not in ("study.name", "study.arm"):
+        if key.startswith("study.") and key not in OF_ONE_RUN:
             raise UserError(
                 f"{key} says how several runs are planned, and this is one; give a key several"
                 " values and add -m, or choose a sweep"
@@ -65,7 +66,7 @@ def check_devices(cfg: DictConfig) -> None:
     torch."""
     from ablate.kernel.chunked import compiler
 
-    kind, there = _accelerator(cfg.trainer.accelerator)
+    kind, there = accelerator(cfg.trainer.accelerator)
     devices = cfg.trainer.devices
     if kind == "cpu":
         if OmegaConf.is_list(devices):
@@ -95,7 +96,7 @@ def check_devices(cfg: DictConfig) -> None:
         raise UserError("; ".join(lines))
 
 
-def _accelerator(asked: str) -> tuple[str, int]:
+def accelerator(asked: str) -> tuple[str, int]:
     """What Lightning takes for trainer.accelerator here (cuda, mps or cpu), and how many GPUs."""
     import torch
 

@@ -139,16 +139,21 @@ class Checkpoints(Callback):
         if not fitting and trainer.global_step == self.validated_step:
             return
         value = float(trainer.callback_metrics[pl_module.metric])
-        require_finite(value, trainer.global_step)
-        better = self.best is None or (
-            value < self.best if pl_module.mode == "min" else value > self.best
-        )
-        self.validated_step = trainer.global_step
-        if better:
-            self.best, self.best_step = value, trainer.global_step
+        if self.best_so_far(value, pl_module, trainer.global_step):
             self._write(trainer, pl_module, BEST, weights_only=True)
         if fitting:
             self._save_last(trainer, pl_module)
+
+    def best_so_far(self, value: float, task: Task, step: int) -> bool:
+        """Notes a validation; whether none before was as good. RunFailed where it is no number."""
+        require_finite(value, step)
+        self.validated_step = step
+        better = self.best is None or (
+            value < self.best if task.mode == "min" else value > self.best
+        )
+        if better:
+            self.best, self.best_step = value, step
+        return better
 
     def _save_last(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self._write(trainer, task, LAST, weights_only=False)
@@ -164,9 +169,7 @@ class Checkpoints(Callback):
     ) -> None:
         """Replace a file by what the training is now; RunFailed where that is no longer finite."""
         assert isinstance(task, Task)
-        task.require_finite_losses()
-        for parameter in task.parameters():
-            require_finite(parameter.detach().sum().item(), trainer.global_step)
+        require_finite_weights(task, trainer.global_step)
         target = self.folder / name
         temporary = target.with_suffix(HALF)
         trainer.save_checkpoint(temporary, weights_only=weights_only)
@@ -175,6 +178,13 @@ class Checkpoints(Callback):
                 os.replace(target, self.folder / PREVIOUS)
             os.replace(temporary, target)
         trainer.strategy.barrier("checkpoint")
+
+
+def require_finite_weights(task: Task, step: int) -> None:
+    """RunFailed where a loss so far or a weight is not finite."""
+    task.require_finite_losses()
+    for parameter in task.parameters():
+        require_finite(parameter.detach().sum().item(), step)
 
 
 def resumable(folder: Path) -> tuple[Path | None, list[str]]:

@@ -51,7 +51,7 @@ class Curves(Callback):
             return
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if trainer.global_step % every == 0:
-            self._add(trainer, ("train/",))
+            self._add_logged(trainer, ("train/",))
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop_clock()
@@ -61,7 +61,7 @@ class Curves(Callback):
         last = self.rows[-1] if self.rows else {"step": -1.0}
         measured = any(name.startswith("val/") for name in last)
         if last["step"] != trainer.global_step or not measured:
-            self._add(trainer, ("val/",))
+            self._add_logged(trainer, ("val/",))
         if trainer.is_global_zero:
             self.write()
 
@@ -80,16 +80,20 @@ class Curves(Callback):
         writer.writerows(self.rows)
         write_text(self.path, text.getvalue())
 
-    def _add(self, trainer: L.Trainer, prefixes: tuple[str, ...]) -> None:
+    def _add_logged(self, trainer: L.Trainer, prefixes: tuple[str, ...]) -> None:
         values = {
             name: float(value)
             for name, value in trainer.callback_metrics.items()
             if name.startswith(prefixes)
         }
-        if self.rows and self.rows[-1]["step"] == trainer.global_step:
+        self.add(trainer.global_step, values)
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Points of the curves at a step."""
+        if self.rows and self.rows[-1]["step"] == step:
             self.rows[-1].update(values)
         elif values:
-            self.rows.append({"step": trainer.global_step, **values})
+            self.rows.append({"step": step, **values})
 
     def _stop_clock(self) -> None:
         if self._since:

@@ -47,6 +47,11 @@ def job(cfg: DictConfig) -> float | None:
             gc.freeze()  # what was imported stays
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
+            if cfg.study.packed:
+                from ablate import pack
+
+                pack.train(pack.members(cfg, run_dir), show_result)
+                return None
             result = train(cfg, run_dir)
             on_first_process(show_result)(result, run_dir)
             return value_of(result)

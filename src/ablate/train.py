@@ -2,14 +2,16 @@
 
 import logging
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
@@ -57,6 +59,15 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     Returns what result.json holds. A run that is finished is not trained again.
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
+    if (done := finished(cfg, run_dir)) is not None:
+        return done
+    with begun(cfg, run_dir) as run:
+        complete(run)
+    return run.result
+
+
+def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
+    """What result.json holds where the run is finished; UserError where another has the folder."""
     check_devices(cfg)
     check_output(run_dir)
     done = read_mapping(run_dir / "result.json")
@@ -66,11 +77,31 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
             f"choose another folder, or none"
         )
-    if done.get("status") == "finished":
-        on_first_process(print)(
-            f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
-        )
-        return done
+    if done.get("status") != "finished":
+        return None
+    on_first_process(print)(
+        f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
+    )
+    return done
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that nothing is trained of yet; `result` becomes what result.json holds."""
+
+    cfg: DictConfig
+    run_dir: Path
+    data: Data
+    trainer: L.Trainer
+    task: Task
+    curves: Curves
+    checkpoints: Checkpoints
+    result: dict[str, Any]
+
+
+@contextmanager
+def begun(cfg: DictConfig, run_dir: Path) -> Iterator[Begun]:
+    """Everything built, the folder locked and told of; how the block ends is written down."""
     data = build_data(cfg)
     model = build(cfg, data)
     if model.started_from is not None:
@@ -78,10 +109,15 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
     flops = count_flops(cfg, task)
     with only_one(run_dir, trainer), recorded(cfg, run_dir, data, task, trainer, flops) as result:
-        fit(trainer, task, data, run_dir)
-        result |= measure(trainer, task, data, curves, checkpoints)
-        show(task, run_dir, trainer)
-    return result
+        yield Begun(cfg, run_dir, data, trainer, task, curves, checkpoints, result)
+
+
+def complete(run: Begun) -> None:
+    """Train what is left to train, measure and show."""
+    fit(run.trainer, run.task, run.data, run.run_dir)
+    measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
+    run.result.update(measured)
+    show(run.task, run.run_dir, run.trainer)
 
 
 def prepare(
@@ -93,6 +129,18 @@ def prepare(
     that steps are the only clock: max_epochs and validation by epoch are turned into steps.
     """
     task = make_task(cfg, data, model)
+    checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
+    curves = Curves(run_dir / "metrics.csv")
+    compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
+    callbacks = [curves, checkpoints, Told(run_dir), *compiled]
+    trainer = make_trainer(cfg, run_dir, data, callbacks)
+    return trainer, task, curves, checkpoints
+
+
+def make_trainer(
+    cfg: DictConfig, run_dir: Path, data: Data, callbacks: Sequence[Callback]
+) -> L.Trainer:
+    """One that shows how it goes; `data` is told how many batches it is going to give."""
     settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
     steps, every = length_of_training(settings, data)
     if (warmup := cfg.schedule.get("warmup_steps", 0)) > steps:
@@ -106,13 +154,10 @@ def prepare(
     if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
         settings |= {"strategy": Sharded(), "inference_mode": False}
     data.train_batches = steps * settings["accumulate_grad_batches"]
-    checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
-    curves = Curves(run_dir / "metrics.csv")
     shown = progress()
-    compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
     trainer: L.Trainer = make(
         settings,
-        callbacks=[curves, checkpoints, shown, Told(run_dir), *compiled],
+        callbacks=[*callbacks, shown],
         enable_progress_bar=isinstance(shown, ProgressBar),
         logger=False,
         default_root_dir=str(run_dir),
@@ -122,7 +167,7 @@ def prepare(
         num_sanity_val_steps=0,
         _convert_="all",
     )
-    return trainer, task, curves, checkpoints
+    return trainer
 
 
 def length_of_training(settings: dict[str, Any], data: Data) -> tuple[int, int]:

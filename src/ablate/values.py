@@ -49,7 +49,10 @@ VALUES: dict[str, Rule] = {
     "study.rerun": one_of("missing", "failed", "all"),
     "study.dry_run": Bool(),
     "study.yes": Bool(),
+    "study.pack": COUNT,
+    "study.batched": either(Bool(), one_of("auto")),
     "study.arm": or_null(Text()),
+    "study.packed": or_null(Keys()),
     "checkpoint_every": COUNT,
     "compile": Bool(),
     # the model

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 ELEMENTS = 2**16  # of a piece, for each thread: 256 KB of float32
 # Beyond it exp(2 x) is infinite or its inverse 0, and their product would be no number.
@@ -20,6 +21,8 @@ LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 
 def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """b h i d, b h j d, h d -> b h i j, in the type of q; half precision is computed in float32."""
+    if has_torch_function((q, k, v)):  # ablate.pack computes it for several seeds at once
+        return handle_torch_function(tanh_sum, (q, k, v), q, k, v)
     wide = torch.promote_types(q.dtype, torch.float32)
     summed: Tensor = sums(q.to(wide), k.to(wide), v.to(wide))
     return summed.to(q.dtype)

@@ -24,7 +24,8 @@ def done(result: Mapping[str, Any]) -> Done | None:
         return None
     return Done(
         arm=result["arm"],
-        wall_seconds=result["wall_seconds"],
+        # A pack's time is that of all its seeds; train_seconds is a share of it already.
+        wall_seconds=result["wall_seconds"] / result.get("packed", 1),
         train_seconds=result["train_seconds"],
         flops=float(result["flops_per_step"] * result["steps"]),
     )

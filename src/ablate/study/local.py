@@ -16,6 +16,7 @@ from ablate.errors import Interrupted, UserError
 from ablate.study.forks import Forks
 from ablate.study.jobs import environment
 from ablate.study.live import View
+from ablate.study.packs import ALONE, Packing
 from ablate.study.slots import Run, Slots
 from ablate.study.state import GOES_ON, State, state
 from ablate.study.stop import stopping
@@ -79,6 +80,7 @@ def launcher(
         settings=Settings(**settings),
         modules=modules_of(config),
         environment=environment(),
+        packing=Packing(config.study.pack, config.study.batched),
     )
 
 
@@ -94,10 +96,12 @@ def launch(
     *,
     modules: Sequence[str],
     environment: Mapping[str, str],
+    packing: Packing = ALONE,
 ) -> list[State]:
     """Train every run that is not finished, wait for those that others train; their states.
 
-    modules: what the runs import beside what all do. environment: theirs. Raises UserError before
+    modules: what the runs import beside what all do. environment: theirs. packing: which of them
+    share a process. Raises UserError before
     anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs have stopped.
     """
     slots = settings.at_once(environment)
@@ -114,6 +118,7 @@ def launch(
             launcher="local",
             view=view,
             stop=stop,
+            packing=packing,
         ).work(runs)
     if stop.asked:
         raise Interrupted(f"stopped by {stop.asked}; {GOES_ON} from the runs' last checkpoints")

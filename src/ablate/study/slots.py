@@ -1,5 +1,6 @@
 """The loop of a launcher whose runs end with it: what waits, what has a slot, what has ended."""
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,8 @@ from ablate.study.claim import Claim
 from ablate.study.ending import Mark, settle
 from ablate.study.forks import Event, ParentDied
 from ablate.study.live import View
-from ablate.study.state import GOES_ON, state_alone
+from ablate.study.packs import ALONE, Packing, packs, together
+from ablate.study.state import COMMAND, GOES_ON, LOG, state_alone
 from ablate.study.stop import Stop
 
 LOOK = 0.2  # seconds between looks at the clock
@@ -50,15 +52,22 @@ class Parent(Protocol):
 
 
 @dataclass
-class Process:
-    """A run that has a slot."""
+class Taken:
+    """A run that is ours."""
 
     run: Run
     claim: Claim
+    before: Mark  # its result when this try began
+
+
+@dataclass
+class Process:
+    """A slot's: a run, or a pack of them."""
+
+    taken: list[Taken]
     slot: int
     tries: int = 0
     began: float | None = None  # when this try did
-    before: Mark | None = None  # its result when this try began
     reason: str | None = None  # why it was asked to stop
     asked_at: float = 0.0
 
@@ -68,7 +77,8 @@ class Slots:
 
     devices: for each slot, what the environment of its runs has beside the others. timeout: of one
     try, in seconds. retries: further tries of a run that failed. grace: seconds that a run which is
-    asked to stop may take for its checkpoint. parent: begins what begins the runs.
+    asked to stop may take for its checkpoint. parent: begins what begins the runs. packing: which
+    of them share a process.
     """
 
     def __init__(
@@ -82,7 +92,9 @@ class Slots:
         launcher: str,
         view: View,
         stop: Stop,
+        packing: Packing = ALONE,
     ):
+        self.packing = packing
         self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
         self.launcher, self.view, self.stop = launcher, view, stop
         self._make_parent = parent
@@ -94,7 +106,7 @@ class Slots:
         self._forked = False  # the parent has proved that it can
 
     def work(self, runs: Sequence[Run]) -> None:
-        waiting = list(runs)
+        waiting = packs(runs, self.packing.size)
         try:
             while self._processes or (waiting and not self.stop.asked):
                 try:
@@ -103,49 +115,64 @@ class Slots:
                 except ParentDied:
                     self._orphaned()
                 self._look_at_the_clock()
-                self.view.update([process.run.folder for process in self._processes.values()])
+                processes = self._processes.values()
+                self.view.update([one.run.folder for process in processes for one in process.taken])
         finally:
             if self._parent is not None:
                 self._parent.close()
             for claim in self._claims:  # where a full disk, say, ended this loop
                 claim.release()
 
-    def _take(self, waiting: list[Run]) -> None:
-        for run in list(waiting):
+    def _take(self, waiting: list[list[Run]]) -> None:
+        for pack in list(waiting):
             if not self._free or self.stop.asked:
                 return
-            if time.monotonic() < run.look_at:
-                continue
-            claim = Claim.take(run.folder, launcher=self.launcher)
-            found = state_alone(run.folder)
-            if claim is None or found.name == "running":  # another launcher; somebody by hand
-                run.look_at = time.monotonic() + LOOK_ELSEWHERE
-            elif found.name == "finished" or (
-                # Its end was written down since: another launcher has tried it.
-                found.result.get("status") != "running"
-                and found.ended
-                and Mark.of(run.folder) != run.before
-            ):
-                waiting.remove(run)
-                self.view.ended(run.folder, found)
-            else:
-                waiting.remove(run)
-                self._claims.append(claim)
-                self._start(Process(run, claim, self._free.pop(0)))
-                continue
-            if claim is not None:
-                claim.release()
+            taken = [one for run in list(pack) if (one := self._taken(run, pack))]
+            if not pack:
+                waiting.remove(pack)
+            if taken:
+                self._start(Process(taken, self._free.pop(0)))
+
+    def _taken(self, run: Run, waiting: list[Run]) -> Taken | None:
+        """What nobody else has; what is over, or ours now, waits no more."""
+        if time.monotonic() < run.look_at:
+            return None
+        claim = Claim.take(run.folder, launcher=self.launcher)
+        found = state_alone(run.folder)
+        if claim is None or found.name == "running":  # another launcher; somebody by hand
+            run.look_at = time.monotonic() + LOOK_ELSEWHERE
+        elif found.name == "finished" or (
+            # Its end was written down since: another launcher has tried it.
+            found.result.get("status") != "running"
+            and found.ended
+            and Mark.of(run.folder) != run.before
+        ):
+            waiting.remove(run)
+            self.view.ended(run.folder, found)
+        else:
+            waiting.remove(run)
+            self._claims.append(claim)
+            return Taken(run, claim, Mark.of(run.folder))
+        if claim is not None:
+            claim.release()
+        return None
 
     def _start(self, process: Process) -> None:
         process.tries += 1
         process.began = process.reason = None
-        process.before = Mark.of(process.run.folder)
         self._number += 1
         self._processes[self._number] = process
         if self._parent is None:
             self._parent, self._forked = self._make_parent(), False
-        run = process.run
-        self._parent.start(self._number, run.arguments, run.folder, self.devices[process.slot])
+        for one in process.taken:
+            one.before = Mark.of(one.run.folder)
+        runs = [one.run for one in process.taken]
+        arguments = together(runs, self.packing.batched)
+        for run in runs[1:]:
+            with open(run.folder / LOG, "a", encoding="utf-8") as log:
+                log.write(f"{COMMAND}{shlex.join(arguments)}\nsee {runs[0].folder / LOG}\n")
+        device = self.devices[process.slot]
+        self._parent.start(self._number, arguments, runs[0].folder, device)
 
     def _listen(self) -> None:
         if self._parent is None or not self._processes:
@@ -165,16 +192,21 @@ class Slots:
         self._ended(process, event.code)
 
     def _ended(self, process: Process, code: int) -> None:
-        assert process.before is not None
-        found = settle(process.run.folder, code, process.before, reason=process.reason)
-        if found.name == "failed" and process.tries <= self.retries and not self.stop.asked:
-            self.view.again(process.run.folder, found)
+        again: list[Taken] = []
+        for one in process.taken:
+            found = settle(one.run.folder, code, one.before, reason=process.reason)
+            if found.name == "failed" and process.tries <= self.retries and not self.stop.asked:
+                self.view.again(one.run.folder, found)
+                again.append(one)
+                continue
+            self._claims.remove(one.claim)
+            one.claim.release()
+            self.view.ended(one.run.folder, found)
+        if again:
+            process.taken = again
             self._start(process)
-            return
-        self._claims.remove(process.claim)
-        process.claim.release()
-        self._free = sorted([*self._free, process.slot])
-        self.view.ended(process.run.folder, found)
+        else:
+            self._free = sorted([*self._free, process.slot])
 
     def _orphaned(self) -> None:
         """The parent of all processes was killed: so are they, and each has lost a try."""

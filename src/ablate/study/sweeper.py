@@ -41,6 +41,7 @@ def sweep(
     study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
+    study.refuse_packs()
     study.plan_trials()
     if asked.node["dry_run"]:
         study.show(slots=_slots(config.hydra.launcher))
@@ -108,6 +109,23 @@ class Study:
         self.layout.arms[:] = [one for one in self.layout.arms if one.name not in refused]
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
+
+    def refuse_packs(self) -> None:
+        """Where study.pack asks for what cannot be done, before anything is trained."""
+        if self.asked.node["pack"] == 1:
+            return
+        if (name := self.composer.command.hydra.runtime.choices["hydra/launcher"]) != "local":
+            raise UserError(
+                f"study.pack: hydra/launcher={name} trains every run by itself; use local"
+            )
+        from ablate.pack.trial import refuse_pack
+
+        for composed in self.layout.arms:
+            try:
+                composed.config.study.batched = self.asked.node["batched"]
+                refuse_pack(composed.config, self.layout.seeds)
+            except UserError as error:
+                raise UserError(f"[{composed.name}] {error}") from error
 
     def plan_trials(self) -> None:
         """After budgets are matched: values are tried in the arms as they will run."""

@@ -165,6 +165,10 @@ class Task(L.LightningModule):
 
     def _report(self, split: str) -> None:
         self.log_dict({f"{split}/{name}": value for name, value in self.measures(split).items()})
+        self.reset_measures()
+
+    def reset_measures(self) -> None:
+        """Forget what `evaluate` has seen."""
         for module in self.modules():
             if isinstance(module, Metric):
                 module.reset()
@@ -177,16 +181,17 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
-        optimizer: Any = self.make_optimizer(parameter_groups(self.model, self.decaying))
-        # A fused one would undo the scale of float16 gradients in its step; Lightning has to do it
-        # before, to clip them.
-        optimizer._step_supports_amp_scaling = False
-        total = self.trainer.max_steps
-        scheduler = LambdaLR(optimizer, partial(_factor, self.schedule, total))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        optimizer = self.make_optimizer(parameter_groups(self.model, self.decaying))
+        return scheduled(optimizer, self.schedule, self.trainer.max_steps)
+
+
+def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, total: int) -> dict[str, Any]:
+    """An optimizer and its schedule, per step, as Lightning takes them."""
+    # A fused one would undo the scale of float16 gradients in its step; Lightning has to do it
+    # before, to clip them.
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    scheduler = LambdaLR(optimizer, partial(_factor, schedule, total))
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def _factor(schedule: Schedule, total: int, step: int) -> float:
