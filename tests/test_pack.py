@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import offline_wandb
 import pytest
 import torch
 from make_launch import launched, runs
@@ -144,6 +145,20 @@ def test_batches_are_accumulated_by_seed(tmp_path: Path) -> None:
         require_same(one, other, tolerance=0.0)
     with pytest.raises(UserError, match="accumulate_grad_batches above 1 cannot be computed at on"):
         pack.train(configs([*typed, "study.batched=true"], [0, 1], tmp_path / "at once"), told)
+
+
+@pytest.mark.slow
+def test_every_seed_is_a_run_of_its_own_in_wandb(tmp_path: Path) -> None:
+    found = configs(overrides(tmp_path, *SMALL, "logger=wandb"), [0, 1], tmp_path / "runs")
+    pack.train(found, told)
+    for folder, cfg in found.items():
+        (sent,) = offline_wandb.run_folders(folder)
+        logged = offline_wandb.read(sent)
+        assert logged.config["seed"] == cfg.seed
+        measured = [row["val/loss"] for row in csv.DictReader((folder / "metrics.csv").open())]
+        assert [x["val/loss"] for x in logged.history if "val/loss" in x] == pytest.approx(
+            [float(value) for value in measured if value]
+        )
 
 
 def test_clipping_is_by_seed() -> None:
