@@ -19,8 +19,9 @@ TRANSFER: list[Conflict] = [
             and c.kind != LABELLED
             and c("model.tie_embeddings")
         ),
-        "model.freeze=encoder leaves nothing to train, since with model.tie_embeddings=true the"
-        " output map is the table of tokens; set model.tie_embeddings=false",
+        "model.freeze=encoder leaves nothing to train on data={data}, which has no classes, since"
+        " with model.tie_embeddings=true the output map is the table of tokens; set"
+        " model.tie_embeddings=false",
     ),
     Conflict(
         lambda c: c("model.freeze") != "none" and c("model.norm_type") == "batch",

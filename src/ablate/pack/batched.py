@@ -16,10 +16,10 @@ from torch.autograd import Function
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
+from ablate.accumulated import Accumulated
 from ablate.data import Batch
 from ablate.model.tanh_sum import tanh_sum
 from ablate.task import Task
-from ablate.task.accumulated import Accumulated
 
 Stacked = Mapping[str, nn.Parameter]
 Rule = Callable[..., Tensor]
