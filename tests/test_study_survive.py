@@ -160,7 +160,7 @@ def test_the_controller_is_killed_and_started_again(
     command: Started, here: Command, straight: tuple[Path, float], tmp_path: Path
 ) -> None:
     """It was the middle: a run was finished, one trained, one waited."""
-    own = ("checkpoint_every=3",)
+    own = ("checkpoint_every=3", "hydra.launcher.slots=1")
     place = tmp_path / "outputs" / "mine"
     first = command(tmp_path, "0,1,2", *own, accident="pause-once 0 5 1")
     found = list(folders(place).values())
