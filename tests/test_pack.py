@@ -21,7 +21,7 @@ from ablate import pack
 from ablate.atomic import read_mapping
 from ablate.errors import Interrupted, RunFailed, UserError
 from ablate.pack.checkpoint import common, joined, part
-from ablate.pack.loop import PackTask, clip_each
+from ablate.pack.task import PackTask, clip_each
 from ablate.pack.trial import refuse_pack
 from ablate.run_id import run_dir, run_id
 from ablate.study.packs import Packing, packs, together

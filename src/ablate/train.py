@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +11,12 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from ablate import record
 from ablate.atomic import read_mapping
-from ablate.build import build, build_data, make, make_model, make_task
+from ablate.build import build, build_data, make_model, make_task
 from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
 from ablate.compiled import Compiled, refusing
@@ -28,12 +27,13 @@ from ablate.flops import flops_per_step
 from ablate.kernel.reference import Reference
 from ablate.model.init import Model
 from ablate.model.stack import kernels
-from ablate.progress import Told, progress
+from ablate.progress import Told
 from ablate.record import only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
 from ablate.sharded import Sharded
 from ablate.task import Task
+from ablate.trainer import make_trainer
 from ablate.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.
@@ -135,54 +135,6 @@ def prepare(
     callbacks = [curves, checkpoints, Told(run_dir), *compiled]
     trainer = make_trainer(cfg, run_dir, data, callbacks)
     return trainer, task, curves, checkpoints
-
-
-def make_trainer(
-    cfg: DictConfig, run_dir: Path, data: Data, callbacks: Sequence[Callback]
-) -> L.Trainer:
-    """One that shows how it goes; `data` is told how many batches it is going to give."""
-    settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
-    steps, every = length_of_training(settings, data)
-    if (warmup := cfg.schedule.get("warmup_steps", 0)) > steps:
-        raise UserError(f"schedule.warmup_steps={warmup} is longer than the {steps} training steps")
-    settings |= {
-        "max_steps": steps,
-        "max_epochs": None,
-        "val_check_interval": every,
-        "check_val_every_n_epoch": None,
-    }
-    if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
-        settings |= {"strategy": Sharded(), "inference_mode": False}
-    data.train_batches = steps * settings["accumulate_grad_batches"]
-    shown = progress()
-    trainer: L.Trainer = make(
-        settings,
-        callbacks=[*callbacks, shown],
-        enable_progress_bar=isinstance(shown, ProgressBar),
-        logger=False,
-        default_root_dir=str(run_dir),
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        _convert_="all",
-    )
-    return trainer
-
-
-def length_of_training(settings: dict[str, Any], data: Data) -> tuple[int, int]:
-    """Optimizer steps of the run, and training batches between validations."""
-    epoch = data.batches_per_epoch()
-    steps = settings["max_steps"]
-    if settings["max_epochs"] is not None:
-        by_epoch = max(1, settings["max_epochs"] * epoch // settings["accumulate_grad_batches"])
-        steps = by_epoch if steps == -1 else min(steps, by_epoch)
-    every = settings["val_check_interval"]
-    if every is None:
-        every = (settings["check_val_every_n_epoch"] or 1) * epoch
-    # A validation, and the checkpoint after it, stands between two optimizer steps.
-    accumulate = settings["accumulate_grad_batches"]
-    return steps, min(-(-every // accumulate), steps) * accumulate
 
 
 def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path) -> None:

@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 
 from ablate.errors import Interrupted, RunFailed, UserError
 from ablate.pack.checkpoint import common
-from ablate.pack.loop import Packed, fit
+from ablate.pack.loop import fit
+from ablate.pack.packed import Packed
 from ablate.pack.trial import at_once, device_of, require_batchable, require_settings
 from ablate.train import begun, complete, finished
 

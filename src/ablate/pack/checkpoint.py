@@ -6,14 +6,12 @@ A pack's optimizer has in every group the parameters of one seed after those of 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ablate.checkpoint import LAST, PREVIOUS, Flushed
-
-if TYPE_CHECKING:
-    from ablate.pack.loop import Packed
+from ablate.pack.packed import Packed
 
 State = dict[str, Any]
 
@@ -42,7 +40,7 @@ class Folders(Flushed):
     `wanted` are the members of whom the next file is; `step`: where all of them go on.
     """
 
-    def __init__(self, pack: Sequence["Packed"]):
+    def __init__(self, pack: Sequence[Packed]):
         super().__init__()
         self.pack = self.wanted = list(pack)
         self.step = 0

@@ -27,7 +27,8 @@ from ablate.record import count_parameters
 from ablate.run_id import EXCLUDED, FILES
 from ablate.seeding import derive
 from ablate.task import Task
-from ablate.train import count_flops, length_of_training
+from ablate.train import count_flops
+from ablate.trainer import length_of_training
 
 LARGEST = 200_000_000  # parameters of a model that is compared with the baseline's
 ROWS = 2  # of a batch that both read; a graph is read whole
