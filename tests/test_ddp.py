@@ -208,6 +208,13 @@ def test_each_process_holds_half_of_what_is_split(started):
     assert max(one["parameters"] for one in both) < 0.55 * total
 
 
+def require_same_to_the_last_bit(one, other):
+    """Curves and weights."""
+    assert (one / "metrics.csv").read_text() == (other / "metrics.csv").read_text()
+    ours, theirs = weights(one), weights(other)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 @pytest.mark.slow
 def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     (folder, (stopped, ended)), (straight, (whole,)) = (
@@ -218,9 +225,7 @@ def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     assert stopped.step == 6
     assert ended.code == whole.code == 0, whole.errors + ended.errors
     assert ended.result["metrics"] == whole.result["metrics"]
-    assert (folder / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
-    ours, theirs = weights(folder), weights(straight)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    require_same_to_the_last_bit(folder, straight)
 
 
 @pytest.mark.slow
@@ -258,9 +263,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(started):
     assert whole.code == ended.code == 0, whole.errors + ended.errors
     assert ended.result["status"] == "finished"
     assert ended.result["metrics"] == whole.result["metrics"]
-    assert (folder / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
-    ours, theirs = weights(folder), weights(straight)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    require_same_to_the_last_bit(folder, straight)
 
 
 @pytest.mark.slow
