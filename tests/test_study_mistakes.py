@@ -69,6 +69,7 @@ MISTAKES = [
     (ONE, ["study.rerun=finished"], ["study.rerun=finished: must be missing, failed or all"]),
     (ONE, ["hydra/launcher=joblib"], ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, ["hydra/sweeper=ax"], ["no such option", "pip install hydra-ax-sweeper"]),
+    (ONE, ["study.batched=true"], ["study.batched=true says how a pack is computed"]),
     (ONE, ["hydra.mode=RUN"], ["study.factors is a plan of several runs"]),
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from ablate.study.asked import Asked, read
 from ablate.study.cells import Cell, Cells, Composer, with_more
 from ablate.study.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.local import Settings
+from ablate.study.override import value_text
 from ablate.study.running import launch, launcher_of, refuse_unfinished
 from ablate.study.state import State, state
 from ablate.study.trials import Trials
@@ -112,7 +113,13 @@ class Study:
 
     def refuse_packs(self) -> None:
         """Where study.pack asks for what cannot be done, before anything is trained."""
+        batched = self.asked.node["batched"]
         if self.asked.node["pack"] == 1:
+            if batched != "auto":
+                raise UserError(
+                    f"study.batched={value_text(batched)} says how a pack is computed, and has no"
+                    " effect with study.pack=1; leave it at auto, or set study.pack"
+                )
             return
         if (name := self.composer.command.hydra.runtime.choices["hydra/launcher"]) != "local":
             raise UserError(
@@ -122,7 +129,7 @@ class Study:
 
         for composed in self.layout.arms:
             try:
-                composed.config.study.batched = self.asked.node["batched"]
+                composed.config.study.batched = batched
                 refuse_pack(composed.config, self.layout.seeds)
             except UserError as error:
                 raise UserError(f"[{composed.name}] {error}") from error
