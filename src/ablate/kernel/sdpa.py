@@ -10,6 +10,8 @@ from torch.nn.attention import SDPBackend
 from ablate.kernel import Attend, Kernel, Layer, hides_weights
 from ablate.model.mask.causal import Causal
 
+SHORT = 512  # keys
+
 
 class SDPA(Kernel):
     """torch's fused attention on the lowered queries and keys, with biases and masks.
@@ -90,11 +92,32 @@ class SDPA(Kernel):
             "is_causal": causal,
             "scale": float(scale),
         }
+        v, widened = attend.v, short_half(attend)
+        if widened:
+            q, k, v = q.float(), k.float(), v.float()
+            if where is not None and where.is_floating_point():
+                how["attn_mask"] = where.float()
         if torch.compiler.is_compiling():
             self.compiled = True
         else:
             mode = "training" if attend.training else "evaluation"
-            chosen = SDPBackend(torch._fused_sdp_choice(q, k, attend.v, **how))
+            chosen = SDPBackend(torch._fused_sdp_choice(q, k, v, **how))
             name = chosen.name.removesuffix("_ATTENTION").lower()
-            self.ran.setdefault(mode, set()).add(name)
-        return F.scaled_dot_product_attention(q, k, attend.v, **how)
+            self.ran.setdefault(mode, set()).add(f"{name} in float32" if widened else name)
+        if not widened:
+            return F.scaled_dot_product_attention(q, k, v, **how)
+        with torch.autocast(q.device.type, enabled=False):  # it would make them short again
+            return F.scaled_dot_product_attention(q, k, v, **how).to(attend.v.dtype)
+
+
+def short_half(attend: Attend) -> bool:
+    """Whether torch is slow at it: the backward pass over few keys in bfloat16 on a CPU.
+
+    Measured in docs/benchmarks.md: up to seven times the time of float32, which is exact, too.
+    """
+    return (
+        attend.v.device.type == "cpu"
+        and attend.v.dtype is torch.bfloat16
+        and attend.keys <= SHORT
+        and torch.is_grad_enabled()
+    )
