@@ -26,6 +26,7 @@ from ablate.errors import UserError
 from ablate.kernel import Kernel, Layer
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
+from ablate.kernel.edges import Edges
 from ablate.kernel.sparse import Sparse
 from ablate.model.gat import GAT
 from ablate.pos_enc.none import NoPosEnc
@@ -59,9 +60,10 @@ def graph() -> tuple[Tensor, Tensor]:
     return normal(NODES, FEATURES, seed=4), edges
 
 
-def results(model: GAT) -> list[Tensor]:
+def results(model: GAT, edges: Tensor | None = None) -> list[Tensor]:
     """Logits, and the gradients of every parameter."""
-    logits = model(*graph())
+    features, usual = graph()
+    logits = model(features, usual if edges is None else edges)
     (logits * normal(*logits.shape, seed=5)).sum().backward()
     return [logits, *(p.grad for p in model.parameters() if p.grad is not None)]
 
@@ -82,6 +84,33 @@ def test_along_edges_is_as_in_a_matrix(other: str, score: str, shared: bool) -> 
     assert isinstance(ours.layers[0].kernel, Sparse)
     for found, expected in zip(results(ours), results(theirs), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("attention", ["gat", "dot"])
+def test_edges_may_come_in_any_order(attention: str) -> None:
+    _, edges = graph()
+    shuffled = edges[:, torch.randperm(edges.shape[1], generator=torch.Generator().manual_seed(6))]
+    for found, expected in zip(
+        results(gat(attention=attention), shuffled), results(gat(attention=attention)), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_edges_in_both_orders() -> None:
+    """Of queries 0 to 3, the second and the last of which see nothing, and keys 0 to 2."""
+    edges = Edges.of(torch.tensor([[2, 0, 2], [0, 2, 1]]), queries=4, keys=3)
+    assert list(zip(edges.query.tolist(), edges.key.tolist(), strict=True)) == [
+        (0, 2), (2, 0), (2, 1),
+    ]  # fmt: skip
+    assert edges.first.tolist() == [0, 1, 1, 3]
+    assert edges.turned.tolist() == [1, 2, 0]
+    assert edges.turned_query.tolist() == [2, 2, 0]
+    assert edges.turned_first.tolist() == [0, 1, 2]
+    some = edges.rows(1, 3)
+    assert some.query.tolist() == [1, 1]
+    assert some.key.tolist() == [0, 1]
+    assert some.first.tolist() == [0, 0]
+    assert some.turned_first.tolist() == [0, 1, 2]
 
 
 def test_a_layer_is_the_formula() -> None:

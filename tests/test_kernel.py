@@ -15,7 +15,7 @@ from ablate.kernel import Attend, Kernel, Layer, chunked
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
-from ablate.kernel.sdpa import SDPA
+from ablate.kernel.sdpa import SDPA, SHORT
 from ablate.model.attention import Score
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.relative import Relative
@@ -284,3 +284,36 @@ def test_sdpa_tells_training_from_evaluation() -> None:
     run(attend)
     run(replace(attend, dropout=0.1, training=True))
     assert run.describe() == "sdpa (training: math; evaluation: flash)"
+
+
+@pytest.mark.parametrize("pos", ["none", "alibi"])
+@pytest.mark.parametrize("mixed", [True, False])
+def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed: bool, pos: str) -> None:
+    """On a CPU, in training, for few keys: exactly that, rounded once; and said."""
+    exact = make("dot", pos, "causal", padding="some")
+    leaves = [x.detach().bfloat16().requires_grad_() for x in (exact.q, exact.k, exact.v)]
+    q, k, v = leaves
+    run = SDPA().resolve(Layer(exact.score, exact.pos))
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        found = run(replace(exact, q=q, k=k, v=v, training=True))
+    assert run.describe() == "sdpa (flash in float32)"
+    expected = SDPA()(replace(exact, q=q.float(), k=k.float(), v=v.float())).bfloat16()
+    assert found.dtype is torch.bfloat16
+    assert torch.equal(found, expected)
+    for one, other in zip(
+        torch.autograd.grad(found.sum(), leaves),
+        torch.autograd.grad(expected.sum(), leaves),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        run(replace(exact, q=q, k=k, v=v))
+    assert run.describe() == "sdpa (training: flash in float32; evaluation: flash)"
+
+
+def test_sdpa_stays_in_bfloat16_for_many_keys() -> None:
+    attend = make("dot")
+    q, k, v = (torch.randn(1, 1, SHORT + 1, 8, dtype=torch.bfloat16) for _ in range(3))
+    run = SDPA().resolve(Layer(attend.score, attend.pos))
+    run(replace(attend, q=q, k=k, v=v, training=True))
+    assert run.describe() == "sdpa (flash)"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
+from ablate.kernel.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.dropout import dropout
 from ablate.model.mask import Mask, combine
@@ -36,7 +37,7 @@ class Attend:
     first_key: int = 0  # absolute position of the first key
     keep: Tensor | None = None  # b j, True = a real key, False = padding
     prepared: Tensor | None = None  # score.keys(k), where it was computed before
-    edges: Tensor | None = None  # 2 e: numbers of a query and of a key that it may see, each once
+    edges: Edges | None = None  # who may see whom, where queries see along edges alone
     factors: Tensor | None = None  # b 1 i j, times the weights; a key whose factor is 0 is not seen
     normalizer: Normalizer = field(default_factory=Softmax)
     dropout: float = 0.0  # on the weights; 0 outside training
@@ -70,8 +71,7 @@ class Attend:
         prepared, factors, edges = self.prepared, self.factors, self.edges
         if edges is not None:  # whose keys are counted from 0; their mask lets everything be seen
             assert begin == 0
-            edges = edges[:, (edges[0] >= first) & (edges[0] < last)]
-            edges = torch.stack([edges[0] - first, edges[1]])
+            edges = edges.rows(first, last)
         return replace(
             self,
             q=self.q[:, :, first:last],
@@ -100,7 +100,7 @@ class Attend:
         allowed = combine(self.mask, i, j, self.keep)
         if self.edges is not None:
             along = torch.zeros(self.queries, self.keys, dtype=torch.bool, device=i.device)
-            along[self.edges[0], self.edges[1]] = True
+            along[self.edges.query, self.edges.key] = True
             allowed = along if allowed is None else along & allowed
         if self.factors is not None:
             near = self.factors > 0

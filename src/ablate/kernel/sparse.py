@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ablate.kernel import Attend, Kernel, Layer
+from ablate.kernel.edges import Edges
 from ablate.model.dropout import dropout
 
 PIECE = 2**18  # numbers: 1 MB of float32
@@ -31,41 +32,40 @@ class Sparse(Kernel):
     def __call__(self, attend: Attend) -> Tensor:
         assert attend.edges is not None
         assert len(attend.v) == 1, "a batch is one graph"
-        query, key = attend.edges
+        edges = attend.edges
         prepared = attend.score.keys(attend.k) if attend.prepared is None else attend.prepared
-        scores = attend.score.along(attend.q[0], prepared[0], query, key)
-        weights = dropout(softmax(scores, query, attend.queries), attend.dropout)
+        scores = attend.score.along(attend.q[0], prepared[0], edges.query, edges.key)
+        weights = dropout(softmax(scores, edges.query, attend.queries), attend.dropout)
         wide = torch.promote_types(weights.dtype, attend.v.dtype)
-        mixed: Tensor = Mixed.apply(
-            attend.v[0].to(wide), weights.mT.to(wide), query, key, attend.queries
-        )
+        mixed: Tensor = Mixed.apply(attend.v[0].to(wide), weights.to(wide), edges)
         return mixed[None]
 
 
 class Mixed(Function):
-    """Values h m k times weights h e, summed over the edges of each query: h n k.
+    """Values h m k times weights e h, summed over the edges of each query: h n k.
 
     Never a tensor of edges x width: an edge is a place in a bag of torch's embedding_bag, whose own
     backward pass is slow on a CPU; that of the values is the same sum along the edges turned round.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, values: Tensor, weights: Tensor, query: Tensor, key: Tensor, queries: int
-    ) -> Tensor:
-        ctx.save_for_backward(values, weights, query, key)
-        return summed(values, weights, key, query, queries)
+    def forward(ctx: Any, values: Tensor, weights: Tensor, edges: Edges) -> Tensor:
+        ctx.save_for_backward(values, weights)
+        ctx.edges = edges
+        return summed(values, weights, edges.key, edges.first)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        values, weights, query, key = ctx.saved_tensors
-        of_values = summed(gradient.contiguous(), weights, query, key, values.shape[1])
-        return of_values, products(gradient, values, query, key), None, None, None
+        values, weights = ctx.saved_tensors
+        edges = ctx.edges
+        turned = weights.index_select(0, edges.turned)
+        of_values = summed(gradient.contiguous(), turned, edges.turned_query, edges.turned_first)
+        return of_values, products(gradient, values, edges.query, edges.key), None
 
 
 def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """h n k, h m k, and places in both, e -> h e: the scalar product of each pair of vectors."""
+    """h n k, h m k, and places in both, e -> e h: the scalar product of each pair of vectors."""
     heads, _, width = a.shape
     a, b = (rearrange(x, "h n k -> n (h k)").contiguous() for x in (a, b))
 
@@ -76,27 +76,25 @@ def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
     # In pieces that stay in a core's cache; a compiler makes no tensor of the pairs at all.
     size = len(first) if torch.compiler.is_compiling() else max(1, PIECE // (heads * width))
     parts = [of(slice(n, n + size)) for n in range(0, len(first), size)]
-    return torch.cat(parts).mT if parts else a.new_empty(heads, 0)
+    return torch.cat(parts) if parts else a.new_empty(0, heads)
 
 
-def summed(values: Tensor, weights: Tensor, place: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """h n k: for each of `owners`, the sum over its e of weights h e times values h m k at
-    `place`."""
-    order = owner.argsort(stable=True)
-    first = torch.searchsorted(owner[order], torch.arange(owners, device=owner.device))
+def summed(values: Tensor, weights: Tensor, place: Tensor, first: Tensor) -> Tensor:
+    """h n k: sums of weights e h times values h m k at `place`, each of the edges from `first` of
+    its owner to that of the next."""
+    heads, count, _ = values.shape
     found = F.embedding_bag(
-        places(place[order], values),
+        of_heads(place, heads, count),
         values.flatten(0, 1),
-        places(first, weights),
+        of_heads(first, heads, len(place)),
         mode="sum",
-        per_sample_weights=weights[:, order].flatten(),
+        per_sample_weights=weights.mT.flatten(),
     )
-    return found.unflatten(0, (len(values), owners))
+    return found.unflatten(0, (heads, len(first)))
 
 
-def places(numbers: Tensor, within: Tensor) -> Tensor:
-    """Where they stand in `within`, h m *, when all heads are one list, for every head."""
-    heads, count = within.shape[:2]
+def of_heads(numbers: Tensor, heads: int, count: int) -> Tensor:
+    """Where they stand, of `count` for each head, when all heads are one list."""
     return (numbers + count * torch.arange(heads, device=numbers.device)[:, None]).flatten()
 
 

@@ -14,6 +14,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Layer, attention_weights
+from ablate.kernel.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.dropout import Dropout
 from ablate.model.init import Model
@@ -78,8 +79,8 @@ class GraphAttention(nn.Module):
         # A list while somebody wants to see the weights (`recording`), else None.
         self.recorded: list[Tensor] | None = None
 
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """x: n inputs; edges: 2 e, the number of a node and of one that it sees -> n d."""
+    def forward(self, x: Tensor, edges: Edges | None) -> Tensor:
+        """x: n inputs; edges: None where every node sees every other -> n d."""
         x = self.dropout(x)
         v = self._heads(self.value(x))
         attend = Attend(
@@ -90,7 +91,7 @@ class GraphAttention(nn.Module):
             mask=self.mask,
             pos=self.pos,
             layer=0,
-            edges=edges if self.mask.edges else None,
+            edges=edges,
             normalizer=self.normalizer,
             dropout=self.weights_dropout if self.training else 0.0,
             training=self.training,
@@ -130,7 +131,7 @@ class GAT(Model):
         **layer: Any,
     ):
         super().__init__()
-        seen = mask(causal=False)
+        self.mask = mask(causal=False)
         widths = [features, *[dim] * (depth - 1)]
         self.layers = nn.ModuleList()
         for number, inputs in enumerate(widths, 1):
@@ -145,7 +146,7 @@ class GAT(Model):
                     heads=count,
                     average=last,
                     score=attention,
-                    mask=seen,
+                    mask=self.mask,
                     pos=pos,
                     nodes=nodes,
                     **layer,
@@ -153,9 +154,11 @@ class GAT(Model):
             )
 
     def forward(self, features: Tensor, edges: Tensor) -> Tensor:
-        """features: n f; edges: 2 e, each once, with one from every node to itself -> n classes."""
-        x = features
+        """features: n f; edges: 2 e, the number of a node and of one that it sees, each once, with
+        one from every node to itself -> n classes."""
+        x, count = features, len(features)
+        seen = Edges.of(edges, queries=count, keys=count) if self.mask.edges else None
         for number, layer in enumerate(self.layers, 1):
-            x = layer(x, edges)
+            x = layer(x, seen)
             x = x if number == len(self.layers) else F.elu(x)
         return x

@@ -74,7 +74,9 @@ class Score(nn.Module):
 
     def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """compare(q, prepared) at e pairs alone: h n k, h m *, which of n and of m -> e h."""
-        ends = q[:, query].transpose(0, 1), prepared[:, key].transpose(0, 1)
+        pairs = (q, query), (prepared, key)
+        # Whole rows of memory: several times as fast on a CPU as x[:, at].
+        ends = (x.transpose(0, 1).contiguous().index_select(0, at) for x, at in pairs)
         return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
 
     def fused(self, q: Tensor, prepared: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class GAT(Score):
 
     def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """A number for each node, not for each edge."""
-        numbers = [x.squeeze(-1).mT for x in (q @ self.a, prepared)]
+        numbers = [x.squeeze(-1).mT.contiguous() for x in (q @ self.a, prepared)]
         return F.leaky_relu(
             numbers[0].index_select(0, query) + numbers[1].index_select(0, key), SLOPE
         )
