@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend
 from ablate.kernel import Attend, Kernel, Layer, hides_weights
 from ablate.model.mask.causal import Causal
 
-SHORT = 512  # keys
+SHORT = 256  # keys
 
 
 class SDPA(Kernel):

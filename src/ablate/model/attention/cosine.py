@@ -37,22 +37,24 @@ class Cosine(Score):
         nn.init.constant_(self.log_t, math.log(START))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        cosines = unit(q) @ unit(k).mT
-        return cosines * self.sharpness().to(q.dtype)
+        q, k, _ = self.lower(q, k)
+        return q @ k.mT
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered:
-        return unit(q) * self.sharpness().to(q.dtype), unit(k), 1.0
+        return scaled(q, self.sharpness()), scaled(k), 1.0
 
     def sharpness(self) -> Tensor:
         """The factor t, `h 1 1`."""
         return self.log_t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
 
 
-def unit(x: Tensor) -> Tensor:
-    """The vectors of the last axis at length 1; zero vectors stay zero, and so does their gradient.
+def scaled(x: Tensor, length: Tensor | float = 1.0) -> Tensor:
+    """The vectors of the last axis at that length; zero vectors stay zero, and so does their
+    gradient.
 
-    Squares of half precision numbers overflow or vanish, so the length is taken in float32.
+    Squares of half precision numbers overflow or vanish, so lengths are taken in float32.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    square = wide.square().sum(-1, keepdim=True)
-    return (wide * square.masked_fill(square == 0, torch.inf).rsqrt()).to(x.dtype)
+    now = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    # One number for each vector, so that x itself is met once.
+    return (wide * (length / now.masked_fill(now == 0, torch.inf))).to(x.dtype)

@@ -1,0 +1,107 @@
+"""Layers of attention whose scores are lowered to products, against one of plain scaled dot.
+
+    OMP_NUM_THREADS=1 python benchmarks/lowered.py
+    OMP_NUM_THREADS=1 python benchmarks/lowered.py --dtype bfloat16 --lengths 128 1024
+
+A layer is its projections of queries, keys and values, what the score learns, attention over
+all positions and the output projection, forward and backward; plain is written by hand around
+F.scaled_dot_product_attention. bfloat16 is autocast, as trainer.precision=bf16-mixed has it. All
+take turns, `--rounds` times; a ratio is the median over the rounds of seconds / plain's.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hydra.utils import get_class, instantiate
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from ablate.kernel.sdpa import SDPA
+from ablate.model.mask.none import NoMask
+from ablate.model.multi_head import SelfAttention
+from ablate.model.normalizer.softmax import Softmax
+from ablate.pos_enc.none import NoPosEnc
+from ablate.tree import config_dir
+
+DIM, HEADS, POSITIONS = 256, 4, 2048  # positions of a batch together
+
+
+class Plain(nn.Module):
+    """Vaswani et al. 2017, section 3.2.2, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = (self.query, self.key, self.value)
+        q, k, v = (f(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for f in maps)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def lowered() -> dict[str, Any]:
+    """The scores of conf/model.attention/ that are lowered, by name."""
+    files = sorted((config_dir() / "model.attention").glob("*.yaml"))
+    found = {file.stem: OmegaConf.load(file) for file in files}
+    return {
+        name: instantiate(config)
+        for name, config in found.items()
+        if get_class(config["_target_"]).lowers and get_class(config["_target_"]).weighs
+    }
+
+
+def layer(score: Any, length: int) -> Callable[[Tensor], Tensor]:
+    pos = NoPosEnc(dim=DIM, heads=HEADS, head_dim=DIM // HEADS, length=length, depth=1)
+    parts = {"score": score, "normalizer": Softmax(), "mask": NoMask(causal=False), "pos": pos}
+    made = SelfAttention(DIM, heads=HEADS, length=length, kernel=SDPA(), **parts)
+    return lambda x: made(x, pos)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--lengths", nargs="*", type=int, default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {args.dtype}, "
+          f"{HEADS} heads of {DIM // HEADS}, {POSITIONS} positions in a batch")  # fmt: skip
+    for length in args.lengths:
+        torch.manual_seed(0)
+        with torch.device(args.device):
+            x = torch.randn(POSITIONS // length, length, DIM, requires_grad=True)
+            ways = {"plain": Plain()} | {name: layer(s, length) for name, s in lowered().items()}
+
+        def seconds(way: Callable[[Tensor], Tensor], x: Tensor = x) -> float:
+            start = time.perf_counter()
+            half = args.dtype == "bfloat16"
+            with torch.autocast(args.device, torch.bfloat16) if half else nullcontext():
+                y = way(x)
+            y.float().square().mean().backward()
+            if args.device == "cuda":
+                torch.cuda.synchronize()
+            return time.perf_counter() - start
+
+        for way in ways.values():
+            seconds(way)
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(args.rounds):
+            for name, way in ways.items():
+                found[name].append(seconds(way))
+        ratios = {
+            name: statistics.median(a / b for a, b in zip(times, found["plain"], strict=True))
+            for name, times in found.items()
+        }
+        print(f"{length}: plain {1000 * statistics.median(found['plain']):.1f} ms; "
+              + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()
+                          if name != "plain"), flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
