@@ -4,6 +4,7 @@
     python benchmarks/others.py gpt                  # Hugging Face's GPT-2
     python benchmarks/others.py gat --root DIR       # PyTorch Geometric's GATConv, DIR/cora.npz
     python benchmarks/others.py edges                # and on a random graph of a million edges
+    python benchmarks/others.py gpt --dtype bfloat16 # both under autocast, as bf16-mixed has it
 
 `pip install 'ablate[bench]'` brings the others.
 
@@ -27,6 +28,8 @@ from ablate.build import make
 
 ROUNDS, PASSES = 5, 3
 Step = Callable[[], None]
+# Whose, their model, ours, and the targets and inputs of both.
+Case = tuple[str, nn.Module, nn.Module, tuple[Tensor, ...]]
 
 
 def ours(*overrides: str, **sizes: Any) -> nn.Module:
@@ -38,29 +41,31 @@ def ours(*overrides: str, **sizes: Any) -> nn.Module:
     return model.train()
 
 
-def step(model: nn.Module, targets: Tensor, *inputs: Tensor) -> Step:
-    """One pass forward and backward with the mean cross-entropy."""
+def step(model: nn.Module, mixed: bool, targets: Tensor, *inputs: Tensor) -> Step:
+    """One pass forward and backward with the mean cross-entropy; mixed: under autocast."""
 
     def run() -> None:
         model.zero_grad()
-        logits = model(*inputs)
-        logits = getattr(logits, "logits", logits)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            logits = model(*inputs)
+        logits = getattr(logits, "logits", logits).float()
         F.cross_entropy(logits.flatten(0, -2), targets.flatten()).backward()
 
     return run
 
 
-def ways(theirs: nn.Module, name: str, mine: nn.Module, *numbers: Tensor) -> dict[str, Step]:
+def ways(case: Case, *, mixed: bool) -> dict[str, Step]:
     """Theirs, ours, ours compiled."""
+    name, theirs, mine, numbers = case
     sizes = [sum(p.numel() for p in model.parameters()) for model in (theirs, mine)]
     assert sizes[0] == sizes[1], sizes
-    found = {name: step(theirs, *numbers), "ours": step(mine, *numbers)}
     compiled = deepcopy(mine)
     compiled.compile(fullgraph=True)
-    return found | {"ours, compiled": step(compiled, *numbers)}
+    models = {name: theirs, "ours": mine, "ours, compiled": compiled}
+    return {name: step(model, mixed, *numbers) for name, model in models.items()}
 
 
-def vit() -> dict[str, Step]:
+def vit() -> Case:
     """Pictures of 32 x 32 in patches of 4, 192 wide, 6 blocks, 3 heads; 32 at once."""
     from timm.models.vision_transformer import VisionTransformer
 
@@ -69,10 +74,10 @@ def vit() -> dict[str, Step]:
     keys = ("model.patch=4", "model.dim=192", "model.depth=6", "model.heads=3")
     mine = ours("model=vit", *keys, image_size=(32, 32), channels=3, classes=10)
     numbers = torch.randint(10, (32,)), torch.randn(32, 3, 32, 32)
-    return ways(theirs, "timm", mine, *numbers)
+    return "timm", theirs, mine, numbers
 
 
-def gpt() -> dict[str, Step]:
+def gpt() -> Case:
     """256 wide, 4 blocks, 8 heads, 1,024 tokens in the vocabulary; 8 sequences of 128."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -83,7 +88,7 @@ def gpt() -> dict[str, Step]:
     keys = ("model.dim=256", "model.depth=4", "model.heads=8", "model.ffn=gelu_tanh")
     mine = ours(*keys, vocab_size=1024, length=128)
     numbers = torch.randint(1024, (8, 128)), torch.randint(1024, (8, 128))
-    return ways(theirs, "Hugging Face", mine, *numbers)
+    return "Hugging Face", theirs, mine, numbers
 
 
 class Geometric(nn.Module):
@@ -101,13 +106,13 @@ class Geometric(nn.Module):
         return self.second(F.elu(self.first(x, edges)), edges)
 
 
-def network(features: Tensor, edges: Tensor, targets: Tensor, classes: int) -> dict[str, Step]:
+def network(features: Tensor, edges: Tensor, targets: Tensor, classes: int) -> Case:
     keys = {"features": features.shape[1], "classes": classes}
     mine = ours("model=gat", **keys, nodes=len(features))
-    return ways(Geometric(**keys), "PyTorch Geometric", mine, targets, features, edges)
+    return "PyTorch Geometric", Geometric(**keys), mine, (targets, features, edges)
 
 
-def gat(root: str) -> dict[str, Step]:
+def gat(root: str) -> Case:
     """Cora: 2,708 nodes, 1,433 features; 8 heads of 8, then 7 classes, no dropout."""
     data = make(ablate.compose("model=gat", "data=planetoid", f"data.root={root}").data, seed=0)
     data.setup()
@@ -115,7 +120,7 @@ def gat(root: str) -> dict[str, Step]:
     return network(batch["features"], batch["edges"], batch["targets"].clamp(min=0), 7)
 
 
-def edges() -> dict[str, Step]:
+def edges() -> Case:
     """100,000 nodes, 64 features, 10 edges from each to nodes drawn at random."""
     nodes, each = 100_000, 10
     query = torch.arange(nodes).repeat_interleave(each)
@@ -128,9 +133,11 @@ def main() -> None:
     parser.add_argument("which", choices=["vit", "gpt", "gat", "edges"])
     parser.add_argument("--root", default="shared/data/planetoid")
     parser.add_argument("--passes", type=int, default=PASSES, help="in each turn")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     args = parser.parse_args()
     torch.manual_seed(0)
-    made = {"vit": vit, "gpt": gpt, "gat": lambda: gat(args.root), "edges": edges}[args.which]()
+    case = {"vit": vit, "gpt": gpt, "gat": lambda: gat(args.root), "edges": edges}[args.which]()
+    made = ways(case, mixed=args.dtype == "bfloat16")
     for run in made.values():  # compile, and touch the memory
         run()
         run()
@@ -143,7 +150,9 @@ def main() -> None:
             seconds[name].append((time.perf_counter() - start) / args.passes)
     theirs, *_ = seconds.values()
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {threads} thread(s), {args.which}: median of {ROUNDS}")
+    print(
+        f"torch {torch.__version__}, {threads} thread(s), {args.which}, {args.dtype}: median of {ROUNDS}"
+    )
     for name, found in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(found, theirs, strict=True))
         print(f"{name}: {1000 * statistics.median(found):.1f} ms, ratio {ratio:.3f}")
