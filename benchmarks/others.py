@@ -149,10 +149,8 @@ def main() -> None:
                 run()
             seconds[name].append((time.perf_counter() - start) / args.passes)
     theirs, *_ = seconds.values()
-    threads = torch.get_num_threads()
-    print(
-        f"torch {torch.__version__}, {threads} thread(s), {args.which}, {args.dtype}: median of {ROUNDS}"
-    )
+    how = f"{torch.get_num_threads()} thread(s), {args.dtype}"
+    print(f"torch {torch.__version__}, {how}, {args.which}: median of {ROUNDS}")
     for name, found in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(found, theirs, strict=True))
         print(f"{name}: {1000 * statistics.median(found):.1f} ms, ratio {ratio:.3f}")
