@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ablate.errors import UserError
 from ablate.kernel import Attend, Kernel, Layer, attention_weights, mix
+from ablate.kernel.heap import Holes
 from ablate.model.attention import Score
 
 RunScore = Callable[[Score, Tensor, Tensor], Tensor]
@@ -75,8 +76,14 @@ class Chunked(Kernel):
         if attend.prepared is None:
             attend = replace(attend, prepared=attend.score.keys(attend.k))
 
-        def context(rows: Attend) -> Tensor:
+        holes = Holes()
+        largest = size * per_query * attend.v.element_size()
+        in_heap = attend.v.device.type == "cpu" and not torch.compiler.is_compiling()
+
+        def context(rows: Attend) -> Tensor:  # again in the backward pass
             assert rows.prepared is not None
+            if in_heap:
+                holes.after(largest)
             return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
 
         again = training and not (fused and size == attend.queries)
