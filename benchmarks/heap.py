@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/heap.py [--lengths 1024 4096] [--rounds 3] [--causal]
 
-With and without, in turns within one process: CPU seconds of the fastest pass, forward and backward.
+With and without, in turns within one process: CPU seconds of the fastest pass, there and back.
 The growth of resident memory needs a process for each: benchmarks/attention.py --one.
 """
 
