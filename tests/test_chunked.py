@@ -112,10 +112,10 @@ def test_all_that_is_alive_grows_with_the_length_alone(
 def test_holes_are_given_back_in_both_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[None] = []
     monkeypatch.setattr(heap, "give_back", lambda: given.append(None))
-    run = kernel("chunked", chunk=4, compile=False)
+    run = kernel("chunked", chunk=4)
     cost(run, 64)
     assert not given  # it costs time, and a short call leaves little
-    monkeypatch.setattr(heap, "BYTES", 3 * 2 * 4 * 64 * 8 * 8)  # three chunks' largest tensors
+    monkeypatch.setattr(heap, "BYTES", 3 * 2 * 4 * 64 * 8)  # three chunks' largest tensors
     cost(run, 64)
     assert len(given) == 2 * 16 // 4
 
