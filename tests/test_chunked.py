@@ -117,7 +117,7 @@ def test_holes_are_given_back_in_both_passes(monkeypatch: pytest.MonkeyPatch) ->
     assert not given  # it costs time, and a short call leaves little
     monkeypatch.setattr(heap, "BYTES", 3 * 2 * 4 * 64 * 8)  # three chunks' largest tensors
     cost(run, 64)
-    assert len(given) == 2 * 16 // 4
+    assert len(given) == 2 * 16 // 4  # of 16 chunks, there and back
 
 
 def resident() -> int:

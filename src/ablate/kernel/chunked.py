@@ -78,7 +78,7 @@ class Chunked(Kernel):
 
         holes = Holes()
         largest = size * per_query * attend.v.element_size()
-        # Of the fused score alone: the others make large tensors so fast that it would cost a fifth.
+        # Of the fused score alone: others make large tensors so fast that it cost a fifth and more.
         give_back = fused and not torch.compiler.is_compiling()
 
         def context(rows: Attend) -> Tensor:  # again in the backward pass
