@@ -1,6 +1,10 @@
 """The chunked kernel: any size of chunks, memory linear in the length, eager and compiled."""
 
+import itertools
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +12,11 @@ import torch
 from make_model import kernel, normal, part
 from test_kernel import LENGTH, MASKS, B, H, K, make, make_pos, make_score, results
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, chunked
+from ablate.kernel import Attend, Kernel, Layer, chunked, heap
 from ablate.kernel.chunked import Chunked, RunScore
 from ablate.kernel.reference import Reference
 from ablate.model import tanh_sum
@@ -76,6 +81,61 @@ def test_chunked_memory_grows_with_the_length_alone() -> None:
     # The reference keeps all of queries x keys x width: the measure sees it.
     kept, biggest = cost(Reference(), 64)
     assert kept > biggest == 2 * 64 * 64 * 8
+
+
+def peak(run: Kernel, length: int) -> int:
+    """Bytes alive at once at the most, forward and backward, the insides of operations too."""
+    score = part("model.attention", "additive")(heads=2, query_dim=8, key_dim=8, length=length)
+    sizes = {"dim": 16, "heads": 2, "head_dim": 8, "length": length, "depth": 1}
+    q, k, v = (normal(1, 2, length, 8, seed=n).requires_grad_() for n in range(3))
+    mask, pos = part("model.mask", "causal")(causal=True), part("pos_enc", "none")(**sizes)
+    attend = Attend(q=q, k=k, v=v, score=score.double(), mask=mask, pos=pos, layer=0)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        run(attend).sum().backward()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    changes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    return max(itertools.accumulate(changes))
+
+
+@pytest.mark.parametrize("compile", ["auto", False])
+def test_all_that_is_alive_grows_with_the_length_alone(
+    compile: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tanh_sum, "ELEMENTS", 2**12)
+    monkeypatch.setattr(Chunked, "ELEMENTS", 2**15)
+    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+    small, middle, large = (peak(kernel("chunked", compile=compile), n) for n in (256, 512, 1024))
+    assert large - middle <= 2.1 * (middle - small)  # were it the square: 4 times
+    assert large < 4 * small
+
+
+def test_holes_are_given_back_in_both_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[None] = []
+    monkeypatch.setattr(heap, "give_back", lambda: given.append(None))
+    run = kernel("chunked", chunk=4)
+    cost(run, 64)
+    assert not given  # it costs time, and a short call leaves little
+    monkeypatch.setattr(heap, "BYTES", 3 * 2 * 4 * 64 * 8)  # three chunks' largest tensors
+    cost(run, 64)
+    assert len(given) == 2 * 16 // 4  # of 16 chunks, there and back
+
+
+def resident() -> int:
+    """Bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(
+    not (sys.platform == "linux" and hasattr(heap.libc(), "malloc_trim")), reason="not glibc"
+)
+def test_what_is_given_back_is_memory() -> None:
+    holes = [torch.ones(2**16, dtype=torch.uint8) for _ in range(1024)]  # 64 KB each: in the heap
+    between = holes[::2]
+    before = resident()
+    del holes
+    heap.give_back()
+    assert before - resident() > 2**24  # half of 64 MB is free
+    assert all(bool(x.all()) for x in between)
 
 
 def test_chunks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:

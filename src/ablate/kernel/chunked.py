@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ablate.errors import UserError
 from ablate.kernel import Attend, Kernel, Layer, attention_weights, mix
+from ablate.kernel.heap import Holes
 from ablate.model.attention import Score
 
 RunScore = Callable[[Score, Tensor, Tensor], Tensor]
@@ -75,8 +76,15 @@ class Chunked(Kernel):
         if attend.prepared is None:
             attend = replace(attend, prepared=attend.score.keys(attend.k))
 
-        def context(rows: Attend) -> Tensor:
+        holes = Holes()
+        largest = size * per_query * attend.v.element_size()
+        # Of the fused score alone: others make large tensors so fast that it cost a fifth and more.
+        give_back = fused and not torch.compiler.is_compiling()
+
+        def context(rows: Attend) -> Tensor:  # again in the backward pass
             assert rows.prepared is not None
+            if give_back:
+                holes.after(largest)
             return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
 
         again = training and not (fused and size == attend.queries)
