@@ -199,9 +199,9 @@ OF_SOURCES: Only = {
     "data.tokenizer": OF_PAIRS,
 }
 # Some kernels need a GPU. None works along edges where there is no graph, and no mask.
-OF_ORDER: Only = {
-    "kernel": kernels(),
-    "model.mask": [name for name in options("model.mask") if name != "neighbours"],
+KERNELS: Only = {"kernel": kernels()}
+OF_ORDER = KERNELS | {
+    "model.mask": [name for name in options("model.mask") if name != "neighbours"]
 }
 OF_GRAPHS: Only = {
     "data": ["karate", "planetoid"],
@@ -211,12 +211,11 @@ OF_GRAPHS: Only = {
     "model.mask": ["neighbours", "none"],
     "model.depth": [2],
 }
-OF_CAPTIONS: Only = {
+OF_CAPTIONS = KERNELS | {
     "data": ["digit_strings"],
     "task": ["captioning"],
     # What says a distance has none to say between a word and a picture.
     "pos_enc": [name for name in options("pos_enc") if name not in (*DISTANCES, "relative_2d")],
-    "kernel": OF_ORDER["kernel"],
     "model.norm_type": ["layer", "batch"],
 }
 OF_SERIES: Only = {"data": ["series"], "task": ["forecasting"]}
@@ -238,7 +237,7 @@ ONLY: dict[str, Only] = {
     | {"kernel": ["auto"], "model.norm_type": ["layer", "batch"]},
     "timm": HERE | OF_PICTURES | NO_POSITIONS | {"kernel": ["auto"]},
     "rnn_lm": HERE | OF_LANGUAGE | NO_POSITIONS | {"kernel": ["auto"]},
-    "rnn_seq2seq": HERE | OF_ORDER | OF_SOURCES | NO_POSITIONS,
+    "rnn_seq2seq": HERE | KERNELS | OF_SOURCES | NO_POSITIONS,
     "gat": HERE | OF_GRAPHS | NO_POSITIONS,
     "transformer": HERE
     | OF_ORDER
@@ -247,6 +246,6 @@ ONLY: dict[str, Only] = {
     | OF_SEQUENCES
     | {"model.norm_type": ["layer", "rms"]},
     "captioner": HERE | OF_CAPTIONS | SCORES,
-    "rnn_forecaster": HERE | OF_ORDER | OF_SERIES | NO_POSITIONS,
+    "rnn_forecaster": HERE | KERNELS | OF_SERIES | NO_POSITIONS,
     "transformer_forecaster": HERE | OF_ORDER | OF_SERIES | SCORES | OF_SEQUENCES,
 }

@@ -108,6 +108,33 @@ def test_a_block_keeps_its_input_alone() -> None:
     assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
 
 
+def kept_compiled(depth: int, *, checkpoint: bool) -> int:
+    """Bytes that a compiled forward pass leaves for the backward pass."""
+    torch.compiler.reset()
+    model, storages = random_parts(gpt(depth=depth, checkpoint=checkpoint)), {}
+    others = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    model.compile(backend="aot_eager", fullgraph=True)
+
+    def look(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in others:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
+        _output = model(tokens(2, 7))
+    return sum(storages.values())
+
+
+def test_a_compiled_block_keeps_its_input_alone() -> None:
+    b, i, d, double = 2, 7, 12, 8
+    one, all_of_it = (
+        kept_compiled(3, checkpoint=on) - kept_compiled(2, checkpoint=on) for on in (True, False)
+    )
+    assert one == b * i * d * double
+    assert all_of_it > 10 * one
+
+
 def test_what_is_kept_is_the_same_for_a_shared_block() -> None:
     shared = {"share_layers": True, "checkpoint": True}
     assert kept(5, **shared) - kept(4, **shared) == kept(5, checkpoint=True) - kept(

@@ -24,6 +24,7 @@ from ablate.conflicts.trainer import RECURRENT
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model.init import Model, outputs
+from ablate.model.stack import kernels
 from ablate.run_id import run_dir
 from ablate.task import Task
 from ablate.train import prepare
@@ -36,7 +37,7 @@ NAMES = [
 ]
 # Parts that a model can have and that reach for something of their own.
 PARTS = [
-    ("gpt", "kernel=chunked", "kernel.chunk=3", "model.attention=additive", "model.dropout=0.1"),
+    ("gpt", "kernel=chunked", "kernel.chunk=6", "model.attention=additive", "model.dropout=0.1"),
     ("gpt", "kernel=chunked", "kernel.compile=true", "model.attention=gatv2"),
     ("gpt", "kernel=sdpa", "model.attention=cosine", "pos_enc=alibi", "model.dropout=0.1"),
     ("gpt", "model.normalizer=hard", "model.norm_type=batch"),
@@ -46,6 +47,14 @@ PARTS = [
     ("resnet", "model.gate=se"),
     ("gat", "kernel=sparse"),
     ("gat", "kernel=reference", "model.mask=none"),
+]
+# Blocks that are computed again for the gradient.
+AGAIN = [
+    ("gpt", "model.checkpoint=true", "model.dropout=0.1"),
+    ("gpt", "model.checkpoint=true"),
+    ("vit", "model.checkpoint=true", "model.dropout=0.3", "model.drop_path=0.5"),
+    ("transformer", "model.checkpoint=true", "model.share_layers=true", "model.dropout=0.1"),
+    ("gpt", "model.checkpoint=true", "model.depth=1", "model.normalizer=hard", *PARTS[0][1:]),
 ]
 
 
@@ -129,7 +138,9 @@ def require_same(model: str, *more: str, compile_: Callable[[nn.Module], None]) 
     assert network.state_dict().keys() == state.keys()
 
 
-CAPTURE = partial(nn.Module.compile, backend="eager", fullgraph=True)
+# The backward pass, too; where torch captures the forward pass alone (backend="eager", as in
+# `captured`) it draws dropout anew for a block that is computed again.
+CAPTURE = partial(nn.Module.compile, backend="aot_eager", fullgraph=True)
 # As ablate.compiled does.
 INDUCTOR = partial(nn.Module.compile, fullgraph=True, options={"fallback_random": True})
 
@@ -139,19 +150,21 @@ def test_a_model_is_captured_whole(model: str) -> None:
     require_same(model, compile_=CAPTURE)
 
 
-@pytest.mark.parametrize("parts", PARTS[:3])
+@pytest.mark.parametrize("parts", [*PARTS[:3], AGAIN[0]])
 def test_its_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=CAPTURE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", PARTS[3:])
+@pytest.mark.parametrize("parts", [*PARTS[3:], *AGAIN[1:]])
 def test_other_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=CAPTURE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [*((name,) for name in MODELS if name not in RECURRENT), *PARTS])
+@pytest.mark.parametrize(
+    "parts", [*((name,) for name in MODELS if name not in RECURRENT), *PARTS, *AGAIN]
+)
 def test_compiled_equals_eager_in_value_and_gradient(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=INDUCTOR)
 
@@ -182,11 +195,12 @@ def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
     return result["metrics"], (folder / "metrics.csv").read_text(), weights
 
 
+@pytest.mark.parametrize("more", [(), ("model.dropout=0.0", "model.checkpoint=true")])
 def test_a_run_is_the_same_and_compiled_in_training_alone(
-    tmp_path: Path, captured: Counted
+    more: tuple[str, ...], tmp_path: Path, captured: Counted
 ) -> None:
-    plain = of_run(ablate.compose(*overrides(tmp_path)))
-    cfg = ablate.compose(*overrides(tmp_path, "compile=true"))
+    plain = of_run(ablate.compose(*overrides(tmp_path, *more[:1])))
+    cfg = ablate.compose(*overrides(tmp_path, *more, "compile=true"))
     compiled = of_run(cfg)
     assert plain[:2] == compiled[:2]
     assert list(plain[2]) == list(compiled[2])
@@ -252,6 +266,20 @@ def test_what_torch_cannot_compile_is_refused_in_one_line() -> None:
     assert "\n" not in str(refused.value)
     with pytest.raises(ZeroDivisionError), refusing():
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("score", "says"), [("additive", "chunked (fused)"), ("gatv2", "chunked (compiled)")]
+)
+def test_a_score_of_its_own_is_called_so(score: str, says: str) -> None:
+    more = ("model.checkpoint=true", "model.depth=1")  # where nothing may be noted
+    network = made("gpt", "kernel=chunked", f"model.attention={score}", *more)[0]
+    Compiled().begin(network, backend="eager")
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    network(tokens)
+    network._compiled_call_impl = None
+    network.eval()(tokens)
+    assert set(kernels(network).values()) == {says}
 
 
 def test_every_run_compiles_anew() -> None:

@@ -276,7 +276,6 @@ REFUSED = [
         "model=transformer kernel=flex model.cross_attention=additive trainer=gpu",
         "kernel=flex computes scaled dot products only, and model.cross_attention=additive is none",
     ),
-    ("compile=true model.checkpoint=true", "computes their blocks again; set one to false"),
     ("kernel=sparse", "kernel=sparse works along the edges of a graph alone"),
     ("model=gat model.mask=none kernel=sparse", "kernel=sparse works along the edges"),
     ("model=gat model.normalizer=sigmoid kernel=sparse", "kernel=sparse computes softmax alone"),

@@ -126,17 +126,21 @@ def test_hard_draws_from_the_softmax() -> None:
     assert ((draws.mean(0) - expected).abs() < 5 * spread).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
-def test_the_gradient_of_hard_is_that_of_the_noisy_softmax(temperature: float) -> None:
+def test_the_gradient_of_hard_is_that_of_the_noisy_softmax(
+    temperature: float, dtype: torch.dtype
+) -> None:
     hard: Normalizer = part("model.normalizer", "hard", temperature=temperature)
-    given, loss = scores(3, 5).requires_grad_(), scores(3, 5, seed=4)
+    given, loss = scores(3, 5).to(dtype).requires_grad_(), scores(3, 5, seed=4).to(dtype)
     torch.manual_seed(1)
     (hard(given, training=True) * loss).sum().backward()
     torch.manual_seed(1)
-    noise = -torch.empty(3, 5).exponential_().log().double()
+    noise = -torch.empty(3, 5, dtype=dtype).exponential_().log()
     again = given.detach().requires_grad_()
     (((again + noise) / temperature).softmax(-1) * loss).sum().backward()
-    torch.testing.assert_close(given.grad, again.grad)
+    rounding = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(given.grad, again.grad, rtol=rounding, atol=rounding)
 
 
 def test_the_estimator_of_hard_has_the_right_expectation() -> None:

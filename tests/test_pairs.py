@@ -87,6 +87,13 @@ def test_every_model_is_there() -> None:
     assert set(MODELS) == set(options("model")) == set(REFUSED) == set(ONLY)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_said_of_an_axis_is_said_of_one_that_the_model_has(model: str) -> None:
+    assert ONLY[model].keys() <= axes_of(model).keys()
+    for left, _, right, _ in REFUSED[model]:
+        assert {left, right} <= axes_of(model).keys()
+
+
 def test_between_them_the_models_have_every_axis() -> None:
     assert set().union(*(axes_of(model) for model in MODELS)) == set(EVERY_AXIS)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from make_model import normal
 from torch import Tensor
+from torch.library import opcheck
 
 from ablate.model import tanh_sum as module
 from ablate.model.attention.additive import Additive
@@ -65,6 +66,13 @@ def test_what_is_no_number_stays_where_it_is(wrong: float) -> None:
     q, k, v = (x.detach() for x in parts())
     q[0, 0, 2, 1] = wrong
     torch.testing.assert_close(tanh_sum(q, k, v), plain(q, k, v), equal_nan=True)
+
+
+def test_a_compiler_is_told_what_comes_out() -> None:
+    """Values, shapes and strides, of numbers that lie in memory in another order."""
+    turned = [x.detach().transpose(0, -2).contiguous().transpose(0, -2) for x in parts()]
+    opcheck(module.sums, [x.requires_grad_() for x in turned])
+    opcheck(module.gradients, [normal(2, 3, 6, 5, seed=9).mT, *(x.detach() for x in turned)])
 
 
 def test_the_score_takes_it() -> None:

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from ablate.errors import UserError
+from ablate.kernel import Kernel
 from ablate.model.init import Model
 from ablate.task import Task
 
@@ -38,6 +39,9 @@ class Compiled(Callback):
         for part in model.compiles:
             part.compile(fullgraph=True, **settings)
             self.calls[part] = part._compiled_call_impl
+            for module in part.modules():
+                if isinstance(kernel := getattr(module, "kernel", None), Kernel):
+                    kernel.compiled = True
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._switch(on=False)

@@ -64,11 +64,6 @@ TRAINER: list[Conflict] = [
         " use trainer=ddp or compile=false",
     ),
     Conflict(
-        lambda c: c("compile") and c("model.checkpoint"),
-        "compile=true compiles whole models, and torch cannot where model.checkpoint=true computes"
-        " their blocks again; set one to false",
-    ),
-    Conflict(
         lambda c: c("compile") and c.option("model") in RECURRENT,
         "compile=true gains nothing with model={model}: torch.compile leaves torch's recurrent"
         " layers as they are; set compile=false",

@@ -147,6 +147,9 @@ class Kernel:
     """Computes `Attend`. `name` is what result.json records for a layer."""
 
     name: ClassVar[str]
+    # Whether the model is compiled in training, this kernel with all the rest. What compiles it
+    # says so: in a compiled pass a kernel must note nothing, or its blocks cannot be recomputed.
+    compiled: bool = False
 
     def refuses(self, layer: Layer) -> str | None:
         """Why this kernel cannot compute this layer exactly; None if it can."""

@@ -41,7 +41,7 @@ class Chunked(Kernel):
     def __init__(self, *, chunk: int | None, compile: bool | Literal["auto"]):
         self.chunk, self.compile = chunk, compile
         self.may_compile = False
-        # Whether it was compiled or fused, which the first call decides.
+        # Whether the score was compiled or fused, which the first call decides.
         self.compiled = self.fused = False
 
     def resolve(self, layer: Layer) -> Kernel:
@@ -54,7 +54,7 @@ class Chunked(Kernel):
         return kernel
 
     def describe(self) -> str:
-        how = " (compiled)" if self.compiled else " (fused)" if self.fused else ""
+        how = " (fused)" if self.fused else " (compiled)" if self.compiled else ""
         return f"{self.name}{how}"
 
     def __call__(self, attend: Attend) -> Tensor:
@@ -65,12 +65,12 @@ class Chunked(Kernel):
         score: RunScore = run_score
         # Compiling pays over many training steps; generation has a new shape for every token.
         if fused:
-            score, self.fused = fused_score, True
-        elif training and self.may_compile:
+            score = fused_score
+            if not torch.compiler.is_compiling():
+                self.fused = True
+        elif training and self.may_compile and not torch.compiler.is_compiling():
             large = per_query * attend.queries >= self.ELEMENTS // 4
-            if torch.compiler.is_compiling():  # the score with all the rest
-                self.compiled = True
-            elif self.compile is True or (large and compiler(attend.v.device.type)):
+            if self.compile is True or (large and compiler(attend.v.device.type)):
                 score, self.compiled = compiled_score(), True
 
         if attend.prepared is None:
@@ -88,8 +88,6 @@ class Chunked(Kernel):
             return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
 
         again = training and not (fused and size == attend.queries)
-        if attend.random and torch.compiler.is_compiling():  # it would draw other numbers then
-            again = False
         outputs = []
         for first in range(0, attend.queries, size):
             # Cut here and not before the loop: the backward pass runs the newest operation first,

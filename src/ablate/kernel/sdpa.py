@@ -25,7 +25,6 @@ class SDPA(Kernel):
     def __init__(self) -> None:
         # What ran in "training" and in "evaluation".
         self.ran: dict[str, set[str]] = {}
-        self.compiled = False  # in training, where the compiler chooses
 
     def resolve(self, layer: Layer) -> Kernel:
         super().resolve(layer)
@@ -67,6 +66,7 @@ class SDPA(Kernel):
         return context if empty is None else context.masked_fill(empty, 0.0)
 
     def describe(self) -> str:
+        # There the compiler chooses.
         ran = self.ran | ({"training": {"compiled"}} if self.compiled else {})
         if not ran:
             return self.name
@@ -97,9 +97,7 @@ class SDPA(Kernel):
             q, k, v = q.float(), k.float(), v.float()
             if where is not None and where.is_floating_point():
                 how["attn_mask"] = where.float()
-        if torch.compiler.is_compiling():
-            self.compiled = True
-        else:
+        if not torch.compiler.is_compiling():
             mode = "training" if attend.training else "evaluation"
             chosen = SDPBackend(torch._fused_sdp_choice(q, k, v, **how))
             name = chosen.name.removesuffix("_ATTENTION").lower()

@@ -18,22 +18,23 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     if rate == 1 or x.device.type != "cpu":
         return F.dropout(x, rate)
     numbers = -(-x.numel() * BITS // 64)
-    drawn = whole(numbers) if torch.compiler.is_compiling() else draw(numbers)
+    drawing = whole if torch.compiler.is_compiling() else draw
+    drawn = drawing(numbers, x.device)
     lowest = round(rate * 2**BITS) - 2 ** (BITS - 1)  # int16 begins at -2^15
     kept = (drawn.view(torch.int16)[: x.numel()] >= lowest).view(x.shape)
     return x * kept.to(x.dtype).div_(1 - rate)
 
 
-def draw(numbers: int) -> Tensor:
+def draw(numbers: int, device: torch.device) -> Tensor:
     """As many integers, of 64 random bits each."""
-    return torch.empty(numbers, dtype=torch.int64).random_(-(2**63), None)
+    return torch.empty(numbers, dtype=torch.int64, device=device).random_(-(2**63), None)
 
 
 # For torch.compile, which knows no `random_`: one operation, never left out, merged or repeated.
 whole = torch.library.custom_op(
     "ablate::draw", draw, mutates_args=(), tags=[torch.Tag.nondeterministic_seeded]
 )
-whole.register_fake(lambda numbers: torch.empty(numbers, dtype=torch.int64))
+whole.register_fake(lambda numbers, device: torch.empty(numbers, dtype=torch.int64, device=device))
 
 
 class Dropout(nn.Dropout):

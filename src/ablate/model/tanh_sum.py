@@ -65,7 +65,8 @@ def gradients(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
 
 def prepared(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, bool]:
     """b h i d, b h j d -> n i d, n j d, and whether these are the exponentials."""
-    q, k = q.flatten(0, 1), k.flatten(0, 1)  # b h together
+    # b h together, and results of the one order that is promised below
+    q, k = q.flatten(0, 1).contiguous(), k.flatten(0, 1).contiguous()
     # Not a comparison with the largest: of NaN both would say no.
     separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
     return ((2 * q).exp(), (2 * k).exp(), True) if separate else (q, k, False)
@@ -73,7 +74,7 @@ def prepared(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, bool]:
 
 sums.register_fake(lambda q, k, v: q.new_empty(*q.shape[:3], k.shape[2]))
 gradients.register_fake(
-    lambda gradient, q, k, v: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+    lambda gradient, q, k, v: (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape))
 )
 sums.register_autograd(
     lambda ctx, gradient: gradients(gradient, *ctx.saved_tensors),

@@ -27,7 +27,8 @@ class Hard(Normalizer):
     def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
         if not training:
             return one_hot(scores)
-        noise = -torch.empty_like(scores, dtype=torch.float32).exponential_().log()
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        noise = -torch.empty_like(scores, dtype=wide).exponential_().log()
         lowest = torch.finfo(scores.dtype).min  # rather than -inf, of which a whole row is NaN
         noisy = ((scores + noise.to(scores.dtype)) / self.temperature).clamp(min=lowest)
         soft = noisy.softmax(-1)
