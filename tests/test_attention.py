@@ -280,6 +280,16 @@ def test_cosine_of_zero_vectors_is_zero_with_finite_gradients() -> None:
         assert x.grad.isfinite().all()
 
 
+def test_the_gradient_of_cosine_is_that_of_its_values() -> None:
+    """By small differences (gradcheck), of queries, keys and sharpness."""
+    score = Cosine(**SIZES).double()
+
+    def values(q: Tensor, k: Tensor, log_t: Tensor) -> Any:
+        return torch.func.functional_call(score, {"log_t": log_t}, (q, k))
+
+    torch.autograd.gradcheck(values, (*inputs(score), score.log_t))
+
+
 @pytest.mark.parametrize("size", [1e-4, 300.0])
 def test_cosine_holds_in_half_precision(size: float) -> None:
     score = Cosine(**SIZES)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from ablate.model.attention import Lowered, Score, require_equal_widths
 
@@ -48,13 +49,40 @@ class Cosine(Score):
         return self.log_t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
 
 
-def scaled(x: Tensor, length: Tensor | float = 1.0) -> Tensor:
-    """The vectors of the last axis at that length; zero vectors stay zero, and so does their
-    gradient.
+def scaled(x: Tensor, length: Tensor | None = None) -> Tensor:
+    """b h i k -> vectors in the same directions, as long as `length`, h 1 1 (None: 1); vectors of
+    zeros stay zeros, and so does their gradient.
 
     Squares of half precision numbers overflow or vanish, so lengths are taken in float32.
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    now = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    # One number for each vector, so that x itself is met once.
-    return (wide * (length / now.masked_fill(now == 0, torch.inf))).to(x.dtype)
+    made: Tensor = Scaled.apply(wide, wide.new_ones(1, 1, 1) if length is None else length)[0]
+    return made.to(x.dtype)
+
+
+class Scaled(Function):
+    """y = length x / |x|, and 1 / |x|. Written out because autograd meets every number twice as
+    often, which costs cosine attention 5 % of a layer (docs/benchmarks.md).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        now = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        inverse = now.masked_fill(now == 0, torch.inf).reciprocal()
+        return x * (inverse * length), inverse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        (_, length), (y, inverse) = inputs, output
+        ctx.mark_non_differentiable(inverse)
+        ctx.save_for_backward(y, inverse, length)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        """With y = l u: dx = l / |x| (g - u (u . g)), dl = u . g."""
+        y, inverse, length = ctx.saved_tensors
+        along = (gradient * y).sum(-1, keepdim=True) / length  # u . g
+        across = torch.addcmul(gradient, y, along / length, value=-1)
+        return across.mul_(inverse * length), along.sum_to_size(length.shape)
