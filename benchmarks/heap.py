@@ -12,7 +12,7 @@ import time
 import torch
 from attention import HEADS, WIDTH, ours
 
-from ablate.kernel import heap
+from ablate import heap
 
 
 def main() -> None:

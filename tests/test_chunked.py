@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ablate import heap
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, chunked, heap
+from ablate.kernel import Attend, Kernel, Layer, chunked
 from ablate.kernel.chunked import Chunked, RunScore
 from ablate.kernel.reference import Reference
 from ablate.model import tanh_sum

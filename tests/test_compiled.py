@@ -234,6 +234,7 @@ def test_a_compiled_run_goes_on_where_it_stopped(tmp_path: Path, captured: Count
     assert all(torch.equal(one, second[2][name]) for name, one in first[2].items())
 
 
+@pytest.mark.slow
 def test_texts_in_pairs_train_as_without(tmp_path: Path, captured: Counted) -> None:
     few = ("model=transformer", "trainer.max_steps=12", "trainer.val_check_interval=6")
     cfgs = [ablate.compose(*pairs(tmp_path, *few, *more)) for more in ((), ("compile=true",))]
@@ -282,6 +283,7 @@ def test_a_score_of_its_own_is_called_so(score: str, says: str) -> None:
     assert set(kernels(network).values()) == {says}
 
 
+@pytest.mark.slow
 def test_every_run_compiles_anew() -> None:
     """More runs in one process than torch keeps versions of one code."""
     for number in range(10):

@@ -26,8 +26,8 @@ from ablate.errors import UserError
 from ablate.kernel import Kernel, Layer
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
-from ablate.kernel.edges import Edges
 from ablate.kernel.sparse import Sparse
+from ablate.model.edges import Edges
 from ablate.model.gat import GAT
 from ablate.pos_enc.none import NoPosEnc
 

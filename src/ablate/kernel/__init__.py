@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.kernel.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.dropout import dropout
+from ablate.model.edges import Edges
 from ablate.model.mask import Mask, combine
 from ablate.model.normalizer import Normalizer
 from ablate.model.normalizer.softmax import Softmax

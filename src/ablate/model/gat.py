@@ -14,9 +14,9 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Layer, attention_weights
-from ablate.kernel.edges import Edges
 from ablate.model.attention import Score
 from ablate.model.dropout import Dropout
+from ablate.model.edges import Edges
 from ablate.model.init import Model
 from ablate.model.linear import Bias
 from ablate.model.mask import Mask
