@@ -126,6 +126,7 @@ def kept_compiled(depth: int, *, checkpoint: bool) -> int:
     return sum(storages.values())
 
 
+@pytest.mark.slow
 def test_a_compiled_block_keeps_its_input_alone() -> None:
     b, i, d, double = 2, 7, 12, 8
     one, all_of_it = (
