@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from ablate.figures.panels import save
+from ablate.png import save
 
 
 def draw_curves(metrics: Path, out: Path, *, unit: str = "nats") -> Path:

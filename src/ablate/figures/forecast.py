@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ablate.data.loader import Request
-from ablate.figures.panels import TITLE, entitle, grid, save
+from ablate.figures.panels import TITLE, entitle, grid
 from ablate.model.forecaster import roll_out
+from ablate.png import save
 
 if TYPE_CHECKING:
     from ablate.task.forecasting import Forecasting

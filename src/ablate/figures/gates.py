@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ablate.figures.panels import Panel, draw_panels, save
+from ablate.figures.panels import Panel, draw_panels
 from ablate.model.recurrent import LSTM
 from ablate.model.rnn_lm import RNNLM
+from ablate.png import save
 
 GATES = ("input", "forget", "output")
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

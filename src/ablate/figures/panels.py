@@ -1,13 +1,10 @@
-"""Panels beside each other with one colour scale, and how a figure gets onto the disk."""
+"""Panels beside each other with one colour scale."""
 
 from __future__ import annotations
 
 import math
-import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -146,22 +143,3 @@ def colour_bar(
     figure: Figure, shown: Any, axes: list[Axes], measure: str = "attention weight"
 ) -> None:
     figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01, label=measure)
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write the PNG under another name, then rename: nobody sees half of it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with warnings.catch_warnings():
-        # A token in a script that the font lacks is drawn as a box.
-        warnings.filterwarnings("ignore", "Glyph .* missing")
-        # savefig would draw all of it a second time, to lay it out.
-        figure.dpi = 150
-        if (layout := figure.get_layout_engine()) is not None:
-            layout.execute(figure)
-            figure.set_layout_engine("none")
-        FigureCanvasAgg(figure).print_png(temporary)
-    os.replace(temporary, path)
-    return path

@@ -111,7 +111,7 @@ class SDPA(Kernel):
 def short_half(attend: Attend) -> bool:
     """Whether torch is slow at it: the backward pass over few keys in bfloat16 on a CPU.
 
-    Measured in docs/benchmarks.md: up to seven times the time of float32, which is exact, too.
+    Measured in docs/benchmarks.md: up to seven times the time of float32, which rounds less, too.
     """
     return (
         attend.v.device.type == "cpu"

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ablate.errors import UserError
 from ablate.study.override import value_text
 
 if TYPE_CHECKING:
+    from ablate.study.layout import Layout
     from ablate.study.slots import Run
 
 
@@ -55,3 +57,26 @@ def together(runs: Sequence["Run"], batched: bool | str) -> list[str]:
 
 def _seed(run: "Run") -> str:
     return next(text for text in run.arguments if text.startswith(SEED)).removeprefix(SEED)
+
+
+def refuse_packs(packing: Packing, layout: "Layout", *, launcher: str) -> None:
+    """UserError for what cannot be done, before anything is trained; it names the arm."""
+    if packing.size == 1:
+        if packing.batched != ALONE.batched:
+            raise UserError(
+                f"study.batched={value_text(packing.batched)} says how a pack is computed, and has"
+                " no effect with study.pack=1; leave it at auto, or set study.pack"
+            )
+        return
+    if launcher != "local":
+        raise UserError(
+            f"study.pack: hydra/launcher={launcher} trains every run by itself; use local"
+        )
+    from ablate.pack.trial import refuse_pack
+
+    for composed in layout.arms:
+        try:
+            composed.config.study.batched = packing.batched
+            refuse_pack(composed.config, layout.seeds)
+        except UserError as error:
+            raise UserError(f"[{composed.name}] {error}") from error

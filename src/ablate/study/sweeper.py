@@ -20,7 +20,7 @@ from ablate.study.asked import Asked, read
 from ablate.study.cells import Cell, Cells, Composer, with_more
 from ablate.study.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.local import Settings
-from ablate.study.override import value_text
+from ablate.study.packs import Packing, refuse_packs
 from ablate.study.running import launch, launcher_of, refuse_unfinished
 from ablate.study.state import State, state
 from ablate.study.trials import Trials
@@ -42,7 +42,8 @@ def sweep(
     study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
-    study.refuse_packs()
+    launches = str(composer.command.hydra.runtime.choices["hydra/launcher"])
+    refuse_packs(Packing(asked.node["pack"], asked.node["batched"]), layout, launcher=launches)
     study.plan_trials()
     if asked.node["dry_run"]:
         study.show(slots=_slots(config.hydra.launcher))
@@ -110,29 +111,6 @@ class Study:
         self.layout.arms[:] = [one for one in self.layout.arms if one.name not in refused]
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
-
-    def refuse_packs(self) -> None:
-        """Where study.pack asks for what cannot be done, before anything is trained."""
-        batched = self.asked.node["batched"]
-        if self.asked.node["pack"] == 1:
-            if batched != "auto":
-                raise UserError(
-                    f"study.batched={value_text(batched)} says how a pack is computed, and has no"
-                    " effect with study.pack=1; leave it at auto, or set study.pack"
-                )
-            return
-        if (name := self.composer.command.hydra.runtime.choices["hydra/launcher"]) != "local":
-            raise UserError(
-                f"study.pack: hydra/launcher={name} trains every run by itself; use local"
-            )
-        from ablate.pack.trial import refuse_pack
-
-        for composed in self.layout.arms:
-            try:
-                composed.config.study.batched = batched
-                refuse_pack(composed.config, self.layout.seeds)
-            except UserError as error:
-                raise UserError(f"[{composed.name}] {error}") from error
 
     def plan_trials(self) -> None:
         """After budgets are matched: values are tried in the arms as they will run."""

@@ -1,10 +1,10 @@
 """The PNG figures: forest plot, learning curves, main effects, cost against quality."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablate.png import save
 from ablate.study.report.points import Cost, Curve, Panel, Points
 from ablate.study.report.rows import Report
 from ablate.study.report.words import direction, metric_words, shortened
@@ -35,15 +35,7 @@ def draw(report: Report, points: Points, folder: Path) -> list[Path]:
     for name, figure in figures.items():
         if figure is None:
             (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
-    return [_write(figure, folder / f"{name}.png") for name, figure in figures.items() if figure]
-
-
-def _write(figure: "Figure", path: Path) -> Path:
-    """Under another name, then renamed: nobody sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, path)
-    return path
+    return [save(figure, folder / f"{name}.png") for name, figure in figures.items() if figure]
 
 
 def _figure(width: float, height: float) -> "Figure":
