@@ -18,13 +18,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ablate.model import sum_kernels as kernels
-from ablate.model.sum_attention import TILE, block
+from ablate.model.sum_attention import COLUMNS, ROWS, WARPS, block
 
 INTEGERS = {"queries", "keys", "heads", "width", "value_width", "table_rows"}
-TYPES = dict.fromkeys(INTEGERS | {"table_b", "table_h", "table_i"}, "i32")
-TYPES |= dict.fromkeys(("rows", "begin", "end"), "*i32") | {"keep": "*i1", "seed": "*i64"}
-TYPES |= dict.fromkeys(("v", "table", "lse", "delta", "dv", "dtable"), "*fp32")
-# Type of queries, keys and values; their width; slope; whether there are bias, padding and dropout.
+WHOLE = {"i_d", "j_d"}  # a multiple of blocks
+TYPES = dict.fromkeys(INTEGERS | WHOLE | {"table_b", "table_h", "table_i"}, "i32")
+TYPES |= dict.fromkeys(("rows", "begin", "end"), "*i32") | {"seed": "*i64"}
+TYPES |= dict.fromkeys(("keep", "apart"), "*i1")
+TYPES |= dict.fromkeys(("q", "k", "v", "table", "lse", "delta", "df", "df_dv", "dtable"), "*fp32")
+# Type of values; their width; slope; whether there are bias, padding and dropout.
 CASES = [
     ("fp32", 64, None, True),
     ("bf16", 64, None, True),
@@ -34,9 +36,11 @@ CASES = [
 
 
 def compiled(kernel: Any, dtype: str, width: int, slope: float | None, all: bool) -> Any:
+    by_query = kernel is kernels.backward_queries
     given: dict[str, Any] = {
-        "SLOPE": slope, "RATE": 0.1 if all else 0.0, "WIDE": tl.float32, "BI": TILE, "BJ": TILE,
-        "BD": block(width), "BV": block(width), "BR": block(32),
+        "SLOPE": slope, "RATE": 0.1 if all else 0.0, "WIDE": tl.float32, "APART": True,
+        "BI": COLUMNS if by_query else ROWS, "BJ": ROWS if by_query else COLUMNS,
+        "BV": block(width),
     }  # fmt: skip
     if not all:
         given |= dict.fromkeys(("table", "rows", "keep", "seed", "dtable"))
@@ -45,10 +49,15 @@ def compiled(kernel: Any, dtype: str, width: int, slope: float | None, all: bool
         name: "constexpr" if name in given else TYPES.get(name, f"*{dtype}")
         for name in kernel.arg_names
     }
-    constants = {(kernel.arg_names.index(name),): value for name, value in given.items()}
+    places = {name: (kernel.arg_names.index(name),) for name in kernel.arg_names}
+    constants = {places[name]: value for name, value in given.items()}
+    aligned = [name for name, kind in types.items() if kind.startswith("*") or name in WHOLE]
+    facts = {places[name]: [["tt.divisibility", 16]] for name in aligned}
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
-    options = {"num_warps": 4 if width <= 32 else 8, "num_stages": 1}
-    return triton.compile(ASTSource(kernel, types, constants), target=target, options=options)
+    options = {"num_warps": WARPS, "num_stages": 1}
+    return triton.compile(
+        ASTSource(kernel, types, constants, facts), target=target, options=options
+    )
 
 
 def main() -> None:

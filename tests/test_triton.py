@@ -129,8 +129,8 @@ def test_blocks_are_put_together(
     monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, mask: str
 ) -> None:
     """Several blocks of queries, keys, width, value width and bias, some of them without a pair."""
-    monkeypatch.setattr(sum_attention, "TILE", 16)
-    monkeypatch.setattr(sum_attention, "COLUMNS", 16)
+    for name in ("ROWS", "COLUMNS", "VALUES"):
+        monkeypatch.setattr(sum_attention, name, 16)
     sizes: dict[str, Any] = {"heads": 1, "length": keys}
     score = part("model.attention", "additive")(query_dim=17, key_dim=17, **sizes)
     pos = part("pos_enc", "t5", buckets=18, max_distance=20)(dim=17, head_dim=17, depth=1, **sizes)
@@ -223,7 +223,8 @@ def test_a_model_drops_in_training_alone() -> None:
 @pytest.mark.skipif(not interpreted(), reason="measures a CPU")
 def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors in memory: nothing that a kernel makes leaves its program."""
-    monkeypatch.setattr(sum_attention, "TILE", 16)
+    for name in ("ROWS", "COLUMNS"):
+        monkeypatch.setattr(sum_attention, name, 16)
     small, large = (cost(kernel("triton"), length) for length in (16, 32))
     assert large[0] <= 2 * small[0]
     assert large[1] <= 2 * small[1]

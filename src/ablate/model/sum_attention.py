@@ -6,6 +6,7 @@ Letters: b batch, h heads, i query, j key, d width of the sum, w that of a value
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -13,9 +14,12 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from ablate.model import sum_kernels as kernels
+from ablate.model.tanh_sum import LIMITS
 
-TILE = 32  # queries and keys of a block of scores
-COLUMNS = 128  # of width, value and bias at once; the rest is left to other programs
+# Of a block of scores: its columns lie along the threads of a warp, its rows in each thread.
+ROWS, COLUMNS = 64, 32
+VALUES = 128  # of a value's width at once; the rest is left to other programs
+WARPS = 2
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
@@ -46,6 +50,8 @@ def sum_attention(
     broadcasts to it. f: the LeakyReLU with this slope below 0; None: tanh.
     """
     seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
+    if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and a softmax does not see the 1
+        v = -2 * v
     out: Tensor = SumAttention.apply(q, k, v, values, table, where, seed, dropout, slope)
     return out
 
@@ -65,27 +71,42 @@ class SumAttention(Function):
         slope: float | None,
     ) -> Tensor:
         (b, h, queries, width), (keys, value_width) = q.shape, values.shape[2:]
+        ctx.dtypes = (q.dtype, k.dtype, v.dtype)
         wide = torch.promote_types(q.dtype, torch.float32)
-        q, k, values = q.mT.contiguous(), k.mT.contiguous(), values.contiguous()
+        q, k, v = q.to(wide), k.to(wide), v.to(wide).contiguous()
+        # Decided on the device: of the kernels for either case, one finds that it is not meant.
+        apart = torch.ones((), dtype=torch.bool, device=q.device)
+        ctx.cases = (True,)
+        if slope is None:
+            ctx.cases = (True, False)
+            # Not a comparison with the largest: of NaN both would say no.
+            apart = (q.abs() <= LIMITS[wide]).all() & (k.abs() <= LIMITS[wide]).all()
+            q, k = (torch.where(apart, (2 * x).exp(), x) for x in (q, k))
+        q, k = padded(q), padded(k)
+        values = values.contiguous()
         out = values.new_empty(b, h, queries, value_width)
-        lse = q.new_empty(b, h, queries, dtype=wide)
+        lse = q.new_empty(b, h, queries)
         strides = [0, 0, 0]
         if table is not None:
             table = table.contiguous()
             strides = [table.stride(axis) if table.shape[axis] > 1 else 0 for axis in range(3)]
         keep = None if where.keep is None else where.keep.contiguous()
         inputs = (
-            q, k, v.contiguous(), values, table, where.rows, where.begin, where.end, keep, seed,
+            q, k, v, values, table, where.rows, apart, where.begin, where.end, keep, seed,
         )  # fmt: skip
-        ctx.sizes = (queries, keys, h, width, value_width, *strides)
+        ctx.sizes = (
+            queries, keys, h, width, value_width, q.shape[-1], k.shape[-1], *strides,
+        )  # fmt: skip
         ctx.constants = {
-            "SLOPE": slope, "RATE": rate, "WIDE": WIDE[wide], "BI": TILE, "BJ": TILE,
-            "BV": block(value_width), "num_stages": 1,
-            "num_warps": 4 if max(width, value_width) <= 32 else 8,  # fewer spill registers
+            "SLOPE": slope, "RATE": rate, "WIDE": WIDE[wide], "BV": block(value_width),
+            "num_stages": 1, "num_warps": WARPS,
         }  # fmt: skip
-        grid = (b * h, triton.cdiv(queries, TILE), triton.cdiv(value_width, COLUMNS))
+        grid = (b * h, triton.cdiv(queries, ROWS), triton.cdiv(value_width, VALUES))
         with torch.cuda.device_of(q):
-            kernels.forward[grid](*inputs, out, lse, *ctx.sizes, **ctx.constants)
+            for case in ctx.cases:
+                kernels.forward[grid](
+                    *inputs, out, lse, *ctx.sizes, **ctx.constants, APART=case, BI=ROWS, BJ=COLUMNS
+                )
         ctx.save_for_backward(*inputs, out, lse)
         return out
 
@@ -94,31 +115,39 @@ class SumAttention(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, out, lse = ctx.saved_tensors
         q, k, v, values, table = inputs[:5]
-        b, h, width, queries = q.shape
-        keys, value_width = values.shape[2:]
+        (b, h), (queries, keys) = q.shape[:2], ctx.sizes[:2]
         gradient = gradient.contiguous()
         delta = (gradient.to(lse.dtype) * out).sum(-1)
-        dq, dk, dvalues = torch.empty_like(q), torch.empty_like(k), torch.empty_like(values)
-        dv = torch.empty_like(q, dtype=lse.dtype)
+        # Of f, not of q and k yet; of v, from each query.
+        df_dv, df, dvalues = q.new_zeros(*q.shape, 2), torch.zeros_like(k), torch.empty_like(values)
         rows = table.shape[-1] if ctx.needs_input_grad[4] else 0
-        dtable = lse.new_empty(b, h, queries, rows) if rows else None
-        constants = ctx.constants | {"BD": block(width)}
+        dtable = q.new_zeros(b, h, rows, q.shape[-1]) if rows else None
         given = (*inputs, lse, delta, gradient)
-        mine = triton.cdiv(max(width, rows), COLUMNS)
-        others = triton.cdiv(max(width, value_width), COLUMNS)
+        mine = (b * h, triton.cdiv(queries, COLUMNS))
+        others = (b * h, triton.cdiv(keys, COLUMNS), triton.cdiv(values.shape[-1], VALUES))
         with torch.cuda.device_of(q):
-            kernels.backward_queries[b * h, triton.cdiv(queries, TILE), mine](
-                *given, dq, dv, dtable, *ctx.sizes, rows, **constants, BR=block(rows)
-            )
-            kernels.backward_keys[b * h, triton.cdiv(keys, TILE), others](
-                *given, dk, dvalues, *ctx.sizes, **constants
-            )
-        dv = dv.sum((0, 3)).to(v.dtype)
+            for case in ctx.cases:
+                constants = ctx.constants | {"APART": case}
+                kernels.backward_queries[mine](
+                    *given, df_dv, dtable, *ctx.sizes, rows, **constants, BI=COLUMNS, BJ=ROWS
+                )
+                kernels.backward_keys[others](
+                    *given, df, dvalues, *ctx.sizes, **constants, BI=ROWS, BJ=COLUMNS
+                )
+        factor = v[:, None]
+        dq = (df_dv[..., :queries, 0].mT * factor).to(ctx.dtypes[0])
+        dk = (df[..., :keys].mT * factor).to(ctx.dtypes[1])
+        dv = df_dv[..., 1].sum((0, 3)).to(ctx.dtypes[2])
         if dtable is not None:
-            dtable = dtable.sum_to_size(table.shape).to(table.dtype)
-        return dq.mT, dk.mT, dv, dvalues, dtable, None, None, None, None
+            dtable = dtable[..., :queries].mT.sum_to_size(table.shape).to(table.dtype)
+        return dq, dk, dv, dvalues, dtable, None, None, None, None
+
+
+def padded(x: Tensor) -> Tensor:
+    """b h i d -> b h d i in whole blocks, so that nothing is read or added outside."""
+    return F.pad(x.mT, (0, -x.shape[2] % max(ROWS, COLUMNS))).contiguous()
 
 
 def block(columns: int) -> int:
     """Columns of a block: a power of two, and no fewer than tl.dot takes."""
-    return min(COLUMNS, max(16, triton.next_power_of_2(columns)))
+    return min(VALUES, max(16, triton.next_power_of_2(columns)))

@@ -1,67 +1,91 @@
 # mypy: disable-error-code="no-untyped-def"
 """What the kernels of sum_kernels.py compute of a block of queries and one of keys.
 
-Letters and shapes are explained there.
+Letters and shapes are explained there. A block goes either way round: J is the axis of its keys,
+and ii and jj are the positions i and j as axes of a block, `[:, None]` or `[None, :]`.
 """
 
+import os
+
+import torch
 import triton
 import triton.language as tl
 
+STEP = tl.constexpr(16)  # columns of a product at once: more of them need more registers
+# Whether there is machine code of NVIDIA's for what is written in it.
+NVIDIA = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
+
 
 @triton.jit
-def hidden(q, k, d, i, j, queries, keys, SLOPE: tl.constexpr, WIDE: tl.constexpr):
-    """f(q_id + k_jd) for one d: `i j`. f: LeakyReLU with this slope below 0; None: tanh."""
-    mine = tl.load(q + d * queries + i, mask=i < queries, other=0.0).to(WIDE)
-    other = tl.load(k + d * keys + j, mask=j < keys, other=0.0).to(WIDE)
-    x = mine[:, None] + other[None, :]
-    if SLOPE is None:  # noqa: SIM108
-        y = 1 - 2 / (1 + tl.exp(2 * x))  # tanh: Triton has none that its interpreter knows
+def reciprocal(x):
+    """1 / x for x >= 1. Where it can, in one instruction, exact to the last bit but one, instead of
+    six that subnormal numbers need."""
+    if NVIDIA:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
     else:
+        y = 1 / x
+    return y
+
+
+@triton.jit
+def term(q, k, d, i, j, i_d, j_d, J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr):
+    """f for one d of every pair."""
+    mine = tl.expand_dims(tl.load(q + d * i_d + i), J)
+    other = tl.expand_dims(tl.load(k + d * j_d + j), 1 - J)
+    if SLOPE is not None:
+        x = mine + other
         y = tl.where(x > 0, x, SLOPE * x)
+    elif APART:
+        y = reciprocal(1 + mine * other)
+    else:
+        y = reciprocal(1 + tl.exp(2 * (mine + other)))
     return y
 
 
 @triton.jit
 def derivative(y, SLOPE: tl.constexpr):
-    """Of f, whose value is y."""
+    """Of f by q or by k, where f is y."""
     if SLOPE is None:
-        slope = 1 - y * y
+        slope = -2 * y * (1 - y)
     else:
         slope = tl.where(y > 0, tl.full(y.shape, 1, y.dtype), tl.full(y.shape, SLOPE, y.dtype))
     return slope
 
 
 @triton.jit
-def bias_rows(rows, i, j, queries, keys):
-    """The row of the table for every pair: `i j`."""
-    there = (i < queries)[:, None] & (j < keys)[None, :]
-    return tl.load(rows + (j[None, :] - i[:, None] + queries - 1), mask=there, other=0)
+def bias_rows(rows, ii, jj, queries, keys):
+    """The row of the table for every pair."""
+    inside = (ii < queries) & (jj < keys)
+    return tl.load(rows + (jj - ii + queries - 1), mask=inside, other=0)
 
 
 @triton.jit
 def scores(
-    q, k, v, table, rows, begin, end, keep, i, j, queries, keys, width, table_i,
-    SLOPE: tl.constexpr, WIDE: tl.constexpr,
+    q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d, table_i,
+    J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """`i j`, -inf where a query does not see a key."""
-    s = tl.zeros([i.shape[0], j.shape[0]], WIDE)
-    for d in range(0, width):
-        s += tl.load(v + d).to(WIDE) * hidden(q, k, d, i, j, queries, keys, SLOPE, WIDE)
+    """For every pair, -inf where a query does not see a key."""
+    ii, jj = tl.expand_dims(i, J), tl.expand_dims(j, 1 - J)
+    s = tl.zeros([ii.shape[0] * jj.shape[0], ii.shape[1] * jj.shape[1]], WIDE)
+    # Four at once: the loads of one are under way while another is computed.
+    for d in tl.range(0, width, loop_unroll_factor=4):
+        s += tl.load(v + d) * term(q, k, d, i, j, i_d, j_d, J, SLOPE, APART)
     if table is not None:
-        row = bias_rows(rows, i, j, queries, keys)
-        bias = tl.load(table + i[:, None] * table_i + row, mask=(i < queries)[:, None], other=0.0)
-        s += bias.to(WIDE)
-    seen = (j[None, :] >= begin[:, None]) & (j[None, :] < end[:, None])
+        row, inside = bias_rows(rows, ii, jj, queries, keys), (ii < queries) & (jj < keys)
+        s += tl.load(table + ii * table_i + row, mask=inside, other=0.0).to(WIDE)
+    seen = (jj >= begins) & (jj < ends)
     if keep is not None:
-        seen &= tl.load(keep + j, mask=j < keys, other=0)[None, :] != 0
+        seen &= tl.load(keep + jj, mask=jj < keys, other=0) != 0
     return tl.where(seen, s, -float("inf"))
 
 
 @triton.jit
-def dropped(x, seed, bh, i, j, queries, keys, RATE: tl.constexpr):
+def dropped(x, seed, bh, ii, jj, queries, keys, RATE: tl.constexpr):
     """x after dropout: the draw depends on the seed and on the place in `b h i j` alone."""
     if RATE > 0:
-        drawn = tl.rand(tl.load(seed), ((bh * queries + i)[:, None]) * keys + j[None, :])
+        drawn = tl.rand(tl.load(seed), (bh * queries + ii) * keys + jj)
         x = tl.where(drawn >= RATE, x * (1 / (1 - RATE)), 0.0)
     return x
 
@@ -74,32 +98,29 @@ def matrix(x, rows, columns, height, width, WIDE: tl.constexpr):
 
 
 @triton.jit
-def weight_gradients(
-    values, out_gradient, seed, bh, i, j, queries, keys, value_width,
-    RATE: tl.constexpr, WIDE: tl.constexpr, BV: tl.constexpr,
-):  # fmt: skip
-    """Of the weights before dropout: `i j`."""
-    dp = tl.zeros([i.shape[0], j.shape[0]], WIDE)
-    for first in range(0, value_width, BV):
-        w = first + tl.arange(0, BV)
-        do = matrix(out_gradient, i, w, queries, value_width, WIDE)
-        value = matrix(values, j, w, keys, value_width, WIDE)
-        dp += tl.dot(do, tl.trans(value), input_precision="ieee", out_dtype=WIDE)
-    return dropped(dp, seed, bh, i, j, queries, keys, RATE)
+def products(x, y, m, n, height, length, width, WIDE: tl.constexpr):
+    """Of every row m of a matrix x with every row n of y: `m n`."""
+    sums = tl.zeros([m.shape[0], n.shape[0]], WIDE)
+    for first in range(0, width, STEP):
+        w = first + tl.arange(0, STEP)
+        left = matrix(x, m, w, height, width, WIDE)
+        right = matrix(y, n, w, length, width, WIDE)
+        sums += tl.dot(left, tl.trans(right), input_precision="ieee", out_dtype=WIDE)
+    return sums
 
 
 @triton.jit
-def ranges(begin, end, i, queries, keys):
+def ranges(begin, end, ii, queries, keys):
     """Of the keys that each query sees, the first and the one after the last."""
-    begins = tl.load(begin + i, mask=i < queries, other=keys)
-    ends = tl.load(end + i, mask=i < queries, other=0)
+    begins = tl.load(begin + ii, mask=ii < queries, other=keys)
+    ends = tl.load(end + ii, mask=ii < queries, other=0)
     return begins, ends
 
 
 @triton.jit
-def of_forward(lse, delta, bh, i, queries):
+def of_forward(lse, delta, bh, ii, queries):
     """What the backward pass knows of each query: the logarithm of its sum of exponentials, and
     its context times the gradient of it."""
-    shift = tl.load(lse + bh * queries + i, mask=i < queries, other=0.0)
-    mean = tl.load(delta + bh * queries + i, mask=i < queries, other=0.0)
+    shift = tl.load(lse + bh * queries + ii, mask=ii < queries, other=0.0)
+    mean = tl.load(delta + bh * queries + ii, mask=ii < queries, other=0.0)
     return shift, mean
