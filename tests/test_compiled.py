@@ -40,6 +40,7 @@ PARTS = [
     ("gpt", "kernel=chunked", "kernel.chunk=6", "model.attention=additive", "model.dropout=0.1"),
     ("gpt", "kernel=chunked", "kernel.compile=true", "model.attention=gatv2"),
     ("gpt", "kernel=sdpa", "model.attention=cosine", "pos_enc=alibi", "model.dropout=0.1"),
+    ("gpt", "kernel=triton", "model.attention=additive", "pos_enc=t5", "model.dropout=0.1"),
     ("gpt", "model.normalizer=hard", "model.norm_type=batch"),
     ("gpt", "model.normalizer=sparsemax", "pos_enc=relative"),
     ("gpt", "model.mixer=convolution", "model.share_layers=true"),

@@ -16,6 +16,7 @@ from test_chunked import cost
 from test_kernel import MASKS, PADDING, SHAPES, H, K, make, make_pos, make_score
 from tiny import overrides
 from torch import Tensor
+from torch.library import opcheck
 
 import ablate
 from ablate.errors import UserError
@@ -150,6 +151,27 @@ def test_blocks_are_put_together(
             keep=keep,
         )
     )
+
+
+@pytest.mark.parametrize("slope", [None, pytest.param(0.2, marks=pytest.mark.slow)])
+def test_torch_knows_what_it_gives_back(slope: float | None) -> None:
+    """Its strides too, on which compile=true relies; of transposed tensors as of others."""
+    b, h, i, j, d = 2, 2, 5, 7, 3
+    q, k, values = (normal(b, h, d, n, seed=n).mT.to(DEVICE) for n in (i, j, j))
+    v, table = normal(h, d).to(DEVICE), normal(1, h, 1, 4).to(DEVICE)
+    rows = (torch.arange(i + j - 1, device=DEVICE) % 4).int()
+    begin, end = (torch.full((i,), edge, device=DEVICE, dtype=torch.int) for edge in (0, j))
+    given = (q, k, v, values, table, rows, begin, end, None, None, 0.0, slope)
+    opcheck(sum_attention.attention, given)
+    with torch.no_grad():
+        out, lse = sum_attention.attention(*given)
+        gradient = normal(*out.shape, seed=9).to(out)
+    for of_table in (True, False):
+        all_given = (gradient, out, lse, of_table, *given)
+        opcheck(
+            sum_attention.gradients,
+            [x.detach() if isinstance(x, Tensor) else x for x in all_given],
+        )
 
 
 def test_prepared_keys_are_taken() -> None:

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from ablate.model import sum_kernels as kernels
 from ablate.model.tanh_sum import LIMITS
@@ -32,7 +30,6 @@ class Where(NamedTuple):
     rows: Tensor | None  # of the table, for every distance from 1 - queries to keys - 1
 
 
-@torch.compiler.disable  # a break of the graph: these kernels are compiled already
 def sum_attention(
     q: Tensor,
     k: Tensor,
@@ -52,95 +49,133 @@ def sum_attention(
     seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
     if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and a softmax does not see the 1
         v = -2 * v
-    out: Tensor = SumAttention.apply(q, k, v, values, table, where, seed, dropout, slope)
+    given = (values, table, where.rows, where.begin, where.end, where.keep, seed, dropout, slope)
+    out, _ = attention(q, k, v, *given)
     return out
 
 
-class SumAttention(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
+# Operations of their own, which torch.compile takes whole.
+@torch.library.custom_op("ablate::sum_attention", mutates_args=())
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    values: Tensor,
+    table: Tensor | None,
+    rows: Tensor | None,
+    begin: Tensor,
+    end: Tensor,
+    keep: Tensor | None,
+    seed: Tensor | None,
+    rate: float,
+    slope: float | None,
+) -> tuple[Tensor, Tensor]:
+    """The context, and the logarithm of each query's sum of exponentials, b h i."""
+    program = Program(q, k, v, values, table, rows, begin, end, keep, seed, rate, slope)
+    (b, h, queries, _), value_width = q.shape, values.shape[-1]
+    out, lse = values.new_empty(b, h, queries, value_width), program.q.new_empty(b, h, queries)
+    grid = (b * h, triton.cdiv(queries, ROWS), triton.cdiv(value_width, VALUES))
+    program.run(kernels.forward, grid, (out, lse), BI=ROWS, BJ=COLUMNS)
+    return out, lse
+
+
+@torch.library.custom_op("ablate::sum_attention_backward", mutates_args=())
+def gradients(
+    gradient: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    of_table: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    values: Tensor,
+    table: Tensor | None,
+    rows: Tensor | None,
+    begin: Tensor,
+    end: Tensor,
+    keep: Tensor | None,
+    seed: Tensor | None,
+    rate: float,
+    slope: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of q, k, v, the values and the table; nothing of the table unless it is asked for."""
+    program = Program(q, k, v, values, table, rows, begin, end, keep, seed, rate, slope)
+    (b, h, queries, _), (keys, value_width) = q.shape, values.shape[2:]
+    gradient = gradient.contiguous()
+    given = (lse, (gradient.to(lse.dtype) * out).sum(-1), gradient)
+    # Of f, by the query (and of v, from each query) and by the key; v is the factor of both.
+    by_query, by_key = program.q.new_zeros(*program.q.shape, 2), torch.zeros_like(program.k)
+    dvalues = values.new_empty(values.shape)
+    count = table.shape[-1] if table is not None and of_table else 0
+    by_row = by_key.new_zeros(b, h, count, program.q.shape[-1]) if count else None
+    grid: tuple[int, ...] = (b * h, triton.cdiv(queries, COLUMNS))
+    made = (*given, by_query, by_row)
+    program.run(kernels.backward_queries, grid, made, table_rows=count, BI=COLUMNS, BJ=ROWS)
+    grid = (b * h, triton.cdiv(keys, COLUMNS), triton.cdiv(value_width, VALUES))
+    program.run(kernels.backward_keys, grid, (*given, by_key, dvalues), BI=ROWS, BJ=COLUMNS)
+    factor = v.to(lse.dtype)[:, None]
+    dq = (by_query[..., :queries, 0].mT * factor).to(q.dtype).contiguous()
+    dk = (by_key[..., :keys].mT * factor).to(k.dtype).contiguous()
+    dv = by_query[..., 1].sum((0, 3)).to(v.dtype)
+    dtable = v.new_empty(0)
+    if table is not None and by_row is not None:
+        dtable = by_row[..., :queries].mT.sum_to_size(table.shape).to(table.dtype).contiguous()
+    return dq, dk, dv, dvalues, dtable
+
+
+class Program:
+    """What all kernels are given, as they read it: see ablate.model.sum_kernels."""
+
+    def __init__(
+        self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         values: Tensor,
         table: Tensor | None,
-        where: Where,
+        rows: Tensor | None,
+        begin: Tensor,
+        end: Tensor,
+        keep: Tensor | None,
         seed: Tensor | None,
         rate: float,
         slope: float | None,
-    ) -> Tensor:
-        (b, h, queries, width), (keys, value_width) = q.shape, values.shape[2:]
-        ctx.dtypes = (q.dtype, k.dtype, v.dtype)
+    ) -> None:
+        (_, heads, queries, width), (keys, value_width) = q.shape, values.shape[2:]
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k, v = q.to(wide), k.to(wide), v.to(wide).contiguous()
         # Decided on the device: of the kernels for either case, one finds that it is not meant.
-        apart = torch.ones((), dtype=torch.bool, device=q.device)
-        ctx.cases = (True,)
+        apart, self.cases = torch.ones((), dtype=torch.bool, device=q.device), [True]
         if slope is None:
-            ctx.cases = (True, False)
             # Not a comparison with the largest: of NaN both would say no.
             apart = (q.abs() <= LIMITS[wide]).all() & (k.abs() <= LIMITS[wide]).all()
             q, k = (torch.where(apart, (2 * x).exp(), x) for x in (q, k))
-        q, k = padded(q), padded(k)
-        values = values.contiguous()
-        out = values.new_empty(b, h, queries, value_width)
-        lse = q.new_empty(b, h, queries)
+            self.cases = [True, False]
+        self.q, self.k = padded(q), padded(k)
         strides = [0, 0, 0]
         if table is not None:
             table = table.contiguous()
             strides = [table.stride(axis) if table.shape[axis] > 1 else 0 for axis in range(3)]
-        keep = None if where.keep is None else where.keep.contiguous()
-        inputs = (
-            q, k, v, values, table, where.rows, apart, where.begin, where.end, keep, seed,
+        self.inputs = (
+            self.q, self.k, v, values.contiguous(), table, rows, apart, begin, end,
+            None if keep is None else keep.contiguous(), seed,
         )  # fmt: skip
-        ctx.sizes = (
-            queries, keys, h, width, value_width, q.shape[-1], k.shape[-1], *strides,
+        self.sizes = (
+            queries, keys, heads, width, value_width, self.q.shape[-1], self.k.shape[-1], *strides,
         )  # fmt: skip
-        ctx.constants = {
+        self.constants = {
             "SLOPE": slope, "RATE": rate, "WIDE": WIDE[wide], "BV": block(value_width),
             "num_stages": 1, "num_warps": WARPS,
         }  # fmt: skip
-        grid = (b * h, triton.cdiv(queries, ROWS), triton.cdiv(value_width, VALUES))
-        with torch.cuda.device_of(q):
-            for case in ctx.cases:
-                kernels.forward[grid](
-                    *inputs, out, lse, *ctx.sizes, **ctx.constants, APART=case, BI=ROWS, BJ=COLUMNS
-                )
-        ctx.save_for_backward(*inputs, out, lse)
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out, lse = ctx.saved_tensors
-        q, k, v, values, table = inputs[:5]
-        (b, h), (queries, keys) = q.shape[:2], ctx.sizes[:2]
-        gradient = gradient.contiguous()
-        delta = (gradient.to(lse.dtype) * out).sum(-1)
-        # Of f, not of q and k yet; of v, from each query.
-        df_dv, df, dvalues = q.new_zeros(*q.shape, 2), torch.zeros_like(k), torch.empty_like(values)
-        rows = table.shape[-1] if ctx.needs_input_grad[4] else 0
-        dtable = q.new_zeros(b, h, rows, q.shape[-1]) if rows else None
-        given = (*inputs, lse, delta, gradient)
-        mine = (b * h, triton.cdiv(queries, COLUMNS))
-        others = (b * h, triton.cdiv(keys, COLUMNS), triton.cdiv(values.shape[-1], VALUES))
-        with torch.cuda.device_of(q):
-            for case in ctx.cases:
-                constants = ctx.constants | {"APART": case}
-                kernels.backward_queries[mine](
-                    *given, df_dv, dtable, *ctx.sizes, rows, **constants, BI=COLUMNS, BJ=ROWS
+    def run(
+        self, kernel: Any, grid: tuple[int, ...], more: tuple[Tensor | None, ...], **others: int
+    ) -> None:
+        with torch.cuda.device_of(self.q):
+            for case in self.cases:
+                kernel[grid](
+                    *self.inputs, *more, *self.sizes, APART=case, **self.constants, **others
                 )
-                kernels.backward_keys[others](
-                    *given, df, dvalues, *ctx.sizes, **constants, BI=ROWS, BJ=COLUMNS
-                )
-        factor = v[:, None]
-        dq = (df_dv[..., :queries, 0].mT * factor).to(ctx.dtypes[0])
-        dk = (df[..., :keys].mT * factor).to(ctx.dtypes[1])
-        dv = df_dv[..., 1].sum((0, 3)).to(ctx.dtypes[2])
-        if dtable is not None:
-            dtable = dtable[..., :queries].mT.sum_to_size(table.shape).to(table.dtype)
-        return dq, dk, dv, dvalues, dtable, None, None, None, None
 
 
 def padded(x: Tensor) -> Tensor:
@@ -151,3 +186,36 @@ def padded(x: Tensor) -> Tensor:
 def block(columns: int) -> int:
     """Columns of a block: a power of two, and no fewer than tl.dot takes."""
     return min(VALUES, max(16, triton.next_power_of_2(columns)))
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.rate, ctx.slope = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    out, lse, *tensors = ctx.saved_tensors
+    of_table = ctx.needs_input_grad[4]
+    dq, dk, dv, dvalues, dtable = gradients(
+        gradient, out, lse, of_table, *tensors, ctx.rate, ctx.slope
+    )
+    return dq, dk, dv, dvalues, dtable if of_table else None, *(None,) * 7
+
+
+attention.register_autograd(backward, setup_context=setup_context)
+
+
+@attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, values: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    shape = q.shape[:3]
+    return values.new_empty(*shape, values.shape[-1]), q.new_empty(shape, dtype=wide)
+
+
+@gradients.register_fake
+def _(
+    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool,
+    q: Tensor, k: Tensor, v: Tensor, values: Tensor, table: Tensor | None, *others: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    dtable = table.new_empty(table.shape) if table is not None and of_table else v.new_empty(0)
+    return *(x.new_empty(x.shape) for x in (q, k, v, values)), dtable
