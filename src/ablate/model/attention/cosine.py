@@ -59,7 +59,7 @@ def scaled(x: Tensor, length: Tensor | None = None) -> Tensor:
 
 class Scaled(Function):
     """y = length x / |x|, and 1 / |x|, in float32 at least: squares of half precision numbers
-    overflow or vanish. Written out because autograd makes twice as many tensors, whose memory
+    overflow or vanish. Written out because autograd makes more tensors as large as x, whose memory
     costs more than their numbers (docs/benchmarks.md).
     """
 
