@@ -1,6 +1,7 @@
 """Score functions: each against its formula in loops, and what must hold for all of them."""
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -288,6 +289,48 @@ def test_the_gradient_of_cosine_is_that_of_its_values() -> None:
         return torch.func.functional_call(score, {"log_t": log_t}, (q, k))
 
     torch.autograd.gradcheck(values, (*inputs(score), score.log_t))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cosine_is_lowered_in_float32_and_leaves_what_it_is_given_alone(dtype: torch.dtype) -> None:
+    """Against autograd in float64 on the same numbers; a pack has a derivative for each run."""
+    score = Cosine(**SIZES)
+    given = torch.stack([x.detach().to(dtype)[:, :, :I] for x in inputs(score)])
+    upstream = torch.randn(given.shape, generator=torch.Generator().manual_seed(3))
+    before = given.clone(), upstream.clone()
+
+    def weighed(log_t: Tensor, x: Tensor, upstream: Tensor) -> Tensor:
+        lowered = torch.func.functional_call(Lowering(score), {"score.log_t": log_t}, (x,))
+        assert lowered.dtype == torch.float32
+        return (lowered * upstream).sum()
+
+    log_t = torch.tensor([[0.0] * H, [math.log(2 * LARGEST)] * H])
+    with warnings.catch_warnings(action="error"):  # where torch has no rule for a pack, it warns
+        of_runs = torch.func.vmap(torch.func.grad(weighed, argnums=(0, 1)))(log_t, given, upstream)
+    assert all(torch.equal(*pair) for pair in zip(before, (given, upstream), strict=True))
+    for run in range(2):
+        t, x = log_t[run].double().requires_grad_(), given[run].double().requires_grad_()
+        sharp = t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
+        exact = sharp * x / x.square().sum(-1, keepdim=True).sqrt()
+        expected = torch.autograd.grad((exact * upstream[run]).sum(), (t, x))
+        one = torch.func.grad(weighed, argnums=(0, 1))(log_t[run], given[run], upstream[run])
+        for found in (one, [x[run] for x in of_runs]):
+            torch.testing.assert_close(found[0].double(), expected[0], atol=1e-3, rtol=1e-5)
+            fine = 1e-5 if dtype == torch.float32 else 2**-8  # rounded once, at the end
+            torch.testing.assert_close(found[1].double(), expected[1], atol=1e-3, rtol=fine)
+
+
+class Lowering(torch.nn.Module):
+    """The queries that a kernel sees, in place of scores."""
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        self.score = score
+
+    def forward(self, x: Tensor) -> Tensor:
+        lowered = self.score.lower(x, x)
+        assert lowered is not None
+        return lowered[0]
 
 
 @pytest.mark.parametrize("size", [1e-4, 300.0])

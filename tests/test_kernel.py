@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -311,9 +312,24 @@ def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed: bool, pos: st
     assert run.describe() == "sdpa (training: flash in float32; evaluation: flash)"
 
 
-def test_sdpa_stays_in_bfloat16_for_many_keys() -> None:
-    attend = make("dot")
-    q, k, v = (torch.randn(1, 1, SHORT + 1, 8, dtype=torch.bfloat16) for _ in range(3))
+def test_sdpa_in_float32_rounds_nothing_that_is_lowered() -> None:
+    """Directions of a hundred times the length, rounded to bfloat16, would differ by tenths."""
+    exact = make("cosine")
+    with torch.no_grad():
+        exact.score.log_t.fill_(5)  # type: ignore[operator]
+    q, k, v = (x.detach().bfloat16() for x in (exact.q, exact.k, exact.v))
+    found = SDPA()(
+        replace(exact, q=q, k=k, v=v, score=deepcopy(exact.score).float(), training=True)
+    )
+    wide = Reference()(replace(exact, q=q.double(), k=k.double(), v=v.double()))
+    torch.testing.assert_close(found.double(), wide, atol=1e-4, rtol=2**-8)
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize("pos", ["none", "alibi"])
+def test_sdpa_stays_in_bfloat16_for_many_keys(pos: str, score: str) -> None:
+    attend = make(score, pos)
+    q, k, v = (torch.randn(1, H, SHORT + 1, K, dtype=torch.bfloat16) for _ in range(3))
     run = SDPA().resolve(Layer(attend.score, attend.pos))
     run(replace(attend, q=q, k=k, v=v, training=True))
     assert run.describe() == "sdpa (flash)"

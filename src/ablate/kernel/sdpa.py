@@ -57,9 +57,9 @@ class SDPA(Kernel):
         if bias is None:
             where = allowed
         elif allowed is None:
-            where = bias.to(q.dtype)
+            where = bias.to(attend.v.dtype)
         else:
-            where = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
+            where = bias.to(attend.v.dtype).masked_fill(~allowed, -torch.inf)
         if where is not None:
             where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
         context = self._run(attend, q, k, where, scale)
@@ -92,11 +92,11 @@ class SDPA(Kernel):
             "is_causal": causal,
             "scale": float(scale),
         }
-        v, widened = attend.v, short_half(attend)
-        if widened:
-            q, k, v = q.float(), k.float(), v.float()
-            if where is not None and where.is_floating_point():
-                how["attn_mask"] = where.float()
+        widened = short_half(attend)
+        dtype = torch.float32 if widened else attend.v.dtype
+        q, k, v = (x.to(dtype) for x in (q, k, attend.v))
+        if where is not None and where.is_floating_point():
+            how["attn_mask"] = where.to(dtype)
         if not torch.compiler.is_compiling():
             mode = "training" if attend.training else "evaluation"
             chosen = SDPBackend(torch._fused_sdp_choice(q, k, v, **how))

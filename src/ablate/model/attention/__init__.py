@@ -90,7 +90,11 @@ class Score(nn.Module):
         raise NotImplementedError
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered | None:
-        """q', k' and scale so that scale * q' @ k'^T equals forward, or None where nothing does."""
+        """q', k' and scale so that scale * q' @ k'^T equals forward, or None where nothing does.
+
+        q' and k' may be of higher precision than q and k; a kernel rounds them to what it computes
+        in.
+        """
         return None
 
 

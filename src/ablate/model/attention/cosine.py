@@ -38,8 +38,8 @@ class Cosine(Score):
         nn.init.constant_(self.log_t, math.log(START))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        q, k, _ = self.lower(q, k)
-        return q @ k.mT
+        unit, other, _ = self.lower(q, k)
+        return unit.to(q.dtype) @ other.to(k.dtype).mT
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered:
         return scaled(q, self.sharpness()), scaled(k), 1.0
@@ -50,39 +50,41 @@ class Cosine(Score):
 
 
 def scaled(x: Tensor, length: Tensor | None = None) -> Tensor:
-    """b h i k -> vectors in the same directions, as long as `length`, h 1 1 (None: 1); vectors of
-    zeros stay zeros, and so does their gradient.
-
-    Squares of half precision numbers overflow or vanish, so lengths are taken in float32.
+    """b h i k -> vectors in the same directions, as long as `length`, h 1 1 (None: 1), in float32
+    at least; vectors of zeros stay zeros, and so does their gradient.
     """
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    made: Tensor = Scaled.apply(wide, wide.new_ones(1, 1, 1) if length is None else length)[0]
-    return made.to(x.dtype)
+    made: Tensor = Scaled.apply(x, x.new_ones(1, 1, 1) if length is None else length)[0]
+    return made
 
 
 class Scaled(Function):
-    """y = length x / |x|, and 1 / |x|. Written out because autograd meets every number twice as
-    often, which costs cosine attention 5 % of a layer (docs/benchmarks.md).
+    """y = length x / |x|, and 1 / |x|, in float32 at least: squares of half precision numbers
+    overflow or vanish. Written out because autograd makes more tensors as large as x, whose memory
+    costs more than their numbers (docs/benchmarks.md).
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        now = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        now = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         inverse = now.masked_fill(now == 0, torch.inf).reciprocal()
-        return x * (inverse * length), inverse
+        by = inverse * length
+        return (wide * by if x.dtype == wide.dtype else wide.mul_(by)), inverse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        (_, length), (y, inverse) = inputs, output
+        (x, length), (y, inverse) = inputs, output
         ctx.mark_non_differentiable(inverse)
         ctx.save_for_backward(y, inverse, length)
+        ctx.dtype = x.dtype
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         """With y = l u: dx = l / |x| (g - u (u . g)), dl = u . g."""
         y, inverse, length = ctx.saved_tensors
-        along = (gradient * y).sum(-1, keepdim=True) / length  # u . g
-        across = torch.addcmul(gradient, y, along / length, value=-1)
-        return across.mul_(inverse * length), along.sum_to_size(length.shape)
+        made = gradient * y
+        along = made.sum(-1, keepdim=True) / length  # u . g
+        made.copy_(y).mul_(along / -length).add_(gradient).mul_(inverse * length)
+        return made.to(ctx.dtype), along.sum_to_size(length.shape)

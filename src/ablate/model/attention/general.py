@@ -30,4 +30,5 @@ class General(Score):
         return q @ self.weight @ k.mT
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered:
-        return q @ self.weight, k, 1.0
+        # A product for each head of all positions, without the copies of q and W that `@` makes.
+        return torch.einsum("bhik,hkl->bhil", q, self.weight), k, 1.0
