@@ -392,6 +392,7 @@ ALLOWED = [
     "+optimizer.amsgrad=true",
     "+trainer.benchmark=true",
     "model=captioner compile=true",
+    "model=rnn_lm compile=true",
 ]
 
 
