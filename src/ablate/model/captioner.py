@@ -96,7 +96,7 @@ class Captioner(Seq2Seq):
     @property
     def compiles(self) -> list[nn.Module]:
         """Not the recurrent decoder: torch.compile leaves torch's cells as they are, and its
-        attention, to few places, takes as long to enter as it saves (benchmarks/compiled.py).
+        attention, to few places, takes as long to enter as it saves (docs/decisions.md).
         """
         return [self.encoder]
 
