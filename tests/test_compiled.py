@@ -20,7 +20,6 @@ from torch import Tensor, nn
 import ablate
 from ablate.build import build, build_data, make_task
 from ablate.compiled import Compiled, refusing
-from ablate.conflicts.trainer import RECURRENT
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model.init import Model, outputs
@@ -29,12 +28,8 @@ from ablate.run_id import run_dir
 from ablate.task import Task
 from ablate.train import prepare
 
-QUICK = ("gpt", "transformer", "captioner")
-NAMES = [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-    for name in MODELS
-    if name not in RECURRENT
-]
+QUICK = ("gpt", "transformer", "captioner", "rnn_lm", "rnn_seq2seq", "rnn_forecaster")
+NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in MODELS]
 # Parts that a model can have and that reach for something of their own.
 PARTS = [
     ("gpt", "kernel=chunked", "kernel.chunk=6", "model.attention=additive", "model.dropout=0.1"),
@@ -48,6 +43,16 @@ PARTS = [
     ("resnet", "model.gate=se"),
     ("gat", "kernel=sparse"),
     ("gat", "kernel=reference", "model.mask=none"),
+]
+# What stands beside recurrent layers.
+LOOPED = ("rnn_seq2seq", "model.decoder=bahdanau", "model.window=local_p", "model.dropout=0.1")
+BESIDE = [
+    LOOPED,
+    ("rnn_seq2seq", "model.attention=none", "model.dropout=0.1", "model.tie_embeddings=true"),
+    ("rnn_seq2seq", "model.input_feeding=true", "model.window=local_m", "model.attention=gatv2"),
+    ("rnn_seq2seq", "model.attention=general", "model.normalizer=hard", "model.decoder=bahdanau"),
+    ("rnn_lm", "model.dropout=0.1", "model.tie_embeddings=false"),
+    ("rnn_forecaster", "model.attention=additive", "model.normalizer=sparsemax"),
 ]
 # Blocks that are computed again for the gradient.
 AGAIN = [
@@ -69,6 +74,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_compiled_before() -> None:
     torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
 
 
 class Counted:
@@ -134,6 +140,7 @@ def require_same(model: str, *more: str, compile_: Callable[[nn.Module], None]) 
     for part in network.compiles:
         compile_(part)
     compiled = passed(network, inputs)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     for one, other in zip(plain, compiled, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
     assert network.state_dict().keys() == state.keys()
@@ -151,30 +158,43 @@ def test_a_model_is_captured_whole(model: str) -> None:
     require_same(model, compile_=CAPTURE)
 
 
-@pytest.mark.parametrize("parts", [*PARTS[:3], AGAIN[0]])
+@pytest.mark.parametrize("parts", [*PARTS[:3], AGAIN[0], *BESIDE[:2]])
 def test_its_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=CAPTURE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [*PARTS[3:], *AGAIN[1:]])
+@pytest.mark.parametrize("parts", [*PARTS[3:], *AGAIN[1:], *BESIDE[2:]])
 def test_other_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=CAPTURE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "parts", [*((name,) for name in MODELS if name not in RECURRENT), *PARTS, *AGAIN]
-)
+@pytest.mark.parametrize("parts", [*((name,) for name in MODELS), *PARTS, *AGAIN, *BESIDE])
 def test_compiled_equals_eager_in_value_and_gradient(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=INDUCTOR)
 
 
-@pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.slow)])
-def test_other_lengths_are_not_compiled_again(mask: str, captured: Counted) -> None:
-    """Two lengths, which make the lengths variables; then any, in both texts."""
-    network, _, _ = made("transformer", f"model.mask={mask}")
-    network.compile(fullgraph=True, options={})
+LENGTHS = [
+    ("transformer",),
+    ("rnn_seq2seq",),
+    LOOPED,
+    pytest.param(("transformer", "model.attention=additive"), marks=pytest.mark.slow),
+    pytest.param(("transformer", "model.mask=none"), marks=pytest.mark.slow),
+    pytest.param(("rnn_seq2seq", "model.input_feeding=true"), marks=pytest.mark.slow),
+    pytest.param(("rnn_seq2seq", "model.attention=none"), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("parts", LENGTHS)
+def test_other_lengths_are_not_compiled_again(parts: tuple[str, ...], captured: Counted) -> None:
+    """Two lengths, which make the lengths variables; then any, in both texts.
+
+    A decoder that attends step by step has one version more, for its first step.
+    """
+    network, _, _ = made(*parts)
+    for part in network.compiles:
+        part.compile(fullgraph=True, options={})
     rng = torch.Generator().manual_seed(0)
 
     def texts(source: int, target: int) -> tuple[Tensor, Tensor]:
@@ -186,7 +206,8 @@ def test_other_lengths_are_not_compiled_again(mask: str, captured: Counted) -> N
     with torch._dynamo.config.patch(error_on_recompile=True):
         for source, target in [(6, 5), (9, 11), (12, 4), (4, 12), (7, 8)]:
             assert network(*texts(source, target)).shape[1] == target
-    assert captured.graphs == so_far == 2
+    steps = "model.decoder=bahdanau" in parts or "model.input_feeding=true" in parts
+    assert captured.graphs == so_far == 2 + (steps and "model.attention=none" not in parts)
 
 
 def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
@@ -236,13 +257,25 @@ def test_a_compiled_run_goes_on_where_it_stopped(tmp_path: Path, captured: Count
 
 
 @pytest.mark.slow
-def test_texts_in_pairs_train_as_without(tmp_path: Path, captured: Counted) -> None:
-    few = ("model=transformer", "trainer.max_steps=12", "trainer.val_check_interval=6")
+@pytest.mark.parametrize(
+    ("parts", "calls"),
+    [
+        (("model=transformer",), 1),
+        (("model=rnn_seq2seq", "model.dropout=0.1"), 1),
+        (("model=rnn_seq2seq", "model.attention=none"), 1),
+        (("model=rnn_seq2seq", "model.decoder=bahdanau"), None),
+    ],
+)
+def test_texts_in_pairs_train_as_without(
+    parts: tuple[str, ...], calls: int | None, tmp_path: Path, captured: Counted
+) -> None:
+    """calls: of what is compiled, in a step; None: as many as the longest target is long."""
+    few = (*parts, "trainer.max_steps=12", "trainer.val_check_interval=6")
     cfgs = [ablate.compose(*pairs(tmp_path, *few, *more)) for more in ((), ("compile=true",))]
     plain, compiled = (of_run(cfg) for cfg in cfgs)
     assert plain[:2] == compiled[:2]
-    assert captured.runs == 12
-    assert captured.graphs <= 3
+    assert captured.runs == 12 * calls if calls else captured.runs > 12
+    assert captured.graphs <= 3 + (calls is None)
 
 
 def test_without_a_compiler_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +315,20 @@ def test_a_score_of_its_own_is_called_so(score: str, says: str) -> None:
     network._compiled_call_impl = None
     network.eval()(tokens)
     assert set(kernels(network).values()) == {says}
+
+
+def test_a_decoder_says_what_computes_its_attention(captured: Counted) -> None:
+    network = made("rnn_seq2seq", "model.attention=general", "model.decoder=bahdanau")[0]
+    callback = Compiled()
+    callback.begin(network, options={})
+    texts = torch.full((2, 5), 4), torch.full((2, 3), 4)
+    network(*texts)
+    assert captured.runs == 3
+    callback._switch(on=False)
+    network.eval()(*texts)
+    assert captured.runs == 3
+    says = kernels(network)["decoder.context"]
+    assert says.startswith("sdpa (training: compiled; evaluation: ")
 
 
 @pytest.mark.slow

@@ -200,7 +200,6 @@ REFUSED = [
     ("trainer=fsdp trainer.precision=64-true", "trainer.precision='64-true' cannot be had with"),
     ("trainer=fsdp trainer.devices=2 model.norm_type=batch", "statistics of its own"),
     ("trainer.precision=16-mixed", "on a CPU use bf16-mixed"),
-    ("model=rnn_lm compile=true", "compile=true gains nothing with model=rnn_lm"),
     ("trainer=fsdp compile=true", "which trainer.strategy=fsdp takes apart"),
     (
         "model.mixer=fixed model.attention=dot",
@@ -393,6 +392,7 @@ ALLOWED = [
     "+optimizer.amsgrad=true",
     "+trainer.benchmark=true",
     "model=captioner compile=true",
+    "model=rnn_lm compile=true",
 ]
 
 

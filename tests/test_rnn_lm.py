@@ -79,7 +79,8 @@ def test_a_window_starts_from_zeros() -> None:
 
 def test_dropout_acts_on_the_embedding_and_before_the_output_map() -> None:
     model, seen = made(dropout=0.5, tie_embeddings=False).train(), []
-    model.dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+    for dropout in (model.dropout, model.read_out.dropout):
+        dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
     logits = model(tokens(2, LENGTH))
     (read, _), (_, out) = seen
     assert torch.equal(read, model.embedding(tokens(2, LENGTH)))

@@ -382,7 +382,8 @@ def test_dropout_is_active_in_training_alone() -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_dropout_acts_on_both_embeddings_and_before_the_output_map(decoder: str) -> None:
     model, seen = made(decoder, dropout=0.5).train(), []
-    model.dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+    for dropout in (model.dropout, model.read_out.dropout):
+        dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
     logits = model(source(), target())
     (read, _), (write, _), (_, out) = seen
     assert torch.equal(read, model.source_embedding(source()))

@@ -2,8 +2,6 @@
 
 from ablate.conflicts.conflict import Conflict
 
-RECURRENT = {"rnn_lm", "rnn_seq2seq", "rnn_forecaster"}
-
 TRAINER: list[Conflict] = [
     Conflict(
         lambda c: c("optimizer.nesterov") and c("optimizer.momentum") == 0,
@@ -62,11 +60,6 @@ TRAINER: list[Conflict] = [
         lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),
         "compile=true compiles whole models, which trainer.strategy={trainer.strategy} takes apart;"
         " use trainer=ddp or compile=false",
-    ),
-    Conflict(
-        lambda c: c("compile") and c.option("model") in RECURRENT,
-        "compile=true gains nothing with model={model}: torch.compile leaves torch's recurrent"
-        " layers as they are; set compile=false",
     ),
     Conflict(
         lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),

@@ -89,7 +89,9 @@ class Chunked(Kernel):
 
         again = training and not (fused and size == attend.queries)
         outputs = []
-        for first in range(0, attend.queries, size):
+        # Not range(0, queries, size): torch.compile would take it for that many queries alone.
+        for number in range(-(-attend.queries // size)):
+            first = number * size
             # Cut here and not before the loop: the backward pass runs the newest operation first,
             # and would keep the key gradients of all chunks until it came to the cuts.
             rows = attend.rows(first, min(first + size, attend.queries))

@@ -95,7 +95,9 @@ class Captioner(Seq2Seq):
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """Not the recurrent decoder: torch.compile leaves torch's cells as they are."""
+        """Not the recurrent decoder: torch.compile leaves torch's cells as they are, and its
+        attention, to few places, takes as long to enter as it saves (docs/decisions.md).
+        """
         return [self.encoder]
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:

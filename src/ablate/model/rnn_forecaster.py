@@ -9,16 +9,16 @@ is the cell's own.
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.dropout import Dropout
 from ablate.model.forecaster import Forecaster
 from ablate.model.linear import Linear, width_std
 from ablate.model.mask import Mask
 from ablate.model.mask.causal import Causal
 from ablate.model.normalizer import Normalizer
+from ablate.model.read_out import ReadOut
 from ablate.model.recurrent import Recurrent
 from ablate.model.rnn_attention import Memory, RNNAttention
 from ablate.model.window import Window
@@ -70,12 +70,17 @@ class RNNForecaster(Forecaster):
                 length=length,
             )
             self.combine = Linear(2 * dim, dim, bias=False, std=width_std(2 * dim))
-        self.dropout = Dropout(dropout)
+        self.read_out = ReadOut(dropout)
         self.head = Linear(dim, channels, std=width_std(dim))
+
+    @property
+    def compiles(self) -> list[nn.Module]:
+        """Gains little, and nothing without attention: the recurrent layers stay as they are."""
+        return [self.read_out if self.attention is None else self.attention]
 
     def read(self, values: Tensor) -> Tensor:
         states, _ = self.recurrent(values)
-        return self.head(self.dropout(self._attend(states)))
+        return self.read_out(self._attend(states), self.head.weight, self.head.bias)
 
     def _attend(self, states: Tensor) -> Tensor:
         """b i d -> b i d."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.data.pairs import PAD
@@ -26,6 +25,7 @@ from ablate.model.embedding.learned import Learned
 from ablate.model.linear import Linear, width_std
 from ablate.model.luong import Luong
 from ablate.model.normalizer import Normalizer
+from ablate.model.read_out import ReadOut
 from ablate.model.recurrent import Recurrent, uniform
 from ablate.model.rnn_attention import Memory, RNNAttention, make_context
 from ablate.model.rnn_decoder import Decoder, RNNState
@@ -97,11 +97,20 @@ class RNNSeq2Seq(Seq2Seq):
         head = partial(Linear, width, target_vocab, bias=False, std=width_std(width))
         self.head = None if tie_embeddings else head()
         self.dropout = Dropout(dropout)
+        self.read_out = ReadOut(dropout)
 
     @property
     def cross(self) -> list[nn.Module]:
         context = self.decoder.context
         return [context] if isinstance(context, RNNAttention) else []
+
+    @property
+    def compiles(self) -> list[nn.Module]:
+        """The attention, which pays where the decoder calls it for every step.
+
+        Without it the read-out, which gains nothing, and loses a little beside the attention.
+        """
+        return self.cross or [self.read_out]
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         return self._read(target_in, self.encode(source))
@@ -120,8 +129,9 @@ class RNNSeq2Seq(Seq2Seq):
     def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
         """The next tokens of the target, b i, to the logits of those after them."""
         embedded = self.dropout(self.target_embedding(tokens))
-        out = self.dropout(self.decoder(embedded, state))
-        return F.linear(out, self.target_embedding.weight) if self.head is None else self.head(out)
+        return self.read_out(
+            self.decoder(embedded, state), (self.head or self.target_embedding).weight
+        )
 
 
 def require_even(dim: int, decoder: str, bidirectional: bool) -> None:
