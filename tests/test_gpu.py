@@ -16,7 +16,6 @@ from tiny import overrides
 
 import ablate
 from ablate import pack
-from ablate.conflicts.trainer import RECURRENT
 from ablate.run_id import run_dir
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
@@ -47,8 +46,7 @@ def test_every_model_trains_as_on_a_cpu(
     typed = [f"model={model}", *MODELS[model].overrides, "logger=none"]
     cpu, gpu = measured(tmp_path / "cpu", typed), measured(tmp_path / "gpu", typed, *EXACT)
     require_near(cpu, gpu)
-    if model not in RECURRENT:
-        require_near(gpu, measured(tmp_path / "compiled", typed, *EXACT, "compile=true"))
+    require_near(gpu, measured(tmp_path / "compiled", typed, *EXACT, "compile=true"))
     mixed = measured(tmp_path / "mixed", typed, "trainer=gpu")
     assert mixed["metrics"]["val/loss"] == pytest.approx(gpu["metrics"]["val/loss"], rel=0.05)
 
