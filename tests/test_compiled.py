@@ -292,6 +292,21 @@ class Breaks(nn.Module):
         return x * 2 if x.sum().item() > 0 else x
 
 
+class Counts(nn.Module):
+    """As many operations as its argument is long, so that each length is compiled for itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(row for row in x)  # type: ignore[return-value]
+
+
+def test_ever_new_shapes_are_refused_in_one_line() -> None:
+    part = Counts()
+    part.compile(fullgraph=True, backend="eager", dynamic=False)
+    line = r"^compile=true: .* \(batches of ever new shapes .*\); set compile=false$"
+    with pytest.raises(UserError, match=line), refusing():
+        [part(torch.ones(length, 3)) for length in range(2, 20)]
+
+
 def test_what_torch_cannot_compile_is_refused_in_one_line() -> None:
     part = Breaks()
     part.compile(fullgraph=True, backend="eager")

@@ -70,6 +70,8 @@ def refusing() -> Iterator[None]:
         if not isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
             raise
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, FailOnRecompileLimitHit):  # its own text names an option of torch's
+            line = "batches of ever new shapes would each be compiled anew"
         raise UserError(
             f"compile=true: torch cannot compile this model ({line}); set compile=false"
         ) from error
