@@ -250,13 +250,26 @@ def test_the_time_left() -> None:
     done = State("finished", result={"wall_seconds": 60.0})
     half = State("running", step=50, steps=100, rate=2.0)
     to_do = State("queued")
-    assert time_left([to_do], 1) is None
-    assert time_left([done], 1) is None
-    assert time_left([done, to_do, to_do, to_do], 1) == "3 min"
-    assert time_left([done, to_do, to_do], 2) == "60 s"
-    assert time_left([done, half], 1) == "25 s"
-    assert time_left([half, to_do], 1) == "75 s"  # a whole run takes 50 s, as it looks
+
+    def told(*runs: State, slots: int = 1) -> str | None:
+        return time_left({f"dot-{number}": one for number, one in enumerate(runs)}, slots)
+
+    assert told(to_do) is None
+    assert told(done) is None
+    assert told(done, to_do, to_do, to_do) == "3 min"
+    assert told(done, to_do, to_do, slots=2) == "60 s"
+    assert told(done, half) == "25 s"
+    assert told(half, to_do) == "75 s"  # a whole run takes 50 s, as it looks
     assert [about(s) for s in (5, 150, 7260)] == ["5 s", "2 min", "2 h 01 min"]
+
+
+def test_the_time_left_goes_by_the_arm() -> None:
+    quick, long = (State("finished", result={"wall_seconds": s}) for s in (60.0, 3600.0))
+    to_do = State("queued")
+    found = {"a-1": quick, "a-2": quick, "model.mask=none-1": long, "model.mask=none-2": to_do}
+    assert time_left(found, 1) == "1 h 00 min"
+    assert time_left(found | {"a-3": to_do}, 2) == "1 h 00 min"
+    assert time_left({"a-1": quick, "a-2": to_do, "a-b-3": to_do}, 1) == "2 min"  # a-b: as the rest
 
 
 def test_looking_needs_no_torch() -> None:

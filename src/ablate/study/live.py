@@ -129,7 +129,7 @@ class View:
         parts = [f"[{over}/{len(self._found)}] {what}: {self._names.label(folder.name)}"]
         if told := _outcome(self._names, found):
             parts.append(told)
-        if (slots := self._at_once()) and (rest := time_left(self._found.values(), slots)):
+        if (slots := self._at_once()) and (rest := time_left(self._found, slots)):
             parts.append(f"about {rest} left")
         self._console.print(
             "; ".join(parts),
@@ -154,7 +154,7 @@ def _table(names: Names, found: Mapping[str, State], *, slots: int) -> Renderabl
     head = [", ".join(_counts(found.values())) or "no runs"]
     if best := names.best(found):
         head.append(f"best {best}")
-    if slots and (rest := time_left(found.values(), slots)):
+    if slots and (rest := time_left(found, slots)):
         head.append(f"about {rest} left")
     told = [f for f, one in found.items() if one.name in STYLES and one.name != "finished"]
     told.sort(key=lambda folder: found[folder].name != "running")
@@ -189,15 +189,29 @@ def _outcome(names: Names, one: State) -> str:
     return ", ".join([*parts, *filter(None, [one.detail])])
 
 
-def time_left(found: Iterable[State], slots: int) -> str | None:
-    """Until all are done, `slots` at once; None while nothing is known, or nothing is left."""
-    every = list(found)
-    took = [one.result["wall_seconds"] for one in every if _took(one)]
-    took = took or [one.steps / one.rate for one in every if one.rate and one.steps]
-    typical = median(took) if took else None
-    needed = [_needed(one, typical) for one in every if not one.ended]
-    seconds = left(sorted(needed, key=lambda s: s is None), slots) if needed else None
-    return None if seconds is None else about(seconds)
+def time_left(found: Mapping[str, State], slots: int) -> str | None:
+    """Until all are done, `slots` at once; None while nothing is known, or nothing is left.
+
+    A run takes what others of its arm took, whose folders bear its name; of a new arm, what all
+    others took.
+    """
+    took: dict[str, list[float]] = {}
+    for folder, one in found.items():
+        if _took(one):
+            took.setdefault(_arm(folder), []).append(one.result["wall_seconds"])
+    every = [seconds for arm in took.values() for seconds in arm]
+    every = every or [one.steps / one.rate for one in found.values() if one.rate and one.steps]
+    needed = [
+        _needed(one, median(seconds) if (seconds := took.get(_arm(folder), every)) else None)
+        for folder, one in found.items()
+        if not one.ended
+    ]
+    rest = left(sorted(needed, key=lambda s: s is None), slots) if needed else None
+    return None if rest is None else about(rest)
+
+
+def _arm(folder: str) -> str:
+    return folder.rpartition("-")[0]
 
 
 def _took(one: State) -> bool:
