@@ -75,7 +75,7 @@ class RNNForecaster(Forecaster):
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """Gains nothing that was measured: the recurrent layers, which take the time, stay as they are."""
+        """Gains nothing: the recurrent layers, which take the time, stay as they are."""
         return [self.read_out if self.attention is None else self.attention]
 
     def read(self, values: Tensor) -> Tensor:
