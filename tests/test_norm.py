@@ -30,4 +30,15 @@ def test_norms_have_a_bias_where_they_can(bias: bool) -> None:
     names = {kind: {n for n, _ in NORMS[kind](D, bias, 1e-5).named_parameters()} for kind in NORMS}
     assert names["layer"] == ({"weight", "bias"} if bias else {"weight"})
     assert names["rms"] == {"weight"}
-    assert names["batch"] == {"weight", "bias"}  # bias=false is refused: test_pairs.py
+    assert names["batch"] == {"norm.weight", "norm.bias"}  # bias=false is refused: test_pairs.py
+
+
+def test_batch_norm_can_be_that_of_several_processes() -> None:
+    """What Lightning does for trainer.sync_batchnorm=true, which trains on GPUs alone."""
+    x = 3 + 2 * normal(B, N, D)
+    batch = NORMS["batch"](D, True, 1e-5).double()
+    batch(x)  # averages
+    expected = batch.eval()(x)
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(batch)
+    assert any(isinstance(part, nn.SyncBatchNorm) for part in synced.modules())
+    torch.testing.assert_close(synced(x), expected)

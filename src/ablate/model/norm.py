@@ -15,15 +15,21 @@ def rms_norm(dim: int, bias: bool, eps: float) -> nn.Module:
     return nn.RMSNorm(dim, eps=eps)
 
 
-class BatchNorm(nn.BatchNorm1d):
+class BatchNorm(nn.Module):
     """Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, over examples and positions.
 
     In training every position is normalised by statistics of the whole batch, later positions
     included; in evaluation by running averages. It always has a bias.
     """
 
+    def __init__(self, dim: int, *, eps: float):
+        super().__init__()
+        # A part of its own: trainer.sync_batchnorm=true puts another one in its place.
+        self.norm = nn.BatchNorm1d(dim, eps=eps)
+
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+        normalised: Tensor = self.norm(x.flatten(0, 1))
+        return normalised.view(x.shape)
 
 
 NORMS: dict[str, Callable[[int, bool, float], nn.Module]] = {
