@@ -57,9 +57,9 @@ class SDPA(Kernel):
         if bias is None:
             where = allowed
         elif allowed is None:
-            where = bias.to(attend.v.dtype)
+            where = bias
         else:
-            where = bias.to(attend.v.dtype).masked_fill(~allowed, -torch.inf)
+            where = bias.masked_fill(~allowed, -torch.inf)
         if where is not None:
             where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
         context = self._run(attend, q, k, where, scale)
