@@ -54,24 +54,19 @@ def sum_attention(
     return out
 
 
-# Operations of their own, which torch.compile takes whole.
-@torch.library.custom_op("ablate::sum_attention", mutates_args=())
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    values: Tensor,
-    table: Tensor | None,
-    rows: Tensor | None,
-    begin: Tensor,
-    end: Tensor,
-    keep: Tensor | None,
-    seed: Tensor | None,
-    rate: float,
-    slope: float | None,
-) -> tuple[Tensor, Tensor]:
+# Operations of their own, which torch.compile takes whole; what both are given is Program's.
+GIVEN = (
+    "Tensor q, Tensor k, Tensor v, Tensor values, Tensor? table, Tensor? rows, Tensor begin,"
+    " Tensor end, Tensor? keep, Tensor? seed, float rate, float? slope"
+)
+
+
+@torch.library.custom_op(
+    "ablate::sum_attention", mutates_args=(), schema=f"({GIVEN}) -> (Tensor, Tensor)"
+)
+def attention(*given: Any) -> tuple[Tensor, Tensor]:
     """The context, and the logarithm of each query's sum of exponentials, b h i."""
-    program = Program(q, k, v, values, table, rows, begin, end, keep, seed, rate, slope)
+    program, (q, _, _, values) = Program(*given), given[:4]
     (b, h, queries, _), value_width = q.shape, values.shape[-1]
     out, lse = values.new_empty(b, h, queries, value_width), program.q.new_empty(b, h, queries)
     grid = (b * h, triton.cdiv(queries, ROWS), triton.cdiv(value_width, VALUES))
@@ -79,40 +74,30 @@ def attention(
     return out, lse
 
 
-@torch.library.custom_op("ablate::sum_attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "ablate::sum_attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor gradient, Tensor out, Tensor lse, bool of_table, {GIVEN})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 def gradients(
-    gradient: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    of_table: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    values: Tensor,
-    table: Tensor | None,
-    rows: Tensor | None,
-    begin: Tensor,
-    end: Tensor,
-    keep: Tensor | None,
-    seed: Tensor | None,
-    rate: float,
-    slope: float | None,
+    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Of q, k, v, the values and the table; nothing of the table unless it is asked for."""
-    program = Program(q, k, v, values, table, rows, begin, end, keep, seed, rate, slope)
+    program, (q, k, v, values, table) = Program(*given), given[:5]
     (b, h, queries, _), (keys, value_width) = q.shape, values.shape[2:]
     gradient = gradient.contiguous()
-    given = (lse, (gradient.to(lse.dtype) * out).sum(-1), gradient)
+    known = (lse, (gradient.to(lse.dtype) * out).sum(-1), gradient)
     # Of f, by the query (and of v, from each query) and by the key; v is the factor of both.
     by_query, by_key = program.q.new_zeros(*program.q.shape, 2), torch.zeros_like(program.k)
     dvalues = values.new_empty(values.shape)
     count = table.shape[-1] if table is not None and of_table else 0
     by_row = by_key.new_zeros(b, h, count, program.q.shape[-1]) if count else None
     grid: tuple[int, ...] = (b * h, triton.cdiv(queries, COLUMNS))
-    made = (*given, by_query, by_row)
+    made = (*known, by_query, by_row)
     program.run(kernels.backward_queries, grid, made, table_rows=count, BI=COLUMNS, BJ=ROWS)
     grid = (b * h, triton.cdiv(keys, COLUMNS), triton.cdiv(value_width, VALUES))
-    program.run(kernels.backward_keys, grid, (*given, by_key, dvalues), BI=ROWS, BJ=COLUMNS)
+    program.run(kernels.backward_keys, grid, (*known, by_key, dvalues), BI=ROWS, BJ=COLUMNS)
     factor = v.to(lse.dtype)[:, None]
     dq = (by_query[..., :queries, 0].mT * factor).to(q.dtype).contiguous()
     dk = (by_key[..., :keys].mT * factor).to(k.dtype).contiguous()
@@ -214,8 +199,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, values: Tensor, *others: Any) -> tuple[Te
 
 @gradients.register_fake
 def _(
-    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool,
-    q: Tensor, k: Tensor, v: Tensor, values: Tensor, table: Tensor | None, *others: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    dtable = table.new_empty(table.shape) if table is not None and of_table else v.new_empty(0)
-    return *(x.new_empty(x.shape) for x in (q, k, v, values)), dtable
+    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
+) -> tuple[Tensor, ...]:
+    *inputs, table = given[:5]
+    dtable = table.new_empty(table.shape) if of_table else inputs[2].new_empty(0)
+    return *(x.new_empty(x.shape) for x in inputs), dtable
