@@ -94,7 +94,8 @@ class BERT(Model):
         """tokens: b i; keep: b i, True = not padding -> b classes."""
         assert self.pooler is not None
         assert self.classifier is not None
-        pooled = self.pooler(self.summary(self.encode(tokens, keep=keep), keep))
+        only = 0 if self.stack.mask.look_ahead else None  # the position that `summary` reads
+        pooled = self.pooler(self.summary(self.encode(tokens, keep=keep, only=only), keep))
         return self.classifier(self.dropout(pooled))
 
     def predict(
@@ -115,9 +116,14 @@ class BERT(Model):
         return Predictions(logits, self.next_sentence(self.pooler(self.summary(x, keep))))
 
     def encode(
-        self, tokens: Tensor, segments: Tensor | None = None, *, keep: Tensor | None = None
+        self,
+        tokens: Tensor,
+        segments: Tensor | None = None,
+        *,
+        keep: Tensor | None = None,
+        only: int | None = None,
     ) -> Tensor:
-        """The state of every token: b i -> b i d.
+        """The state of every token, b i -> b i d, or of the one at `only`, b 1 d.
 
         segments: b i; None: all tokens are of the first. keep: b i, True = not padding.
         """
@@ -125,7 +131,7 @@ class BERT(Model):
         if self.segment_embedding is not None:
             kinds = torch.zeros_like(tokens) if segments is None else segments
             x = x + self.segment_embedding(kinds)
-        return self.stack(x, keep=keep)
+        return self.stack(x, keep=keep, only=only)
 
     def summary(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """The state that stands for all tokens, b i d -> b d: that of [CLS].

@@ -25,7 +25,7 @@ from ablate.model.multi_head import (
     Memory,
     SelfAttention,
 )
-from ablate.model.norm import NORMS
+from ablate.model.norm import NORMS, BatchNorm
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
 
@@ -61,8 +61,12 @@ class Sublayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.drop_path = stochastic_depth(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
-        y = self.norm_inside(self.function(self.norm_before(x), **kwargs))
+    def forward(self, x: Tensor, *, only: int | None = None, **kwargs: Any) -> Tensor:
+        """b i d -> b i d; only: of this position alone, b 1 d, of which the function is told."""
+        read = self.norm_before(x)
+        if only is not None:
+            x, kwargs["only"] = x[:, only : only + 1], only
+        y = self.norm_inside(self.function(read, **kwargs))
         y = self.drop_path(self.dropout(y))
         return self.norm_after(x + y if self.residual else y)
 
@@ -90,6 +94,15 @@ class Block(nn.Module):
         self.mixer = mixer
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
+        self.batch_norm = any(isinstance(part, BatchNorm) for part in self.modules())
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it can compute one position `only`: all that follow attention go one by one, and
+        nobody wants to see what the others attend to."""
+        if self.attention is None or self.batch_norm:
+            return False
+        return self.attention.function.recorded is None
 
     def forward(self, x: Tensor, *, memory: Memory | None = None, **kwargs: Any) -> Tensor:
         if self.attention is not None:

@@ -165,19 +165,21 @@ class SelfAttention(MultiHeadAttention):
         keep: Tensor | None = None,
         cache: KeyValueCache | None = None,
         place: int = 0,
+        only: int | None = None,
     ) -> Tensor:
-        """x: b i d; keep: b j, True = not padding -> b i d.
+        """x: b i d; keep: b j, True = not padding -> b i d, or, of the position `only`, b 1 d.
 
         With a cache, x holds the tokens after those the cache has seen. `place` counts the
         attention layers passed so far; where one is applied several times it is not `self.layer`.
         """
-        q, (k, v) = self.queries(x), self.keys_and_values(x)
+        first, last = (0, x.shape[1]) if only is None else (only, only + 1)
+        q, (k, v) = self.queries(x[:, first:last]), self.keys_and_values(x)
         start = cache.length(place) if cache is not None else 0
         new = torch.arange(start, start + x.shape[1], device=x.device)
-        q, k = pos.rotate(q, k, new, new)
+        q, k = pos.rotate(q, k, new[first:last], new)
         if cache is not None:
             k, v = cache.append(place, k, v)
-        return self.attend(q, k, v, pos, start=start, keep=keep)
+        return self.attend(q, k, v, pos, start=start + first, keep=keep)
 
 
 class CrossAttention(MultiHeadAttention):

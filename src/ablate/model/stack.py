@@ -94,8 +94,13 @@ class Stack(nn.Module):
         keep: Tensor | None = None,
         cache: KeyValueCache | None = None,
         memory: Memory | None = None,
+        only: int | None = None,
     ) -> Tensor:
-        """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real."""
+        """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real.
+
+        only: the one position whose state is asked for, b 1 d. The last block reads all positions
+        for it, and computes none of the others where it need not.
+        """
         x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
         x = self.dropout(x)
         # A cache would be filled a second time; without gradients nothing is kept anyway.
@@ -103,11 +108,14 @@ class Stack(nn.Module):
         read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
+            if step == self.depth - 1 and only is not None and block.leaves_out:
+                read["only"], only = only, None
             if again:  # with the same dropout: it puts the random state back
                 x = recomputed(block, x, place=step, use_reentrant=False, **read)
             else:
                 x = block(x, place=step, **read)
-        return self.final_norm(x)
+        x = self.final_norm(x)
+        return x if only is None else x[:, only : only + 1]
 
     @property
     def cacheable(self) -> bool:

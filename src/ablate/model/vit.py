@@ -75,7 +75,7 @@ class ViT(Model):
         """b c y x -> b classes."""
         x = self.patches(images)
         if self.class_token is not None:
-            return self.head(self.stack(self.class_token(x))[:, 0])
+            return self.head(self.stack(self.class_token(x), only=0)[:, 0])
         return self.head(self.stack(x).mean(dim=1))
 
     def initialise(self, seed: int) -> None:
