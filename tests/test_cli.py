@@ -222,6 +222,7 @@ def test_quick_answers_do_not_import_torch(argv: list[str]) -> None:
     ("argv", "part"),
     [
         (["--cfg", "job", "model.attention=dot"], "ablate.model.attention.dot.Dot"),
+        (["model.attention=dot", "--cfg", "job", "seed=57"], "seed: 57"),
         (["--cfg", "hydra"], "output_dir"),
         (["--info", "searchpath"], "/conf"),
         (["--hydra-help"], "Hydra"),

@@ -26,7 +26,8 @@ def test_multirun_runs_every_combination(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:
     argv = ["model.attention=additive,dot,scaled_dot", "seed=0,1", HERE]
-    code, _, err = ablate_command("-m", *overrides(tmp_path), *argv)
+    # Flags may stand between the overrides, as people type them.
+    code, _, err = ablate_command(*overrides(tmp_path), "-m", *argv)
     assert (code, err) == (0, "")
     found = [(cfg.choices["model.attention"], cfg.seed) for cfg, _ in runs]
     assert found == [(a, s) for s in (0, 1) for a in ("additive", "dot", "scaled_dot")]

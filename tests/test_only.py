@@ -21,8 +21,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     **{f"norm={norm}": {"norm": norm} for norm in ("pre", "post", "sandwich", "none")},
     **{f"norm_type={name}": {"norm_type": name} for name in ("layer", "rms", "batch")},
     **{f"attention={name}": {"attention": name} for name in scores()},
-    # A convolution over a picture has no place for the class token.
-    **{f"mixer={name}": {"mixer": name} for name in options("model.mixer") if name[0] != "c"},
+    **{f"mixer={name}": {"mixer": name} for name in ("fixed", "none")},  # others: with texts
     **{
         f"normalizer={name}": {"normalizer": name}
         for name in options("model.normalizer")
@@ -66,9 +65,10 @@ def test_the_state_and_its_gradients_stay(change: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 3, 6])
+@pytest.mark.parametrize("mixer", options("model.mixer"))
 @pytest.mark.parametrize("mask", ["causal", "none"])
-def test_of_texts_with_padding(mask: str, at: int) -> None:
-    model = random_parts(gpt(mask=mask, pos_enc="rotary", dropout=0.0)).train()
+def test_of_texts_with_padding(mask: str, mixer: str, at: int) -> None:
+    model = random_parts(gpt(mask=mask, mixer=mixer, pos_enc="rotary", dropout=0.0)).train()
     keep = torch.ones(3, 7, dtype=torch.bool)
     keep[1, 1:3] = False
     asked(model.stack, normal(3, 7, 12), at, keep)
@@ -89,7 +89,8 @@ def widths(model: nn.Module, *inputs: Tensor) -> list[int]:
         ({}, [TOKENS, 1]),
         ({"share_layers": True}, [TOKENS, 1]),
         ({"depth": 1}, [1]),
-        ({"mixer": "fixed"}, [TOKENS, TOKENS]),
+        ({"mixer": "fixed"}, [TOKENS, 1]),
+        ({"mixer": "none"}, [TOKENS, 1]),
         ({"norm_type": "batch"}, [TOKENS, TOKENS]),  # by the statistics of all of them
         ({"pool": "mean"}, [TOKENS - 1, TOKENS - 1]),
     ],

@@ -32,10 +32,16 @@ def main() -> NoReturn:
 
 
 def _arguments() -> Namespace:
-    """Hydra's own flags, read here once before Hydra reads them, so that mistakes are one line."""
+    """Hydra's own flags, read here once before Hydra reads them, so that mistakes are one line.
+
+    They may stand between the overrides, which Hydra wants together: sys.argv gets that order.
+    """
     parser = get_args_parser()
     parser.error = _refuse_flag  # type: ignore[method-assign]
-    return parser.parse_args()
+    args = parser.parse_intermixed_args()
+    flags = [word for word in sys.argv[1:] if word not in args.overrides]
+    sys.argv[1:] = [*args.overrides, *flags]
+    return args
 
 
 def _refuse_flag(message: str) -> NoReturn:

@@ -98,17 +98,21 @@ class Block(nn.Module):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether it can compute one position `only`: all that follow attention go one by one, and
-        nobody wants to see what the others attend to."""
-        if self.attention is None or self.batch_norm:
-            return False
-        return self.attention.function.recorded is None
+        """Whether it can compute one position `only`: no norm goes by the others, and nobody wants
+        to see what they attend to."""
+        recorded = self.attention is not None and self.attention.function.recorded is not None
+        return not (self.batch_norm or recorded)
 
-    def forward(self, x: Tensor, *, memory: Memory | None = None, **kwargs: Any) -> Tensor:
+    def forward(
+        self, x: Tensor, *, memory: Memory | None = None, only: int | None = None, **kwargs: Any
+    ) -> Tensor:
+        """b i d -> b i d, or, of the position `only`, b 1 d; the others are those of Stack."""
         if self.attention is not None:
-            x = self.attention(x, **kwargs)
-        if self.mixer is not None:
-            x = self.mixer(x, keep=kwargs["keep"])
+            x = self.attention(x, only=only, **kwargs)
+        elif self.mixer is not None:
+            x = self.mixer(x, only=only, keep=kwargs["keep"])
+        elif only is not None:
+            x = x[:, only : only + 1]
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory=memory)
         return x if self.feed_forward is None else self.feed_forward(x)

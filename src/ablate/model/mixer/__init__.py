@@ -1,7 +1,8 @@
 """Mixers: how a position of a block comes to know of the others. One class per file.
 
-A mixer makes the first part of every block; its layers take `b i d` and, as `keep`, `b i`, True = a
-real token. Letters: b batch, i position, d width, h heads.
+A mixer makes the first part of every block; its layers take `b i d`, as `keep`, `b i`, True = a
+real token, and as `only` the one position that is asked for, b 1 d. Letters: b batch, i position,
+d width, h heads.
 """
 
 from __future__ import annotations

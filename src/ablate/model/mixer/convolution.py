@@ -42,8 +42,12 @@ class RelativeTransforms(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, *, keep: Tensor | None = None) -> Tensor:
-        """b i d; keep: b i -> b i d."""
+    def forward(self, x: Tensor, *, keep: Tensor | None = None, only: int | None = None) -> Tensor:
+        """b i d; keep: b i -> b i d, or, of the position `only`, b 1 d."""
+        mixed = self._mix(x, keep)
+        return mixed if only is None else mixed[:, only : only + 1]
+
+    def _mix(self, x: Tensor, keep: Tensor | None) -> Tensor:
         if keep is not None:
             x = x.masked_fill(~keep[..., None], 0.0)
         if self.grid is not None:

@@ -31,8 +31,10 @@ class FixedWeights(nn.Module):
         """As large as lets the sum over all positions be as large as one value."""
         nn.init.normal_(self.weight, std=self.length**-0.5)
 
-    def forward(self, x: Tensor, *, keep: Tensor | None = None) -> Tensor:
-        """b i d; keep: b i -> b i d. UserError beyond the positions of training."""
+    def forward(self, x: Tensor, *, keep: Tensor | None = None, only: int | None = None) -> Tensor:
+        """b i d; keep: b i -> b i d, or, of the position `only`, b 1 d. UserError beyond the
+        positions of training.
+        """
         count = x.shape[1]
         if count > self.length:
             raise UserError(
@@ -40,8 +42,9 @@ class FixedWeights(nn.Module):
                 f" with, and this text has {count}; model.mixer=attention or convolution read any"
             )
         places = torch.arange(count, device=x.device)
-        weight = self.weight[:, :count, :count]
-        weight = weight.masked_fill(~self.mask.allowed(places, places), 0.0)
+        asked = slice(count) if only is None else slice(only, only + 1)
+        weight = self.weight[:, asked, :count]
+        weight = weight.masked_fill(~self.mask.allowed(places[asked], places), 0.0)
         values = self.value(x)
         if keep is not None:
             values = values.masked_fill(~keep[..., None], 0.0)
