@@ -49,6 +49,28 @@ def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study: Path) -> 
     assert judged(study).marks == ["additive: it peeks."]
 
 
+def bend(study: Path, arm: str, by: float) -> None:
+    """Move an arm's curve by so much up to three quarters of the steps."""
+    for path in study.glob(f"{arm}-*/metrics.csv"):
+        head, *rows = [line.split(",") for line in path.read_text().splitlines()]
+        last = int(rows[-1][0])
+        for row in rows:
+            if row[2] and int(row[0]) <= 0.75 * last:
+                row[2] = str(float(row[2]) + by)
+        path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+
+
+@pytest.mark.parametrize(("by", "marked"), [(0.02, False), (0.03, True), (-0.03, True)])
+def test_a_difference_that_still_changes_is_marked(study: Path, by: float, marked: bool) -> None:
+    """By more than a quarter of itself, 0.1 here, in the last quarter of training."""
+    bend(study, "model.attention=cosine", 10 * by)  # no difference is shown there
+    assert not judged(study).marks
+    bend(study, ADDITIVE, by)
+    said = "Still changing in the last quarter of training, so that more steps may say otherwise: "
+    arms = f"additive (from +{0.1 + by:.3f} at step 300 to +0.100 at step 400)."
+    assert judged(study).marks == ([said + arms] if marked else [])
+
+
 def test_seeds_are_paired_by_number_and_not_by_place(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(shifted(0.1))})
     plan = json.loads((study / "plan.json").read_text())

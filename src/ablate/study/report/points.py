@@ -86,11 +86,11 @@ def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
     """Of the baseline and the arms in `first`, then of others while there are not too many."""
     names = [study.baseline.name, *first]
     names += [arm.name for arm in study.others if arm.name not in names and arm.same_as is None]
-    found = [_curve(study, name, column) for name in names[:MOST_CURVES]]
+    found = [curve_of(study, name, column) for name in names[:MOST_CURVES]]
     return [curve for curve in found if curve.steps]
 
 
-def _curve(study: Study, arm: str, column: str) -> Curve:
+def curve_of(study: Study, arm: str, column: str) -> Curve:
     every = [run.curve(column) for run in study.runs_of(arm).values() if run.finished]
     every = [points for points in every if points]
     at: dict[int, list[float]] = {}

@@ -10,6 +10,7 @@ from ablate.study.collect import Arm, Study
 from ablate.study.comparable import Objection, objections
 from ablate.study.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.report.points import Cost, coloured, costs
+from ablate.study.report.unsettled import unsettled
 from ablate.study.report.words import decimals, listed, mode_of
 from ablate.study.verdict import BETTER, EQUIVALENT, NONE, WORSE
 
@@ -108,8 +109,8 @@ class Report:
 
     @property
     def marks(self) -> list[str]:
-        """What the table must say: rules that were allowed to be broken, and results that do not
-        mean what they seem to (`caution` in result.json)."""
+        """What the table must say: rules that were allowed to be broken, results that do not mean
+        what they seem to (`caution` in result.json), and differences that were still changing."""
         found: dict[str, list[str]] = {}
         for one in self.objections:
             if one.allowed:
@@ -120,7 +121,8 @@ class Report:
             runs = self.study.runs_of(row.arm.name).values()
             for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
-        return lines + [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
+        lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
+        return lines + unsettled(self)
 
 
 def assemble(
