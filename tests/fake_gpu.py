@@ -4,7 +4,7 @@
 
 Prints every option whose forward pass fails on device "cuda", and why: a tensor that was made on
 the CPU meets one of the GPU, or a step asks the GPU for a number and waits for it. In a process of
-its own, since torch does without a GPU's guard for good once it has seen such a tensor; the backward
+its own, since torch does without a GPU's guard for good once it has seen such a tensor; a backward
 pass needs a real one.
 """
 

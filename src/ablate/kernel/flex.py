@@ -68,7 +68,7 @@ def compiled() -> Any:
     fullgraph: where torch has made too many versions of it, it fails, and does not take the whole
     matrix unasked.
     """
-    fused = torch.compile(flex_attention, fullgraph=True)
+    fused: Any = torch.compile(flex_attention, fullgraph=True)
 
     def run(*tensors: Tensor, **how: Any) -> Tensor:
         with torch._dynamo.config.patch(recompile_limit=VERSIONS):
