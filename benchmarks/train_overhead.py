@@ -53,7 +53,7 @@ def bare(cfg: DictConfig) -> float:
     images = "image_size" in data.sizes
     for number, batch in enumerate(data.train_dataloader()):
         if number == WARM:
-            start = time.perf_counter()
+            start = now()
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         with mixed:
             logits = model(batch["images"] if images else batch["tokens"])
@@ -66,18 +66,23 @@ def bare(cfg: DictConfig) -> float:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    if gpu:
+    return now() - start
+
+
+def now() -> float:
+    """Seconds, when a GPU has done what it was told to."""
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return time.perf_counter()
 
 
 class Clock(Callback):
     def on_train_batch_start(self, trainer: Any, task: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx == WARM:
-            self.start = time.perf_counter()
+            self.start = now()
 
     def on_validation_start(self, trainer: Any, task: Any) -> None:
-        self.seconds = time.perf_counter() - self.start
+        self.seconds = now() - self.start
 
 
 def ours(cfg: DictConfig) -> float:

@@ -20,6 +20,7 @@ from test_kernel import (
 
 from ablate.errors import UserError
 from ablate.kernel import Attend, Layer
+from ablate.kernel import flex as module
 from ablate.kernel.flex import Flex
 from ablate.kernel.reference import Reference
 
@@ -45,6 +46,21 @@ def test_it_computes_what_the_reference_computes(bias: str, mask: str) -> None:
 @pytest.mark.parametrize("score", PRODUCTS)
 def test_every_product_can_be_computed(score: str) -> None:
     agrees(make(score, "alibi", "causal"))
+
+
+@pytest.mark.parametrize(("bias", "padding"), [("alibi", "none"), ("t5", "some")])
+def test_it_is_compiled_with_all_the_rest(
+    monkeypatch: pytest.MonkeyPatch, bias: str, padding: str
+) -> None:
+    """As it is on a GPU: compile=true compiles a model whole, and nothing in it compiles again."""
+    monkeypatch.setattr(module, "PLAIN", set())
+    made = make("scaled_dot", bias, "causal", padding=padding)
+    # torch looks for gradients here, which a CPU has not.
+    attend = replace(made, q=made.q.detach(), k=made.k.detach(), v=made.v.detach())
+    attend.pos.requires_grad_(False)
+    whole = torch.compile(Flex(), fullgraph=True, backend="eager")
+    with torch.no_grad():
+        torch.testing.assert_close(whole(attend), Reference()(attend))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no backward pass on a CPU")

@@ -341,7 +341,7 @@ def test_a_run_is_that_of_the_reference(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 90, 120])
 def test_the_kernels_compile_for_a_gpu(capability: int) -> None:
     """As far as machine code, which needs no GPU; in a process where nothing is interpreted."""
     script = Path(__file__).with_name("compile_triton.py")
@@ -352,4 +352,6 @@ def test_the_kernels_compile_for_a_gpu(capability: int) -> None:
         env={**os.environ, "TRITON_INTERPRET": "0"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == 3 * 4
+    shared = [int(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(shared) == 3 * 4
+    assert max(shared) <= 48 * 2**10  # which every card has; consumers' have little more

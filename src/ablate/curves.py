@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
@@ -54,7 +55,7 @@ class Curves(Callback):
             self._add_logged(trainer, ("train/",))
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop_clock()
+        self._stop_clock(pl_module.device)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # After training the best weights are measured: a result, not a point of the curve.
@@ -66,7 +67,7 @@ class Curves(Callback):
             self.write()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop_clock()
+        self._stop_clock(pl_module.device)
         self.units = int(self.units)
         if trainer.is_global_zero:
             self.write()
@@ -95,7 +96,9 @@ class Curves(Callback):
         elif values:
             self.rows.append({"step": step, **values})
 
-    def _stop_clock(self) -> None:
+    def _stop_clock(self, device: torch.device) -> None:
         if self._since:
+            if device.type == "cuda":  # it may have steps before it that it was only told of
+                torch.cuda.synchronize(device)
             self.train_seconds += time.perf_counter() - self._since
             self._since = 0.0

@@ -17,7 +17,12 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
 
+PLAIN = {"cpu"}  # devices where it is computed as it is written
 NARROWEST = 16  # width of a head that its kernels take; narrower ones get zeros
+# Of one compiled function. A model whose layers differ in bias, padding and what they read has a
+# version for each of them in training, in validation meanwhile and in that afterwards: more than
+# the eight that torch allows.
+VERSIONS = 64
 
 
 class Flex(Kernel):
@@ -47,7 +52,9 @@ class Flex(Kernel):
         v = attend.v
         q, k = (x.to(v.dtype) for x in lowered[:2])
         q, k, wide = (F.pad(x, (0, max(0, NARROWEST - x.shape[-1]))) for x in (q, k, v))
-        run = compiled() if v.is_cuda else flex_attention
+        # With compile=true all is compiled as one, and what compiles cannot be met on the way.
+        plain = torch.compiler.is_compiling() or v.device.type in PLAIN
+        run = flex_attention if plain else compiled()
         context = run(
             q, k, wide, score_mod=biased(attend), block_mask=seen(attend), scale=float(lowered[2])
         )
@@ -56,7 +63,19 @@ class Flex(Kernel):
 
 @cache
 def compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+    """For all layers; a second length of the batches makes lengths a variable of the code.
+
+    fullgraph: where torch has made too many versions of it, it fails, and does not take the whole
+    matrix unasked.
+    """
+    fused: Any = torch.compile(flex_attention, fullgraph=True)
+
+    def run(*tensors: Tensor, **how: Any) -> Tensor:
+        with torch._dynamo.config.patch(recompile_limit=VERSIONS):
+            context: Tensor = fused(*tensors, **how)
+        return context
+
+    return run
 
 
 def biased(attend: Attend) -> Any:
