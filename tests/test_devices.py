@@ -6,16 +6,9 @@ Which is not needed for it: see tests/fake_gpu.py. What a GPU computes is tested
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import pytest
-import torch
 from make_model import options
-
-from ablate.curves import Curves
 
 GROUPS = (
     "kernel",
@@ -49,22 +42,3 @@ def test_no_part_makes_a_tensor_on_another_device_or_waits_for_one() -> None:
     found = dict(line.split(": ", 1) for line in done.stdout.splitlines())
     waiting = "DynamicOutputShapeException: aten._pack_padded_sequence.default"
     assert found == dict.fromkeys(WAIT, waiting)
-
-
-def test_training_took_the_time_that_the_gpu_needed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """And not that in which the CPU told it what to do."""
-    now = [10.0]
-
-    def synchronize(device: torch.device) -> None:
-        now[0] += 5
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    for device, seconds in (("cpu", 2.0), ("cuda", 7.0)):
-        curves = Curves(tmp_path / "metrics.csv")
-        curves._since, now[0] = now[0], now[0] + 2
-        task: Any = SimpleNamespace(device=torch.device(device))
-        curves.on_validation_start(None, task)  # type: ignore[arg-type]
-        assert curves.train_seconds == seconds

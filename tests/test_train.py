@@ -5,6 +5,10 @@ import json
 import math
 import subprocess
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from tiny import images, overrides
 
 import ablate
 from ablate.build import build, build_data
+from ablate.curves import Curves
 from ablate.errors import RunFailed, UserError
 from ablate.run_id import run_dir, run_id
 from ablate.train import prepare
@@ -325,3 +330,22 @@ def test_peak_memory_is_that_of_the_run(tmp_path):
     del before
     other = ablate.compose(*overrides(tmp_path, "seed=1"))
     assert ablate.run(other)["peak_memory_bytes"] < own + 1e9
+
+
+def test_training_took_the_time_that_the_gpu_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And not that in which the CPU told it what to do."""
+    now = [10.0]
+
+    def synchronize(device: torch.device) -> None:
+        now[0] += 5
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    for device, seconds in (("cpu", 2.0), ("cuda", 7.0)):
+        curves = Curves(tmp_path / "metrics.csv")
+        curves._since, now[0] = now[0], now[0] + 2
+        task: Any = SimpleNamespace(device=torch.device(device))
+        curves.on_validation_start(None, task)  # type: ignore[arg-type]
+        assert curves.train_seconds == seconds

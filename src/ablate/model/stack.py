@@ -109,7 +109,7 @@ class Stack(nn.Module):
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
             if step == self.depth - 1 and only is not None and block.leaves_out:
-                read["only"], only = only, None
+                read["only"], only = only, None  # nothing is left to be cut out below
             if again:  # with the same dropout: it puts the random state back
                 x = recomputed(block, x, place=step, use_reentrant=False, **read)
             else:

@@ -91,6 +91,7 @@ def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
 
 
 def curve_of(study: Study, arm: str, column: str) -> Curve:
+    """Over the finished runs that have such a column; without points where none has."""
     every = [run.curve(column) for run in study.runs_of(arm).values() if run.finished]
     every = [points for points in every if points]
     at: dict[int, list[float]] = {}

@@ -107,7 +107,7 @@ class Report:
             found[row.arm.name] = " ".join(parts) or row.arm.name
         return found
 
-    @property
+    @cached_property
     def marks(self) -> list[str]:
         """What the table must say: rules that were allowed to be broken, results that do not mean
         what they seem to (`caution` in result.json), and differences that were still changing."""
