@@ -2,12 +2,14 @@
 
     python benchmarks/attention.py                         # all scores and kernels, 128 to 4096
     python benchmarks/attention.py --lengths 1024 --scores additive scaled_dot
-    python benchmarks/attention.py --device cuda --dtype bfloat16
+    python benchmarks/attention.py --device cuda --dtype bfloat16 --pos-enc alibi
 
-Every measurement is a process of its own (peak memory is a process's), and the ways to be compared
-take turns, so that a noisy neighbour meets all of them. Times are the fastest of all passes, since
-noise only adds; `ratio` is over the fastest of plain F.scaled_dot_product_attention. Projections
-are not included.
+On a CPU every measurement is a process of its own, because peak memory is a process's; on a GPU
+torch counts it, and one process measures everything. The ways to be compared take turns, so that a
+noisy neighbour meets all of them. Times are the fastest of all passes, since noise only adds;
+`ratio` is over the fastest of plain F.scaled_dot_product_attention. `error` is the largest
+difference of the context from kernel=reference on the same numbers in float32, over its largest
+value; it is computed where the reference fits. Projections are not included.
 """
 
 import argparse
@@ -22,15 +24,17 @@ from pathlib import Path
 from typing import Any
 
 HEADS, WIDTH, BATCH = 4, 64, 1
-SECOND = 1.0
+SECOND = {"cpu": 1.0, "cuda": 0.1}
 WHOLE = 2048  # longest additive attention as whole matrices: 4096 would need some 50 GB
+EXACT = 2048  # longest context that is compared with the reference
 PLAIN = ("plain SDPA", "torch")
 
 
 def measure(
-    score: str, kernel: str, length: int, causal: bool, repeats: int, device: str, dtype: str
-) -> dict[str, Any]:
-    """Fastest of `repeats` passes in seconds, and the growth of peak memory in MB."""
+    score: str, kernel: str, pos_enc: str, length: int, causal: bool, repeats: int, device: str,
+    dtype: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Fastest of `repeats` passes in seconds, the growth of peak memory in MB, and the error."""
     import torch
     import torch.nn.functional as F
 
@@ -38,46 +42,69 @@ def measure(
     shape = (BATCH, HEADS, length, WIDTH)
     kind = {"device": device, "dtype": getattr(torch, dtype)}
     q, k, v = (torch.randn(shape, requires_grad=True, **kind) for _ in range(3))
+    error = None
     if (score, kernel) == PLAIN:
 
         def attend() -> Any:
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     else:
-        attend = ours(score, kernel, length, causal, q, k, v)
+        attend = ours(score, kernel, pos_enc, length, causal, q, k, v)
+        if device == "cuda" and length <= EXACT:
+            with torch.no_grad():
+                wide = ours(score, "reference", pos_enc, length, causal, q, k, v, torch.float32)()
+                error = ((attend() - wide).abs().max() / wide.abs().max()).item()
+            del wide
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
     before = memory(device, peak=False)
     times: list[float] = []
-    # The first pays for compiling and for touching memory; quick ones are repeated for a second.
-    while len(times) <= repeats or sum(times[1:]) < SECOND:
+    # The first pays for compiling and for touching memory; quick ones are repeated for a while.
+    while len(times) <= repeats or sum(times[1:]) < SECOND[device]:
         q.grad = k.grad = v.grad = None
         start = time.perf_counter()
         attend().square().mean().backward()
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return {"seconds": min(times[1:]), "megabytes": memory(device, peak=True) - before}
+    peak = memory(device, peak=True) - before
+    return {"seconds": min(times[1:]), "megabytes": peak, "error": error}
 
 
-def ours(score: str, kernel: str, length: int, causal: bool, q: Any, k: Any, v: Any) -> Any:
-    """The same attention through our parts."""
+def ours(
+    score: str, kernel: str, pos_enc: str, length: int, causal: bool, q: Any, k: Any, v: Any,
+    dtype: Any = None,
+) -> Any:  # fmt: skip
+    """The same attention through our parts; parameters are drawn from seed 0."""
+    import torch
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
     from ablate.kernel import Attend, Layer
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
-    from ablate.pos_enc.none import NoPosEnc
     from ablate.tree import config_dir
 
-    make = instantiate(OmegaConf.load(config_dir() / "model.attention" / f"{score}.yaml"))
-    part = make(heads=HEADS, query_dim=WIDTH, key_dim=WIDTH, length=length).to(q)
-    pos = NoPosEnc(dim=HEADS * WIDTH, heads=HEADS, head_dim=WIDTH, length=length, depth=1)
-    chosen = instantiate(OmegaConf.load(config_dir() / "kernel" / f"{kernel}.yaml"))
-    how = chosen.resolve(Layer(part, pos))
+    def part(group: str, name: str) -> Any:
+        return instantiate(OmegaConf.load(config_dir() / group / f"{name}.yaml"))
+
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    made = part("model.attention", score)(
+        heads=HEADS, query_dim=WIDTH, key_dim=WIDTH, length=length
+    )
+    pos = part("pos_enc", pos_enc)(
+        dim=HEADS * WIDTH, heads=HEADS, head_dim=WIDTH, length=length, depth=1
+    )
+    generator = torch.Generator().manual_seed(0)
+    for parameter in (*made.parameters(), *pos.parameters()):
+        parameter.data.normal_(generator=generator)
+    made, pos = made.to(q), pos.to(q)
+    how = part("kernel", kernel).resolve(Layer(made, pos))
     mask = Causal(causal=True) if causal else NoMask(causal=False)
     # Scores that do not look get a tensor of width 0, as in the model.
-    q = q if part.query else q[..., :0]
-    k = k if part.key else k[..., :0]
-    return lambda: how(Attend(q=q, k=k, v=v, score=part, mask=mask, pos=pos, layer=0))
+    q = q if made.query else q[..., :0]
+    k = k if made.key else k[..., :0]
+    return lambda: how(Attend(q=q, k=k, v=v, score=made, mask=mask, pos=pos, layer=0))
 
 
 def memory(device: str, *, peak: bool) -> float:
@@ -106,9 +133,22 @@ def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, 
     for score in scores or known:
         names = ["reference", "chunked"]
         names += ["sdpa"] * classes[score].lowers
+        names += ["flex"] * (classes[score].lowers and device == "cuda")
         names += ["triton"] * (classes[score].sums and device == "cuda")
         chosen += [(score, name) for name in names if name in (kernels or names)]
     return chosen
+
+
+def on_gpu(*arguments: Any) -> dict[str, Any] | None:
+    """None where it ran out of memory."""
+    import torch
+
+    try:
+        return measure(*arguments)
+    except torch.OutOfMemoryError:
+        return None
+    finally:
+        torch.cuda.empty_cache()
 
 
 def in_process(*arguments: Any) -> dict[str, Any] | None:
@@ -128,10 +168,11 @@ def in_process(*arguments: Any) -> dict[str, Any] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--one", nargs=7, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=8, help=argparse.SUPPRESS)
     parser.add_argument("--lengths", nargs="*", type=int, default=[128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--scores", nargs="*", default=[])
     parser.add_argument("--kernels", nargs="*", default=[])
+    parser.add_argument("--pos-enc", default="none")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
@@ -139,8 +180,8 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     args = parser.parse_args()
     if args.one:
-        score, kernel, length, causal, repeats, device, dtype = args.one
-        found = measure(score, kernel, int(length), causal == "True", int(repeats), device, dtype)
+        *ways_, length, causal, repeats, device, dtype = args.one
+        found = measure(*ways_, int(length), causal == "True", int(repeats), device, dtype)
         print(json.dumps(found))
         return
     import torch
@@ -148,9 +189,10 @@ def main() -> None:
     where = torch.cuda.get_device_name() if args.device == "cuda" else (
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")  # fmt: skip
     print(f"torch {torch.__version__}, {where}, b={BATCH} h={HEADS} k={WIDTH} {args.dtype}, "
-          f"{'causal' if args.causal else 'no mask'}")  # fmt: skip
-    print("| length | score | kernel | ms | ratio to plain SDPA | peak MB |")
-    print("|---|---|---|---|---|---|")
+          f"{'causal' if args.causal else 'no mask'}, pos_enc={args.pos_enc}")  # fmt: skip
+    print("| length | score | kernel | ms | ratio to plain SDPA | peak MB | error |")
+    print("|---|---|---|---|---|---|---|")
+    one_run = on_gpu if args.device == "cuda" else in_process
     for length in args.lengths:
         chosen = ways(args.scores, args.kernels, args.device)
         found: dict[tuple[str, str], list[dict[str, Any]]] = {way: [] for way in chosen}
@@ -159,7 +201,7 @@ def main() -> None:
         for _ in range(args.rounds):
             for way in chosen:
                 how = (length, args.causal, args.repeats, args.device, args.dtype)
-                one = None if way in dead else in_process(*way, *how)
+                one = None if way in dead else one_run(*way, args.pos_enc, *how)
                 if one is None:
                     dead.add(way)
                 else:
@@ -167,14 +209,16 @@ def main() -> None:
         for way in chosen:
             if way in dead:
                 print(
-                    f"| {length} | {way[0]} | {way[1]} | not run, or no memory, or 300 s | | |",
+                    f"| {length} | {way[0]} | {way[1]} | not run, or no memory, or 300 s | | | |",
                     flush=True,
                 )
                 continue
             ms, plain = (1000 * min(one["seconds"] for one in found[w]) for w in (way, PLAIN))
             peak = statistics.median(a["megabytes"] for a in found[way])
+            error = found[way][0]["error"]
+            cells = (length, *way, f"{ms:.2f}", f"{ms / plain:.2f}", f"{peak:.0f}")
             print(
-                f"| {length} | {way[0]} | {way[1]} | {ms:.1f} | {ms / plain:.2f} | {peak:.0f} |",
+                f"| {' | '.join(map(str, cells))} | {'' if error is None else f'{error:.0e}'} |",
                 flush=True,
             )
 

@@ -5,18 +5,24 @@
     python benchmarks/others.py gat --root DIR       # PyTorch Geometric's GATConv, DIR/cora.npz
     python benchmarks/others.py edges                # and on a random graph of a million edges
     python benchmarks/others.py gpt --dtype bfloat16 # both under autocast, as bf16-mixed has it
+    python benchmarks/others.py nanogpt --root DIR --device cuda --dtype bfloat16   # DIR/model.py
 
 `pip install 'ablate[bench]'` brings the others.
 
 All ways take turns, five rounds; a ratio is the median over the rounds of our seconds / theirs.
 Each has as many parameters as the other. No optimizer step is included. Threads: OMP_NUM_THREADS.
+Of a language model the tokens a second are given too, and their share of the machine's peak: the
+arithmetic of Chowdhery et al. 2022 (PaLM, appendix B), 6 N + 12 layers x width x length a token,
+over the rate of one large matrix product measured in the same run.
 """
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,23 +52,34 @@ def step(model: nn.Module, mixed: bool, targets: Tensor, *inputs: Tensor) -> Ste
 
     def run() -> None:
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        with torch.autocast(targets.device.type, torch.bfloat16, enabled=mixed):
             logits = model(*inputs)
         logits = getattr(logits, "logits", logits).float()
-        F.cross_entropy(logits.flatten(0, -2), targets.flatten()).backward()
+        loss = logits  # of a model that computes it itself
+        if logits.dim():
+            loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        loss.backward()
 
     return run
 
 
-def ways(case: Case, *, mixed: bool) -> dict[str, Step]:
-    """Theirs, ours, ours compiled."""
+def ways(case: Case, *, mixed: bool, device: str) -> dict[str, Step]:
+    """Theirs, ours, ours compiled; theirs compiled too where its own training does that."""
     name, theirs, mine, numbers = case
     sizes = [sum(p.numel() for p in model.parameters()) for model in (theirs, mine)]
     assert sizes[0] == sizes[1], sizes
-    compiled = deepcopy(mine)
-    compiled.compile(fullgraph=True)
-    models = {name: theirs, "ours": mine, "ours, compiled": compiled}
+    theirs, mine = theirs.to(device), mine.to(device)
+    numbers = tuple(x.to(device) for x in numbers)
+    models = {name: theirs, "ours": mine, "ours, compiled": compiled(mine)}
+    if isinstance(theirs, NanoGPT):
+        models[f"{name}, compiled"] = compiled(theirs)
     return {name: step(model, mixed, *numbers) for name, model in models.items()}
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    model = deepcopy(model)
+    model.compile(fullgraph=True)
+    return model
 
 
 def vit() -> Case:
@@ -89,6 +106,34 @@ def gpt() -> Case:
     mine = ours(*keys, vocab_size=1024, length=128)
     numbers = torch.randint(1024, (8, 128)), torch.randint(1024, (8, 128))
     return "Hugging Face", theirs, mine, numbers
+
+
+class NanoGPT(nn.Module):
+    """The loss of nanoGPT's own GPT, whose file is read from where it was cloned."""
+
+    def __init__(self, folder: str, **sizes: Any) -> None:
+        super().__init__()
+        spec = importlib.util.spec_from_file_location("nanogpt", Path(folder) / "model.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.model = module.GPT(module.GPTConfig(**sizes))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # Any tokens are as good as others to predict.
+        loss: Tensor = self.model(tokens, tokens)[1]
+        return loss
+
+
+def nanogpt(folder: str) -> Case:
+    """GPT-2's smallest size without biases: 124 million parameters; 16 sequences of 1,024."""
+    sizes = {"n_embd": 768, "n_layer": 12, "n_head": 12, "block_size": 1024, "vocab_size": 50304}
+    theirs = NanoGPT(folder, **sizes, dropout=0.0, bias=False).train()
+    keys = ("model.dim=768", "model.depth=12", "model.heads=12", "model.bias=false")
+    mine = ours(*keys, vocab_size=50304, length=1024)
+    tokens = torch.randint(50304, (16, 1024))
+    return "nanoGPT", theirs, mine, (tokens, tokens)
 
 
 class Geometric(nn.Module):
@@ -128,32 +173,68 @@ def edges() -> Case:
     return network(torch.randn(nodes, 64), pairs, torch.randint(7, (nodes,)), 7)
 
 
+def peak(device: str, dtype: torch.dtype) -> float:
+    """Arithmetic a second of one large matrix product: the fastest of ten."""
+    size = 8192 if device == "cuda" else 2048
+    x, y = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    times = []
+    for _ in range(13):
+        start = now(device)
+        x @ y
+        times.append(now(device) - start)
+    return 2 * size**3 / min(times[3:])
+
+
+def now(device: str) -> float:
+    """Seconds, when a GPU has done what it was told to."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("which", choices=["vit", "gpt", "gat", "edges"])
+    parser.add_argument("which", choices=["vit", "gpt", "nanogpt", "gat", "edges"])
     parser.add_argument("--root", default="shared/data/planetoid")
     parser.add_argument("--passes", type=int, default=PASSES, help="in each turn")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     args = parser.parse_args()
     torch.manual_seed(0)
-    case = {"vit": vit, "gpt": gpt, "gat": lambda: gat(args.root), "edges": edges}[args.which]()
-    made = ways(case, mixed=args.dtype == "bfloat16")
+    cases = {"vit": vit, "gpt": gpt, "nanogpt": lambda: nanogpt(args.root),
+             "gat": lambda: gat(args.root), "edges": edges}  # fmt: skip
+    case = cases[args.which]()
+    made = ways(case, mixed=args.dtype == "bfloat16", device=args.device)
     for run in made.values():  # compile, and touch the memory
         run()
         run()
     seconds: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(ROUNDS):
         for name, run in made.items():
-            start = time.perf_counter()
+            start = now(args.device)
             for _ in range(args.passes):
                 run()
-            seconds[name].append((time.perf_counter() - start) / args.passes)
+            seconds[name].append((now(args.device) - start) / args.passes)
     theirs, *_ = seconds.values()
-    how = f"{torch.get_num_threads()} thread(s), {args.dtype}"
-    print(f"torch {torch.__version__}, {how}, {args.which}: median of {ROUNDS}")
+    gpu = args.device == "cuda"
+    where = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} thread(s)"
+    print(f"torch {torch.__version__}, {where}, {args.dtype}, {args.which}: median of {ROUNDS}")
     for name, found in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(found, theirs, strict=True))
-        print(f"{name}: {1000 * statistics.median(found):.1f} ms, ratio {ratio:.3f}")
+        print(f"{name}: {1000 * statistics.median(found):.1f} ms, ratio {ratio:.3f}", end="")
+        print(speed(case, statistics.median(found), args))
+
+
+def speed(case: Case, seconds: float, args: argparse.Namespace) -> str:
+    """Of a language model: tokens a second and share of the peak."""
+    if args.which not in ("gpt", "nanogpt"):
+        return ""
+    _, _, mine, (_, tokens) = case
+    numbers = sum(p.numel() for name, p in mine.named_parameters() if "pos_enc" not in name)
+    depth, dim = (12, 768) if args.which == "nanogpt" else (4, 256)
+    arithmetic = tokens.numel() * (6 * numbers + 12 * depth * dim * tokens.shape[1])
+    share = arithmetic / seconds / peak(args.device, getattr(torch, args.dtype))
+    return f", {tokens.numel() / seconds:,.0f} tokens/s, {share:.3f} of the peak"
 
 
 if __name__ == "__main__":
