@@ -1,5 +1,6 @@
 """Fixtures for every test: real data beside the checkout, and no way to the network."""
 
+import atexit
 import gc
 import os
 from pathlib import Path
@@ -30,6 +31,7 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_finish() -> None:
     """What was imported stays: looking for garbage in it was a fifth of the tests' time."""
     gc.freeze()
+    atexit.register(gc.unfreeze)  # else modules bound by nanobind report leaks at the end
 
 
 @pytest.fixture

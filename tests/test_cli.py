@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from tiny import overrides
 
 from ablate import job
 from ablate.compose import compose
@@ -206,6 +207,24 @@ def test_a_real_process_refuses_in_one_line() -> None:
     full = in_a_process("model.heads=3", HYDRA_FULL_ERROR="1")
     assert full.returncode == 2
     assert "Traceback" in full.stderr
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["logger=wandb"],
+        # Imports torch's compiler and Triton.
+        ["model.attention=additive", "kernel=chunked", "kernel.compile=true"],
+    ],
+    ids=["wandb", "compiled"],
+)
+@pytest.mark.usefixtures("no_interpreter")
+def test_a_whole_run_prints_nothing_but_what_we_say(tmp_path: Path, more: list[str]) -> None:
+    done = in_a_process(*overrides(tmp_path, *more), WANDB_SILENT="false")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "leaked" not in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("  python -m ablate ")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--cfg", "job"], ["model.heads=3"], ["model=gtp"]])

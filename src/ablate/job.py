@@ -1,5 +1,6 @@
 """One run of the command line: checked, trained, and its end reported."""
 
+import atexit
 import gc
 import logging
 import os
@@ -45,6 +46,8 @@ def job(cfg: DictConfig) -> float | None:
             from ablate.train import on_first_process, train
 
             gc.freeze()  # what was imported stays
+            # Else modules bound by nanobind, Triton's among them, report all they hold as leaked.
+            atexit.register(gc.unfreeze)
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
             if cfg.study.packed:

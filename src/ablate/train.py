@@ -39,6 +39,8 @@ from ablate.transfer import told
 # Lightning's remarks about its own settings are not news to the person who trains.
 for _part in ("lightning.pytorch", "lightning.fabric"):
     logging.getLogger(_part).setLevel(logging.WARNING)
+# Nor that CUDA's compiler is installed beside no GPU, which torch.compile remarks on a CPU.
+logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 # Where Slurm is installed: hydra/launcher=slurm uses srun, and other runs do without.

@@ -82,8 +82,9 @@ def forward(
     total = tl.where(empty, 1.0, total)
     inside = (i < queries)[:, None] & (w < value_width)[None, :]
     tl.store(out + i[:, None] * value_width + w[None, :], context / total[:, None], mask=inside)
-    once = (i < queries) & (tl.program_id(2) == 0)
-    tl.store(lse + bh * queries + i, tl.where(empty, 0.0, highest + tl.log(total)), mask=once)
+    if tl.program_id(2) == 0:  # the programs of other blocks of the values know the same
+        known = tl.where(empty, 0.0, highest + tl.log(total))
+        tl.store(lse + bh * queries + i, known, mask=i < queries)
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
