@@ -1,6 +1,7 @@
 """What README.md and CONTRIBUTING.md promise about files and commands is there."""
 
 import re
+import subprocess
 from importlib import import_module
 from pathlib import Path
 
@@ -13,10 +14,19 @@ README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"python -m ablate (?!-)([^`\n#|]*)", README)
 
 
-def test_the_test_line_is_what_ci_runs():
-    line = "pip install -e '.[dev]' && pytest"
-    assert f"    {line}\n" in README
-    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == line
+def test_ci_runs_the_two_lines_of_the_start():
+    start = README.split("## Start\n")[1].split("\n## ")[0]
+    assert re.findall(r"^    (.*)$", start, re.MULTILINE) == [
+        "pip install -e . && python -m ablate",
+        "pip install -e '.[dev]' && pytest",
+    ]
+    steps = (ROOT / ".ci" / "run").read_text()
+    assert steps.index('bash -c "$(readme 1)"') < steps.index('bash -c "$(readme 2)"')
+    done = subprocess.run(
+        ["bash", "-c", steps[steps.index("readme() {") : steps.index("echo \"ci: the newest")] + "readme 1; readme 2"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == re.findall(r"^    (.*)$", start, re.MULTILINE)
 
 
 @pytest.mark.parametrize("overrides", sorted({c.strip() for c in COMMANDS}))

@@ -1,0 +1,94 @@
+"""How threads that wait should wait, on a quiet machine and beside other work.
+
+    python benchmarks/busy.py                          # quiet, then beside 4 busy processes
+    python benchmarks/busy.py --beside 0 --steps 300   # quiet alone
+    python benchmarks/busy.py --ways default GOMP_SPINCOUNT=0 -- model=vit
+
+Torch's threads (OpenMP's, by GNU's libgomp) wait for each other many times in a step. Some time they
+spin, which is quick as long as every thread has a core, and for nothing where another program has
+it. A measurement is a whole command with a setting in its environment, beside `--beside` niced
+processes that never rest; the ways take turns, `--rounds` times. `seconds` is train_seconds of
+result.json, the median of the rounds, and `ratio` over the first way of the same round; `CPU s` is
+what the command used. A command is ended after `--limit` seconds, which then are its seconds.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+WAYS = ["default", "GOMP_SPINCOUNT=0", "GOMP_SPINCOUNT=1000", "GOMP_SPINCOUNT=10000",
+        "GOMP_SPINCOUNT=100000", "OMP_WAIT_POLICY=PASSIVE", "OMP_NUM_THREADS=1"]  # fmt: skip
+# What libgomp does unless it is told something: its own number of rounds.
+LIBGOMP = "GOMP_SPINCOUNT=300000"
+CLEARED = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Beside so many processes of the lowest priority that never rest."""
+    spin = ["nice", "-n", "19", sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measure(way: str, overrides: list[str], limit: float) -> tuple[float, float]:
+    """Seconds of training, and the processor's seconds of the whole command."""
+    environment = {key: value for key, value in os.environ.items() if key not in CLEARED}
+    setting = LIBGOMP if way == "default" else way
+    environment |= dict([setting.split("=")]) if way != "ours" else {}
+    with tempfile.TemporaryDirectory() as folder:
+        line = [sys.executable, "-m", "ablate", *overrides, "logger=none", f"output_dir={folder}"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        try:
+            subprocess.run(line, check=True, capture_output=True, env=environment, timeout=limit)
+            (result,) = Path(folder).rglob("result.json")
+            seconds = json.loads(result.read_text())["train_seconds"]
+        except subprocess.TimeoutExpired:
+            seconds = limit
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--beside", nargs="*", type=int, default=[0, 4])
+    parser.add_argument("--ways", nargs="*", default=WAYS, help="ours: what a command sets itself")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--limit", type=float, default=300)
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_args()
+    steps = f"trainer.max_steps={args.steps}"
+    overrides = [*args.overrides, steps, f"trainer.val_check_interval={args.steps}"]
+    print(f"{os.cpu_count()} cores, {' '.join(overrides)}")
+    print("| beside | threads wait | seconds | ratio | CPU s |")
+    print("|---|---|---|---|---|")
+    for count in args.beside:
+        found: dict[str, list[tuple[float, float]]] = {way: [] for way in args.ways}
+        with busy(count):
+            for _ in range(args.rounds):
+                for way in args.ways:
+                    found[way].append(measure(way, overrides, args.limit))
+        first = [seconds for seconds, _ in found[args.ways[0]]]
+        for way, pairs in found.items():
+            ratio = statistics.median(s / f for (s, _), f in zip(pairs, first, strict=True))
+            seconds, cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
+            print(f"| {count} | {way} | {seconds:.1f} | {ratio:.2f} | {cpu:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
