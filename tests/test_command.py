@@ -116,6 +116,16 @@ def test_pythons_own_switch_against_it_holds_for_all_processes(tmp_path: Path) -
         assert found[-1] == "1"
 
 
+def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise PermissionError(13, "Permission denied", "maps/one.png")
+
+    with pytest.raises(SystemExit, match="2"):
+        command(main)
+    said = "ablate: maps/one.png: cannot be read or written here (Permission denied)\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_folder_that_was_removed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -4,11 +4,14 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from typing import NoReturn
 
 from ablate import pipe
 from ablate.errors import UserError
 from ablate.job import report
+
+CLOSED = (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
@@ -35,8 +38,15 @@ def command(main: Callable[[], None]) -> NoReturn:
             print("ablate: interrupted", file=sys.stderr)
             code = 130
     except Exception as error:
-        code = report(error)
+        code = report(_unwritable(error) or error)
     sys.exit(pipe.exit_code(code))
+
+
+def _unwritable(error: Exception) -> UserError | None:
+    """What to say of a file that cannot be written, or read, or that finds no more room."""
+    if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
+        return None
+    return UserError(f"{error.filename}: cannot be read or written here ({error.strerror})")
 
 
 def _refuse_windows() -> None:
