@@ -78,6 +78,11 @@ def test_training_goes_on_unread(both: bool, tmp_path: Path) -> None:
     assert json.loads(result.read_text())["status"] == "finished"
 
 
+def test_a_plan_is_an_answer(tmp_path: Path) -> None:
+    line = ["ablate", "-m", "seed=0,1", "pos_enc=none,alibi", "study.dry_run=true"]
+    assert unread(*line, *overrides(tmp_path), folder=tmp_path) == (141, "")
+
+
 def test_a_closed_output_is_no_mistake(tmp_path: Path) -> None:
     """`ablate --help >&-`"""
     line = f"{sys.executable} -m ablate --help >&-"

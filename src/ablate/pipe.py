@@ -22,7 +22,7 @@ class Output(io.FileIO):
     trains = False
     unread = False
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -45,7 +45,7 @@ def survive_readers() -> None:
         raw = Output(stream.fileno(), "w", closefd=False)
         unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
         wrapped = io.TextIOWrapper(
-            raw if unbuffered else io.BufferedWriter(raw),  # type: ignore[type-var]
+            raw if unbuffered else io.BufferedWriter(raw),
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
