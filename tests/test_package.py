@@ -52,7 +52,9 @@ def test_the_version_names_the_commit_of_its_own_checkout_alone(tmp_path: Path) 
     if known is None:
         pytest.skip("ablate does not run from a checkout here")
     assert re.search(rf"\(commit {known['commit'][:12]}(, with changes)?\)$", described())
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    who = ["-c", "user.name=x", "-c", "user.email=x@y.z"]
+    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "__init__.py").touch()
     assert checkout(tmp_path / "site-packages") is None
