@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ablate
-from ablate.build import make
+from ablate.training.build import make
 
 ROUNDS, PASSES = 5, 3
 Step = Callable[[], None]

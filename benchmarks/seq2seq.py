@@ -23,11 +23,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ablate
-from ablate.build import make, make_model
 from ablate.data.pairs import BOS, PAD
 from ablate.model.rnn_decoder import RNNState
 from ablate.model.search import beam_search, greedy
 from ablate.model.seq2seq import Seq2Seq
+from ablate.training.build import make, make_model
 
 VOCAB, BATCH, LONGEST = 4000, 128, 30
 STEPS = 15  # tokens written for each sentence: random weights do not know where to stop

@@ -24,8 +24,8 @@ from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig
 
 import ablate
-from ablate.build import build, build_data, make_task
-from ablate.train import count_flops, prepare
+from ablate.training.build import build, build_data, make_task
+from ablate.training.train import count_flops, prepare
 
 WARM, STEPS, ROUNDS = 20, 100, 5  # steps before the clock runs, steps counted
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from ablate import folder, job, summary
 from ablate.__main__ import main
 from ablate.atomic import write_json
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.run_id import run_id
 from ablate.study import sweeper
 
@@ -71,10 +71,11 @@ def ablate_command(
             seen["composed"] = compose(seen["compose"])
         return {"metric": {"value": cfg.optimizer.lr}}
 
-    monkeypatch.setattr(import_module("ablate.train"), "train", train)
+    monkeypatch.setattr(import_module("ablate.training.train"), "train", train)
     monkeypatch.setattr(summary, "show_result", lambda result, run_dir: None)
     monkeypatch.setattr(sweeper, "report", lambda folder: None)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder
     monkeypatch.setattr(job, "TYPED", None)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 

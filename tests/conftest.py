@@ -45,4 +45,4 @@ def shared_data() -> Path:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this process end without figures and a sample, which are two thirds of a tiny run."""
-    monkeypatch.setattr("ablate.train.show", lambda task, run_dir, trainer: None)
+    monkeypatch.setattr("ablate.training.train.show", lambda task, run_dir, trainer: None)

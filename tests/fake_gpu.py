@@ -17,10 +17,10 @@ from test_config_tree import Sizes, tiny
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ablate.build import build
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.kernel import chunked
 from ablate.model.init import outputs
+from ablate.training.build import build
 
 GPU = torch.device("cuda:0")
 # torch has no fake of the fused cell of a GRU.

@@ -15,11 +15,11 @@ from make_rows import changes
 from omegaconf import DictConfig
 from torch import Tensor
 
-from ablate.build import build, build_data
 from ablate.check import leaves
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
-from ablate.train import prepare
+from ablate.training.build import build, build_data
+from ablate.training.train import prepare
 
 MEANINGLESS = ("_target_", "_partial_")
 # Digits for pictures; every text of the rest comes from make_files.py.
@@ -91,7 +91,7 @@ def overrides(model: str) -> list[str]:
 
 @cache
 def trained(model: str, *more: str) -> Run:
-    """Trains as `ablate.train` does."""
+    """Trains as `ablate.training.train` does."""
     cfg = compose(*overrides(model), *more)
     data = build_data(cfg)
     network = build(cfg, data)

@@ -17,11 +17,11 @@ from make_files import FILES
 from make_model import CONF
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.build import build, build_data
 from ablate.check import check, check_devices
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
-from ablate.train import full_pass, prepare
+from ablate.training.build import build, build_data
+from ablate.training.train import full_pass, prepare
 from ablate.tree import open_tree
 
 STEPS = 2
@@ -172,7 +172,7 @@ class Gradients(Callback):
 
 
 def train(model: str, row: dict[str, Any]) -> None:
-    """Two steps of the composition, as `ablate.train` makes them, with a validation after each."""
+    """Two steps of the composition, as a run makes them, with a validation after each."""
     cfg = composed(model, row)
     data = build_data(cfg)
     network = build(cfg, data)

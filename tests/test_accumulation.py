@@ -16,11 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 import ablate
 from ablate.accumulated import Accumulated
-from ablate.build import build, build_data
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD
 from ablate.task import Task, parameter_groups
-from ablate.train import prepare
+from ablate.training.build import build, build_data
+from ablate.training.train import prepare
 
 BATCHES, STEPS = 3, 3
 ALWAYS = (

@@ -11,12 +11,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
-from ablate.build import build_data, make_model
 from ablate.kernel.reference import Reference
 from ablate.model import stack
 from ablate.model.init import outputs
 from ablate.model.multi_head import KeyValueCache
-from ablate.train import count_flops, prepare
+from ablate.training.build import build_data, make_model
+from ablate.training.train import count_flops, prepare
 
 MODELS = {
     "gpt": (gpt, lambda: (tokens(2, 7),)),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablate.check import check, check_devices, check_output
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from tiny import overrides
 
 from ablate import job
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import Interrupted, RunFailed, UserError
 from ablate.help import help_text
 from ablate.rules import OneOf
@@ -256,7 +256,7 @@ def test_hydras_own_questions_still_have_answers(argv: list[str], part: str) -> 
 def test_the_stand_in_has_the_real_signature() -> None:
     import inspect
 
-    from ablate.train import train
+    from ablate.training.train import train
 
     assert list(inspect.signature(train).parameters) == ["cfg", "run_dir"]
-    assert isinstance(sys.modules["ablate.train"], ModuleType)
+    assert isinstance(sys.modules["ablate.training.train"], ModuleType)

@@ -18,7 +18,6 @@ from tiny import overrides, pairs
 from torch import Tensor, nn
 
 import ablate
-from ablate.build import build, build_data, make_task
 from ablate.compiled import Compiled, refusing
 from ablate.errors import UserError
 from ablate.kernel import chunked
@@ -26,7 +25,8 @@ from ablate.model.init import Model, outputs
 from ablate.model.stack import kernels
 from ablate.run_id import run_dir
 from ablate.task import Task
-from ablate.train import prepare
+from ablate.training.build import build, build_data, make_task
+from ablate.training.train import prepare
 
 QUICK = ("gpt", "transformer", "captioner", "rnn_lm", "rnn_seq2seq", "rnn_forecaster")
 NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in MODELS]

@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from make_model import KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.study.asked import read
 from ablate.study.cells import Composer
 from ablate.study.layout import lay_out
@@ -144,12 +144,3 @@ def test_each_file_says_in_its_first_line_what_it_is() -> None:
         first = lines[1] if "@package" in lines[0] else lines[0]
         assert first.startswith("# "), path
         assert len(first) > 15, path
-
-
-def test_the_package_keeps_its_functions_whatever_is_imported() -> None:
-    import ablate.compose  # binds the module to the package's name `compose`
-
-    assert callable(ablate.compose)
-    assert ablate.compose("seed=3").seed == 3
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = ablate.nothing

@@ -16,12 +16,12 @@ from test_compose import NEEDS
 from torch import nn
 
 from ablate import model as models
-from ablate.build import build
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.data import Request
 from ablate.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
 from ablate.model.init import outputs
+from ablate.training.build import build
 
 SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.conflicts import CONFLICTS
 from ablate.errors import UserError
 

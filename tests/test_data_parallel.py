@@ -10,11 +10,11 @@ import pytest
 from command_line import ablate_command, fail, runs, seen  # noqa: F401  # fixtures
 from make_data import make
 
-from ablate.build import build_data
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Parallel
 from ablate.errors import UserError
+from ablate.training.build import build_data
 
 RNG = random.Random(1)
 WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
@@ -305,7 +305,7 @@ def test_the_command_refuses_in_one_line_and_leaves_no_folder(
     write(Path("csv"), ["x,y", "1,2", ",warm"])
     before = sorted(Path().iterdir())
     reads = lambda cfg, run_dir: build_data(cfg)  # noqa: E731
-    monkeypatch.setattr(sys.modules["ablate.train"], "train", reads)
+    monkeypatch.setattr(sys.modules["ablate.training.train"], "train", reads)
     model = [] if "model=" in overrides else ["model=rnn_seq2seq"]
     code, out, err = ablate_command(*model, *overrides.split(), "logger=none")
     assert (code, out) == (2, "")

@@ -11,13 +11,13 @@ import torch
 from make_data import make, ready
 from torch import Tensor
 
-from ablate.build import build_data
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.data import Request
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics
 from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
+from ablate.training.build import build_data
 
 
 def texts(root: Path | None = None, **changes: Any) -> TextFiles:

@@ -16,13 +16,13 @@ from tiny import overrides, pairs, write_text
 from torch import Tensor, nn
 
 import ablate
-from ablate.build import build, build_data, make_task
 from ablate.data import Request
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.errors import UserError
 from ablate.model.embedding import word2vec
 from ablate.model.embedding.word2vec import Word2vec
 from ablate.seeding import derive
+from ablate.training.build import build, build_data, make_task
 
 UNTIED = {"tie_embeddings": False}
 MODELS: dict[str, Any] = {

@@ -7,7 +7,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from ablate import data
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.facts import KINDS, STATED, Facts, Unreadable
 from ablate.known import locate

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 
 import ablate
 from ablate import figures
-from ablate.build import build, build_data, make_task
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
 from ablate.figures import attention_figures, draw_curves, pairs
@@ -23,6 +22,7 @@ from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
 from ablate.figures.patches import draw_patches, picture, spread
 from ablate.model.vit import PatchEmbedding
 from ablate.task import Task
+from ablate.training.build import build, build_data, make_task
 
 
 def built(*overrides: str) -> Task:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 import ablate
 from ablate import evaluate, generate
-from ablate.build import build, build_data, make_task
 from ablate.errors import UserError
-from ablate.load import Run
 from ablate.run_id import run_dir
 from ablate.task.forecasting import Errors
+from ablate.training.build import build, build_data, make_task
+from ablate.training.load import Run
 
 COUNT, WINDOW, HORIZON, PERIOD = 90, 8, 7, 3
 ENDS = {"val": (60, 75), "test": (75, 90)}  # a sixth each

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablate.build import build
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.data.tokenizer import tokenizer_maker
 from ablate.errors import UserError
 from ablate.model.init import Model
+from ablate.training.build import build
 
 transformers = pytest.importorskip("transformers")
 WIDTH = {"dim": 12, "depth": 2, "heads": 3}

@@ -19,12 +19,12 @@ from omegaconf import OmegaConf
 from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor, nn
 
-from ablate.build import build
 from ablate.check import leaves
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.kernel import chunked
 from ablate.model import hugging_face, timm_weights
 from ablate.model.init import outputs
+from ablate.training.build import build
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 32},

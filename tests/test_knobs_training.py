@@ -18,13 +18,13 @@ from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import KERNEL_NEEDS, gpt, kernel, options
 from torch import Tensor
 
-from ablate.build import build, build_data, make_task
 from ablate.check import check_devices
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.run_id import run_dir, run_id
-from ablate.train import prepare
+from ablate.training.build import build, build_data, make_task
+from ablate.training.train import prepare
 
 # Groups whose keys change the parameters after a few steps: the choice, the key, another value.
 STEPS: list[tuple[str, str, str]] = [

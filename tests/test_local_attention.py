@@ -12,7 +12,7 @@ import torch
 from make_model import normal, options, part, random_parts, vit
 from torch import Tensor
 
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.facts import Facts
 from ablate.model.mask.window import Window

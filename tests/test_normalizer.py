@@ -8,13 +8,13 @@ from make_model import gpt, kernel, normal, options, part, random_parts, rnn_seq
 from scipy.optimize import brentq
 from torch import Tensor
 
-from ablate.build import build
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.kernel import Layer
 from ablate.kernel.auto import Auto
 from ablate.kernel.reference import Reference
 from ablate.model.normalizer import Normalizer
+from ablate.training.build import build
 
 NAMES = options("model.normalizer")
 SUM_TO_ONE = [name for name in NAMES if name != "sigmoid"]

@@ -38,7 +38,7 @@ SMALL = ("trainer.max_steps=6", "trainer.val_check_interval=3", "checkpoint_ever
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take longer than the training."""
     if "drawn" not in request.node.name:
-        monkeypatch.setattr("ablate.train.show", lambda task, run_dir, trainer: None)
+        monkeypatch.setattr("ablate.training.train.show", lambda task, run_dir, trainer: None)
 
 
 def told(result: dict[str, Any], folder: Path) -> None:

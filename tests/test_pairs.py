@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from refused_pairs import EVERY_INDIRECT, ONLY, REFUSED, Refused
 
 from ablate.check import leaves
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.rules import Bool, OneOf

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.compose import compose
+from ablate.config.compose import compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

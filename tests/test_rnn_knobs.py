@@ -8,9 +8,9 @@ from make_knobs import equal, fitting, keys_of
 from make_model import SIZES, kernels, normal, tokens
 from torch import Tensor
 
-from ablate.build import build
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.kernel import chunked
+from ablate.training.build import build
 
 START = {
     "rnn_lm": ["model=rnn_lm", "model.dim=12", "model.depth=2", "model.tie_embeddings=false"],

@@ -10,12 +10,12 @@ from tiny import write_text
 from torch import Tensor
 
 import ablate
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.flops import flops_per_step
-from ablate.load import load
 from ablate.model.rnn_lm import RNNLM
+from ablate.training.load import load
 
 CELLS = ["rnn", "gru", "lstm"]
 LENGTH, VOCAB = SIZES["rnn_lm"]["length"], SIZES["rnn_lm"]["vocab_size"]

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate import run_id as module
 from ablate.check import leaves
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.run_id import run_dir, run_id
 
 COMPOSITIONS = [

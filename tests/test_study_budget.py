@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 from tiny import images, overrides, pairs, write_text
 
 import ablate
-from ablate.build import build
 from ablate.record import count_parameters
 from ablate.study import budget
 from ablate.study.budget import DataSets, SameModel, budgets
+from ablate.training.build import build
 
 
 def composed(base, *arms):

@@ -7,12 +7,12 @@ from make_sweep import tiny_for, write_sweep
 from tiny import overrides, pairs
 
 import ablate
-from ablate.build import build, build_data
 from ablate.errors import UserError
 from ablate.record import count_parameters
 from ablate.study.budget import on_meta
 from ablate.study.match import match
-from ablate.train import count_flops
+from ablate.training.build import build, build_data
+from ablate.training.train import count_flops
 
 pytest_plugins = ["command_line"]
 

@@ -185,7 +185,7 @@ def test_while_a_grown_study_is_tuned_its_plan_keeps_the_runs_that_count(
 def test_an_arm_without_a_value_that_runs_is_left_out_and_the_others_go_on(
     tuned, runs, fail, tmp_path, monkeypatch
 ):
-    trained = (module := import_module("ablate.train")).train
+    trained = (module := import_module("ablate.training.train")).train
 
     def train(cfg, run_dir):
         fail[:] = [ablate.RunFailed("loss: nan")] * (cfg.choices.pos_enc == "none")

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 import ablate
-from ablate.build import build, build_data, make_task
 from ablate.data import IGNORED
 from ablate.data.pairs import EOS, PAD, Pairs
 from ablate.errors import UserError
@@ -26,7 +25,8 @@ from ablate.model.seq2seq import Seq2Seq, State
 from ablate.run_id import run_dir
 from ablate.summary import show_result
 from ablate.task.seq2seq import SequenceToSequence
-from ablate.train import count_flops
+from ablate.training.build import build, build_data, make_task
+from ablate.training.train import count_flops
 
 OUTPUTS = ["the cat sat on a mat", "a dog", "", "he saw it all , he said .", "yes"]
 REFERENCES = ["the cat sat on the mat", "a dog", "no no", "he saw all of it, he said.", "Yes"]

@@ -16,11 +16,11 @@ import yaml
 from tiny import images, overrides
 
 import ablate
-from ablate.build import build, build_data
 from ablate.curves import Curves
 from ablate.errors import RunFailed, UserError
 from ablate.run_id import run_dir, run_id
-from ablate.train import prepare
+from ablate.training.build import build, build_data
+from ablate.training.train import prepare
 
 FILES = ("config.yaml", "result.json", "provenance.json", "metrics.csv")
 

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
-from ablate.build import build, build_data
 from ablate.errors import UserError
 from ablate.run_id import WEIGHTS, run_dir, run_id
+from ablate.training.build import build, build_data
 from ablate.transfer import Source, told
 
 

@@ -1,14 +1,20 @@
 """The built wheel works by itself, from any folder: conf/ and sweeps/ are inside."""
 
+import ctypes
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from tiny import overrides
 
 ROOT = Path(__file__).parents[1]
+# Of Linux's prctl and capabilities.
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +28,25 @@ def site(tmp_path_factory):
     subprocess.run([*pip, "wheel", *wheels], check=True, cwd=folder)
     (wheel,) = folder.glob("*.whl")
     target = folder / "site"
-    install = ["--no-deps", "--target", str(target), str(wheel)]
+    install = ["--no-deps", "--no-compile", "--target", str(target), str(wheel)]
     subprocess.run([*pip, "install", *install], check=True, cwd=folder)
     return target
 
 
-def ablate(site, folder, *arguments):
-    """`python -m ablate` of the wheel, not of the checkout."""
+FORMS = ("python -m ablate", "ablate")
+
+
+def started(site, folder, form, *arguments, **more):
+    """The wheel's command, not the checkout's: as a module of Python, or as it is installed."""
+    start = [sys.executable, "-m", "ablate"] if form == FORMS[0] else [str(site / "bin" / "ablate")]
     environment = os.environ | {"PYTHONPATH": str(site)}
-    line = [sys.executable, "-m", "ablate", *arguments]
-    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [*start, *arguments], cwd=folder, env=environment, capture_output=True, text=True, **more
+    )
+
+
+def ablate(site, folder, *arguments, form=FORMS[0]):
+    done = started(site, folder, form, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -42,35 +57,100 @@ def test_the_wheel_holds_every_option(site):
             assert (site / "ablate" / inside / path.relative_to(ROOT / top)).exists(), path
 
 
-def test_the_wheel_runs_from_any_folder(site, tmp_path):
+@pytest.mark.parametrize("form", FORMS)
+def test_the_wheel_runs_from_any_folder(site, tmp_path, form):
     where = "import ablate; print(ablate.__file__)"
     environment = os.environ | {"PYTHONPATH": str(site)}
     found = subprocess.check_output([sys.executable, "-c", where], env=environment, text=True)
     assert found.startswith(str(site))
-    assert "attention_scores" in ablate(site, tmp_path, "--help")
-    out = ablate(site, tmp_path, *overrides(tmp_path))
-    assert "val/loss" in out
-    assert list((tmp_path / "outputs" / "runs").glob("*/result.json"))
+    assert "attention_scores" in ablate(site, tmp_path, "--help", form=form)
+    assert re.fullmatch(r"ablate [0-9.]+\n", ablate(site, tmp_path, "--version", form=form))
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_persons_own_folder_adds_options(site, tmp_path):
-    """The README's example: a score function of one's own, in two files."""
-    package = tmp_path / "my"
-    (package / "conf" / "model.attention").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "l2.py").write_text(
-        "import torch\n"
-        "from ablate.model.attention import Score\n\n\n"
-        "class NegativeDistance(Score):\n"
-        "    def forward(self, q, k):\n"
-        "        return -torch.cdist(q, k)\n"
-    )
-    (package / "conf" / "model.attention" / "l2.yaml").write_text(
-        "_target_: my.l2.NegativeDistance\n_partial_: true\n"
-    )
-    own = ["--config-dir", str(package / "conf")]
-    ablate(site, tmp_path, *own, *overrides(tmp_path, "model.attention=l2"))
+def the_readmes_part(folder):
+    """Writes the files of "Add a part"; returns the words after `python -m ablate`."""
+    text = (ROOT / "README.md").read_text().split("## Add a part")[1].split("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("    ") or not line]
+    block = dedent("\n".join(lines))
+    *files, command = re.split(r"^(?=# my/|python -m ablate )", block, flags=re.MULTILINE)[1:]
+    assert len(files) == 2
+    for content in files:
+        first, rest = content.split("\n", 1)
+        path = folder / first.removeprefix("# ")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(rest)
+    return command.split()[3:]
+
+
+def test_the_readmes_part_of_a_persons_own(site, tmp_path):
+    """It is found in the current folder; from another one, one line says where to go."""
+    words = the_readmes_part(tmp_path)
+    for number, form in enumerate(FORMS):
+        out = ablate(site, tmp_path, *words, *overrides(tmp_path), f"seed={number}", form=form)
+        assert "val/loss" in out
+    run, _ = (tmp_path / "outputs" / "runs").iterdir()
+    result = json.loads((run / "result.json").read_text())
+    assert result["choices"]["model.attention"] == "l2"
+    assert set(result["kernels"].values()) == {"chunked"}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = started(site, elsewhere, FORMS[0], "show", str(run))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "my.l2.NegativeDistance" in done.stderr
+    assert f"in the folder that holds my (this one is {elsewhere})" in done.stderr
+    assert ".png" in ablate(site, tmp_path, "show", str(run), form=FORMS[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_processes_that_a_command_starts_find_the_part_too(site, tmp_path, form):
+    words = [*the_readmes_part(tmp_path), *overrides(tmp_path)]
+    two = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
+    ablate(site, tmp_path, *words, *two, form=form)
     (result,) = (tmp_path / "outputs" / "runs").glob("*/result.json")
-    text = result.read_text()
-    assert '"model.attention": "l2"' in text
-    assert "chunked" in text
+    assert json.loads(result.read_text())["status"] == "finished"
+    ablate(site, tmp_path, "-m", *words, "seed=0,1", "study.name=seeds", form=form)
+    results = (tmp_path / "outputs" / "seeds").glob("*/result.json")
+    assert [json.loads(one.read_text())["status"] for one in results] == ["finished"] * 2
+
+
+def bound_by_modes():
+    """Root, too, writes only where the mode of a file says so; called in the new process."""
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)
+
+
+@pytest.fixture
+def sealed(site, tmp_path):
+    """The installed wheel and a folder `sealed`, which cannot be written."""
+    (tmp_path / "sealed").mkdir()
+    folders = [tmp_path / "sealed", *(p for p in (site, *site.rglob("*")) if p.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        line = ["touch", str(tmp_path / "sealed" / "file")]
+        if not subprocess.run(line, preexec_fn=bound_by_modes, capture_output=True).returncode:
+            pytest.skip("this user may write anywhere")
+        yield tmp_path / "sealed"
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+def test_an_installation_that_cannot_be_written(site, sealed, tmp_path):
+    """Nor can the current folder: refused in a line, and nothing is left."""
+
+    def ablate(place, *words):
+        return started(site, place, FORMS[1], *words, preexec_fn=bound_by_modes)
+
+    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
+    run = ablate(tmp_path, *overrides(tmp_path))
+    assert run.returncode == 0, run.stderr
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
+    (folder,) = (tmp_path / "outputs" / "runs").iterdir()
+    here = [word for word in overrides(tmp_path) if not word.startswith("output_dir=")]
+    for words in (here, ["show", str(folder), "--out", "maps"]):
+        done = ablate(sealed, *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "ermission denied" in done.stderr
+    assert not list(sealed.iterdir())

@@ -8,30 +8,32 @@ In Python and notebooks:
     run = ablate.load(RUN_DIR)                              a finished run: config, model, data
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ablate.postponed import postpone
 
 if TYPE_CHECKING:
-    from ablate.build import build
-    from ablate.compose import compose
+    from ablate.config.compose import compose
     from ablate.errors import RunFailed, UserError
-    from ablate.load import load
-    from ablate.train import run
+    from ablate.training.build import build
+    from ablate.training.load import load
+    from ablate.training.train import run
+
+    __version__: str
 
 __all__ = ["RunFailed", "UserError", "build", "compose", "load", "run"]
 
-# Each name is imported when it is first used, so that `import ablate` does not load torch.
+# Each name is imported when it is first used, so that `import ablate` does not load torch. No
+# submodule may have one of these names: importing it would put the module in the function's place.
 _HOME = {
     "RunFailed": "ablate.errors",
     "UserError": "ablate.errors",
-    "build": "ablate.build",
-    "compose": "ablate.compose",
-    "load": "ablate.load",
-    "run": "ablate.train",
+    "__version__": "ablate.version",
+    "build": "ablate.training.build",
+    "compose": "ablate.config.compose",
+    "load": "ablate.training.load",
+    "run": "ablate.training.train",
 }
 
 
@@ -41,16 +43,8 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_HOME[name]), name)
 
 
-class _Package(ModuleType):
-    """Keeps `ablate.compose` a function when the file of that name is imported.
-
-    The import system binds every loaded submodule to its package under the submodule's name.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
 
 
-sys.modules[__name__].__class__ = _Package
 postpone()

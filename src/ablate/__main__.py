@@ -1,34 +1,57 @@
 """The command line: `python -m ablate GROUP=OPTION KEY=VALUE ...`, also installed as `ablate`.
 
-Exit codes: 0 finished, 1 failed, 2 refused (a person's mistake, one line), 130 interrupted.
+`ablate show RUN_DIR` is `python -m ablate.show RUN_DIR`, and so for each of COMMANDS.
 """
 
 import gc
 import sys
 from argparse import Namespace
+from importlib import import_module
 from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
 
 from ablate import folder, mistakes
-from ablate.errors import RunFailed, UserError, unwrap
-from ablate.job import failures, full_error, job, report
+from ablate.command import command
+from ablate.errors import RunFailed, UserError, suggest, unwrap
+from ablate.job import failures, full_error, job
+from ablate.pipe import Output
 from ablate.tree import config_dir, open_tree
+from ablate.version import described
+
+COMMANDS = ("diff", "evaluate", "generate", "report", "show")
 
 
 def main() -> NoReturn:
     # Nothing of what is imported is garbage, and looking for it is a fifth of a start.
     gc.disable()
     try:
-        sys.exit(_command(_arguments()))
-    except KeyboardInterrupt:
-        print("ablate: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except Exception as error:
-        sys.exit(report(error))
+        command(_main)
     finally:
         gc.enable()
+
+
+def _main() -> None:
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if word in COMMANDS:
+        run = import_module(f"ablate.{word}").main
+        gc.enable()
+        del sys.argv[1]
+        run()
+    elif "--version" in sys.argv:
+        print(described())
+    elif word == "help":
+        sys.argv[1] = "--help"
+        _compose_and_start(_arguments())
+    elif word.isidentifier():  # an override holds a "="
+        allowed = [*COMMANDS, "help"]
+        raise UserError(
+            f"'{word}' is no command, and an override is KEY=VALUE, without spaces; commands:"
+            f" {', '.join(allowed)}{suggest(word, allowed)}"
+        )
+    else:
+        _compose_and_start(_arguments())
 
 
 def _arguments() -> Namespace:
@@ -48,15 +71,16 @@ def _refuse_flag(message: str) -> NoReturn:
     raise UserError(f"{message}; see python -m ablate --help")
 
 
-def _command(args: Namespace) -> int:
+def _compose_and_start(args: Namespace) -> None:
     if args.help:
         from ablate.help import help_text
 
         print(help_text(args.config_dir, args.overrides))
-        return 0
+        return
     if not args.shell_completion:
         with open_tree(args.config_dir) as tree:
             mistakes.refuse_unread(args.overrides, tree)
+    Output.trains = not (args.cfg or args.info or args.hydra_help or args.shell_completion)
     start = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     try:
         with full_error("1"):
@@ -70,7 +94,6 @@ def _command(args: Namespace) -> int:
         raise _explained(error, args) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
-    return 0
 
 
 def _explained(error: Exception, args: Namespace) -> Exception:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from ablate.errors import UserError
-from ablate.load import Run
 from ablate.show import validation_example
 from ablate.task.captioning import Captioning
+from ablate.training.load import Run
 from ablate.translate import set_search, write_best
 
 

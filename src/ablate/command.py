@@ -1,12 +1,17 @@
-"""What the commands beside training share: one line for a mistake, and the exit codes."""
+"""What all commands share: where they start, one line for a mistake, and the exit codes."""
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from typing import NoReturn
 
+from ablate import pipe
 from ablate.errors import UserError
 from ablate.job import report
+
+CLOSED = (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
@@ -17,15 +22,50 @@ class Arguments(ArgumentParser):
 
 
 def command(main: Callable[[], None]) -> NoReturn:
-    """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted."""
+    """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, and
+    nobody read the answer to its end."""
+    pipe.survive_readers()
+    code: str | int | None = 0
     try:
+        _refuse_windows()
+        _look_here()
         main()
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning turns Ctrl-C into an exit with 1.
         if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):
-            raise
-        print("ablate: interrupted", file=sys.stderr)
-        sys.exit(130)
+            code = stop.code
+        else:
+            print("ablate: interrupted", file=sys.stderr)
+            code = 130
     except Exception as error:
-        sys.exit(report(error))
-    sys.exit(0)
+        code = report(_unwritable(error) or error)
+    sys.exit(pipe.exit_code(code))
+
+
+def _unwritable(error: Exception) -> UserError | None:
+    """What to say of a file that cannot be written, or read, or that finds no more room."""
+    if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
+        return None
+    return UserError(f"{error.filename}: cannot be read or written here ({error.strerror})")
+
+
+def _refuse_windows() -> None:
+    if sys.platform == "win32":
+        raise UserError(
+            "Windows is not supported: locks of files and symbolic links in conf/ are POSIX's;"
+            " use WSL"
+        )
+
+
+def _look_here() -> None:
+    """Parts of a person's own are found in the current folder, as `python -m` does, by the
+    installed command too; Python's -P says otherwise, for the processes of the runs as well."""
+    if sys.flags.safe_path:
+        os.environ["PYTHONSAFEPATH"] = "1"
+        return
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was removed: go to another one") from None
+    if here not in sys.path:
+        sys.path.insert(0, here)

@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.table import Column, Table
 from torch import Tensor, nn
 
-from ablate.build import build, make_task
 from ablate.command import Arguments, command
-from ablate.compose import compose
+from ablate.config.compose import compose
 from ablate.data import Data
 from ablate.model.init import outputs
 from ablate.model.stack import kernels
 from ablate.record import count_parameters
 from ablate.study.budget import DataSets, SameModel
-from ablate.train import count_flops
+from ablate.training.build import build, make_task
+from ablate.training.train import count_flops
 
 
 @dataclass

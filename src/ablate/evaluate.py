@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
-from ablate.build import make_data, make_task
 from ablate.command import Arguments, command
 from ablate.errors import UserError, suggest
-from ablate.load import Run, load
 from ablate.overrides import parse, variants
 from ablate.rules import refusal, written
-from ablate.train import full_pass
+from ablate.training.build import make_data, make_task
+from ablate.training.load import Run, load
+from ablate.training.train import full_pass
 from ablate.values import rule_of
 
 

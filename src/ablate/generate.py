@@ -12,13 +12,13 @@ from ablate.caption import write_captions
 from ablate.command import Arguments, command
 from ablate.data.text import TextData
 from ablate.errors import UserError
-from ablate.load import Run, load
 from ablate.model.language_model import LanguageModel
 from ablate.task.captioning import Captioning
 from ablate.task.causal_lm import CausalLM
 from ablate.task.forecasting import Forecasting
 from ablate.task.masked_lm import MaskedLM
 from ablate.task.seq2seq import SequenceToSequence
+from ablate.training.load import Run, load
 from ablate.translate import write_targets
 
 # Which options each kind of model takes.

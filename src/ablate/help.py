@@ -41,11 +41,12 @@ Results
   result.json, config.yaml, metrics.csv, checkpoints/, figures/. The id is a hash of what can change
   the result: the same command finds its folder again, and goes on where it was stopped.
 
-Other commands (each has --help)
+Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
   python -m ablate.evaluate RUN_DIR data.seq_len=512           on other data or lengths
   python -m ablate.generate RUN_DIR --prompt "..."             text
   python -m ablate.show RUN_DIR                                attention maps
   python -m ablate.diff "model.attention=dot" "model.attention=cosine"    what a change does
+  python -m ablate.report STUDY_DIR                            what a study found, or its --status
 
 Flags: -m (every combination of the values after commas), --cfg job (print the composition),
   --config-dir DIR (your own options beside these: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from ablate.check import check, check_alone
-from ablate.compose import add_choices
+from ablate.config.compose import add_choices
 from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 from ablate.folder import remove_made
 from ablate.objective import check_direction, value_of
@@ -43,7 +43,7 @@ def job(cfg: DictConfig) -> float | None:
             check(cfg)
             check_direction(hydra.sweeper, cfg.task)
             from ablate.summary import show_result
-            from ablate.train import on_first_process, train
+            from ablate.training.train import on_first_process, train
 
             gc.freeze()  # what was imported stays
             # Else modules bound by nanobind, Triton's among them, report all they hold as leaked.

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterator, Set
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -154,4 +155,21 @@ def locate(target: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"_target_={target}: cannot be imported ({error})") from error
+        line = f"_target_={target}: cannot be imported ({error})"
+        top = module.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == top:
+            line += (
+                f"; give the command in the folder that holds {top} (this one is {Path.cwd()}),"
+                " or put that folder on PYTHONPATH"
+            )
+        raise UserError(line) from error
+
+
+def targets(node: Any) -> Iterator[str]:
+    """The path of every class and function that a node of a composition names."""
+    if OmegaConf.is_dict(node):
+        if "_target_" in node:
+            yield node._target_
+        for key in node:
+            if not OmegaConf.is_missing(node, key):
+                yield from targets(node[key])

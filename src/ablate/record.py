@@ -4,8 +4,6 @@ Readers may look while a run writes: every file is written under another name, t
 """
 
 import platform
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -31,6 +29,7 @@ from ablate.run_id import FILES, run_id
 from ablate.study.role import Role
 from ablate.task import Task
 from ablate.transfer import keep_tokens
+from ablate.version import checkout
 
 PACKAGES = (
     "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
@@ -73,20 +72,11 @@ def _version(name: str) -> str | None:
 
 
 def code(package: Path) -> dict[str, Any]:
-    """git: commit, and whether the package's files differ from it; None outside a checkout.
-    source: 16 hex digits over its Python files, which tell uncommitted changes apart."""
-
-    def git(*arguments: str) -> bytes:
-        command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, check=True).stdout.strip()
-
-    known: dict[str, Any] | None = None
-    with suppress(OSError, subprocess.CalledProcessError):
-        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
-        known = {"commit": commit.decode(), "dirty": bool(changes)}
+    """git: of the checkout, None outside one. source: 16 hex digits over the package's Python
+    files, which tell uncommitted changes apart."""
     files = {path for path in package.rglob("*.py") if path.is_file()}  # an editor may leave links
     content = {str(one.relative_to(package)): sha256(one.read_bytes()).hexdigest() for one in files}
-    return {"git": known, "source": digest(content)}
+    return {"git": checkout(package), "source": digest(content)}
 
 
 # As it is when this process reads it: files may change while it trains.
@@ -116,6 +106,8 @@ def peak_memory_bytes() -> int:
     """Of the GPU's allocator where one is used, else the largest resident size of the process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
+    import resource  # not on Windows, where ablate.command says so
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -8,8 +8,8 @@ from ablate.data.pairs import Pairs
 from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.figures import attention_figures
-from ablate.load import Run, load
 from ablate.task.seq2seq import SequenceToSequence
+from ablate.training.load import Run, load
 
 
 def validation_example(run: Run, index: int) -> dict[str, Any]:

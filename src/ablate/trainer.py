@@ -8,11 +8,11 @@ import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.build import make
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.progress import progress
 from ablate.sharded import Sharded
+from ablate.training.build import make
 
 
 def make_trainer(

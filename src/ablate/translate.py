@@ -12,9 +12,9 @@ from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
 from ablate.errors import UserError
 from ablate.figures import attention_figures
-from ablate.load import Run
 from ablate.record import write_text
 from ablate.task.seq2seq import SequenceToSequence
+from ablate.training.load import Run
 
 BATCH = 64  # lines of a file at once
 

@@ -17,7 +17,7 @@ from ablate.pack.checkpoint import common
 from ablate.pack.loop import fit
 from ablate.pack.packed import Packed
 from ablate.pack.trial import at_once, device_of, require_batchable, require_settings
-from ablate.train import begun, complete, finished
+from ablate.training.train import begun, complete, finished
 
 Told = Callable[[dict[str, Any], Path], None]
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ablate.errors import RunFailed
-from ablate.train import Begun
+from ablate.training.train import Begun
 
 
 @dataclass(eq=False)

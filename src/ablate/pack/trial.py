@@ -7,12 +7,12 @@ import lightning.pytorch as L
 import torch
 from omegaconf import DictConfig
 
-from ablate.build import build, build_data, make_task
 from ablate.check import accelerator
 from ablate.errors import UserError
 from ablate.pack.batched import losses, stack
 from ablate.seeding import derive
 from ablate.task import Task
+from ablate.training.build import build, build_data, make_task
 
 PRECISIONS = "32-true", "64-true"
 BATCHES = 4  # of each seed, whose shapes are compared

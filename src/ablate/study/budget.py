@@ -15,7 +15,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
-from ablate.build import build, build_data, make_data, make_model, make_task
 from ablate.check import leaves
 from ablate.data import Batch, Data, Request
 from ablate.data.pairs import Pairs, Split
@@ -27,8 +26,9 @@ from ablate.record import count_parameters
 from ablate.run_id import EXCLUDED, FILES
 from ablate.seeding import derive
 from ablate.task import Task
-from ablate.train import count_flops
 from ablate.trainer import length_of_training
+from ablate.training.build import build, build_data, make_data, make_model, make_task
+from ablate.training.train import count_flops
 
 LARGEST = 200_000_000  # parameters of a model that is compared with the baseline's
 ROWS = 2  # of a batch that both read; a graph is read whole

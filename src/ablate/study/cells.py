@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate import mistakes
 from ablate.check import check
-from ablate.compose import add_choices
+from ablate.config.compose import add_choices
 from ablate.errors import UserError
 from ablate.run_id import fingerprint, folder_name, run_id
 from ablate.study.override import equal, merged, parse, quoted, value_text

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, NoReturn
 from ablate.study.state import COMMAND, LOG
 
 PRELOADED = sys.platform == "linux"
-ALWAYS = ("ablate.job", "ablate.train", "ablate.summary", "ablate.figures")
+ALWAYS = ("ablate.job", "ablate.training.train", "ablate.summary", "ablate.figures")
 POLL = 0.05  # seconds between looks at who has ended
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 

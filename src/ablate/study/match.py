@@ -14,7 +14,7 @@ from ablate.check import check, leaves
 from ablate.errors import UserError, suggest
 from ablate.rules import Either, Int, Rule
 from ablate.study.budget import MODEL_SIDE, DataSets, on_meta, parameters
-from ablate.train import count_flops
+from ablate.training.train import count_flops
 from ablate.values import rule_of
 
 NEAR = 0.02  # of the baseline's budget counts as equal

@@ -11,7 +11,6 @@ on without the launcher. A job that Slurm knows no more, and whose run has not e
 cancelled or lost: the run failed. torch is not imported here.
 """
 
-import fcntl
 import os
 import platform
 import shutil
@@ -150,6 +149,8 @@ def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
 
 def held(lock: Path) -> bool:
     """Whether a living process, on whatever machine, holds the lock."""
+    import fcntl  # not on Windows, where ablate.command says so
+
     try:
         descriptor = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from ablate import job
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.folder import Folder, remember
 from ablate.known import locate
+from ablate.pipe import Output
 from ablate.study import planfile, preview
 from ablate.study.asked import Asked, read
 from ablate.study.cells import Cell, Cells, Composer, with_more
@@ -46,6 +47,7 @@ def sweep(
     refuse_packs(Packing(asked.node["pack"], asked.node["batched"]), layout, launcher=launches)
     study.plan_trials()
     if asked.node["dry_run"]:
+        Output.trains = False
         study.show(slots=_slots(config.hydra.launcher))
         return []
     launcher = launcher_of(config, context, task)

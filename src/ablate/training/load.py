@@ -32,9 +32,9 @@ class Run:
 
 def load(run_dir: str | Path) -> Run:
     """Rebuild a run from its folder; UserError if the folder is no run, or has no weights yet."""
-    from ablate.build import make, make_model, make_task, read_data
     from ablate.kernel.auto import Auto
-    from ablate.train import load_weights
+    from ablate.training.build import make, make_model, make_task, read_data
+    from ablate.training.train import load_weights
 
     path = Path(run_dir)
     if not (path / "config.yaml").exists():

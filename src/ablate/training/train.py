@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 
 from ablate import record
 from ablate.atomic import read_mapping
-from ablate.build import build, build_data, make_model, make_task
 from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
 from ablate.compiled import Compiled, refusing
@@ -34,6 +33,7 @@ from ablate.run_id import run_id
 from ablate.sharded import Sharded
 from ablate.task import Task
 from ablate.trainer import make_trainer
+from ablate.training.build import build, build_data, make_model, make_task
 from ablate.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.

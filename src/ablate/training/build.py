@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
-from ablate.known import locate
+from ablate.known import locate, targets
 from ablate.model import hugging_face
 from ablate.model.init import Model
 from ablate.seeding import derive
@@ -20,12 +20,15 @@ from ablate.transfer import WITH_TOKENS, Source, start_from
 
 
 def make(node: Any, *arguments: Any, **more: Any) -> Any:
-    """Hydra's instantiate, with our own errors as they were raised."""
+    """Hydra's instantiate, with our own errors as they were raised, and one for a part that cannot
+    be imported here."""
     try:
         return instantiate(node, *arguments, **more)
     except InstantiationException as error:
         if ours := unwrap(error):
             raise ours from error
+        for target in targets(node):
+            locate(target)
         raise
 
 

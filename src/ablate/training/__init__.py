@@ -1,0 +1,1 @@
+"""One run: its parts built, trained, measured and loaded again."""

@@ -1,0 +1,35 @@
+"""Which ablate this is: the installed version, and the commit where it runs from a checkout."""
+
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+try:
+    __version__ = version("ablate")
+except PackageNotFoundError:  # the sources are on the path, and nothing was installed
+    __version__ = "unknown"
+
+
+def checkout(package: Path) -> dict[str, Any] | None:
+    """The commit, and whether the package's files differ from it; None outside a checkout."""
+
+    def git(*arguments: str) -> bytes:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, check=True).stdout.strip()
+
+    try:
+        # A virtual environment may lie in a checkout of something else.
+        git("ls-files", "--error-unmatch", ".")
+        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit.decode(), "dirty": bool(changes)}
+
+
+def described() -> str:
+    """Such as "ablate 0.1.0 (commit 1a2b3c4d5e6f, with changes)"."""
+    if (known := checkout(Path(__file__).parent)) is None:
+        return f"ablate {__version__}"
+    changes = ", with changes" if known["dirty"] else ""
+    return f"ablate {__version__} (commit {known['commit'][:12]}{changes})"

@@ -1,0 +1,91 @@
+"""Output whose reader leaves, as in `ablate --help | head -3`: quiet, and nothing is lost."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import overrides
+
+from ablate import pipe
+
+SOURCE = str(Path(pipe.__file__).parents[1])
+
+
+def unread(
+    *line: str, folder: Path, both: bool = False, options: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """`python OPTIONS -m LINE`, whose output nobody reads; `both`: its errors neither."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, *options, "-m", *line],
+            stdout=writer,
+            stderr=writer if both else subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": SOURCE},
+        )
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr or ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ablate --help",
+        "ablate help model.attention",
+        "ablate --version",
+        "ablate --hydra-help",
+        "ablate --cfg job",
+        "ablate --cfg hydra --package hydra.job",
+        "ablate --info defaults",
+        "ablate.report --help",
+        "ablate.show --help",
+    ],
+)
+def test_an_answer_that_nobody_reads_ends_quietly(line: str, tmp_path: Path) -> None:
+    assert unread(*line.split(), folder=tmp_path) == (141, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_neither_does_it_matter_how_it_is_written(tmp_path: Path) -> None:
+    assert unread("ablate", "--help", folder=tmp_path, options=("-u",)) == (141, "")
+    assert unread("ablate", "--help", folder=tmp_path, both=True) == (141, "")
+
+
+def test_a_refusal_stays_one(tmp_path: Path) -> None:
+    code, errors = unread("ablate", "seed=x", folder=tmp_path)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert unread("ablate", "seed=x", folder=tmp_path, both=True) == (2, "")
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_training_goes_on_unread(both: bool, tmp_path: Path) -> None:
+    code, errors = unread("ablate", *overrides(tmp_path), folder=tmp_path, both=both)
+    assert code == 0
+    if not both:
+        told = [line for line in errors.splitlines() if "nobody reads" in line]
+        assert told == ["ablate: nobody reads the output any more; training goes on"]
+        assert "Traceback" not in errors
+        assert "BrokenPipe" not in errors
+    (result,) = tmp_path.glob("outputs/runs/*/result.json")
+    assert json.loads(result.read_text())["status"] == "finished"
+
+
+def test_a_plan_is_an_answer(tmp_path: Path) -> None:
+    line = ["ablate", "-m", "seed=0,1", "pos_enc=none,alibi", "study.dry_run=true"]
+    assert unread(*line, *overrides(tmp_path), folder=tmp_path) == (141, "")
+
+
+def test_a_closed_output_is_no_mistake(tmp_path: Path) -> None:
+    """`ablate --help >&-`"""
+    line = f"{sys.executable} -m ablate --help >&-"
+    environment = os.environ | {"PYTHONPATH": SOURCE}
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
