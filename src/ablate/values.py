@@ -178,7 +178,7 @@ VALUES: dict[str, Rule] = {
     "optimizer.momentum": SHARE,
     "optimizer.nesterov": Bool(),
     "optimizer.fused": Bool(),
-    "schedule.warmup_steps": Int(0),
+    "schedule.warmup": either(Int(0), Real(0, 1, above=True, below=True), one_of("auto")),
     "schedule.floor": Real(0, 1),
     "kernel.chunk": or_null(COUNT),
     "kernel.compile": either(Bool(), one_of("auto")),
