@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from ablate import record
 from ablate.atomic import read_mapping
-from ablate.build import build, build_data, make_model, make_task
+from ablate.build import build, build_data, make, make_model, make_task
 from ablate.check import check, check_devices, check_output
 from ablate.checkpoint import BEST, Checkpoints, resumable
 from ablate.compiled import Compiled, refusing
@@ -77,12 +77,17 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
             f"choose another folder, or none"
         )
-    if done.get("status") != "finished":
+    if done.get("status") != "finished" or debugged(cfg):
         return None
     on_first_process(print)(
         f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
     )
     return done
+
+
+def debugged(cfg: DictConfig) -> bool:
+    """Whether this is a quick look (debug=...), which starts anew each time: code may be new."""
+    return cfg.choices.get("debug") is not None
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def begun(cfg: DictConfig, run_dir: Path) -> Iterator[Begun]:
 
 def complete(run: Begun) -> None:
     """Train what is left to train, measure and show."""
-    fit(run.trainer, run.task, run.data, run.run_dir)
+    fit(run.trainer, run.task, run.data, run.run_dir, resume=not debugged(run.cfg))
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     show(run.task, run.run_dir, run.trainer)
@@ -132,14 +137,15 @@ def prepare(
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
-    callbacks = [curves, checkpoints, Told(run_dir), *compiled]
+    debug = [make(cfg.debug)] if "debug" in cfg else []
+    callbacks = [curves, checkpoints, Told(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg, run_dir, data, callbacks)
     return trainer, task, curves, checkpoints
 
 
-def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path) -> None:
-    """Train, from the last readable checkpoint if there is one."""
-    checkpoint, problems = resumable(run_dir / "checkpoints")
+def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bool = True) -> None:
+    """Train, from the last readable checkpoint if there is one and it is wanted."""
+    checkpoint, problems = resumable(run_dir / "checkpoints") if resume else (None, [])
     for line in problems:
         on_first_process(print)(f"ablate: {line}")
     if checkpoint:

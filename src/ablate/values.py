@@ -113,6 +113,10 @@ VALUES: dict[str, Rule] = {
     "pos_enc.keys": Bool(),
     "pos_enc.values": Bool(),
     "pos_enc.buckets": Int(2),
+    # a quick look
+    "debug.ratio": Real(0, 1, above=True, below=True),
+    "debug.steps": COUNT,
+    "debug.rows": COUNT,
     # data
     "data.name": one_of("cora", "citeseer", "pubmed"),
     "data.normalise": Bool(),
