@@ -28,7 +28,7 @@ from ablate.kernel.reference import Reference
 from ablate.model.init import Model
 from ablate.model.stack import kernels
 from ablate.progress import Told
-from ablate.record import only_one, recorded
+from ablate.record import debugged, only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
 from ablate.sharded import Sharded
@@ -83,11 +83,6 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
         f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
     )
     return done
-
-
-def debugged(cfg: DictConfig) -> bool:
-    """Whether this is a quick look (debug=...), which starts anew each time: code may be new."""
-    return cfg.choices.get("debug") is not None
 
 
 @dataclass(frozen=True)
