@@ -22,7 +22,7 @@ from statistics import median
 SIZE = [
     "pos_enc=sinusoidal", "data.seq_len=64", "data.batch_size=16", "model.dim=64", "model.depth=2",
     "model.heads=4", "optimizer.lr=3e-3", "trainer.max_steps=300", "trainer.val_check_interval=100",
-    "schedule.warmup_steps=30", "logger=none",
+    "schedule.warmup=30", "logger=none",
     "trainer.precision=32-true",  # that of packs, on a GPU too
 ]  # fmt: skip
 

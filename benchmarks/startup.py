@@ -27,7 +27,7 @@ ANSWERS = {
 }
 # Until the first step is done; what comes after it is killed.
 TRAINED = ["", "logger=none", "logger=none model=vit", "logger=none model=rnn_seq2seq"]
-SHORT = "logger=none trainer.max_steps=20 schedule.warmup_steps=0 model.depth=1 output_dir={}"
+SHORT = "logger=none trainer.max_steps=20 schedule.warmup=0 model.depth=1 output_dir={}"
 ROUNDS = 7
 
 

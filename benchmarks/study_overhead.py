@@ -20,7 +20,7 @@ from pathlib import Path
 
 TINY = [
     "data.seq_len=32", "model.dim=32", "model.depth=1", "trainer.max_steps=20",
-    "trainer.val_check_interval=20", "schedule.warmup_steps=2", "logger=none",
+    "trainer.val_check_interval=20", "schedule.warmup=2", "logger=none",
 ]  # fmt: skip
 
 

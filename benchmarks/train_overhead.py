@@ -34,7 +34,7 @@ def compose(*overrides: str) -> DictConfig:
     """The run, without a validation or checkpoint in between: a bare loop has none."""
     steps = WARM + STEPS
     fixed = [f"trainer.max_steps={steps}", f"trainer.val_check_interval={steps}", "logger=none",
-             "schedule.warmup_steps=10", "checkpoint_every=100000"]  # fmt: skip
+             "schedule.warmup=10", "checkpoint_every=100000"]  # fmt: skip
     return ablate.compose(*overrides, *fixed)
 
 

@@ -83,7 +83,7 @@ def overrides(model: str) -> list[str]:
     values |= {f"data.{key}": value for key, value in FILES[DATA[model]].items()}
     return [
         *START[model],
-        *("model.dim=8", "model.depth=1", "schedule.warmup_steps=1"),
+        *("model.dim=8", "model.depth=1", "schedule.warmup=1"),
         "logger=none",
         *(f"{key}={'null' if value is None else value}" for key, value in values.items()),
     ]

@@ -30,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "model.mask": {"size": 3},
     "model.window": {"size": 2},
     "optimizer": {"lr": 0.01},  # a step that no rounding to 8 bits hides
-    "schedule": {"warmup_steps": 1},
+    "schedule": {"warmup": 1},
     "trainer": {
         "max_steps": STEPS,
         "max_epochs": None,

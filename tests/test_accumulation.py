@@ -31,7 +31,7 @@ ALWAYS = (
     "trainer.log_every_n_steps=1",
     "optimizer.lr=0.01",
     "schedule=constant",
-    "schedule.warmup_steps=0",
+    "schedule.warmup=0",
 )
 
 

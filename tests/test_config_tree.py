@@ -235,7 +235,7 @@ def test_data_sets_and_architectures_are_ours() -> None:
 def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:
     entries = OmegaConf.load(CONF / "config.yaml").defaults
     groups = {next(iter(entry)) for entry in entries if not isinstance(entry, str)}
-    groups = {group for group in groups if not group.startswith("override hydra/")}
+    groups = {group for group in groups if not group.startswith(("override ", "optional "))}
     for name in options("model"):
         slots = OmegaConf.load(CONF / "model" / f"{name}.yaml").defaults
         groups |= {

@@ -54,7 +54,7 @@ def overrides(folder: Path, model: str) -> list[str]:
         "trainer.max_steps=6",
         "trainer.val_check_interval=3",
         "trainer.log_every_n_steps=1",
-        "schedule.warmup_steps=1",
+        "schedule.warmup=1",
         "logger=none",
         f"output_dir={folder / 'outputs'}",
     ]

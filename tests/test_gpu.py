@@ -20,7 +20,7 @@ from ablate.run_id import run_dir
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 EXACT = ("trainer=gpu", "trainer.precision=32-true")
-STEPS = ("trainer.max_steps=4", "schedule.warmup_steps=2")
+STEPS = ("trainer.max_steps=4", "schedule.warmup=2")
 
 
 def measured(folder: Path, typed: list[str], *more: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def enough(*args, **kwargs): raise Enough
 
 Told.on_train_batch_end = enough
 for more in (["model.depth=1"], ["model=vit"]):
-    sys.argv[1:] = ["trainer.max_steps=1", "schedule.warmup_steps=0", "logger=none", *more]
+    sys.argv[1:] = ["trainer.max_steps=1", "schedule.warmup=0", "logger=none", *more]
     try: command.main()
     except Enough: pass
     else: raise AssertionError(more)

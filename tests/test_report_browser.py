@@ -30,8 +30,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {
             "baseline": arm(BASE, seconds=10),
             "model.norm=post": arm(shifted(0.1), seconds=12, flops=6 * 10**9, parameters=9 * 10**6),
-            "schedule.warmup_steps=0": arm(shifted(0.001), seconds=9, parameters=90_000),
-            "model.norm=post schedule.warmup_steps=0": arm(shifted(2.0), seconds=14),
+            "schedule.warmup=0": arm(shifted(0.001), seconds=9, parameters=90_000),
+            "model.norm=post schedule.warmup=0": arm(shifted(2.0), seconds=14),
             "model.norm=none": arm([*shifted(0.3)[:3], "failed: the loss became NaN", None]),
         },
         design="factorial",

@@ -293,13 +293,13 @@ def test_a_crossed_design_tells_main_effects_and_the_interaction(tmp_path: Path)
     arms = {
         "baseline": cell(0.0),
         "model.norm=post": cell(0.02),
-        "schedule.warmup_steps=0": cell(0.01),
-        "model.norm=post schedule.warmup_steps=0": cell(0.6),
+        "schedule.warmup=0": cell(0.01),
+        "model.norm=post schedule.warmup=0": cell(0.6),
     }
     study = make_study(tmp_path / "s", arms, design="factorial")
     write(study)
     page = (study / "report.html").read_text()
-    assert "model.norm \u00d7 schedule.warmup_steps: the step from pre to post is 0.5696" in page
+    assert "model.norm \u00d7 schedule.warmup: the step from pre to post is 0.5696" in page
 
 
 def test_tuned_and_matched_values_are_shown(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_run_trains_writes_and_is_measured_on_longer_windows(tmp_path: Path) -
             "model.dim=16",
             "trainer.max_steps=6",
             "trainer.val_check_interval=3",
-            "schedule.warmup_steps=2",
+            "schedule.warmup=2",
             "logger=none",
             f"output_dir={tmp_path}",
         )

@@ -1,10 +1,25 @@
 """Learning rates against the published formulas."""
 
 from math import cos, pi
+from pathlib import Path
 
 import pytest
+from make_model import options
 
-from ablate.schedule import constant, cosine, linear, noam
+from ablate.training.build import build_data
+from ablate.config.compose import compose
+from ablate.errors import UserError
+from ablate.schedule import (
+    AUTO_SHARE,
+    AUTO_STEPS,
+    constant,
+    cosine,
+    linear,
+    noam,
+    warmup_steps,
+)
+from ablate.trainer import make_trainer
+from ablate.tree import open_tree
 
 
 def test_cosine_is_nanogpts():
@@ -18,7 +33,7 @@ def test_cosine_is_nanogpts():
         return low + 0.5 * (1 + cos(pi * ratio)) * (peak - low)
 
     for step in (0, 50, 99, 100, 101, 1000, 1999, 2000):
-        ours = peak * cosine(step, total, warmup_steps=warmup, floor=0.1)
+        ours = peak * cosine(step, total, warmup=warmup, floor=0.1)
         assert ours == pytest.approx(nanogpt(step), rel=1e-12)
 
 
@@ -28,16 +43,100 @@ def test_noam_is_vaswanis_equation_3():
     for step in (0, 100, 3999, 4000, 50_000):
         n = step + 1
         paper = dim**-0.5 * min(n**-0.5, n * warmup**-1.5)
-        assert peak * noam(step, 100_000, warmup_steps=warmup) == pytest.approx(paper, rel=1e-12)
+        assert peak * noam(step, 100_000, warmup=warmup) == pytest.approx(paper, rel=1e-12)
 
 
 def test_linear_and_constant_by_hand():
-    values = [linear(step, 10, warmup_steps=2, floor=0.2) for step in (0, 1, 2, 6, 10)]
+    values = [linear(step, 10, warmup=2, floor=0.2) for step in (0, 1, 2, 6, 10)]
     assert values == pytest.approx([1 / 3, 2 / 3, 1.0, 0.6, 0.2])
-    assert [constant(step, 10, warmup_steps=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
+    assert [constant(step, 10, warmup=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("schedule", [cosine, linear])
 def test_no_warm_up_starts_at_the_peak(schedule):
-    assert schedule(0, 10, warmup_steps=0, floor=0.0) == 1.0
-    assert schedule(10, 10, warmup_steps=0, floor=0.0) == pytest.approx(0.0)
+    assert schedule(0, 10, warmup=0, floor=0.0) == 1.0
+    assert schedule(10, 10, warmup=0, floor=0.0) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total", "steps"),
+    [(0, 10, 0), (7, 10, 7), (0.1, 300, 30), (0.375, 400, 150), (0.1, 3, 1), (0.999, 10, 10)],
+)
+def test_a_warm_up_counts_in_steps_or_is_a_share_of_the_training(warmup, total, steps):
+    for schedule in AUTO_STEPS:
+        assert warmup_steps(schedule, warmup, total) == steps
+
+
+@pytest.mark.parametrize(("schedule", "usual"), [("cosine", 100), ("linear", 100), ("noam", 400)])
+def test_auto_is_as_usual_and_gives_way_to_a_short_training(schedule, usual):
+    assert warmup_steps(schedule, "auto", 10_000) == usual
+    assert warmup_steps(schedule, "auto", 2 * usual) == usual
+    assert warmup_steps(schedule, "auto", 2 * usual - 2) == usual - 1
+    assert warmup_steps(schedule, "auto", 5) == 2
+    assert warmup_steps(schedule, "auto", 1) == 0
+
+
+@pytest.mark.parametrize("schedule", [cosine, linear, constant, noam])
+def test_a_share_and_auto_are_the_steps_that_they_stand_for(schedule):
+    floor = {} if schedule in (constant, noam) else {"floor": 0.1}
+    auto = warmup_steps(schedule.__name__, "auto", 60)
+    assert auto == (0 if schedule is constant else 30)
+    for step in range(61):
+        assert schedule(step, 60, warmup=0.25, **floor) == schedule(step, 60, warmup=15, **floor)
+        given = schedule(step, 60, warmup=auto, **floor)
+        assert schedule(step, 60, warmup="auto", **floor) == given
+
+
+def test_auto_names_every_schedule():
+    assert sorted(AUTO_STEPS) == options("schedule")
+
+
+def test_no_composition_of_ours_is_too_short_for_the_usual_warm_up():
+    found = 0
+    for group in ("model", "experiment", "sweep"):
+        for name in options(group):
+            with open_tree() as tree:
+                cfg = tree.load([f"{group}={name}"])
+            if cfg.schedule.warmup != "auto":
+                continue
+            steps = cfg.trainer.max_steps
+            if cfg.trainer.max_epochs is not None:
+                # The shortest: Fashion-MNIST has 30 times as many pictures, for 1 epoch or more.
+                digits = "digits" in cfg.data._target_
+                steps = (19 if digits else 400) * cfg.trainer.max_epochs
+            usual = AUTO_STEPS[cfg.schedule._target_.split(".")[-1]]
+            assert steps >= usual / AUTO_SHARE, f"{group}={name}"
+            found += 1
+    assert found > 20
+
+
+def told(capsys, *more):
+    cfg = compose("model=rnn_forecaster", "trainer.val_check_interval=null", *more)
+    data = build_data(cfg)
+    make_trainer(cfg, Path("nowhere"), data, [])
+    return [line for line in capsys.readouterr().out.splitlines() if "warm-up" in line]
+
+
+def test_a_run_says_where_the_default_warm_up_gave_way(capsys):
+    line = "ablate: warm-up: 2 of 5 steps (schedule.warmup=auto)"
+    assert told(capsys, "trainer.max_steps=5") == [line]
+    assert told(capsys) == []
+    assert told(capsys, "trainer.max_steps=5", "schedule.warmup=2") == []
+    assert told(capsys, "trainer.max_steps=5", "schedule=constant", "schedule.warmup=auto") == []
+
+
+def test_a_number_longer_than_the_training_is_refused_with_the_way_out(capsys):
+    line = r"schedule\.warmup=6 is longer than the training of 5 steps; use schedule\.warmup=auto"
+    with pytest.raises(UserError, match=line):
+        compose("trainer.max_steps=5", "schedule.warmup=6")
+    assert compose("trainer.max_steps=5", "schedule.warmup=5").schedule.warmup == 5
+    # Where the training counts in epochs, once the data is read.
+    epochs = ("trainer.max_steps=-1", "trainer.max_epochs=1")
+    with pytest.raises(UserError, match=r"schedule\.warmup=600 is longer than the training of \d"):
+        told(capsys, *epochs, "schedule.warmup=600")
+
+
+@pytest.mark.parametrize("value", ["1.0", "-1", "1.5", "true", "null", "most"])
+def test_a_warm_up_that_means_nothing_is_refused(value):
+    with pytest.raises(UserError, match=r"schedule\.warmup=.*: must be a whole number"):
+        compose(f"schedule.warmup={value}")

@@ -52,7 +52,7 @@ def test_counts_are_those_of_a_run(tmp_path):
                 "pos_enc=sinusoidal",
                 "optimizer=sgd",
                 "optimizer.lr=0.01",
-                "schedule.warmup_steps=3",
+                "schedule.warmup=3",
                 "trainer.max_steps=11",
                 "data.seq_len=8",
                 "task.label_smoothing=0.1",

@@ -88,12 +88,12 @@ def test_values_that_need_quotes(tmp_path: Path) -> None:
     layout = laid_out(
         tmp_path,
         f"""{{factors: {{data.path: ["{other}"], optimizer.betas: [[0.8, 0.9]],
-            schedule.warmup_steps: [0]}}}}""",
-        body=f"data: {{path: '{tmp_path / 'tiny.txt'}'}}\nschedule: {{warmup_steps: 2}}",
+            schedule.warmup: [0]}}}}""",
+        body=f"data: {{path: '{tmp_path / 'tiny.txt'}'}}\nschedule: {{warmup: 2}}",
     )
     assert layout.arms[1].config.data.path == str(other)
     assert layout.arms[2].config.optimizer.betas == [0.8, 0.9]
-    assert layout.arms[3].config.schedule.warmup_steps == 0
+    assert layout.arms[3].config.schedule.warmup == 0
 
 
 @given(

@@ -18,7 +18,7 @@ SCORE = Factor(
 POS = Factor("pos_enc", {name: (f"pos_enc={name}",) for name in ("learned", "none")})
 NORM = Factor(
     "norm",
-    {"pre": ("model.norm=pre",), "post": ("model.norm=post", "schedule.warmup_steps=9")},
+    {"pre": ("model.norm=pre",), "post": ("model.norm=post", "schedule.warmup=9")},
 )
 ALL = (SCORE, POS, NORM)
 OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
@@ -136,7 +136,7 @@ def test_arms_set_what_they_change_and_say_so() -> None:
     arm = plan.arm(row, ALL, OWN, all_set=False, named=False)
     assert arm.name == "model.attention=dot norm=post"
     assert arm.changes == {"model.attention": "dot", "norm": "post"}
-    assert arm.overrides == ("model.attention=dot", "model.norm=post", "schedule.warmup_steps=9")
+    assert arm.overrides == ("model.attention=dot", "model.norm=post", "schedule.warmup=9")
     full = plan.arm(row, ALL, OWN, all_set=True, named=False)
     assert set(full.overrides) == {*arm.overrides, "pos_enc=learned"}
     base = plan.arm(OWN, ALL, OWN, all_set=False, named=False)
@@ -144,12 +144,12 @@ def test_arms_set_what_they_change_and_say_so() -> None:
 
 
 def test_two_factors_that_set_one_key_cannot_be_combined() -> None:
-    warmup = Factor("warmup", {"on": (), "off": ("schedule.warmup_steps=0",)})
+    warmup = Factor("warmup", {"on": (), "off": ("schedule.warmup=0",)})
     own = {"norm": "pre", "warmup": "on"}
     for row in plan.rows("one_factor", [NORM, warmup], own, resolution=3):
         plan.arm(row, [NORM, warmup], own, all_set=False, named=False)
     row = {"norm": "post", "warmup": "off"}
-    with pytest.raises(UserError, match=r"norm and warmup both set schedule\.warmup_steps"):
+    with pytest.raises(UserError, match=r"norm and warmup both set schedule\.warmup"):
         plan.arm(row, [NORM, warmup], own, all_set=False, named=False)
 
 

@@ -288,8 +288,8 @@ def test_every_precision_trains_and_draws(tmp_path, tiny, precision):
 
 
 def test_warm_up_longer_than_training_by_epochs_is_refused(tmp_path):
-    more = ("trainer.max_steps=-1", "trainer.max_epochs=1", "schedule.warmup_steps=10000")
-    with pytest.raises(UserError, match=r"schedule\.warmup_steps=10000 is longer"):
+    more = ("trainer.max_steps=-1", "trainer.max_epochs=1", "schedule.warmup=10000")
+    with pytest.raises(UserError, match=r"schedule\.warmup=10000 is longer"):
         ablate.run(ablate.compose(*images(tmp_path, *more)))
 
 

@@ -25,7 +25,7 @@ ablate: which part of an attention model makes the difference?
 
 TAIL = """
 Numbers: model.heads= model.depth= model.dim= model.dropout= data.seq_len= data.batch_size=
-  optimizer.lr= schedule.warmup_steps= trainer.max_steps= trainer.devices= seed= and all others that
+  optimizer.lr= schedule.warmup= trainer.max_steps= trainer.devices= seed= and all others that
   --cfg job prints. A wrong name or value is refused in one line that says what is allowed.
 
 Examples

@@ -185,6 +185,8 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
 
 
 def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
+    if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
+        return f"{part} has no keys here; choose {part}=OPTION, of {', '.join(tree.options(part))}"
     if not path:
         names = {str(key) for key in node} | set(tree.groups)
         allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)
@@ -201,8 +203,9 @@ def _in_sweep(base: DictConfig, tree: Tree, given: set[str]) -> Iterator[str]:
     """The same for what a sweep's file varies, where one run's values are not given already."""
     params = OmegaConf.select(base, "hydra.sweeper.params")
     if params and not given.issuperset(params):
-        name = base.hydra.runtime.choices.get("sweep")
+        chosen = base.hydra.runtime.choices
+        name = chosen.get("sweep")
         written = [f"{key}={value}" for key, value in params.items()]
-        fixed = [f"{g}={o}" for g, o in base.hydra.runtime.choices.items() if g != "sweep" and o]
+        fixed = [f"{g}={o}" for g, o in chosen.items() if g != "sweep" and "@" not in g and o]
         for line in _mistakes([*fixed, *written], tree, many=True):
             yield f"sweep={name}: {line}"

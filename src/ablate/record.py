@@ -112,6 +112,11 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def debugged(cfg: DictConfig) -> bool:
+    """Whether this is a quick look (debug=...), which starts anew each time: code may be new."""
+    return cfg.choices.get("debug") is not None
+
+
 @contextmanager
 def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
     """One process group at a time trains in a folder; the kernel drops the lock of a dead one."""
@@ -136,7 +141,7 @@ def recorded(
     """Writes config.yaml, provenance.json and result.json, whatever happens; closes the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     # A run that was stopped and goes on has used the time of both; a killed process left none.
-    earlier = read_mapping(run_dir / "result.json")
+    earlier = {} if debugged(cfg) else read_mapping(run_dir / "result.json")
     started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
     reset_peak_memory()
     fingerprint = data.fingerprint()

@@ -6,11 +6,13 @@ from typing import Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.progress import progress
+from ablate.schedule import AUTO_STEPS, TOO_LONG, warmup_steps
 from ablate.sharded import Sharded
 from ablate.training.build import make
 
@@ -21,8 +23,7 @@ def make_trainer(
     """One that shows how it goes; `data` is told how many batches it is going to give."""
     settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
     steps, every = length_of_training(settings, data)
-    if (warmup := cfg.schedule.get("warmup_steps", 0)) > steps:
-        raise UserError(f"schedule.warmup_steps={warmup} is longer than the {steps} training steps")
+    check_warmup(cfg.schedule, steps)
     settings |= {
         "max_steps": steps,
         "max_epochs": None,
@@ -46,6 +47,19 @@ def make_trainer(
         _convert_="all",
     )
     return trainer
+
+
+def check_warmup(schedule: DictConfig, steps: int) -> None:
+    """Refuses a warm-up longer than the training; says where the default one gives way to it."""
+    warmup = schedule.get("warmup", 0)  # a schedule of one's own may have none
+    name = schedule._target_.removeprefix("ablate.schedule.")
+    if warmup == "auto":
+        usual = AUTO_STEPS.get(name, 0)
+        if usual and (fewer := warmup_steps(name, warmup, steps)) < usual:
+            line = f"ablate: warm-up: {fewer} of {steps} steps (schedule.warmup=auto)"
+            on_first_process(print)(line)
+    elif warmup > steps:
+        raise UserError(TOO_LONG.format(warmup=warmup, steps=steps))
 
 
 def length_of_training(settings: dict[str, Any], data: Data) -> tuple[int, int]:

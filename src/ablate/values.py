@@ -113,6 +113,10 @@ VALUES: dict[str, Rule] = {
     "pos_enc.keys": Bool(),
     "pos_enc.values": Bool(),
     "pos_enc.buckets": Int(2),
+    # a quick look
+    "debug.ratio": Real(0, 1, above=True, below=True),
+    "debug.steps": COUNT,
+    "debug.rows": COUNT,
     # data
     "data.name": one_of("cora", "citeseer", "pubmed"),
     "data.normalise": Bool(),
@@ -178,7 +182,7 @@ VALUES: dict[str, Rule] = {
     "optimizer.momentum": SHARE,
     "optimizer.nesterov": Bool(),
     "optimizer.fused": Bool(),
-    "schedule.warmup_steps": Int(0),
+    "schedule.warmup": either(Int(0), Real(0, 1, above=True, below=True), one_of("auto")),
     "schedule.floor": Real(0, 1),
     "kernel.chunk": or_null(COUNT),
     "kernel.compile": either(Bool(), one_of("auto")),

@@ -38,6 +38,9 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
 
 
 def add_choices(cfg: DictConfig, choices: Mapping[str, str | None]) -> None:
-    """Stores the option of every group in node `choices`; Hydra's own groups are left out."""
+    """Stores the option of every group in node `choices`.
+
+    Hydra's own groups are left out, and what follows from a choice: the sizes of debug=fast.
+    """
     with open_dict(cfg):
-        cfg.choices = {g: o for g, o in choices.items() if not g.startswith("hydra/")}
+        cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}

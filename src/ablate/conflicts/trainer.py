@@ -1,6 +1,7 @@
 """Training: optimizer, schedule, processes, devices."""
 
 from ablate.conflicts.conflict import Conflict
+from ablate.schedule import TOO_LONG
 
 TRAINER: list[Conflict] = [
     Conflict(
@@ -12,9 +13,11 @@ TRAINER: list[Conflict] = [
         "nothing says how long to train; set trainer.max_steps or trainer.max_epochs",
     ),
     Conflict(
-        lambda c: 0 < c("trainer.max_steps") < c("schedule.warmup_steps"),
-        "schedule.warmup_steps={schedule.warmup_steps} is longer than the training of"
-        " trainer.max_steps={trainer.max_steps}",
+        # Where the training counts in epochs, trainer.py asks once they are steps.
+        lambda c: (
+            c("schedule.warmup") != "auto" and 0 < c("trainer.max_steps") < c("schedule.warmup")
+        ),
+        TOO_LONG.format(warmup="{schedule.warmup}", steps="{trainer.max_steps}"),
     ),
     Conflict(
         lambda c: (

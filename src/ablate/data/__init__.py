@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data.loader import Batch, InOrder, Loader, Order, Request, Share, Shuffled, Stream
+from ablate.data.loader import (
+    Batch,
+    InOrder,
+    Loader,
+    OneBatch,
+    Order,
+    Request,
+    Share,
+    Shuffled,
+    Stream,
+)
 from ablate.data.options import checked
 from ablate.errors import UserError
 
@@ -49,6 +59,7 @@ class Data(LightningDataModule):
         self.workers = checked("workers", workers)
         self.seed = seed
         self.train_batches: int | None = None
+        self.one_batch = False  # training sees the first batch alone
         self.measured_as: Data | None = None
         self.asked: Any = None  # what its task wants of its batches, by `Task.ask` before `setup`
         self._ready = False
@@ -84,9 +95,13 @@ class Data(LightningDataModule):
         return Shuffled(count, self.batch_size, seed=self.seed, share=share)
 
     def train_dataloader(self) -> Loader:
-        """`train_batches` batches, through as many epochs as that takes; None: one epoch."""
+        """`train_batches` batches, through as many epochs as that takes; None: one epoch.
+
+        With `one_batch` all of them are the first.
+        """
         order = self.train_order(self._share())
-        return self._loader("train", Stream(order, self.train_batches or len(order)))
+        stream = OneBatch if self.one_batch else Stream
+        return self._loader("train", stream(order, self.train_batches or len(order)))
 
     def batches_per_epoch(self) -> int:
         """How many global batches one pass over the training split makes."""

@@ -148,6 +148,16 @@ class Stream(Order):
         raise NotImplementedError("a stream is not asked for one epoch")
 
 
+class OneBatch(Stream):
+    """The first batch of an order again and again, with the same augmentation: debug=overfit."""
+
+    def __iter__(self) -> Iterator[Request]:
+        first, self.start = self.start, 0
+        request = Request(0, self.slice(self.order.of_epoch(0)(0)))
+        for _ in range(first, self.batches):
+            yield request
+
+
 class InOrder(Order):
     """Every example once, over all processes together, in the order it is stored or in `order`.
 

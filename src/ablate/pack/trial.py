@@ -42,6 +42,8 @@ def require_settings(cfg: DictConfig) -> None:
             f"study.pack: trainer.precision={trainer.precision} is not tested in packs; use"
             f" {' or '.join(PRECISIONS)}"
         )
+    if "debug" in cfg:
+        raise UserError("study.pack: debug=overfit and debug=profile look at one run; use pack=1")
     if cfg.get("compile"):
         raise UserError("study.pack: compile=true is not tested in packs; use compile=false")
     if trainer.accumulate_grad_batches > 1 and at_once(cfg):

@@ -20,6 +20,7 @@ from ablate.study.plan import Factor, Row
 
 UNRESOLVED = ("baseline", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
+DEBUG = "debug"  # and of conf/debug/: a study with such a look at every run has its folder in there
 # Where a run lies and is shown is no part of what a command asks.
 NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
 
@@ -53,9 +54,11 @@ def read(config: DictConfig, arguments: Sequence[str], loader: ConfigLoader) -> 
     ask = _by_factors if node["factors"] else _by_commas
     asked = replace(ask(node, typed, sweep), asks=_asks(config.hydra.runtime.config_sources, sweep))
     named = any(one.key_or_group == "study.name" for one in overrides)
-    if node["name"] != UNNAMED and not named:
+    if node["name"] not in (UNNAMED, DEBUG) and not named:
         return replace(asked, name=node["name"])  # by the sweep's file, which its runs read, too
     name = node["name"] if named else sweep or _name(asked)
+    if node["name"] == DEBUG and not named:
+        name = f"{DEBUG}/{name}"
     return replace(asked, name=name, fixed=(*asked.fixed, f"study.name={value_text(name)}"))
 
 

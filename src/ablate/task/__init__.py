@@ -224,6 +224,6 @@ def not_finite(step: int) -> RunFailed:
     """Where the training broke down, and what to try."""
     return RunFailed(
         f"the loss is infinite or nan at step {step}: try a smaller optimizer.lr, a longer "
-        f"schedule.warmup_steps, model.norm=pre or trainer.gradient_clip_val=1; the last good "
+        f"schedule.warmup, model.norm=pre or trainer.gradient_clip_val=1; the last good "
         f"checkpoint is kept"
     )

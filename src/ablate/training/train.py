@@ -27,13 +27,13 @@ from ablate.kernel.reference import Reference
 from ablate.model.init import Model
 from ablate.model.stack import kernels
 from ablate.progress import Told
-from ablate.record import only_one, recorded
+from ablate.record import debugged, only_one, recorded
 from ablate.run_id import run_dir as default_run_dir
 from ablate.run_id import run_id
 from ablate.sharded import Sharded
 from ablate.task import Task
 from ablate.trainer import make_trainer
-from ablate.training.build import build, build_data, make_model, make_task
+from ablate.training.build import build, build_data, make, make_model, make_task
 from ablate.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.
@@ -79,7 +79,7 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
             f"choose another folder, or none"
         )
-    if done.get("status") != "finished":
+    if done.get("status") != "finished" or debugged(cfg):
         return None
     on_first_process(print)(
         f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
@@ -116,7 +116,7 @@ def begun(cfg: DictConfig, run_dir: Path) -> Iterator[Begun]:
 
 def complete(run: Begun) -> None:
     """Train what is left to train, measure and show."""
-    fit(run.trainer, run.task, run.data, run.run_dir)
+    fit(run.trainer, run.task, run.data, run.run_dir, resume=not debugged(run.cfg))
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     show(run.task, run.run_dir, run.trainer)
@@ -134,14 +134,15 @@ def prepare(
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
-    callbacks = [curves, checkpoints, Told(run_dir), *compiled]
+    debug = [make(cfg.debug)] if "debug" in cfg else []
+    callbacks = [curves, checkpoints, Told(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg, run_dir, data, callbacks)
     return trainer, task, curves, checkpoints
 
 
-def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path) -> None:
-    """Train, from the last readable checkpoint if there is one."""
-    checkpoint, problems = resumable(run_dir / "checkpoints")
+def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bool = True) -> None:
+    """Train, from the last readable checkpoint if there is one and it is wanted."""
+    checkpoint, problems = resumable(run_dir / "checkpoints") if resume else (None, [])
     for line in problems:
         on_first_process(print)(f"ablate: {line}")
     if checkpoint:

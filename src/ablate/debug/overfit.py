@@ -1,0 +1,57 @@
+"""debug=overfit: one batch again and again, whose loss must fall."""
+
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
+
+from ablate.accumulated import Accumulated
+from ablate.data import Batch
+from ablate.errors import RunFailed
+from ablate.task import Task
+
+
+class Overfit(Callback):
+    """Fails the run unless the loss of the batch ends at `ratio` of its first value, or below.
+
+    Both losses are measured in evaluation mode: dropout would hide a small fall, or make one.
+    """
+
+    def __init__(self, *, ratio: float):
+        self.ratio = ratio
+        self.batch: Batch = {}
+        self.first = 0.0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, Task)
+        pl_module.data.one_batch = True
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0:
+            self.batch = batch
+            self.first = self._loss(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        last = self._loss(trainer, pl_module)
+        change = "fell" if last < self.first else "stayed" if last == self.first else "rose"
+        line = f"debug=overfit: the loss of one batch {change} from {self.first:.4g} to {last:.4g}"
+        line += f" in {trainer.global_step} steps"
+        most = self.ratio * self.first
+        if not last <= most:  # nor where it is no number
+            raise RunFailed(f"{line}; it has to fall to {most:.4g} (debug.ratio={self.ratio:g})")
+        on_first_process(print)(f"ablate: {line}")
+
+    @torch.no_grad()
+    def _loss(self, trainer: L.Trainer, task: L.LightningModule) -> float:
+        """Of the batch, over all processes, without dropout."""
+        assert isinstance(task, Task)
+        task.step_so_far = Accumulated(1)
+        task.eval()
+        with trainer.precision_plugin.train_step_context():
+            loss = task.shown(task.loss(self.batch))
+        task.train()
+        return float(trainer.strategy.reduce(loss, reduce_op="mean"))

@@ -1,0 +1,268 @@
+"""debug=fast, overfit, profile: a quick look at any composition."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from make_data import ready
+from make_model import CONF, options
+from omegaconf import OmegaConf
+from tiny import overrides
+
+import ablate
+from ablate.training.build import build_data
+from ablate.data import Data
+from ablate.debug.profile import print_table
+from ablate.errors import RunFailed, UserError
+from ablate.pack.trial import require_settings
+from ablate.study.asked import read
+from ablate.study.cells import Composer
+from ablate.study.layout import lay_out
+from ablate.tree import open_tree
+
+DEBUG = options("debug")
+QUICK = ("gat", "gpt", "rnn_forecaster")  # the other models are run with -m slow
+
+
+def marked(names: list[str], quick: tuple[str, ...]) -> list[object]:
+    return [pytest.param(n, marks=[] if n in quick else [pytest.mark.slow]) for n in names]
+
+
+def looked_at(folder: Path) -> Path:
+    """The folder of the one run that was looked at."""
+    (run_dir,) = (folder / "outputs" / "debug").iterdir()
+    return run_dir
+
+
+@pytest.mark.parametrize("model", marked(options("model"), QUICK))
+def test_fast_does_everything_once(model: str, tmp_path: Path) -> None:
+    cfg = ablate.compose(f"model={model}", "debug=fast", f"output_dir={tmp_path / 'outputs'}")
+    result = ablate.run(cfg)
+    assert result["status"] == "finished"
+    assert result["choices"]["debug"] == "fast"
+    assert 0 < result["steps"] <= 4
+    run_dir = looked_at(tmp_path)
+    assert (run_dir / "figures" / "curves.png").exists()
+    assert (run_dir / "checkpoints" / "last.ckpt").exists()
+    assert (run_dir / "checkpoints" / "best.ckpt").exists()
+    assert "val/" in (run_dir / "metrics.csv").read_text()
+    data = ablate.load(run_dir).data
+    assert data.has_test == any(name.startswith("test/") for name in result["metrics"])
+    assert result["logged_to"] is None
+
+
+def test_the_command_line_wins() -> None:
+    plain = ablate.compose("debug=fast")
+    assert (plain.model.depth, plain.data.val_fraction, plain.logger) == (1, 0.01, {})
+    more = ("model.depth=2", "data.val_fraction=0.2", "logger=tensorboard", "trainer.max_steps=7")
+    for order in (["debug=fast", *more], [*more, "debug=fast"]):
+        cfg = ablate.compose(*order)
+        assert (cfg.model.depth, cfg.data.val_fraction) == (2, 0.2)
+        assert (cfg.choices.logger, cfg.trainer.max_steps) == ("tensorboard", 7)
+    cfg = ablate.compose("debug=fast", "model=vit", "data=mnist", "trainer.max_epochs=1")
+    assert (cfg.choices.data, cfg.trainer.max_epochs, cfg.model.depth) == ("mnist", 1, 1)
+
+
+def test_without_a_look_nothing_is_changed_or_named() -> None:
+    cfg = ablate.compose()
+    assert cfg.choices.debug is None
+    assert not any("@" in group for group in cfg.choices)
+    assert "debug" not in cfg
+    assert (cfg.study.name, cfg.model.depth, cfg.data.val_fraction) == ("runs", 4, 0.1)
+
+
+@pytest.mark.parametrize("name", DEBUG)
+def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
+    for choice in [f"model={n}" for n in options("model")] + [
+        f"experiment={n}" for n in options("experiment")
+    ]:
+        cfg = ablate.compose(choice, f"debug={name}")
+        own = OmegaConf.load(CONF / "debug" / f"{name}.yaml")
+        assert (cfg.choices.debug, cfg.study.name) == (name, "debug"), choice
+        assert cfg.trainer.max_steps == own.trainer.max_steps, choice
+        assert cfg.choices.logger == "none", choice
+
+
+@pytest.mark.parametrize(
+    "sweep", marked(options("sweep"), ("norm_warmup_depth", "embeddings", "channel_attention"))
+)
+def test_every_study_can_be_looked_at(sweep: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The run that one of them starts from is trained first: test_transfer.py.
+    monkeypatch.setattr("ablate.study.layout.check_start", lambda cfg: None)
+    with open_tree() as tree:
+        typed = [f"sweep={sweep}", "debug=fast"]
+        command = tree.load(typed)
+        asked = read(command, typed, tree.loader)
+        assert asked.name == f"debug/{sweep}"
+        layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
+        assert not layout.illegal
+        assert {arm.config.trainer.max_steps for arm in layout.arms} == {4}
+        assert {arm.config.study.name for arm in layout.arms} == {f"debug/{sweep}"}
+
+
+def test_small_sizes_are_those_of_keys_that_are_there() -> None:
+    files = list((CONF / "debug").glob("*/*/*.yaml"))
+    assert files
+    for path in files:
+        assert path.parents[1].name in DEBUG
+        assert path.read_text().startswith("# "), path
+        option = OmegaConf.load(CONF / path.parent.name / path.name)
+        own = option.model if path.parent.name == "model" else option
+        for key, value in OmegaConf.load(path).items():
+            assert key in own, path
+            assert not OmegaConf.is_dict(value) or set(value) <= set(own[key]), path
+
+
+def test_data_made_here_and_deep_models_have_small_sizes() -> None:
+    fast = CONF / "debug" / "fast"
+    for name in options("data"):
+        made = "train_examples" in OmegaConf.load(CONF / "data" / f"{name}.yaml")
+        assert not made or (fast / "data" / f"{name}.yaml").exists(), name
+    for name in options("model"):
+        own = OmegaConf.load(CONF / "model" / f"{name}.yaml").model
+        deep = name != "gat" and (own.get("depth", 1) > 1 or "encoder" in own)
+        assert deep == (fast / "model" / f"{name}.yaml").exists(), name
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_look_starts_anew_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, "debug=fast"))
+    ablate.run(cfg)
+    last = looked_at(tmp_path) / "checkpoints" / "last.ckpt"
+    first = last.stat().st_mtime_ns
+    capsys.readouterr()
+    result = looked_at(tmp_path) / "result.json"
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"wall_seconds": 1e6}))
+    again = ablate.run(cfg)
+    assert (again["steps"], again["wall_seconds"] < 1e6) == (12, True)
+    assert last.stat().st_mtime_ns > first
+    said = capsys.readouterr().out
+    assert "step 4/12" in said
+    assert "going on from" not in said
+
+
+# overfit
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_overfit_passes_where_one_batch_is_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("debug=overfit", "trainer.max_steps=60", "trainer.val_check_interval=60")
+    result = ablate.run(ablate.compose(*overrides(tmp_path, *more, "optimizer.lr=0.02")))
+    assert result["status"] == "finished"
+    said = capsys.readouterr().out
+    assert "ablate: debug=overfit: the loss of one batch fell from 2." in said
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_overfit_fails_where_it_is_not(tmp_path: Path) -> None:
+    more = ("debug=overfit", "trainer.max_steps=2", "trainer.val_check_interval=2")
+    cfg = ablate.compose(*overrides(tmp_path, *more, "schedule.warmup=0", "optimizer.lr=1e-30"))
+    line = r"debug=overfit: the loss of one batch stayed from (\S+) to \1 in 2 steps; it has to"
+    with pytest.raises(RunFailed, match=line):
+        ablate.run(cfg)
+    result = json.loads((looked_at(tmp_path) / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert "debug=overfit" in result["error"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_overfit_fails_where_the_loss_rises(tmp_path: Path) -> None:
+    more = ("debug=overfit", "trainer.max_steps=3", "trainer.val_check_interval=3")
+    cfg = ablate.compose(*overrides(tmp_path, *more, "schedule=constant", "optimizer=sgd",
+                                    "schedule.warmup=0", "optimizer.lr=300",
+                                    "trainer.gradient_clip_val=null"))  # fmt: skip
+    with pytest.raises(RunFailed, match="the loss of one batch rose from"):
+        ablate.run(cfg)
+
+
+def batches(data: Data) -> list[dict[str, torch.Tensor]]:
+    data.train_batches = 3
+    return list(data.train_dataloader())
+
+
+@pytest.mark.parametrize("name", ["pydoc", "digits", "dates"])
+def test_one_batch_is_the_first_again_and_again(name: str) -> None:
+    data = ready(name)
+    first = batches(data)[0]
+    data.one_batch = True
+    for batch in batches(data):
+        assert all(torch.equal(batch[key], first[key]) for key in first)
+
+
+def test_one_batch_has_the_same_masked_tokens() -> None:
+    cfg = ablate.compose("model=bert", "debug=overfit")
+    data = build_data(cfg)
+    drawn = batches(data)
+    assert not torch.equal(drawn[0]["tokens"], drawn[1]["tokens"])
+    data.one_batch = True
+    same = batches(data)
+    assert all(torch.equal(batch["tokens"], drawn[0]["tokens"]) for batch in same)
+
+
+# profile
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_profile_writes_a_table_and_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("debug=profile", "debug.steps=3", "debug.rows=100")
+    ablate.run(ablate.compose(*overrides(tmp_path, *more)))
+    said = capsys.readouterr().out
+    assert "Where a step of" in said
+    assert "aten::addmm" in said
+    assert "share of CPU" in said
+    trace = looked_at(tmp_path) / "trace.json"
+    assert str(trace) in said
+    names = [event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]]
+    assert "aten::addmm" in names
+    steps = [name for name in names if name.startswith("Optimizer.step#")]
+    assert len(steps) == 3
+
+
+def test_on_a_gpu_the_table_goes_by_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def operation(key: str, cpu: float, gpu: float) -> SimpleNamespace:
+        return SimpleNamespace(
+            key=key, count=4, self_cpu_time_total=cpu, self_device_time_total=gpu
+        )
+
+    found = [operation("launch", 6000.0, 0.0), operation("mm", 2000.0, 30_000.0)]
+    recorded: Any = SimpleNamespace(key_averages=lambda: found)
+    print_table(recorded, 0.02, 2, rows=1, gpu=True)
+    said = capsys.readouterr().out
+    assert "Where a step of 20.0 ms goes" in said
+    assert "launch" not in said
+    (row,) = [line for line in said.splitlines() if "mm" in line]
+    assert row.replace("│", " ").split() == ["mm", "2", "15.00", "1.00", "100%"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_profile_needs_as_many_steps_as_it_skips_and_records(tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, "debug=profile", "debug.steps=7"))
+    line = r"debug\.steps=7 needs 14 training batches, .* there are 12"
+    with pytest.raises(UserError, match=line):
+        ablate.run(cfg)
+
+
+@pytest.mark.parametrize("name", ["overfit", "profile"])
+def test_a_pack_is_not_looked_at(name: str) -> None:
+    require_settings(ablate.compose("debug=fast"))
+    with pytest.raises(UserError, match=r"study\.pack: debug=overfit and debug=profile"):
+        require_settings(ablate.compose(f"debug={name}"))
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("debug=fats", "debug=fats: no such option; allowed: .* did you mean 'fast'"),
+        ("debug.steps=3", "debug has no keys here; choose debug=OPTION, of fast, overfit, profile"),
+    ],
+)
+def test_a_wrong_look_is_refused(override: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        ablate.compose(override)
