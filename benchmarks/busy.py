@@ -4,9 +4,9 @@
     python benchmarks/busy.py --beside 0 --steps 300   # quiet alone
     python benchmarks/busy.py --ways default GOMP_SPINCOUNT=0 -- model=vit
 
-Torch's threads (OpenMP's, by GNU's libgomp) wait for each other many times in a step. Some time they
-spin, which is quick as long as every thread has a core, and for nothing where another program has
-it. A measurement is a whole command with a setting in its environment, beside `--beside` niced
+Torch's threads (OpenMP's, by GNU's libgomp) wait for each other many times in a step. They spin for
+a while first, which is quick as long as every thread has a core, and wasted where another program
+has it. A measurement is a whole command with a setting in its environment, beside `--beside` niced
 processes that never rest; the ways take turns, `--rounds` times. `seconds` is train_seconds of
 result.json, the median of the rounds, and `ratio` over the first way of the same round; `CPU s` is
 what the command used. A command is ended after `--limit` seconds, which then are its seconds.

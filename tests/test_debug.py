@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
-from ablate.training.build import build_data
 from ablate.data import Data
 from ablate.debug.profile import print_table
 from ablate.errors import RunFailed, UserError
@@ -21,6 +20,7 @@ from ablate.pack.trial import require_settings
 from ablate.study.asked import read
 from ablate.study.cells import Composer
 from ablate.study.layout import lay_out
+from ablate.training.build import build_data
 from ablate.tree import open_tree
 
 DEBUG = options("debug")

@@ -22,8 +22,9 @@ def test_ci_runs_the_two_lines_of_the_start():
     ]
     steps = (ROOT / ".ci" / "run").read_text()
     assert steps.index('bash -c "$(readme 1)"') < steps.index('bash -c "$(readme 2)"')
+    function = steps[steps.index("readme() {") : steps.index('echo "ci: the newest')]
     done = subprocess.run(
-        ["bash", "-c", steps[steps.index("readme() {") : steps.index("echo \"ci: the newest")] + "readme 1; readme 2"],
+        ["bash", "-c", f"{function}readme 1; readme 2"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == re.findall(r"^    (.*)$", start, re.MULTILINE)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from make_model import options
 
-from ablate.training.build import build_data
 from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.schedule import (
@@ -19,6 +18,7 @@ from ablate.schedule import (
     warmup_steps,
 )
 from ablate.trainer import make_trainer
+from ablate.training.build import build_data
 from ablate.tree import open_tree
 
 
