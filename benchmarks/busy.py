@@ -1,12 +1,12 @@
 """How threads that wait should wait, on a quiet machine and beside other work.
 
-    python benchmarks/busy.py                          # quiet, then beside 4 busy processes
+    python benchmarks/busy.py                          # quiet, then beside 2 busy processes
     python benchmarks/busy.py --beside 0 --steps 300   # quiet alone
-    python benchmarks/busy.py --ways default GOMP_SPINCOUNT=0 -- model=vit
+    python benchmarks/busy.py --ways ours GOMP_SPINCOUNT=0 -- model=vit
 
 Torch's threads (OpenMP's, by GNU's libgomp) wait for each other many times in a step. They spin for
 a while first, which is quick as long as every thread has a core, and wasted where another program
-has it. A measurement is a whole command with a setting in its environment, beside `--beside` niced
+has it. A measurement is a whole command with a setting in its environment, beside `--beside`
 processes that never rest; the ways take turns, `--rounds` times. `seconds` is train_seconds of
 result.json, the median of the rounds, and `ratio` over the first way of the same round; `CPU s` is
 what the command used. A command is ended after `--limit` seconds, which then are its seconds.
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WAYS = ["default", "GOMP_SPINCOUNT=0", "GOMP_SPINCOUNT=1000", "GOMP_SPINCOUNT=10000",
+WAYS = ["libgomp's own", "GOMP_SPINCOUNT=0", "GOMP_SPINCOUNT=1000", "GOMP_SPINCOUNT=10000",
         "GOMP_SPINCOUNT=100000", "OMP_WAIT_POLICY=PASSIVE", "OMP_NUM_THREADS=1"]  # fmt: skip
 # What libgomp does unless it is told something: its own number of rounds.
 LIBGOMP = "GOMP_SPINCOUNT=300000"
@@ -33,9 +33,11 @@ CLEARED = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Beside so many processes of the lowest priority that never rest."""
-    spin = ["nice", "-n", "19", sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(spin) for _ in range(count)]
+    """Beside so many processes that never rest while this one lives."""
+    spin = [sys.executable, "-c", f"import os\nwhile os.getppid() == {os.getpid()}: pass"]
+    # A session of their own, as other people's work is: Linux shares its time by session, and a
+    # nice process of the same session would hardly be felt.
+    others = [subprocess.Popen(spin, start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:
@@ -47,7 +49,7 @@ def busy(count: int) -> Iterator[None]:
 def measure(way: str, overrides: list[str], limit: float) -> tuple[float, float]:
     """Seconds of training, and the processor's seconds of the whole command."""
     environment = {key: value for key, value in os.environ.items() if key not in CLEARED}
-    setting = LIBGOMP if way == "default" else way
+    setting = LIBGOMP if way == WAYS[0] else way
     environment |= dict([setting.split("=")]) if way != "ours" else {}
     with tempfile.TemporaryDirectory() as folder:
         line = [sys.executable, "-m", "ablate", *overrides, "logger=none", f"output_dir={folder}"]
@@ -65,7 +67,7 @@ def measure(way: str, overrides: list[str], limit: float) -> tuple[float, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--beside", nargs="*", type=int, default=[0, 4])
+    parser.add_argument("--beside", nargs="*", type=int, default=[0, 2])
     parser.add_argument("--ways", nargs="*", default=WAYS, help="ours: what a command sets itself")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
