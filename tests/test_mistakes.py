@@ -66,7 +66,7 @@ MISTAKES = [
     ("model=transformer model.cross_attention=null", ["no such option; allowed: ", ", same, "]),
     ("[", ["cannot read '['", "write KEY=VALUE"]),
     ("model.heads=[", ["cannot read 'model.heads=['"]),
-    ("vit", ["cannot read 'vit'", "write KEY=VALUE"]),
+    ("vit", ["'vit' is no command", "an override is KEY=VALUE"]),
     ("model=gpt,vit", ["'model=gpt,vit' names several values: add -m to run each"]),
     ("optimizer.betas=0.9,0.95", ["write optimizer.betas=[0.9,0.95] where a list is meant"]),
     ("--modle", ["unrecognized arguments: --modle", "--help"]),

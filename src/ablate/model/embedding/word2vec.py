@@ -5,7 +5,8 @@ https://arxiv.org/abs/1301.3781 (cbow: a token from the mean of those around it;
 around it from the token), with the negative sampling and the subsampling of frequent tokens of
 "Distributed representations of words and phrases and their compositionality", sections 2.2 and 2.3,
 https://arxiv.org/abs/1310.4546. gensim computes it (https://radimrehurek.com/gensim/), from the
-training split alone and in one thread, so that the same seed gives the same vectors.
+training split alone and in one thread, so that the same seed gives the same vectors up to the
+seventh digit, in which BLAS, of which gensim takes its sums, rounds by the processor it finds.
 """
 
 import logging
