@@ -22,6 +22,20 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+# Where our code meets other packages: CI runs these with the lowest versions, on macOS, too.
+SMOKE = {
+    "test_cli", "test_data_lightning", "test_embedding", "test_figures", "test_hugging_face",
+    "test_logger", "test_optuna", "test_pos_enc", "test_precision", "test_publish",
+    "test_report_files", "test_timm", "test_train", "test_triton", "test_wandb_server",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in SMOKE:
+            item.add_marker(pytest.mark.smoke)
+
+
 @pytest.fixture
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a person's machine is."""

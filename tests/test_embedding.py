@@ -164,22 +164,18 @@ def test_every_option_of_word2vec_changes_the_vectors() -> None:
     assert not torch.equal(first, table(8, 6, text(), seed=1, **usual).weight)
 
 
-@pytest.mark.parametrize("core", ["", "Prescott"])  # this processor's, and any of x86-64
-def test_the_vectors_are_the_same_in_every_process(core: str) -> None:
+def test_the_vectors_are_the_same_in_every_process() -> None:
     """Python hashes texts differently in each, from which gensim once drew; where BLAS has other
     sums for another processor, the last digits alone differ."""
     code = "from test_embedding import table, text; print(table(8, 6, text()).weight.tolist())"
-    environment = {"PYTHONPATH": ":".join(sys.path), "OPENBLAS_CORETYPE": core}
-    seen = [
-        subprocess.run(
+    for salt, core in (("1", ""), ("2", "Prescott")):  # this processor's, and any of x86-64
+        environment = {"PYTHONHASHSEED": salt, "OPENBLAS_CORETYPE": core, "OMP_NUM_THREADS": "1"}
+        printed = subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True,
-            env=environment | {"PYTHONHASHSEED": salt, "OMP_NUM_THREADS": "1"},
-        ).stdout
-        for salt in ("1", "2")
-    ]  # fmt: skip
-    assert seen[0] == seen[1]
-    elsewhere = torch.tensor(json.loads(seen[0]))
-    torch.testing.assert_close(elsewhere, table(8, 6, text()).weight.detach(), rtol=0, atol=1e-5)
+            env=environment | {"PYTHONPATH": ":".join(sys.path)},
+        ).stdout  # fmt: skip
+        elsewhere, here = torch.tensor(json.loads(printed)), table(8, 6, text()).weight.detach()
+        torch.testing.assert_close(elsewhere, here, rtol=0, atol=1e-5)
 
 
 def test_a_token_that_training_never_shows_keeps_what_was_drawn() -> None:

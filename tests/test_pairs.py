@@ -100,7 +100,7 @@ def test_between_them_the_models_have_every_axis() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_group_is_an_axis(model: str) -> None:
-    groups = set(base(model).choices) - {"model", "experiment", "sweep", "logger"}
+    groups = set(base(model).choices) - {"model", "experiment", "sweep", "logger", "debug"}
     assert groups == {axis for axis in axes_of(model) if axis in GROUPS}
 
 

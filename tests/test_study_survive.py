@@ -113,6 +113,7 @@ def written(place: Path) -> tuple[str, str]:
     return (place / "report.md").read_text(), unescape(page)
 
 
+@pytest.mark.slow
 def test_six_runs_of_which_four_go_wrong(
     command: Started, here: Command, straight: tuple[Path, float], tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def sealed(site, tmp_path):
             folder.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_an_installation_that_cannot_be_written(site, sealed, tmp_path):
     """Nor can the current folder: refused in a line, and nothing is left."""
 
