@@ -84,7 +84,8 @@ def main() -> None:
         with busy(count):
             for _ in range(args.rounds):
                 for way in args.ways:
-                    found[way].append(measure(way, overrides, args.limit))
+                    found[way].append(one := measure(way, overrides, args.limit))
+                    print(f"beside {count}, {way}: {one[0]:.1f} s", file=sys.stderr)
         first = [seconds for seconds, _ in found[args.ways[0]]]
         for way, pairs in found.items():
             ratio = statistics.median(s / f for (s, _), f in zip(pairs, first, strict=True))

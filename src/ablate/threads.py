@@ -2,8 +2,8 @@
 
 GNU's OpenMP, which torch's wheels for Linux bring, lets a thread that waits spin for about 300,000
 turns before it sleeps. On a machine with other work the threads then spin while the one they wait
-for has no core. 10,000 turns cost nothing on a quiet machine and half of the time beside other
-work; 0 turns cost half as much again on a quiet one (benchmarks/busy.py, docs/benchmarks.md).
+for has no core. On a quiet machine 10,000 turns are as quick, and 0 turns take half as long again
+(benchmarks/busy.py, docs/benchmarks.md).
 """
 
 import os
