@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ablate.postponed import postpone
-from ablate.threads import wait_briefly
+from ablate.threads import limit_spinning
 
 if TYPE_CHECKING:
     from ablate.config.compose import compose
@@ -49,4 +49,4 @@ def __dir__() -> list[str]:
 
 
 postpone()
-wait_briefly()
+limit_spinning()

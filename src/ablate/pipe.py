@@ -1,8 +1,7 @@
-"""Output that nobody reads to its end, as that of `ablate --help | head -3`.
+"""Broken pipes: output whose reader has exited, as in `ablate --help | head -3`.
 
-Python raises BrokenPipeError at the next line that is printed, by a library too, and again when it
-ends. Here the rest goes nowhere instead, and the command runs to its end: a training run is worth
-more than the terminal it was started from.
+Python raises BrokenPipeError at the next print, in libraries too, and again at exit. Here the rest
+of the output is discarded and the command completes: a training run outlives its terminal.
 """
 
 import io
@@ -10,13 +9,14 @@ import os
 import sys
 from typing import Any
 
-UNREAD = 141  # what a shell says of a program that SIGPIPE ended
+UNREAD = 141  # a shell's exit code for a program killed by SIGPIPE
 
 
 class Output(io.FileIO):
-    """The file of standard output or standard error, which goes nowhere once its reader has left.
+    """Standard output or standard error; discards what is written after a broken pipe.
 
-    trains: whether the command does more than answer, and says so when its reader leaves.
+    trains: whether the command trains, and therefore continues with a message.
+    unread: whether a pipe has broken.
     """
 
     trains = False
@@ -27,11 +27,11 @@ class Output(io.FileIO):
             return super().write(data)
         except BrokenPipeError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())  # for what other languages print, too
+            os.dup2(nowhere, self.fileno())  # for output of C and C++ libraries, too
             os.close(nowhere)
             Output.unread = True
             if Output.trains:
-                print("ablate: nobody reads the output any more; training goes on", file=sys.stderr)
+                print("ablate: the output pipe is closed; training continues", file=sys.stderr)
             return super().write(data)
 
 

@@ -1,8 +1,8 @@
-"""How the threads of torch wait for each other.
+"""The spin count of OpenMP's threads.
 
-GNU's OpenMP, which torch's wheels for Linux bring, lets a thread that waits spin for about 300,000
-turns before it sleeps. On a machine with other work the threads then spin while the one they wait
-for has no core. On a quiet machine 10,000 turns are as quick, and 0 turns take half as long again
+GNU's libgomp, which torch's Linux wheels include, spins about 300,000 iterations in a waiting thread
+before it sleeps. On a machine with other work, threads then spin while the one they wait for has no
+core. On a quiet machine 10,000 iterations are as fast, and 0 take half as long again
 (benchmarks/busy.py, docs/benchmarks.md).
 """
 
@@ -12,11 +12,10 @@ import sys
 SPIN = "10000"
 
 
-def wait_briefly() -> None:
-    """Set GOMP_SPINCOUNT, which is read when torch is imported, unless a person chose how to wait.
+def limit_spinning() -> None:
+    """Set GOMP_SPINCOUNT, which torch reads at import, unless the user set a wait policy.
 
-    Where torch was imported before, nothing is set: it would change the processes that are started
-    later, and not this one.
+    Nothing is set after torch was imported: it would affect child processes alone.
     """
     chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
     if not chosen and "torch" not in sys.modules:
