@@ -1,8 +1,8 @@
 """The spin count of OpenMP's threads.
 
 GNU's libgomp, which torch's Linux wheels include, spins about 300,000 iterations in a waiting
-thread before it sleeps. On a machine with other work, threads then spin while the one they wait for has no
-core. On a quiet machine 10,000 iterations are as fast, and 0 take half as long again
+thread before it sleeps. On a machine with other work, threads then spin while the one they wait for
+has no core. On a quiet machine 10,000 iterations are as fast, and 0 take half as long again
 (benchmarks/busy.py, docs/benchmarks.md).
 """
 
