@@ -1,9 +1,11 @@
 """Composition: who wins, what can be chosen, and that every choice composes."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from make_model import KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
@@ -61,6 +63,37 @@ def test_every_option_of_every_group_composes(override: str) -> None:
     group, option = override.split("=")
     cfg = compose(override, *NEEDS.get(override, []))
     assert cfg.choices[group] == option
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model=gpt", "model.attention=additive", "pos_enc=learned", "model.attention.hidden=8"],
+        ["+trainer.profiler=simple", "seed=3", "hydra.run.dir=here", "debug=fast"],
+        ["model={depth:1,dim:32}", "hydra/job_logging=none", "model.dim=64"],
+        ["sweep=normalizers", "study.seeds=[1,2]", "++notes.mine=1"],
+    ],
+)
+def test_what_was_composed_before_is_composed_the_same(overrides: list[str]) -> None:
+    with open_tree() as tree:
+        whole = tree.loader.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
+        whole.hydra.job.override_dirname = ""
+        for _ in range(2):
+            cfg = tree.load(overrides)
+            cfg.hydra.job.override_dirname = ""
+            assert cfg == whole
+            assert list(cfg.hydra) == list(whole.hydra)
+            cfg.seed = 99  # is nobody else's
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    option = tmp_path / "optimizer" / "own.yaml"
+    option.parent.mkdir()
+    for lr in (0.5, 0.25):
+        option.write_text(f"_target_: torch.optim.SGD\nlr: {lr}\n")
+        os.utime(option, ns=(0, int(lr * 1e9)))
+        assert compose("optimizer=own", config_dir=tmp_path).optimizer.lr == lr
 
 
 def test_groups_with_a_dot_are_chosen_with_a_dot() -> None:

@@ -83,7 +83,7 @@ def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[s
     parsed = [p for p in map(_parse, overrides) if isinstance(p, Override)]
     chosen: dict[str, str] = {}
     for override in parsed:
-        if _chooses(override, tree):
+        if tree.chooses(override):
             wrong = list(_wrong_option(override, tree))
             yield from wrong
             if not wrong:
@@ -95,16 +95,10 @@ def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[s
     for override in parsed:
         if override.is_sweep_override() and not many:
             yield _several(override)
-        if not _chooses(override, tree) and not override.is_add():
+        if not tree.chooses(override) and not override.is_add():
             for path in _paths(override.key_or_group, override.value()):
                 yield from _unknown(path, override, base, tree)
     yield from _in_sweep(base, tree, {override.key_or_group for override in parsed})
-
-
-def _chooses(override: Override, tree: Tree) -> bool:
-    """Whether an override names an option; one with a {..} sets keys of the node of that name."""
-    group = override.key_or_group in (*tree.groups, *tree.hydra_groups)
-    return group and not isinstance(override.value(), dict)
 
 
 def _several(override: Override) -> str:

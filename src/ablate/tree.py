@@ -1,17 +1,24 @@
 """The folders of choices: ours, and a person's own beside them."""
 
+import os
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from ablate.errors import UserError
 
@@ -30,6 +37,7 @@ class Tree:
     loader: ConfigLoader
     config_name: str
     search: tuple[str, ...]
+    _composed: dict[tuple[str, ...], bytes] = field(default_factory=dict)  # options -> pickled
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -45,7 +53,17 @@ class Tree:
         return self._inside(group, ObjectType.CONFIG)
 
     def load(self, overrides: Sequence[str] = ()) -> DictConfig:
-        """Everything, Hydra's own node included. Raises Hydra's and OmegaConf's errors."""
+        """The composition, Hydra's node included but for job.override_dirname.
+
+        Raises Hydra's and OmegaConf's errors. Hydra takes 0.25 s to compose the files of a choice of options, 0.01 s to set values in
+        what came of it: the first is done once for each choice.
+        """
+        try:
+            return self._load_composed(overrides)
+        except (HydraException, OmegaConfBaseException, ValueError):
+            return self._load(overrides)  # which says what is wrong as Hydra does
+
+    def _load(self, overrides: Sequence[str]) -> DictConfig:
         return self.loader.load_configuration(
             self.config_name,
             [*self.search, *overrides],
@@ -53,25 +71,63 @@ class Tree:
             from_shell=False,
         )
 
+    def _load_composed(self, overrides: Sequence[str]) -> DictConfig:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))
+        values = [o for o in parsed if not self.chooses(o)]
+        if any(o.is_sweep_override() or o.key_or_group == "hydra.searchpath" for o in parsed):
+            return self._load(overrides)
+        if options not in self._composed:
+            self._composed[options] = pickle.dumps(self._load(options))
+        cfg = pickle.loads(self._composed[options])
+        ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
+        lines = {of: [o.input_line for o in parsed if o.is_hydra_override() == of] for of in (0, 1)}
+        cfg.hydra.overrides = {"hydra": [*self.search, *lines[1]], "task": lines[0]}
+        cfg.hydra.runtime.cwd = os.getcwd()
+        return cfg
+
+    def chooses(self, override: Override) -> bool:
+        """Whether an override names an option, and does not set keys of its node by a {..}."""
+        group = override.key_or_group in (*self.groups, *self.hydra_groups)
+        return group and not isinstance(override.value(), dict)
+
     def _inside(self, group: str, kind: ObjectType) -> tuple[str, ...]:
         found = self.loader.get_group_options(group, kind, overrides=list(self.search))
         return tuple(sorted(name for name in found if name != "__init__"))
+
+
+_trees: dict[tuple[object, ...], Tree] = {}
 
 
 @contextmanager
 def open_tree(own: str | Path | None = None, config_name: str = "config") -> Iterator[Tree]:
     """The choices of `config_dir()` and those of the folder `own`, which stand behind ours.
 
-    May be opened inside a run: Hydra's global state is put back.
+    May be opened inside a run: Hydra's global state is put back. What a tree has composed is kept
+    in this process until one of its files changes.
     """
     if own is not None and not Path(own).is_dir():
         raise UserError(f"--config-dir {own}: there is no such folder")
-    search = () if own is None else (f"hydra.searchpath=['file://{Path(own).resolve()}']",)
+    folders = [config_dir()] if own is None else [config_dir(), Path(own).resolve()]
+    search = tuple(f"hydra.searchpath=['file://{folder}']" for folder in folders[1:])
+    key = (config_name, tuple(map(_state, folders)))
     hydra = GlobalHydra.instance()
     before = hydra.hydra
     hydra.clear()
     try:
         with initialize_config_dir(str(config_dir()), job_name="ablate", version_base="1.3"):
-            yield Tree(GlobalHydra.instance().config_loader(), config_name, search)
+            if key not in _trees:
+                loader = GlobalHydra.instance().config_loader()
+                _trees[key] = Tree(loader, config_name, search)
+            yield _trees[key]
     finally:
         GlobalHydra.instance().hydra = before
+
+
+def _state(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Every file below a folder, and when it was written."""
+    return tuple(
+        (entry.path, entry.stat().st_mtime_ns)
+        for inside, _, _ in os.walk(folder, followlinks=True)
+        for entry in os.scandir(inside)
+    )
