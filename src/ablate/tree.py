@@ -55,8 +55,8 @@ class Tree:
     def load(self, overrides: Sequence[str] = ()) -> DictConfig:
         """The composition, Hydra's node included but for job.override_dirname.
 
-        Raises Hydra's and OmegaConf's errors. Hydra takes 0.25 s to compose the files of a choice of options, 0.01 s to set values in
-        what came of it: the first is done once for each choice.
+        Raises Hydra's and OmegaConf's errors. Hydra takes 0.25 s to compose the files of a choice
+        of options, 0.01 s to set values in what came of it: the first is done once for a choice.
         """
         try:
             return self._load_composed(overrides)
