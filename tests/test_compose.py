@@ -75,10 +75,14 @@ def test_every_option_of_every_group_composes(override: str) -> None:
         ["sweep=normalizers", "study.seeds=[1,2]", "++notes.mine=1"],
     ],
 )
-def test_what_was_composed_before_is_composed_the_same(overrides: list[str]) -> None:
+def test_what_was_composed_before_is_composed_the_same(
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_tree() as tree:
         whole = tree.loader.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
         whole.hydra.job.override_dirname = ""
+        tree.load(overrides)
+        monkeypatch.setattr(type(tree.loader), "load_configuration", None)  # and not by Hydra
         for _ in range(2):
             cfg = tree.load(overrides)
             cfg.hydra.job.override_dirname = ""

@@ -29,7 +29,11 @@ class Composer:
     """Composes arms: what every arm shares, and the arm's own overrides over it."""
 
     def __init__(self, loader: ConfigLoader, command: DictConfig, fixed: Sequence[str]):
-        self.loader, self.command, self.fixed = loader, command, tuple(fixed)
+        self.fixed = tuple(fixed)
+        typed = command.hydra.overrides.hydra
+        search = tuple(text for text in typed if text.startswith("hydra.searchpath="))
+        self._hydra = [text for text in typed if text not in search]
+        self._tree = Tree(loader, command.hydra.job.config_name, search)
         self._made: dict[tuple[str, ...], DictConfig] = {}
 
     def all_of(self, own: Iterable[str]) -> tuple[str, ...]:
@@ -45,15 +49,9 @@ class Composer:
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         try:
-            cfg = self.loader.load_sweep_config(self.command, list(overrides))
+            cfg = self._tree.load([*self._hydra, *overrides])
         except mistakes.COMPOSING as error:
-            search = [
-                text
-                for text in self.command.hydra.overrides.hydra
-                if text.startswith("hydra.searchpath=")
-            ]
-            tree = Tree(self.loader, self.command.hydra.job.config_name, tuple(search))
-            line = mistakes.explain(error, overrides, tree, many=True)
+            line = mistakes.explain(error, overrides, self._tree, many=True)
             raise NoComposition(str(line)) from error
         choices = cfg.hydra.runtime.choices
         with open_dict(cfg):

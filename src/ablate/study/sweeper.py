@@ -43,7 +43,7 @@ def sweep(
     study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
-    launches = str(composer.command.hydra.runtime.choices["hydra/launcher"])
+    launches = str(config.hydra.runtime.choices["hydra/launcher"])
     refuse_packs(Packing(asked.node["pack"], asked.node["batched"]), layout, launcher=launches)
     study.plan_trials()
     if asked.node["dry_run"]:
