@@ -80,10 +80,10 @@ def ours(
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
+    from ablate.config.tree import config_dir
     from ablate.kernel import Attend, Layer
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
-    from ablate.tree import config_dir
 
     def part(group: str, name: str) -> Any:
         return instantiate(OmegaConf.load(config_dir() / group / f"{name}.yaml"))
@@ -124,7 +124,7 @@ def ways(scores: list[str], kernels: list[str], device: str) -> list[tuple[str, 
     from hydra.utils import get_class
     from omegaconf import OmegaConf
 
-    from ablate.tree import config_dir
+    from ablate.config.tree import config_dir
 
     files = sorted((config_dir() / "model.attention").glob("*.yaml"))
     classes = {file.stem: get_class(OmegaConf.load(file)["_target_"]) for file in files}

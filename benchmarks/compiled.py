@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 import ablate
-from ablate.compiled import Compiled
-from ablate.model.init import Model, outputs
+from ablate.model.base import Model, outputs
 from ablate.training.build import build, build_data, make_task
+from ablate.training.compile import Compiled
 
 BATCHES = 24
 

@@ -40,7 +40,7 @@ def measure(way: Way, length: int, sizes: list[str], device: str, gigabytes: flo
     import torch.nn.functional as F
 
     import ablate
-    from ablate.model.stack import kernels
+    from ablate.model.layers.stack import kernels
 
     chosen = [f"model.attention={way.score}", f"kernel={way.kernel}"]
     if device == "cuda":
@@ -123,7 +123,7 @@ def largest(way: Way, shortest: int, longest: int, *rest: Any) -> tuple[int, Any
 
 def scores() -> list[str]:
     """All of them."""
-    from ablate.tree import config_dir
+    from ablate.config.tree import config_dir
 
     names = sorted(file.stem for file in (config_dir() / "model.attention").glob("*.yaml"))
     return [name for name in names if name != "none"]

@@ -12,7 +12,7 @@ import time
 import torch
 from attention import HEADS, WIDTH, ours
 
-from ablate import heap
+from ablate.kernel import heap
 
 
 def main() -> None:

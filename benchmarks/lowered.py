@@ -22,12 +22,12 @@ from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from ablate.config.tree import config_dir
 from ablate.kernel.sdpa import SDPA
+from ablate.model.layers.multi_head import SelfAttention
 from ablate.model.mask.none import NoMask
-from ablate.model.multi_head import SelfAttention
 from ablate.model.normalizer.softmax import Softmax
 from ablate.pos_enc.none import NoPosEnc
-from ablate.tree import config_dir
 
 DIM, HEADS, POSITIONS = 256, 4, 2048  # positions of a batch together
 

@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 import ablate
 from ablate.data.pairs import BOS, PAD
-from ablate.model.rnn_decoder import RNNState
-from ablate.model.search import beam_search, greedy
-from ablate.model.seq2seq import Seq2Seq
+from ablate.decode.search import beam_search, greedy
+from ablate.model.base import Seq2Seq
+from ablate.model.recurrent.rnn_decoder import RNNState
 from ablate.training.build import make, make_model
 
 VOCAB, BATCH, LONGEST = 4000, 128, 30

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ablate.study.state import PROGRESS
+from ablate.files import PROGRESS
 
 ANSWERS = {
     "python -c pass": ["-c", "pass"],

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ablate.checkpoint import Checkpoints
 from ablate.task.causal_lm import CausalLM
+from ablate.training.checkpoint import Checkpoints
 
 OVERRIDE = "task._target_=accident.AccidentProne"
 SIGNALS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT}

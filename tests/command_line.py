@@ -14,11 +14,11 @@ from hydra.core.singleton import Singleton
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ablate import folder, job, summary
 from ablate.__main__ import main
-from ablate.atomic import write_json
+from ablate.cli import folder, job, summary
 from ablate.config.compose import compose
-from ablate.run_id import run_id
+from ablate.config.run_id import run_id
+from ablate.files import write_json
 from ablate.study import sweeper
 
 Command = Callable[..., tuple[int, str, str]]

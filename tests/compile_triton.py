@@ -1,4 +1,4 @@
-"""Compiles the kernels of ablate.model.sum_kernels for an NVIDIA GPU that need not be there.
+"""Compiles the kernels of kernel=triton for an NVIDIA GPU that need not be there.
 
     python tests/compile_triton.py 90    # its compute capability, times ten
 
@@ -17,8 +17,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ablate.model import sum_kernels as kernels
-from ablate.model.sum_attention import COLUMNS, ROWS, WARPS, block
+from ablate.kernel import additive_triton_kernels as kernels
+from ablate.kernel.additive_triton import COLUMNS, ROWS, WARPS, block
 
 INTEGERS = {"queries", "keys", "heads", "width", "value_width", "table_rows"}
 WHOLE = {"i_d", "j_d"}  # a multiple of blocks

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ablate.config.compose import compose
 from ablate.kernel import chunked
-from ablate.model.init import outputs
+from ablate.model.base import outputs
 from ablate.training.build import build
 
 GPU = torch.device("cuda:0")

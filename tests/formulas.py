@@ -16,9 +16,9 @@ from make_model import part
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, attention_weights, mix
-from ablate.model.block import Sublayer
-from ablate.model.feed_forward import FeedForward
-from ablate.model.norm import NORMS
+from ablate.model.layers.block import Sublayer
+from ablate.model.layers.feed_forward import FeedForward
+from ablate.model.layers.norm import NORMS
 from ablate.pos_enc.none import NoPosEnc
 from ablate.task.captioning import unevenness
 
@@ -323,18 +323,19 @@ FORMULAS = [
     ),
     Formula(
         "layer norm", "(x - mean) / deviation", "Ba et al. 2016, https://arxiv.org/abs/1607.06450",
-        "ablate.model.norm", "x = (1, 3, 5, 7): mean 4, variance 5",
+        "ablate.model.layers.norm", "x = (1, 3, 5, 7): mean 4, variance 5",
         [-3 / sqrt(5), -1 / sqrt(5), 1 / sqrt(5), 3 / sqrt(5)], lambda: norm("layer", 1, 3, 5, 7),
     ),
     Formula(
         "RMS norm", "x / √mean(x²)", "Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467",
-        "ablate.model.norm", "x = (1, 7): mean square 25",
+        "ablate.model.layers.norm", "x = (1, 7): mean square 25",
         [1 / 5, 7 / 5], lambda: norm("rms", 1, 7),
     ),
     *(
         Formula(
             f"feed-forward, {kind}", says, paper,
-            "ablate.model.feed_forward", f"W1{' = V' if gated else ''} = 1, W2 = 2, x = {x:g}",
+            "ablate.model.layers.feed_forward",
+            f"W1{' = V' if gated else ''} = 1, W2 = 2, x = {x:g}",
             [value], lambda kind=kind, x=x: feed_forward(kind, x),  # type: ignore[misc]
         )
         for kind, says, paper, gated, x, value in (
@@ -351,17 +352,17 @@ FORMULAS = [
     ),
     Formula(
         "post-norm", "norm(x + f(x))", "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
-        "ablate.model.block", "x = (3, 1), f(x) = 2 x + (1, 0): norm(10, 3)",
+        "ablate.model.layers.block", "x = (3, 1), f(x) = 2 x + (1, 0): norm(10, 3)",
         [1, -1], lambda: placed("post"),
     ),
     Formula(
         "pre-norm", "x + f(norm(x))", "Xiong et al. 2020, https://arxiv.org/abs/2002.04745",
-        "ablate.model.block", "the same: norm(x) = (1, -1), f = (3, -2)",
+        "ablate.model.layers.block", "the same: norm(x) = (1, -1), f = (3, -2)",
         [6, -1], lambda: placed("pre"),
     ),
     Formula(
         "sandwich", "x + norm(f(norm(x)))", "Ding et al. 2021, https://arxiv.org/abs/2105.13290",
-        "ablate.model.block", "the same: norm(3, -2) = (1, -1)",
+        "ablate.model.layers.block", "the same: norm(3, -2) = (1, -1)",
         [4, 0], lambda: placed("sandwich"),
     ),
     Formula(

@@ -15,7 +15,7 @@ from make_rows import changes
 from omegaconf import DictConfig
 from torch import Tensor
 
-from ablate.check import leaves
+from ablate.config.check import leaves
 from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.training.build import build, build_data

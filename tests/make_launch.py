@@ -11,11 +11,11 @@ from accident import OVERRIDE
 from tiny import overrides
 
 import ablate
-from ablate.run_id import run_dir
-from ablate.study.local import Settings, launch, targets
-from ablate.study.packs import ALONE, Packing
-from ablate.study.slots import Run
-from ablate.study.state import State
+from ablate.config.run_id import run_dir
+from ablate.study.launch.local import Settings, launch, targets
+from ablate.study.launch.packs import ALONE, Packing
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import State
 
 
 def line(folder: Path, seed: int, *more: str) -> list[str]:

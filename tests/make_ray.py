@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 from make_launch import environment
 
-from ablate.study.local import targets
-from ablate.study.ray import Settings, launch
-from ablate.study.slots import Run
-from ablate.study.state import State
-from ablate.tree import config_dir
+from ablate.config.tree import config_dir
+from ablate.study.launch.local import targets
+from ablate.study.launch.ray import Settings, launch
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import State
 
 CPUS = 4  # said to Ray: a test's runs are small
 

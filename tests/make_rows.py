@@ -17,12 +17,13 @@ from make_files import FILES
 from make_model import CONF
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.check import check, check_devices
+from ablate.config.check import check
 from ablate.config.compose import compose
+from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
+from ablate.training.preflight import check_devices
 from ablate.training.train import full_pass, prepare
-from ablate.tree import open_tree
 
 STEPS = 2
 SMALL: dict[str, dict[str, Any]] = {

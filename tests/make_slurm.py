@@ -19,11 +19,11 @@ from typing import Any
 import yaml
 
 import ablate
-from ablate.atomic import read_mapping
-from ablate.study.slots import Run
-from ablate.study.slurm import executor, launch
-from ablate.study.state import QUEUED, State
-from ablate.tree import config_dir
+from ablate.config.tree import config_dir
+from ablate.files import read_mapping
+from ablate.study.launch.run import Run
+from ablate.study.launch.slurm import executor, launch
+from ablate.study.launch.state import QUEUED, State
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "munged")
 PACKAGES = ("submitit", "hydra_plugins.hydra_submitit_launcher")

@@ -7,10 +7,10 @@ from pathlib import Path
 import yaml
 from tiny import overrides
 
-from ablate.study.asked import Asked, read
-from ablate.study.cells import Composer
-from ablate.study.layout import Layout, lay_out
-from ablate.tree import open_tree
+from ablate.config.tree import open_tree
+from ablate.study.plan.cells import Composer
+from ablate.study.plan.layout import Layout, lay_out
+from ablate.study.plan.request import Asked, read
 
 
 def write_sweep(folder: Path, study: str, *, body: str = "", name: str = "mine") -> list[str]:

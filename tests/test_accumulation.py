@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import ablate
-from ablate.accumulated import Accumulated
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD
 from ablate.task import Task, parameter_groups
+from ablate.task.accumulation import Accumulated
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 

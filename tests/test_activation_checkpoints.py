@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
 from ablate.kernel.reference import Reference
-from ablate.model import stack
-from ablate.model.init import outputs
-from ablate.model.multi_head import KeyValueCache
+from ablate.model.base import outputs
+from ablate.model.layers import stack
+from ablate.model.layers.multi_head import KeyValueCache
 from ablate.training.build import build_data, make_model
 from ablate.training.train import count_flops, prepare
 
@@ -160,5 +160,5 @@ def test_a_run_is_the_same_run(tmp_path: Any) -> None:
         model = make_model(cfg, data, Reference())
         _, task, _, _ = prepare(cfg, tmp_path, data, model)
         assert model.stack.checkpoint == (on == "true")
-        found.append((ablate.run_id.run_id(cfg), count_flops(cfg, task)))
+        found.append((ablate.config.run_id.run_id(cfg), count_flops(cfg, task)))
     assert found[0] == found[1]

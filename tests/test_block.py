@@ -8,7 +8,7 @@ import torch
 from make_model import kernel, normal, part, random_parts
 from torch import Tensor, nn
 
-from ablate.model.stack import Stack, kernels
+from ablate.model.layers.stack import Stack, kernels
 
 B, N, D, H, HIDDEN = 2, 6, 12, 3, 20
 

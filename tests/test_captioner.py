@@ -19,15 +19,15 @@ import ablate
 from ablate.data import IGNORED
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, EOS
+from ablate.decode.search import beam_search, greedy
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.figures.captions import spread
 from ablate.figures.maps import attention_maps
 from ablate.kernel import chunked
 from ablate.model.captioner import Captioner
-from ablate.model.multi_head import recording
+from ablate.model.layers.multi_head import recording
 from ablate.model.resnet import STRIDE
-from ablate.model.search import beam_search, greedy
 from ablate.show import own_source
 from ablate.task.captioning import Captioning
 
@@ -101,7 +101,7 @@ def test_steps_are_teacher_forcing_in_every_form(changes: dict[str, Any]) -> Non
 
 
 def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
-    """The formulas of xu.py, one picture and one word at a time; an lstm."""
+    """The formulas of show_attend_tell.py, one picture and one word at a time; an lstm."""
     decoder, layer = model.decoder, model.decoder.recurrent.layers[0]
     cell = nn.LSTMCell(layer.input_size, layer.hidden_size).double()
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.check import check, check_devices, check_output
+from ablate.config.check import check
 from ablate.config.compose import compose
 from ablate.errors import UserError
+from ablate.training.preflight import check_devices, check_output
 
 
 def test_all_conflicts_are_said_at_once() -> None:

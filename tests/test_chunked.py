@@ -15,12 +15,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablate import heap
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, chunked
+from ablate.kernel import Attend, Kernel, Layer, additive_cpu, chunked, heap
 from ablate.kernel.chunked import Chunked, RunScore
 from ablate.kernel.reference import Reference
-from ablate.model import tanh_sum
 
 
 @pytest.mark.parametrize("chunk", range(1, LENGTH + 2))
@@ -102,7 +100,7 @@ def peak(run: Kernel, length: int) -> int:
 def test_all_that_is_alive_grows_with_the_length_alone(
     compile: bool | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tanh_sum, "ELEMENTS", 2**12)
+    monkeypatch.setattr(additive_cpu, "ELEMENTS", 2**12)
     monkeypatch.setattr(Chunked, "ELEMENTS", 2**15)
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
     small, middle, large = (peak(kernel("chunked", compile=compile), n) for n in (256, 512, 1024))
@@ -175,7 +173,7 @@ def test_a_fused_score_is_the_score(chunk: int | None) -> None:
 
 
 def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tanh_sum, "ELEMENTS", 64 * 8)
+    monkeypatch.setattr(additive_cpu, "ELEMENTS", 64 * 8)
     kept, biggest = cost(kernel("chunked"), 64)
     assert biggest == 2 * 64 * 64  # the weights
     assert kept < 8 * biggest  # a few of them, none with the width 8

@@ -12,14 +12,14 @@ import pytest
 from omegaconf import DictConfig
 from tiny import overrides
 
-from ablate import job
+from ablate.cli import job
+from ablate.cli.help import help_text
 from ablate.config.compose import compose
+from ablate.config.rules import OneOf
+from ablate.config.run_id import run_dir, run_id
+from ablate.config.schema import VALUES
+from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
-from ablate.help import help_text
-from ablate.rules import OneOf
-from ablate.run_id import run_dir, run_id
-from ablate.tree import open_tree
-from ablate.values import VALUES
 
 pytest_plugins = ["command_line"]
 

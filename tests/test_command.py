@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ablate import command as commands
 from ablate import diff, evaluate, generate, report, show
 from ablate.__main__ import COMMANDS
-from ablate.command import command
+from ablate.cli import command as commands
+from ablate.cli.command import command
+from ablate.cli.version import described
+from ablate.config.keys import locate
 from ablate.errors import UserError
-from ablate.known import locate
-from ablate.version import described
 
 pytest_plugins = ["command_line"]
 
@@ -94,7 +94,7 @@ def places(folder: Path, *options: str, **environment: str) -> list[str]:
     script = folder / "bin" / "ablate"
     script.parent.mkdir(exist_ok=True)
     script.write_text(
-        "import os, sys\nfrom ablate.command import command\n"
+        "import os, sys\nfrom ablate.cli.command import command\n"
         "command(lambda: print(*sys.path, os.environ.get('PYTHONSAFEPATH'), sep='\\n'))\n"
     )
     done = subprocess.check_output(

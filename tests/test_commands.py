@@ -7,8 +7,8 @@ from tiny import images, overrides, pairs, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
+from ablate.config.run_id import run_dir
 from ablate.errors import UserError
-from ablate.run_id import run_dir
 
 
 @pytest.fixture(scope="module")

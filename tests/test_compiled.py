@@ -18,14 +18,14 @@ from tiny import overrides, pairs
 from torch import Tensor, nn
 
 import ablate
-from ablate.compiled import Compiled, refusing
+from ablate.config.run_id import run_dir
 from ablate.errors import UserError
 from ablate.kernel import chunked
-from ablate.model.init import Model, outputs
-from ablate.model.stack import kernels
-from ablate.run_id import run_dir
+from ablate.model.base import Model, outputs
+from ablate.model.layers.stack import kernels
 from ablate.task import Task
 from ablate.training.build import build, build_data, make_task
+from ablate.training.compile import Compiled, refusing
 from ablate.training.train import prepare
 
 QUICK = ("gpt", "transformer", "captioner", "rnn_lm", "rnn_seq2seq", "rnn_forecaster")
@@ -149,7 +149,7 @@ def require_same(model: str, *more: str, compile_: Callable[[nn.Module], None]) 
 # The backward pass, too; where torch captures the forward pass alone (backend="eager", as in
 # `captured`) it draws dropout anew for a block that is computed again.
 CAPTURE = partial(nn.Module.compile, backend="aot_eager", fullgraph=True)
-# As ablate.compiled does.
+# As ablate.training.compile does.
 INDUCTOR = partial(nn.Module.compile, fullgraph=True, options={"fallback_random": True})
 
 

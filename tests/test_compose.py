@@ -10,10 +10,10 @@ from make_model import KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
 from ablate.config.compose import compose
-from ablate.study.asked import read
-from ablate.study.cells import Composer
-from ablate.study.layout import lay_out
-from ablate.tree import config_dir, open_tree
+from ablate.config.tree import config_dir, open_tree
+from ablate.study.plan.cells import Composer
+from ablate.study.plan.layout import lay_out
+from ablate.study.plan.request import read
 
 # What an option cannot be composed without.
 NEEDS = {
@@ -162,7 +162,7 @@ def test_composing_leaves_no_trace_in_hydra() -> None:
 
 def test_every_sweep_composes_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     # The run that one of them starts from is trained first: test_transfer.py.
-    monkeypatch.setattr("ablate.study.layout.check_start", lambda cfg: None)
+    monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
     with open_tree() as tree:
         for name in tree.options("sweep"):
             command = tree.load([f"sweep={name}"])

@@ -17,10 +17,10 @@ from torch import nn
 
 from ablate import model as models
 from ablate.config.compose import compose
+from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.data import Request
-from ablate.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.kernel import chunked
-from ablate.model.init import outputs
+from ablate.model.base import outputs
 from ablate.training.build import build
 
 SOURCE = Path(models.__file__).parents[1]

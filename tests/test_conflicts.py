@@ -3,7 +3,7 @@
 import pytest
 
 from ablate.config.compose import compose
-from ablate.conflicts import CONFLICTS
+from ablate.config.conflicts import CONFLICTS
 from ablate.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")

@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import Callback
 from make_data import CONF, make, ready
 from torch import Tensor, nn
 
+from ablate.config.facts import KINDS
 from ablate.data import Data, Loader
 from ablate.errors import UserError
-from ablate.facts import KINDS
 
 SMALL = {
     "train_examples": 40,

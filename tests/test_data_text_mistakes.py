@@ -8,12 +8,12 @@ import pytest
 from make_data import make
 from test_data_text import POEM, poem, text
 
+from ablate.config.rules import Either, OneOf
+from ablate.config.schema import VALUES
 from ablate.data.parallel import TOKENIZERS as PAIRS
 from ablate.data.text import TextData
 from ablate.data.tokenizer import TOKENIZERS
 from ablate.errors import UserError
-from ablate.rules import Either, OneOf
-from ablate.values import VALUES
 
 __all__ = ["poem"]  # the fixture
 

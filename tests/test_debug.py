@@ -13,15 +13,15 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
+from ablate.config.tree import open_tree
 from ablate.data import Data
 from ablate.debug.profile import print_table
 from ablate.errors import RunFailed, UserError
-from ablate.pack.trial import require_settings
-from ablate.study.asked import read
-from ablate.study.cells import Composer
-from ablate.study.layout import lay_out
+from ablate.study.plan.cells import Composer
+from ablate.study.plan.layout import lay_out
+from ablate.study.plan.request import read
 from ablate.training.build import build_data
-from ablate.tree import open_tree
+from ablate.training.pack.trial import require_settings
 
 DEBUG = options("debug")
 QUICK = ("gat", "gpt", "rnn_forecaster")  # the other models are run with -m slow
@@ -91,7 +91,7 @@ def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
 )
 def test_every_study_can_be_looked_at(sweep: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The run that one of them starts from is trained first: test_transfer.py.
-    monkeypatch.setattr("ablate.study.layout.check_start", lambda cfg: None)
+    monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
     with open_tree() as tree:
         typed = [f"sweep={sweep}", "debug=fast"]
         command = tree.load(typed)

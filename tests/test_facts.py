@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 
 from ablate import data
 from ablate.config.compose import compose
+from ablate.config.facts import KINDS, STATED, Facts, Unreadable
+from ablate.config.keys import locate
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
-from ablate.facts import KINDS, STATED, Facts, Unreadable
-from ablate.known import locate
-from ablate.tree import config_dir
 
 
 def test_what_is_written_about_our_parts_is_what_they_state() -> None:

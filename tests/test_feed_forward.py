@@ -4,7 +4,7 @@ import pytest
 import torch
 from make_model import normal, random_parts
 
-from ablate.model.feed_forward import ACTIVATIONS, FeedForward
+from ablate.model.layers.feed_forward import ACTIVATIONS, FeedForward
 
 B, N, D, HIDDEN = 2, 6, 12, 20
 

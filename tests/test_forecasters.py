@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.model.forecaster import Forecaster, roll_out
+from ablate.model.base import Forecaster, roll_out
 
 LENGTH, CHANNELS = 9, 2
 SCORES = options("model.attention")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import ablate
 from ablate import evaluate, generate
+from ablate.config.run_id import run_dir
 from ablate.errors import UserError
-from ablate.run_id import run_dir
 from ablate.task.forecasting import Errors
 from ablate.training.build import build, build_data, make_task
 from ablate.training.load import Run

@@ -9,8 +9,8 @@ from make_model import SIZES, gpt, options, part, random_parts, scores, together
 from torch import Tensor
 
 from ablate.model.gpt import GPT
+from ablate.model.layers.multi_head import KeyValueCache
 from ablate.model.mask.causal import Causal
-from ablate.model.multi_head import KeyValueCache
 
 LENGTH, VOCAB = SIZES["gpt"]["length"], SIZES["gpt"]["vocab_size"]
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]

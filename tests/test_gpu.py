@@ -15,8 +15,8 @@ from make_axes import MODELS
 from tiny import overrides
 
 import ablate
-from ablate import pack
-from ablate.run_id import run_dir
+from ablate.config.run_id import run_dir
+from ablate.training import pack
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 EXACT = ("trainer=gpu", "trainer.precision=32-true")

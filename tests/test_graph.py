@@ -27,8 +27,8 @@ from ablate.kernel import Kernel, Layer
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.sparse import Sparse
-from ablate.model.edges import Edges
 from ablate.model.gat import GAT
+from ablate.model.layers.edges import Edges
 from ablate.pos_enc.none import NoPosEnc
 
 SCORES = [name for name in scores() if name != "location"]

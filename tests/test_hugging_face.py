@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ablate.config.compose import compose
 from ablate.data.tokenizer import tokenizer_maker
 from ablate.errors import UserError
-from ablate.model.init import Model
+from ablate.model.base import Model
 from ablate.training.build import build
 
 transformers = pytest.importorskip("transformers")

@@ -8,8 +8,8 @@ from make_model import gpt, normal, options, part, scores
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.init import draw_by_name
-from ablate.model.linear import STD
+from ablate.model.base import draw_by_name
+from ablate.model.layers.linear import STD
 
 ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
 

@@ -19,11 +19,12 @@ from omegaconf import OmegaConf
 from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor, nn
 
-from ablate.check import leaves
+from ablate.config.check import leaves
 from ablate.config.compose import compose
 from ablate.kernel import chunked
-from ablate.model import hugging_face, timm_weights
-from ablate.model.init import outputs
+from ablate.model.base import outputs
+from ablate.model.pretrained import hugging_face
+from ablate.model.pretrained import timm as timm_weights
 from ablate.training.build import build
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from test_knobs_pairs import GIVEN
 from torch import Tensor
 
+from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, RECALL, SERIES, TEXT, Facts
 from ablate.errors import UserError
-from ablate.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, RECALL, SERIES, TEXT, Facts
 
 # Another value of every key that changes what is read or how it is cut, by the kind of data.
 LANGUAGE: dict[str, Any] = {

@@ -12,8 +12,8 @@ import torch
 from make_data import CONF, make
 from omegaconf import OmegaConf
 
+from ablate.config.facts import Facts
 from ablate.data.pairs import Pairs
-from ablate.facts import Facts
 
 COUNTS = {"train_examples": 60, "val_examples": 20, "test_examples": 20, "batch_size": 4}
 TEXTS = {"batch_size": 4, "tokenizer": "word", "vocab_size": None}

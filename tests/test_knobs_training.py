@@ -18,12 +18,12 @@ from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import KERNEL_NEEDS, gpt, kernel, options
 from torch import Tensor
 
-from ablate.check import check_devices
 from ablate.config.compose import compose
+from ablate.config.run_id import run_dir, run_id
 from ablate.errors import UserError
 from ablate.kernel import chunked
-from ablate.run_id import run_dir, run_id
 from ablate.training.build import build, build_data, make_task
+from ablate.training.preflight import check_devices
 from ablate.training.train import prepare
 
 # Groups whose keys change the parameters after a few steps: the choice, the key, another value.

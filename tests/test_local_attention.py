@@ -13,10 +13,10 @@ from make_model import normal, options, part, random_parts, vit
 from torch import Tensor
 
 from ablate.config.compose import compose
+from ablate.config.facts import Facts
 from ablate.errors import UserError
-from ablate.facts import Facts
+from ablate.model.layers.multi_head import SelfAttention
 from ablate.model.mask.window import Window
-from ablate.model.multi_head import SelfAttention
 from ablate.pos_enc.relative_2d import Relative2d
 
 ROWS, COLUMNS, HEADS, WIDTH = 4, 5, 2, 4

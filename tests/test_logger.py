@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ablate.errors import UserError
 from ablate.logger import RunLogger, without_credentials
-from ablate.study.role import Role
+from ablate.logger.role import Role
 
 ROOT = Path(__file__).parents[1]
 ALONE = Role("a_study")

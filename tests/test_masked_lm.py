@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 import ablate
 from ablate import diff, evaluate, generate, show
+from ablate.config.run_id import run_dir
 from ablate.data.masked import Masked
 from ablate.errors import UserError
 from ablate.model.bert import BERT
-from ablate.run_id import run_dir
-from ablate.study.budget import DataSets
+from ablate.study.plan.budget import DataSets
 from ablate.task.masked_lm import MaskedLM
 from ablate.training.build import build, build_data, make_task
 

@@ -7,13 +7,13 @@ import torch
 from make_model import gpt, normal, options, part, random_parts, tokens, transformer, vit
 from torch import Tensor, nn
 
+from ablate.decode.sample import sample
 from ablate.errors import UserError
-from ablate.model.block import Block
+from ablate.model.layers.block import Block
 from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.model.mask.window import Window
 from ablate.model.mixer import Mixer, Sizes
-from ablate.model.sample import sample
 
 OTHERS = [name for name in options("model.mixer") if name != "attention"]
 MIXING = ["convolution", "fixed"]

@@ -8,7 +8,7 @@ from make_model import kernel, normal, options, part, random_parts
 from torch import Tensor, nn
 
 from ablate.kernel.reference import Reference
-from ablate.model.multi_head import (
+from ablate.model.layers.multi_head import (
     CrossAttention,
     KeyValueCache,
     Memory,

@@ -9,8 +9,8 @@ import pytest
 from omegaconf import DictConfig
 from tiny import overrides
 
+from ablate.config.run_id import folder_name, run_id
 from ablate.errors import Interrupted
-from ablate.run_id import folder_name, run_id
 from ablate.study import sweeper
 
 real_report = sweeper.report

@@ -5,7 +5,7 @@ import torch
 from make_model import normal
 from torch import nn
 
-from ablate.model.norm import NORMS
+from ablate.model.layers.norm import NORMS
 
 B, N, D = 2, 6, 12
 

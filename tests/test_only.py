@@ -7,8 +7,8 @@ import torch
 from make_model import SIZES, bert, gpt, normal, options, part, random_parts, scores, tokens, vit
 from torch import Tensor, nn
 
-from ablate.model.multi_head import recording
-from ablate.model.stack import Stack
+from ablate.model.layers.multi_head import recording
+from ablate.model.layers.stack import Stack
 
 TOKENS = 1 + 9  # of the tiny ViT
 CHANGES: dict[str, dict[str, Any]] = {

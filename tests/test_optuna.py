@@ -11,8 +11,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from tiny import overrides
 
+from ablate.config.check import check_direction
 from ablate.errors import UserError
-from ablate.objective import check_direction
 
 pytest_plugins = ["command_line"]
 

@@ -17,16 +17,16 @@ from tiny import images, overrides, pairs
 from torch import Tensor, nn
 
 import ablate
-from ablate import pack
-from ablate.atomic import read_mapping
+from ablate.config.run_id import run_dir, run_id
 from ablate.errors import Interrupted, RunFailed, UserError
-from ablate.pack.checkpoint import common, joined, part
-from ablate.pack.task import PackTask, clip_each
-from ablate.pack.trial import refuse_pack
-from ablate.run_id import run_dir, run_id
-from ablate.study.packs import Packing, packs, together
-from ablate.study.slots import Run
+from ablate.files import read_mapping
+from ablate.study.launch.packs import Packing, packs, together
+from ablate.study.launch.run import Run
 from ablate.task.causal_lm import CausalLM
+from ablate.training import pack
+from ablate.training.pack.checkpoint import common, joined, part
+from ablate.training.pack.task import PackTask, clip_each
+from ablate.training.pack.trial import refuse_pack
 
 # Of Adam, a gradient that is 0 but for rounding makes a whole step; here it stays rounding.
 PLAIN = ("optimizer=sgd", "optimizer.lr=0.1", "trainer.gradient_clip_val=0.2")

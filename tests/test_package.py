@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ablate
-from ablate.version import checkout, described
+from ablate.cli.version import checkout, described
 
 PACKAGE = Path(ablate.__file__).parent
 

@@ -15,12 +15,12 @@ from make_rows import axes_of, base, base_overrides, changes, composed, written
 from omegaconf import OmegaConf
 from refused_pairs import EVERY_INDIRECT, ONLY, REFUSED, Refused
 
-from ablate.check import leaves
+from ablate.config.check import leaves
 from ablate.config.compose import compose
+from ablate.config.rules import Bool, OneOf
+from ablate.config.schema import rule_of
 from ablate.errors import UserError
 from ablate.kernel import chunked
-from ablate.rules import Bool, OneOf
-from ablate.values import rule_of
 
 # What is logged is the same in every process already.
 pytestmark = pytest.mark.filterwarnings("ignore:.*sync_dist:UserWarning")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny import overrides
 
-from ablate import pipe
+from ablate.cli import pipe
 
 SOURCE = str(Path(pipe.__file__).parents[1])
 

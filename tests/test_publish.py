@@ -16,8 +16,8 @@ from wandb_server import KEY, Server, running
 
 from ablate import report as command_line
 from ablate.errors import RunFailed, UserError
-from ablate.study.offline import sync_command
 from ablate.study.publish import publish, require_workspaces
+from ablate.study.publish.offline import sync_command
 from ablate.study.publish.specification import specification, title
 from ablate.study.publish.views import _literal
 from ablate.study.report import Written, write

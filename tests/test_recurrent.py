@@ -5,10 +5,10 @@ import torch
 from make_model import normal, random_parts
 from torch import Tensor, nn
 
-from ablate.flops import flops_per_step
-from ablate.model.init import draw_by_name
-from ablate.model.linear import Embedding
-from ablate.model.recurrent import CELLS, Hidden, Recurrent, uniform
+from ablate.model.base import draw_by_name
+from ablate.model.layers.linear import Embedding
+from ablate.model.recurrent.recurrent import CELLS, Hidden, Recurrent, uniform
+from ablate.training.flops import flops_per_step
 
 B, N, E, D = 4, 6, 5, 8
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}

@@ -10,11 +10,11 @@ import pytest
 from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
 
 from ablate import report as command_line
-from ablate.command import command
+from ablate.cli.command import command
 from ablate.errors import UserError
-from ablate.study.collect import collect
-from ablate.study.comparable import RULES, lines, objections
-from ablate.study.compare import compare
+from ablate.study.analysis.collect import collect
+from ablate.study.analysis.comparable import RULES, lines, objections
+from ablate.study.analysis.compare import compare
 from ablate.study.report.rows import Report, assemble
 
 

@@ -18,11 +18,11 @@ from tiny import overrides
 
 import ablate
 from ablate import figures
-from ablate.checkpoint import Checkpoints
-from ablate.curves import Curves
+from ablate.config.run_id import run_dir
 from ablate.errors import Interrupted
-from ablate.run_id import run_dir
 from ablate.task.causal_lm import CausalLM
+from ablate.training.checkpoint import Checkpoints
+from ablate.training.curves import Curves
 
 # The last validation stands before the last step: the last weights are looked at after training.
 SHORT = ("trainer.max_steps=14", "checkpoint_every=3")

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.kernel import chunked
-from ablate.model.multi_head import recording
+from ablate.model.layers.multi_head import recording
 from ablate.model.normalizer.softmax import Softmax
-from ablate.model.rnn_attention import LastState, Memory, RNNAttention, make_context
+from ablate.model.recurrent.rnn_attention import LastState, Memory, RNNAttention, make_context
 
 B, I, J, D = 3, 7, 6, 8  # noqa: E741
 LENGTHS = [6, 2, 4]

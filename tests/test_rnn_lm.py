@@ -13,8 +13,8 @@ import ablate
 from ablate.config.compose import compose
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
-from ablate.flops import flops_per_step
 from ablate.model.rnn_lm import RNNLM
+from ablate.training.flops import flops_per_step
 from ablate.training.load import load
 
 CELLS = ["rnn", "gru", "lstm"]

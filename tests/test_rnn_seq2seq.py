@@ -10,17 +10,17 @@ from make_model import SIZES, options, random_parts, rnn_seq2seq, scores, tokens
 from torch import Tensor, nn
 
 from ablate.data.pairs import PAD
+from ablate.decode.search import beam_search
 from ablate.errors import UserError
-from ablate.flops import flops_per_step
 from ablate.kernel import chunked
 from ablate.model.attention.additive import Additive
-from ablate.model.bahdanau import Bahdanau
-from ablate.model.luong import Luong
-from ablate.model.multi_head import recording
+from ablate.model.layers.multi_head import recording
+from ablate.model.layers.stack import kernels
+from ablate.model.recurrent.bahdanau import Bahdanau
+from ablate.model.recurrent.luong import Luong
 from ablate.model.rnn_seq2seq import RNNSeq2Seq
-from ablate.model.search import beam_search
-from ablate.model.stack import kernels
 from ablate.model.window.local_m import LocalM
+from ablate.training.flops import flops_per_step
 
 D = 12
 I, J = (SIZES["rnn_seq2seq"][f"{side}_length"] for side in ("target", "source"))  # noqa: E741

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ablate import run_id as module
-from ablate.check import leaves
+from ablate.config import run_id as module
+from ablate.config.check import leaves
 from ablate.config.compose import compose
-from ablate.run_id import run_dir, run_id
+from ablate.config.run_id import run_dir, run_id
 
 COMPOSITIONS = [
     [],

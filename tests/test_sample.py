@@ -7,10 +7,10 @@ import torch
 from make_model import SIZES, gpt, options, part, random_parts, rnn_lm, tokens
 from torch import Tensor
 
+from ablate.decode.sample import choose, sample
+from ablate.model.base import LanguageModel
 from ablate.model.gpt import GPT
-from ablate.model.language_model import LanguageModel
 from ablate.model.rnn_lm import RNNLM
-from ablate.model.sample import choose, sample
 
 LENGTH = SIZES["gpt"]["length"]
 PROBABILITIES = torch.tensor([0.1, 0.4, 0.05, 0.25, 0.2])

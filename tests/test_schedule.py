@@ -7,6 +7,7 @@ import pytest
 from make_model import options
 
 from ablate.config.compose import compose
+from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.schedule import (
     AUTO_SHARE,
@@ -17,9 +18,8 @@ from ablate.schedule import (
     noam,
     warmup_steps,
 )
-from ablate.trainer import make_trainer
 from ablate.training.build import build_data
-from ablate.tree import open_tree
+from ablate.training.trainer import make_trainer
 
 
 def test_cosine_is_nanogpts():

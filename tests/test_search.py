@@ -12,8 +12,8 @@ from make_model import random_parts, rnn_seq2seq, transformer
 from torch import Tensor, nn
 
 from ablate.data.pairs import BOS, EOS, PAD
-from ablate.model.search import Hypothesis, beam_search, greedy, penalty
-from ablate.model.seq2seq import Seq2Seq, State
+from ablate.decode.search import Hypothesis, beam_search, greedy, penalty
+from ablate.model.base import Seq2Seq, State
 
 VOCAB, LONGEST = 6, 4
 SOURCES = 5

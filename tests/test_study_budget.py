@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 from tiny import images, overrides, pairs, write_text
 
 import ablate
-from ablate.record import count_parameters
-from ablate.study import budget
-from ablate.study.budget import DataSets, SameModel, budgets
+from ablate.study.plan import budget
+from ablate.study.plan.budget import DataSets, SameModel, budgets
 from ablate.training.build import build
+from ablate.training.record import count_parameters
 
 
 def composed(base, *arms):

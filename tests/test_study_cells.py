@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_sweep import asked, laid_out
 
+from ablate.config.run_id import run_id
+from ablate.config.tree import open_tree
 from ablate.errors import UserError
-from ablate.run_id import run_id
-from ablate.study.asked import read
-from ablate.study.cells import Cells
-from ablate.study.layout import Layout, lay_out
-from ablate.study.override import equal, key_of, merged, parse, quoted, value_text
-from ablate.tree import open_tree
+from ablate.study.plan.cells import Cells
+from ablate.study.plan.layout import Layout, lay_out
+from ablate.study.plan.override import equal, key_of, merged, parse, quoted, value_text
+from ablate.study.plan.request import read
 
 
 def names(layout: Layout) -> list[str]:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from make_study import BASE, arm, make_study, shifted
 
-from ablate.record import CODE, code, provenance
-from ablate.study.collect import collect
-from ablate.study.comparable import objections, versions
+from ablate.study.analysis.collect import collect
+from ablate.study.analysis.comparable import objections, versions
 from ablate.study.report.rows import assemble
 from ablate.study.report.tables import runs_csv
+from ablate.training.record import CODE, code, provenance
 
 
 def against(study: Path) -> dict[tuple[str, str], str]:

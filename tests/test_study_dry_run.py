@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 from tiny import overrides
 
 from ablate import compose
-from ablate.study.budget import budgets
-from ablate.study.preview import span
+from ablate.study.plan.budget import budgets
+from ablate.study.plan.preview import span
 from ablate.study.report import write
 
 pytest_plugins = ["command_line"]

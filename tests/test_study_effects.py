@@ -12,10 +12,10 @@ import statsmodels.formula.api as smf
 from make_study import arm, make_study
 from statsmodels.stats.anova import anova_lm
 
-from ablate.study.collect import collect
-from ablate.study.confounding import confused, varied
-from ablate.study.effects import effects
-from ablate.study.fraction import fraction
+from ablate.study.analysis.collect import collect
+from ablate.study.analysis.confounding import confused, varied
+from ablate.study.analysis.effects import effects
+from ablate.study.plan.fraction import fraction
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.rows import assemble
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ablate.study.ending import Mark, settle
-from ablate.study.state import GOES_ON, State
+from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.state import GOES_ON, State
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablate.study.estimate import Done, done, left, seconds
+from ablate.study.launch.estimate import Done, done, left, seconds
 
 RESULT = {
     "status": "finished",

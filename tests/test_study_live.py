@@ -12,10 +12,10 @@ from make_study import arm, make_study
 from rich.console import Console
 
 from ablate import report
-from ablate.command import command
-from ablate.study import live
-from ablate.study.live import View, status_table
-from ablate.study.state import State
+from ablate.cli.command import command
+from ablate.study.launch import live
+from ablate.study.launch.live import View, status_table
+from ablate.study.launch.state import State
 
 DOT = "model.attention=dot"
 BEST = "best val/loss 1.3 (model.attention=dot, seed 0)"

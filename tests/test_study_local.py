@@ -17,12 +17,12 @@ from make_launch import environment, launched, runs, settings
 from tiny import overrides
 
 import ablate
+from ablate.config.run_id import run_dir
 from ablate.errors import UserError
-from ablate.run_id import run_dir
-from ablate.study import forks, local
-from ablate.study.jobs import OF_SWEEPS, arguments, job_return, quoted
-from ablate.study.slots import Run
-from ablate.study.state import State
+from ablate.study.launch import forks, local
+from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return, quoted
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import State
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
@@ -255,7 +255,7 @@ def test_the_parent_starts_no_threads_and_touches_no_gpu(tmp_path: Path) -> None
     script = tmp_path / "look.py"
     script.write_text(
         "import os, sys, threading\n"
-        "from ablate.study.forks import ALWAYS, _preload\n"
+        "from ablate.study.launch.forks import ALWAYS, _preload\n"
         "_preload([*ALWAYS, 'ablate.task.causal_lm', 'ablate.model.gpt', 'ablate.data.text'])\n"
         "import torch\n"
         "print(threading.active_count(), torch.cuda.is_initialized(),\n"

@@ -8,10 +8,10 @@ from tiny import overrides, pairs
 
 import ablate
 from ablate.errors import UserError
-from ablate.record import count_parameters
-from ablate.study.budget import on_meta
-from ablate.study.match import match
+from ablate.study.plan.budget import on_meta
+from ablate.study.plan.match import match
 from ablate.training.build import build, build_data
+from ablate.training.record import count_parameters
 from ablate.training.train import count_flops
 
 pytest_plugins = ["command_line"]

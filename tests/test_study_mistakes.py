@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_written(ablate_command: Command, tmp_path: Path
 def test_a_full_disk(
     ablate_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ablate.study import planfile
+    from ablate.study.plan import planfile
 
     def full(path: Path, content: object) -> None:
         raise OSError(28, "No space left on device")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablate.errors import UserError
-from ablate.study import plan
-from ablate.study.fraction import fraction
-from ablate.study.plan import Factor, Row
+from ablate.study.plan import design
+from ablate.study.plan.design import Factor, Row
+from ablate.study.plan.fraction import fraction
 
 SCORE = Factor(
     "model.attention",
@@ -24,18 +24,18 @@ ALL = (SCORE, POS, NORM)
 OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
 
 
-def rows(design: str, *factors: Factor, resolution: int = 3) -> list[Row]:
+def rows(kind: str, *factors: Factor, resolution: int = 3) -> list[Row]:
     own = {factor.name: OWN[factor.name] for factor in factors}
-    found = list(plan.rows(design, factors, own, resolution=resolution))
-    if design != "fractional":
-        assert len(found) == plan.count(design, factors, own)
+    found = list(design.rows(kind, factors, own, resolution=resolution))
+    if kind != "fractional":
+        assert len(found) == design.count(kind, factors, own)
     assert found[0] == own, "the baseline is the first"
     assert len({tuple(row.items()) for row in found}) == len(found), "no cell twice"
     return found
 
 
-def changes(design: str, *factors: Factor) -> list[dict[str, str]]:
-    return [{k: v for k, v in row.items() if v != OWN[k]} for row in rows(design, *factors)]
+def changes(kind: str, *factors: Factor) -> list[dict[str, str]]:
+    return [{k: v for k, v in row.items() if v != OWN[k]} for row in rows(kind, *factors)]
 
 
 def test_one_factor() -> None:
@@ -78,7 +78,7 @@ def test_factorial() -> None:
 def test_fractional() -> None:
     third = Factor("model.residual", {"true": (), "false": ("model.residual=false",)})
     own = {"pos_enc": "learned", "norm": "pre", "model.residual": "true"}
-    found = list(plan.rows("fractional", [POS, NORM, third], own, resolution=3))
+    found = list(design.rows("fractional", [POS, NORM, third], own, resolution=3))
     # C = AB: half of the eight cells.
     assert found == [
         {"pos_enc": "learned", "norm": "pre", "model.residual": "true"},
@@ -133,24 +133,24 @@ def test_a_fraction_confuses_no_effects_below_its_resolution(factors: int, least
 
 def test_arms_set_what_they_change_and_say_so() -> None:
     row = {"model.attention": "dot", "pos_enc": "learned", "norm": "post"}
-    arm = plan.arm(row, ALL, OWN, all_set=False, named=False)
+    arm = design.arm(row, ALL, OWN, all_set=False, named=False)
     assert arm.name == "model.attention=dot norm=post"
     assert arm.changes == {"model.attention": "dot", "norm": "post"}
     assert arm.overrides == ("model.attention=dot", "model.norm=post", "schedule.warmup=9")
-    full = plan.arm(row, ALL, OWN, all_set=True, named=False)
+    full = design.arm(row, ALL, OWN, all_set=True, named=False)
     assert set(full.overrides) == {*arm.overrides, "pos_enc=learned"}
-    base = plan.arm(OWN, ALL, OWN, all_set=False, named=False)
+    base = design.arm(OWN, ALL, OWN, all_set=False, named=False)
     assert (base.name, base.is_baseline, base.overrides) == ("baseline", True, ())
 
 
 def test_two_factors_that_set_one_key_cannot_be_combined() -> None:
     warmup = Factor("warmup", {"on": (), "off": ("schedule.warmup=0",)})
     own = {"norm": "pre", "warmup": "on"}
-    for row in plan.rows("one_factor", [NORM, warmup], own, resolution=3):
-        plan.arm(row, [NORM, warmup], own, all_set=False, named=False)
+    for row in design.rows("one_factor", [NORM, warmup], own, resolution=3):
+        design.arm(row, [NORM, warmup], own, all_set=False, named=False)
     row = {"norm": "post", "warmup": "off"}
     with pytest.raises(UserError, match=r"norm and warmup both set schedule\.warmup"):
-        plan.arm(row, [NORM, warmup], own, all_set=False, named=False)
+        design.arm(row, [NORM, warmup], own, all_set=False, named=False)
 
 
 def test_a_factor_that_changes_nothing_is_refused() -> None:
@@ -160,9 +160,9 @@ def test_a_factor_that_changes_nothing_is_refused() -> None:
 
 def test_excluded_cells_have_all_of_an_entry() -> None:
     entry = {"pos_enc": "none", "norm": "post"}
-    found = [row for row in rows("factorial", POS, NORM) if plan.excluded_by(row, [entry])]
+    found = [row for row in rows("factorial", POS, NORM) if design.excluded_by(row, [entry])]
     assert found == [entry]
-    assert len([r for r in rows("factorial", *ALL) if plan.excluded_by(r, [entry])]) == 3
+    assert len([r for r in rows("factorial", *ALL) if design.excluded_by(r, [entry])]) == 3
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_excluded_cells_have_all_of_an_entry() -> None:
 )
 def test_an_exclusion_of_what_is_not_there(entry: Row, line: str) -> None:
     with pytest.raises(UserError, match=line):
-        plan.check_exclude([entry], ALL, OWN)
+        design.check_exclude([entry], ALL, OWN)

@@ -22,9 +22,9 @@ from make_sweep import tiny_for, write_sweep
 
 import ablate
 from ablate.errors import UserError
-from ablate.study import ray as launcher
-from ablate.study.ray import Settings, train
-from ablate.study.state import state
+from ablate.study.launch import ray as launcher
+from ablate.study.launch.ray import Settings, train
+from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line"]
 STUDY = "{factors: {pos_enc: [none]}, seeds: 2}"

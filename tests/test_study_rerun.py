@@ -12,11 +12,11 @@ import pytest
 from filelock import FileLock
 
 from ablate.errors import Interrupted
-from ablate.study import state as state_module
-from ablate.study.cells import Cell
-from ablate.study.claim import Claim
-from ablate.study.running import MOVED, SINCE, launch, move_aside, to_run
-from ablate.study.state import CLAIM, GOES_ON, held, state
+from ablate.study.launch import state as state_module
+from ablate.study.launch.claim import Claim
+from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
+from ablate.study.launch.state import CLAIM, GOES_ON, held, state
+from ablate.study.plan.cells import Cell
 
 NAMES = ("a", "b", "c")
 TICK = 0.02  # seconds; clocks of file systems stand still for a while

@@ -9,9 +9,9 @@ from make_study import arm, make_study
 from tiny import overrides
 
 import ablate
+from ablate.config.run_id import run_dir
+from ablate.logger.role import Role
 from ablate.logger.wandb import fitted
-from ablate.run_id import run_dir
-from ablate.study.role import Role
 
 
 def role(study: Path, name: str, kind: str = "") -> Role:

@@ -20,12 +20,12 @@ from make_sweep import tiny_for, write_sweep
 from omegaconf import OmegaConf
 
 import ablate
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
-from ablate.study import state as state_module
-from ablate.study.slots import Run
-from ablate.study.slurm import executor, processes
-from ablate.study.state import State, state
-from ablate.tree import config_dir
+from ablate.study.launch import state as state_module
+from ablate.study.launch.run import Run
+from ablate.study.launch.slurm import executor, processes
+from ablate.study.launch.state import State, state
 
 pytest_plugins = ["command_line"]
 PATIENCE = make_slurm.PATIENCE
@@ -446,7 +446,7 @@ def test_a_job_leaves_a_run_that_names_another(
 ) -> None:
     """As when its launcher was killed before it could write down what it had submitted."""
     pytest.importorskip("submitit")
-    from ablate.study.slurm_job import Job
+    from ablate.study.launch.slurm_job import Job
 
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SLURM_JOB_ID", "17")

@@ -15,11 +15,11 @@ from filelock import FileLock
 from make_study import arm, make_study
 from rich.console import Console
 
-from ablate.study import state as state_module
-from ablate.study.claim import Claim
-from ablate.study.ending import Mark, settle
-from ablate.study.live import about, status_table, time_left
-from ablate.study.state import GOES_ON, State, held, last_lines, state, state_alone, states
+from ablate.study.launch import state as state_module
+from ablate.study.launch.claim import Claim
+from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.live import about, status_table, time_left
+from ablate.study.launch.state import GOES_ON, State, held, last_lines, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
 
@@ -108,7 +108,7 @@ def test_a_claim_is_queued_until_released(folder: Path) -> None:
 
 def test_a_claim_of_a_dead_launcher_is_free(folder: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from ablate.study.claim import Claim\n"
+        "import sys, time; from pathlib import Path; from ablate.study.launch.claim import Claim\n"
         "claim = Claim.take(Path(sys.argv[1]), launcher='local'); print('taken', flush=True)\n"
         "time.sleep(60)"
     )
@@ -129,7 +129,7 @@ def test_a_claim_of_a_dead_launcher_is_free(folder: Path) -> None:
 def test_of_two_claims_at_once_one_is_given(tmp_path: Path) -> None:
     """Processes that all try to take the same runs take each exactly once."""
     code = (
-        "import sys; from pathlib import Path; from ablate.study.claim import Claim\n"
+        "import sys; from pathlib import Path; from ablate.study.launch.claim import Claim\n"
         "taken = [Claim.take(Path(sys.argv[1], str(n)), launcher='local') for n in range(50)]\n"
         "print([n for n, claim in enumerate(taken) if claim], flush=True); input()"
     )
@@ -274,7 +274,8 @@ def test_the_time_left_goes_by_the_arm() -> None:
 
 def test_looking_needs_no_torch() -> None:
     code = (
-        "import ablate.study.live, sys; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+        "import ablate.study.launch.live, sys;"
+        " print([m for m in ('torch', 'numpy') if m in sys.modules])"
     )
     began = time.monotonic()
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,10 +11,10 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from ablate.errors import UserError
-from ablate.study import stats
-from ablate.study.compare import compare, decide, holm
-from ablate.study.pairs import by_arm, pair
-from ablate.study.verdict import Verdict, number, p_words
+from ablate.study.analysis import stats
+from ablate.study.analysis.compare import compare, decide, holm
+from ablate.study.analysis.pairs import by_arm, pair
+from ablate.study.analysis.verdict import Verdict, number, p_words
 
 # Student 1908, the hours of sleep that ten people gained by the second drug over the first.
 SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]

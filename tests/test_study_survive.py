@@ -17,10 +17,11 @@ from make_launch import environment, launched, line, runs, settings, study
 
 import ablate
 from ablate.errors import Interrupted
-from ablate.study import local, sweeper
-from ablate.study.forks import Event
-from ablate.study.slots import Run
-from ablate.study.state import state
+from ablate.study import sweeper
+from ablate.study.launch import local
+from ablate.study.launch.forks import Event
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line"]
 real_report = sweeper.report
@@ -242,7 +243,7 @@ def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ablate.study.ending.write_json", full)
+    monkeypatch.setattr("ablate.study.launch.ending.write_json", full)
     monkeypatch.setattr(local, "Forks", lambda *_, **__: Ending())
     wanted = [Run(tmp_path / "s" / name, ["seed=0"]) for name in ("a", "b")]
     with pytest.raises(OSError, match="No space left"):

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 import ablate
 from ablate.errors import UserError
 from ablate.study import sweeper
-from ablate.study.tune import choose, tuning
+from ablate.study.plan.tune import choose, tuning
 
 pytest_plugins = ["command_line"]
 

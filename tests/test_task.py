@@ -10,8 +10,8 @@ from make_data import ready
 from tiny import images, overrides
 
 import ablate
+from ablate.config.run_id import run_dir
 from ablate.errors import RunFailed, UserError
-from ablate.run_id import run_dir
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
 from ablate.training.build import build, build_data, make_task

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 import ablate
+from ablate.cli.summary import show_result
+from ablate.config.run_id import run_dir
 from ablate.data import IGNORED
 from ablate.data.pairs import EOS, PAD, Pairs
+from ablate.decode.search import Hypothesis
 from ablate.errors import UserError
-from ablate.metrics import ByLength, Corpus, Written, right_links
-from ablate.model.search import Hypothesis
-from ablate.model.seq2seq import Seq2Seq, State
-from ablate.run_id import run_dir
-from ablate.summary import show_result
+from ablate.model.base import Seq2Seq, State
 from ablate.task.seq2seq import SequenceToSequence
+from ablate.task.text_metrics import ByLength, Corpus, Written, right_links
 from ablate.training.build import build, build_data, make_task
 from ablate.training.train import count_flops
 

@@ -16,10 +16,10 @@ import yaml
 from tiny import images, overrides
 
 import ablate
-from ablate.curves import Curves
+from ablate.config.run_id import run_dir, run_id
 from ablate.errors import RunFailed, UserError
-from ablate.run_id import run_dir, run_id
 from ablate.training.build import build, build_data
+from ablate.training.curves import Curves
 from ablate.training.train import prepare
 
 FILES = ("config.yaml", "result.json", "provenance.json", "metrics.csv")

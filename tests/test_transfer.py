@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
+from ablate.config.run_id import WEIGHTS, run_dir, run_id
 from ablate.errors import UserError
-from ablate.run_id import WEIGHTS, run_dir, run_id
 from ablate.training.build import build, build_data
-from ablate.transfer import Source, told
+from ablate.training.transfer import Source, told
 
 
 @pytest.fixture(scope="module")

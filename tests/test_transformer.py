@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from ablate.config.compose import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
-from ablate.flops import flops_per_step
-from ablate.model.multi_head import recording
-from ablate.model.stack import kernels
+from ablate.model.layers.multi_head import recording
+from ablate.model.layers.stack import kernels
 from ablate.model.transformer import Transformer
+from ablate.training.flops import flops_per_step
 
 IN, OUT = SIZES["transformer"]["source_length"], SIZES["transformer"]["target_length"]
 SOURCE_VOCAB, VOCAB = SIZES["transformer"]["source_vocab"], SIZES["transformer"]["target_vocab"]

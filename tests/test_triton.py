@@ -24,10 +24,10 @@ from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.kernel import triton as module
 from ablate.kernel.reference import Reference
 from ablate.kernel.triton import Triton, interpreted
-from ablate.model.stack import kernels
+from ablate.model.layers.stack import kernels
 
 pytest.importorskip("triton", reason="triton comes with torch on Linux alone")
-from ablate.model import sum_attention
+from ablate.kernel import additive_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EXACT = torch.float64 if interpreted() else torch.float32
@@ -131,7 +131,7 @@ def test_blocks_are_put_together(
 ) -> None:
     """Several blocks of queries, keys, width, value width and bias, some of them without a pair."""
     for name in ("ROWS", "COLUMNS", "VALUES"):
-        monkeypatch.setattr(sum_attention, name, 16)
+        monkeypatch.setattr(additive_triton, name, 16)
     sizes: dict[str, Any] = {"heads": 1, "length": keys}
     score = part("model.attention", "additive")(query_dim=17, key_dim=17, **sizes)
     pos = part("pos_enc", "t5", buckets=18, max_distance=20)(dim=17, head_dim=17, depth=1, **sizes)
@@ -162,14 +162,14 @@ def test_torch_knows_what_it_gives_back(slope: float | None) -> None:
     rows = (torch.arange(i + j - 1, device=DEVICE) % 4).int()
     begin, end = (torch.full((i,), edge, device=DEVICE, dtype=torch.int) for edge in (0, j))
     given = (q, k, v, values, table, rows, begin, end, None, None, 0.0, slope)
-    opcheck(sum_attention.attention, given)
+    opcheck(additive_triton.attention, given)
     with torch.no_grad():
-        out, lse = sum_attention.attention(*given)
+        out, lse = additive_triton.attention(*given)
         gradient = normal(*out.shape, seed=9).to(out)
     for of_table in (True, False):
         all_given = (gradient, out, lse, of_table, *given)
         opcheck(
-            sum_attention.gradients,
+            additive_triton.gradients,
             [x.detach() if isinstance(x, Tensor) else x for x in all_given],
         )
 
@@ -246,7 +246,7 @@ def test_a_model_drops_in_training_alone() -> None:
 def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors in memory: nothing that a kernel makes leaves its program."""
     for name in ("ROWS", "COLUMNS"):
-        monkeypatch.setattr(sum_attention, name, 16)
+        monkeypatch.setattr(additive_triton, name, 16)
     small, large = (cost(kernel("triton"), length) for length in (16, 32))
     assert large[0] <= 2 * small[0]
     assert large[1] <= 2 * small[1]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ablate.errors import UserError
-from ablate.model.timm_weights import copy_timm
+from ablate.model.pretrained.timm import copy_timm
 from ablate.model.vit import ViT, patch_grid
 
 CHANNELS, CLASSES, SIDE = SIZES["vit"]["channels"], SIZES["vit"]["classes"], 6

@@ -11,7 +11,7 @@ In Python and notebooks:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ablate.postponed import postpone
+from ablate._lazy_torchmetrics import postpone
 from ablate.threads import limit_spinning
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = ["RunFailed", "UserError", "build", "compose", "load", "run"]
 _HOME = {
     "RunFailed": "ablate.errors",
     "UserError": "ablate.errors",
-    "__version__": "ablate.version",
+    "__version__": "ablate.cli.version",
     "build": "ablate.training.build",
     "compose": "ablate.config.compose",
     "load": "ablate.training.load",

@@ -12,13 +12,14 @@ from typing import NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 
-from ablate import folder, mistakes
-from ablate.command import command
+from ablate.cli import folder
+from ablate.cli.command import command, full_error
+from ablate.cli.job import failures, job
+from ablate.cli.pipe import Output
+from ablate.cli.version import described
+from ablate.config.override_errors import COMPOSING, explain, refuse_unread
+from ablate.config.tree import config_dir, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
-from ablate.job import failures, full_error, job
-from ablate.pipe import Output
-from ablate.tree import config_dir, open_tree
-from ablate.version import described
 
 COMMANDS = ("diff", "evaluate", "generate", "report", "show")
 
@@ -73,35 +74,35 @@ def _refuse_flag(message: str) -> NoReturn:
 
 def _compose_and_start(args: Namespace) -> None:
     if args.help:
-        from ablate.help import help_text
+        from ablate.cli.help import help_text
 
         print(help_text(args.config_dir, args.overrides))
         return
     if not args.shell_completion:
         with open_tree(args.config_dir) as tree:
-            mistakes.refuse_unread(args.overrides, tree)
+            refuse_unread(args.overrides, tree)
     Output.trains = not (args.cfg or args.info or args.hydra_help or args.shell_completion)
     start = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     try:
         with full_error("1"):
             start(job)()
     except OSError as error:
-        if isinstance(error, mistakes.COMPOSING):
+        if isinstance(error, COMPOSING):
             raise _explained(error, args) from error
         line = f"output_dir: cannot write there ({error}); choose another folder"
         raise UserError(line) from error
-    except mistakes.COMPOSING as error:
+    except COMPOSING as error:
         raise _explained(error, args) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
 
 
 def _explained(error: Exception, args: Namespace) -> Exception:
-    if unwrap(error) is not None or not isinstance(_origin(error), mistakes.COMPOSING):
+    if unwrap(error) is not None or not isinstance(_origin(error), COMPOSING):
         return error
     folder.remove_made()
     with open_tree(args.config_dir, args.config_name or "config") as tree:
-        return mistakes.explain(error, args.overrides, tree, many=args.multirun)
+        return explain(error, args.overrides, tree, many=args.multirun)
 
 
 def _origin(error: BaseException) -> BaseException:

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Column, Table
 from torch import Tensor, nn
 
-from ablate.command import Arguments, command
+from ablate.cli.command import Arguments, command
 from ablate.config.compose import compose
+from ablate.config.keys import changed_keys
 from ablate.data import Data
-from ablate.model.init import outputs
-from ablate.model.stack import kernels
-from ablate.record import count_parameters
-from ablate.study.budget import DataSets, SameModel
+from ablate.model.base import outputs
+from ablate.model.layers.stack import kernels
+from ablate.study.plan.budget import DataSets, SameModel
 from ablate.training.build import build, make_task
+from ablate.training.record import count_parameters
 from ablate.training.train import count_flops
 
 
@@ -100,27 +101,6 @@ def shapes(tensors: Iterable[Tensor]) -> list[torch.Size]:
 
 def largest_gap(a: Side, b: Side) -> float:
     return max((x - y).abs().max().item() for x, y in zip(a.outputs, b.outputs, strict=True))
-
-
-def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key, or group -> the values or options on both sides, None where it is absent."""
-    a, b = (flatten(OmegaConf.to_container(c, resolve=True)) for c in (first, second))
-    names = [*a, *(name for name in b if name not in a)]
-    return {
-        name.removeprefix("choices."): (a.get(name), b.get(name))
-        for name in names
-        if a.get(name) != b.get(name) and not name.endswith("_target_")
-    }
-
-
-def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves of a nested dictionary by their dotted keys."""
-    if not isinstance(node, dict):
-        return {prefix: node}
-    leaves: dict[str, Any] = {}
-    for key, value in node.items():
-        leaves |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return leaves
 
 
 def show(found: Difference) -> None:

@@ -12,14 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
-from ablate.command import Arguments, command
+from ablate.cli.command import Arguments, command
+from ablate.config.overrides import parse, variants
+from ablate.config.rules import refusal, written
+from ablate.config.schema import rule_of
 from ablate.errors import UserError, suggest
-from ablate.overrides import parse, variants
-from ablate.rules import refusal, written
 from ablate.training.build import make_data, make_task
 from ablate.training.load import Run, load
 from ablate.training.train import full_pass
-from ablate.values import rule_of
 
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:

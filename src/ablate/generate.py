@@ -8,18 +8,17 @@ from typing import Any
 
 import torch
 
-from ablate.caption import write_captions
-from ablate.command import Arguments, command
+from ablate.cli.command import Arguments, command
+from ablate.cli.translate import write_captions, write_targets
 from ablate.data.text import TextData
 from ablate.errors import UserError
-from ablate.model.language_model import LanguageModel
+from ablate.model.base import LanguageModel
 from ablate.task.captioning import Captioning
 from ablate.task.causal_lm import CausalLM
 from ablate.task.forecasting import Forecasting
 from ablate.task.masked_lm import MaskedLM
 from ablate.task.seq2seq import SequenceToSequence
 from ablate.training.load import Run, load
-from ablate.translate import write_targets
 
 # Which options each kind of model takes.
 LANGUAGE = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")

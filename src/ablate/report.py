@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ablate.command import Arguments, command
+from ablate.cli.command import Arguments, command
 from ablate.errors import UserError
-from ablate.study.collect import PLAN, not_a_study
-from ablate.study.comparable import RULES
+from ablate.study.analysis.collect import PLAN, not_a_study
+from ablate.study.analysis.comparable import RULES
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.status:
-        from ablate.study.live import status_table
+        from ablate.study.launch.live import status_table
 
         if not (args.study_dir / PLAN).exists():
             raise UserError(not_a_study(args.study_dir))

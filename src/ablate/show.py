@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ablate.command import Arguments, command
+from ablate.cli.command import Arguments, command
 from ablate.data.pairs import Pairs
 from ablate.data.text import TextData
 from ablate.errors import UserError

@@ -12,8 +12,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
-    from ablate.study.slots import Run
-    from ablate.study.state import State
+    from ablate.study.launch.run import Run
+    from ablate.study.launch.state import State
 
 Launch: TypeAlias = "Callable[[Sequence[Run]], Sequence[State]]"
 
@@ -37,7 +37,7 @@ class Ablation(Sweeper):
 
 
 class _Ours(Launcher):
-    """A launcher whose runs are commands that a person could type (ablate.study.jobs)."""
+    """A launcher whose runs are commands that a person could type (ablate.study.launch.jobs)."""
 
     def __init__(self, **settings: Any):
         self.settings: dict[str, Any] = {
@@ -55,7 +55,7 @@ class _Ours(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from ablate.study.jobs import launch_jobs
+        from ablate.study.launch.jobs import launch_jobs
 
         first = list(job_overrides[0]) if job_overrides else []
         return launch_jobs(
@@ -68,40 +68,40 @@ class _Ours(Launcher):
 
 
 class Local(_Ours):
-    """hydra/launcher=local: a process per run on this machine (ablate.study.local)."""
+    """hydra/launcher=local: a process per run on this machine (ablate.study.launch.local)."""
 
     def launcher(self, overrides: list[str]) -> Launch:
-        from ablate.study.local import launcher
+        from ablate.study.launch.local import launcher
 
         return launcher(self.settings, self.config)
 
 
 class Slurm(_Ours):
-    """hydra/launcher=slurm: a job of Slurm per run (ablate.study.slurm)."""
+    """hydra/launcher=slurm: a job of Slurm per run (ablate.study.launch.slurm)."""
 
     def setup(self, **more: Any) -> None:
-        from ablate.study.slurm import require
+        from ablate.study.launch.slurm import require
 
         require()
         super().setup(**more)
 
     def launcher(self, overrides: list[str]) -> Launch:
-        from ablate.study.slurm import executor, launch
+        from ablate.study.launch.slurm import executor, launch
 
         composed = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
         return partial(launch, executor=executor(self.settings, composed.trainer))
 
 
 class Ray(_Ours):
-    """hydra/launcher=ray: a task of Ray per run (ablate.study.ray)."""
+    """hydra/launcher=ray: a task of Ray per run (ablate.study.launch.ray)."""
 
     def setup(self, **more: Any) -> None:
-        from ablate.study.ray import require
+        from ablate.study.launch.ray import require
 
         require()
         super().setup(**more)
 
     def launcher(self, overrides: list[str]) -> Launch:
-        from ablate.study.ray import Settings, launcher
+        from ablate.study.launch.ray import Settings, launcher
 
         return launcher(Settings(**self.settings["ray"], grace=self.settings["grace"]), self.config)

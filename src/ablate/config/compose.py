@@ -5,10 +5,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ablate import mistakes, run_id
-from ablate.check import check
-from ablate.tree import config_dir as config_dir
-from ablate.tree import open_tree
+from ablate.config import run_id
+from ablate.config.check import check
+from ablate.config.override_errors import COMPOSING, explain, refuse_unread
+from ablate.config.tree import config_dir as config_dir
+from ablate.config.tree import open_tree
 
 OmegaConf.register_new_resolver("run_folder", run_id.resolve, replace=True)
 # A sweep's file is always several runs.
@@ -24,11 +25,11 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     every config group. Raises UserError.
     """
     with open_tree(config_dir) as tree:
-        mistakes.refuse_unread(overrides, tree)
+        refuse_unread(overrides, tree)
         try:
             cfg = tree.load(overrides)
-        except mistakes.COMPOSING as error:
-            raise mistakes.explain(error, overrides, tree, many=False) from error
+        except COMPOSING as error:
+            raise explain(error, overrides, tree, many=False) from error
     choices = cfg.hydra.runtime.choices
     with open_dict(cfg):
         del cfg["hydra"]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ablate.config.rules import Int, Rule, refusal
+from ablate.config.schema import rule_of
 from ablate.data.loader import (
     Batch,
     InOrder,
@@ -24,7 +26,6 @@ from ablate.data.loader import (
     Shuffled,
     Stream,
 )
-from ablate.data.options import checked
 from ablate.errors import UserError
 
 __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
@@ -44,7 +45,7 @@ class Data(LightningDataModule):
     A subclass implements `load`, which fills `splits` (data sets that answer a `Request` with a
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
-    kind: what a batch holds, such as "text": one of those in ablate.facts.
+    kind: what a batch holds, such as "text": one of those in ablate.config.facts.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, over all processes together.
     """
@@ -178,3 +179,21 @@ class Data(LightningDataModule):
 def rows(tensors: dict[str, Tensor], indices: Tensor) -> Batch:
     """The batch of those rows."""
     return {name: tensor[indices] for name, tensor in tensors.items()}
+
+
+Value = TypeVar("Value")
+
+
+def checked(key: str, value: Value, rule: Rule | None = None) -> Value:
+    """`value`, if the rule of `data.KEY` allows it; a data set that takes less gives its `rule`."""
+    path = f"data.{key}"
+    rule = rule or rule_of(path)
+    assert rule is not None, f"schema.py has no rule for {path}"
+    if not rule.allows(value):
+        raise UserError(refusal(path, value, rule))
+    return value
+
+
+def examples(*, least: int = 1, **counts: int) -> dict[str, int]:
+    """How many examples each split of made data has: train=... is `data.train_examples`."""
+    return {split: checked(f"{split}_examples", n, Int(least)) for split, n in counts.items()}

@@ -9,8 +9,7 @@ as in `aalen(2)`; the digits of vowels are their stress; # starts a comment.
 import re
 from typing import ClassVar
 
-from ablate.data import source
-from ablate.data.options import checked
+from ablate.data import checked, source
 from ablate.data.pair_tokenizer import Characters, PairTokenizer, Words
 from ablate.data.pairs import Pair, Pairs
 from ablate.data.split import position

@@ -13,8 +13,8 @@ from datetime import MAXYEAR, date
 import numpy as np
 from numpy.typing import NDArray
 
+from ablate.data import checked, examples
 from ablate.data.date_forms import Form, ambiguous, check_locale, fields_of, find_forms
-from ablate.data.options import checked, examples
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
 from ablate.errors import UserError

@@ -22,16 +22,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import IGNORED, digest
+from ablate.config.rules import Int
+from ablate.data import IGNORED, checked, digest, examples
 from ablate.data.digits import Digits
 from ablate.data.images import Arrays, Source, statistics
 from ablate.data.loader import Batch, Request
-from ablate.data.options import checked, examples
 from ablate.data.pair_tokenizer import PAD, Words
 from ablate.data.pairs import Sentences
 from ablate.data.targets import Targets
 from ablate.errors import UserError
-from ablate.rules import Int
 from ablate.seeding import derive
 
 SIDE = 8  # pixels of a digit

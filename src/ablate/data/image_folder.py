@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from ablate.data import checked
 from ablate.data.augment import Pixels
 from ablate.data.class_folders import ClassFolders
 from ablate.data.images import Images, Source
-from ablate.data.options import checked
 from ablate.errors import UserError
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}

@@ -9,10 +9,9 @@ from einops import rearrange
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from ablate.data import Data
+from ablate.data import Data, checked
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
-from ablate.data.options import checked
 
 CHUNK = 512  # images looked at together, which bounds the memory
 

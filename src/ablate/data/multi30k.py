@@ -7,8 +7,7 @@ Task 1 of github.com/multi30k/dataset as it is published, neither tokenised nor 
 from collections.abc import Sequence
 from typing import Any
 
-from ablate.data import source
-from ablate.data.options import checked
+from ablate.data import checked, source
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Translations, split_lines
 from ablate.errors import UserError

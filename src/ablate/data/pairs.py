@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import IGNORED, digest
+from ablate.data import IGNORED, checked, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
-from ablate.data.options import checked
 from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
 from ablate.data.targets import Targets
 from ablate.errors import UserError

@@ -2,13 +2,13 @@
 
 from typing import Any, NamedTuple
 
+from ablate.config.rules import one_of
+from ablate.data import checked
 from ablate.data import source as files
-from ablate.data.options import checked
 from ablate.data.pair_tokenizer import PairTokenizer, make
 from ablate.data.pairs import Pair, Pairs
 from ablate.data.split import position
 from ablate.errors import UserError
-from ablate.rules import one_of
 
 TOKENIZERS = one_of("char", "word", "bpe")
 VALIDATION = 0.05  # of the training files, where nothing else is given to validate on

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.data import source
+from ablate.data import checked, source
 from ablate.data.graph import Graph, Graphs
-from ablate.data.options import checked
 from ablate.errors import UserError
 
 COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import IGNORED, Data, digest, rows
+from ablate.config.rules import Int
+from ablate.data import IGNORED, Data, checked, digest, examples, rows
 from ablate.data.loader import Batch, Request
-from ablate.data.options import checked, examples
 from ablate.errors import UserError
-from ablate.rules import Int
 from ablate.seeding import derive
 
 POWER = 0.01  # a in the power law, Zoology's value

@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from ablate.data.options import checked, examples
+from ablate.data import checked, examples
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.errors import UserError

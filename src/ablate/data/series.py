@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from ablate.data import Data, digest
+from ablate.config.rules import Real, or_null
+from ablate.data import Data, checked, digest
 from ablate.data.loader import Batch, Request
-from ablate.data.options import checked
 from ablate.data.table import read_columns
 from ablate.errors import UserError
-from ablate.rules import Real, or_null
 
 SUNSPOTS, FIRST_YEAR, CYCLE = "SUNACTIVITY", 1700, 11  # column, first row, and years of a cycle
 SHARE = Real(0, 1, above=True, below=True)

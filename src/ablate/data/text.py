@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from ablate.data import IGNORED, Data, digest, source
+from ablate.config.rules import Real
+from ablate.data import IGNORED, Data, checked, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
-from ablate.data.options import checked
 from ablate.data.tokenizer import Tokenizer, tokenizer_maker
 from ablate.errors import UserError
-from ablate.rules import Real
 
 
 class RandomWindows(Dataset[Batch]):

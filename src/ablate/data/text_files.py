@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import Data, digest, source
+from ablate.data import Data, checked, digest, source
 from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
-from ablate.data.options import checked
 from ablate.data.split import BOUNDS, three_way
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, tokenizer_maker

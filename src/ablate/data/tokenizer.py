@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.data.options import checked
+from ablate.config.rules import Named, either, one_of
+from ablate.config.schema import HUGGING_FACE
+from ablate.data import checked
 from ablate.errors import UserError
-from ablate.rules import Named, either, one_of
-from ablate.values import HUGGING_FACE
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}

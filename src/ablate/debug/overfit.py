@@ -7,10 +7,10 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 
-from ablate.accumulated import Accumulated
 from ablate.data import Batch
 from ablate.errors import RunFailed
 from ablate.task import Task
+from ablate.task.accumulation import Accumulated
 
 
 class Overfit(Callback):

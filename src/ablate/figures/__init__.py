@@ -18,11 +18,11 @@ from ablate.figures.graph import graph_drawer
 from ablate.figures.maps import Map, attention_maps
 from ablate.figures.pairs import pair_drawer
 from ablate.figures.patches import patch_drawer
+from ablate.figures.save import save
 from ablate.figures.tokens import token_drawer
-from ablate.model.forecaster import Forecaster
+from ablate.model.base import Forecaster
 from ablate.model.rnn_lm import RNNLM
 from ablate.model.vit import ViT
-from ablate.png import save
 from ablate.task import Task
 
 __all__ = ["attention_figures", "draw_curves"]

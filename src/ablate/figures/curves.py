@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from ablate.png import save
+from ablate.figures.save import save
 
 
 def draw_curves(metrics: Path, out: Path, *, unit: str = "nats") -> Path:

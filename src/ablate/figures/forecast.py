@@ -9,8 +9,8 @@ import torch
 
 from ablate.data.loader import Request
 from ablate.figures.panels import TITLE, entitle, grid
-from ablate.model.forecaster import roll_out
-from ablate.png import save
+from ablate.figures.save import save
+from ablate.model.base import roll_out
 
 if TYPE_CHECKING:
     from ablate.task.forecasting import Forecasting

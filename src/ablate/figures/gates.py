@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ablate.figures.panels import Panel, draw_panels
-from ablate.model.recurrent import LSTM
+from ablate.figures.save import save
+from ablate.model.recurrent.recurrent import LSTM
 from ablate.model.rnn_lm import RNNLM
-from ablate.png import save
 
 GATES = ("input", "forget", "output")
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

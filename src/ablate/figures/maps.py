@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ablate.data import Batch
+from ablate.model.base import Seq2Seq
+from ablate.model.layers.multi_head import recording
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
-from ablate.model.multi_head import recording
-from ablate.model.seq2seq import Seq2Seq
 from ablate.task import Task
 
 ALIGNMENT = "alignment"  # the name of the one map there is of an RNN

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.model.attention import Score
-from ablate.model.dropout import dropout
-from ablate.model.edges import Edges
+from ablate.model.layers.dropout import dropout
+from ablate.model.layers.edges import Edges
 from ablate.model.mask import Mask, combine
 from ablate.model.normalizer import Normalizer
 from ablate.model.normalizer.softmax import Softmax

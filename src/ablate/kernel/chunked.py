@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ablate.errors import UserError
-from ablate.heap import Holes
 from ablate.kernel import Attend, Kernel, Layer, attention_weights, mix
+from ablate.kernel.heap import Holes
 from ablate.model.attention import Score
 
 RunScore = Callable[[Score, Tensor, Tensor], Tensor]

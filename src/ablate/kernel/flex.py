@@ -46,7 +46,7 @@ class Flex(Kernel):
 
     def __call__(self, attend: Attend) -> Tensor:
         assert attend.first_key == 0
-        assert not attend.dropout  # refused: ablate.conflicts.kernel
+        assert not attend.dropout  # refused: ablate.config.conflicts.kernel
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None
         v = attend.v

@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ablate.kernel import Attend, Kernel, Layer
-from ablate.model.dropout import dropout
-from ablate.model.edges import Edges
+from ablate.model.layers.dropout import dropout
+from ablate.model.layers.edges import Edges
 
 PIECE = 2**18  # numbers: 1 MB of float32
 

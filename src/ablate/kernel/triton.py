@@ -1,7 +1,7 @@
 """Additive scores fused by Triton on a GPU: memory grows with the length alone, as for products.
 
 For scores that are sums over a width, such as Bahdanau's: see `Score.summed` and, for how it is
-done, ablate.model.sum_kernels. Nobody has measured its speed yet: docs/benchmarks.md.
+done, ablate.kernel.additive_triton_kernels. Nobody has measured its speed yet: docs/benchmarks.md.
 """
 
 import os
@@ -43,7 +43,7 @@ class Triton(Kernel):
     def __call__(self, attend: Attend) -> Tensor:
         if attend.v.device.type == "cpu" and not interpreted():
             return Chunked(chunk=None, compile="auto")(attend)
-        from ablate.model.sum_attention import Where, sum_attention
+        from ablate.kernel.additive_triton import Where, sum_attention
 
         assert attend.first_key == 0
         if attend.v.dtype == torch.float64 and not interpreted():

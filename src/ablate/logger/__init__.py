@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-    from ablate.study.role import Role
+    from ablate.logger.role import Role
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.data.text_files import TextFiles
-from ablate.model.dropout import Dropout
+from ablate.model.base import Model
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.init import Model
-from ablate.model.linear import Bias, Embedding, Linear, width_std
-from ablate.model.norm import NORMS
-from ablate.model.stack import Stack
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.linear import Bias, Embedding, Linear, width_std
+from ablate.model.layers.norm import NORMS
+from ablate.model.layers.stack import Stack
 
 
 class Predictions(NamedTuple):

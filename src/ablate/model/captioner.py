@@ -4,8 +4,8 @@ Xu et al. 2015, "Show, attend and tell: neural image caption generation with vis
 https://arxiv.org/abs/1502.03044. The encoder is the trunk of resnet.py instead of a pretrained VGG:
 an annotation vector is what stands at one place of its last feature map. Soft attention (section
 4.2) is model.normalizer=softmax, hard attention (section 4.1) is model.normalizer=hard. The decoder
-is in xu.py, its loss in ablate.task.captioning. Not in the paper: positions may be added to the
-annotation vectors (pos_enc).
+is in recurrent/show_attend_tell.py, its loss in ablate.task.captioning. Not in the paper: positions
+may be added to the annotation vectors (pos_enc).
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.dropout import Dropout
-from ablate.model.linear import Embedding, Linear, width_std
+from ablate.model.base import Seq2Seq, State
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.linear import Embedding, Linear, width_std
 from ablate.model.normalizer import Normalizer
-from ablate.model.recurrent import uniform
+from ablate.model.recurrent.recurrent import uniform
+from ablate.model.recurrent.rnn_attention import Memory, make_context
+from ablate.model.recurrent.rnn_decoder import RNNState
+from ablate.model.recurrent.show_attend_tell import Xu
 from ablate.model.resnet import STAGES, STRIDE, trunk
-from ablate.model.rnn_attention import Memory, make_context
-from ablate.model.rnn_decoder import RNNState
-from ablate.model.seq2seq import Seq2Seq, State
 from ablate.model.window.none import NoWindow
-from ablate.model.xu import Xu
 from ablate.pos_enc import PosEnc
 
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
-from ablate.model.dropout import Dropout
-from ablate.model.edges import Edges
-from ablate.model.init import Model
-from ablate.model.linear import Bias
+from ablate.model.base import Model
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.edges import Edges
+from ablate.model.layers.linear import Bias
 from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc

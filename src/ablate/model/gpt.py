@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.model.base import LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.language_model import LanguageModel
-from ablate.model.linear import Linear
-from ablate.model.multi_head import KeyValueCache
-from ablate.model.stack import Stack
+from ablate.model.layers.linear import Linear
+from ablate.model.layers.multi_head import KeyValueCache
+from ablate.model.layers.stack import Stack
 
 
 class GPT(LanguageModel):

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ablate.model.base import Model
 from ablate.model.gate import Gate
-from ablate.model.init import Model
-from ablate.model.kaiming import KaimingConv, KaimingLinear
+from ablate.model.layers.linear import KaimingConv, KaimingLinear
 
 STAGES = 3  # each but the first halves rows and columns and doubles the channels
 STRIDE = 2 ** (STAGES - 1)  # pixels from one place of the last feature map to the next

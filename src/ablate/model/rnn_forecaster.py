@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.forecaster import Forecaster
-from ablate.model.linear import Linear, width_std
+from ablate.model.base import Forecaster
+from ablate.model.layers.linear import Linear, width_std
 from ablate.model.mask import Mask
 from ablate.model.mask.causal import Causal
 from ablate.model.normalizer import Normalizer
-from ablate.model.read_out import ReadOut
-from ablate.model.recurrent import Recurrent
-from ablate.model.rnn_attention import Memory, RNNAttention
+from ablate.model.recurrent.recurrent import Recurrent
+from ablate.model.recurrent.rnn_attention import Memory, RNNAttention
+from ablate.model.rnn_lm import ReadOut
 from ablate.model.window import Window
 
 

@@ -5,16 +5,27 @@ dropout on embeddings, between layers and before the output map. The output map 
 table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.errors import UserError
-from ablate.model.dropout import Dropout
+from ablate.model.base import LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.language_model import LanguageModel
-from ablate.model.linear import Linear, width_std
-from ablate.model.read_out import ReadOut
-from ablate.model.recurrent import Hidden, Recurrent, uniform
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.recurrent import Hidden, Recurrent, uniform
+
+
+class ReadOut(nn.Module):
+    """A part without parameters: compile=true compiles it where a model has no attention."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.dropout = Dropout(rate)
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(self.dropout(x), weight, bias)
 
 
 class HiddenState:

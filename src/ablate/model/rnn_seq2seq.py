@@ -1,10 +1,11 @@
 """RNN encoder-decoder: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015.
 
 https://arxiv.org/abs/1409.3215, https://arxiv.org/abs/1409.0473, https://arxiv.org/abs/1508.04025.
-The encoder reads the source in one or in both directions; the decoder (luong.py, bahdanau.py)
-writes the target with any score over the encoder's states, or with its last state alone. Dropout as
-in Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: on embeddings, between layers, before the
-output map. The output map is the target's embedding table when tied: Press and Wolf 2017,
+The encoder reads the source in one or in both directions; the decoder
+(recurrent/luong.py, recurrent/bahdanau.py) writes the target with any score over the encoder's
+states, or with its last state alone. Dropout as in Zaremba et al. 2014,
+https://arxiv.org/abs/1409.2329: on embeddings, between layers, before the output map. The output
+map is the target's embedding table when tied: Press and Wolf 2017,
 https://arxiv.org/abs/1608.05859.
 """
 
@@ -18,19 +19,18 @@ from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
-from ablate.model.bahdanau import Bahdanau
-from ablate.model.dropout import Dropout
+from ablate.model.base import Seq2Seq, State
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.linear import Linear, width_std
-from ablate.model.luong import Luong
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.linear import Linear, width_std
 from ablate.model.normalizer import Normalizer
-from ablate.model.read_out import ReadOut
-from ablate.model.recurrent import Recurrent, uniform
-from ablate.model.rnn_attention import Memory, RNNAttention, make_context
-from ablate.model.rnn_decoder import Decoder, RNNState
-from ablate.model.rnn_lm import require_tied_widths
-from ablate.model.seq2seq import Seq2Seq, State
+from ablate.model.recurrent.bahdanau import Bahdanau
+from ablate.model.recurrent.luong import Luong
+from ablate.model.recurrent.recurrent import Recurrent, uniform
+from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
+from ablate.model.recurrent.rnn_decoder import Decoder, RNNState
+from ablate.model.rnn_lm import ReadOut, require_tied_widths
 from ablate.model.window import Window
 
 

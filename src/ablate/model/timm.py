@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError, suggest
-from ablate.model.init import Model
+from ablate.model.base import Model
 
 
 class Timm(Model):

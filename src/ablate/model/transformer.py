@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
+from ablate.model.base import Seq2Seq, State
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.linear import Linear
+from ablate.model.layers.linear import Linear
+from ablate.model.layers.multi_head import KeyValueCache, Memory
+from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
-from ablate.model.multi_head import KeyValueCache, Memory
-from ablate.model.seq2seq import Seq2Seq, State
-from ablate.model.stack import Stack
 
 
 class TransformerState(State):

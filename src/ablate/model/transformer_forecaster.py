@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ablate.model.forecaster import Forecaster
-from ablate.model.linear import Linear, width_std
-from ablate.model.stack import Stack
+from ablate.model.base import Forecaster
+from ablate.model.layers.linear import Linear, width_std
+from ablate.model.layers.stack import Stack
 
 
 class TransformerForecaster(Forecaster):

@@ -12,10 +12,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.errors import UserError
-from ablate.model import hugging_face
-from ablate.model.init import Model
-from ablate.model.linear import Linear
-from ablate.model.stack import Stack
+from ablate.model.base import Model
+from ablate.model.layers.linear import Linear
+from ablate.model.layers.stack import Stack
+from ablate.model.pretrained import hugging_face
 
 
 class PatchEmbedding(nn.Conv2d):
@@ -82,7 +82,7 @@ class ViT(Model):
         """Seeded by name; then timm's weights over it, where `model.pretrained` asks for them."""
         super().initialise(seed)
         if self.pretrained is not None and not hugging_face.asked(self.pretrained):
-            from ablate.model.timm_weights import load_timm
+            from ablate.model.pretrained.timm import load_timm
 
             load_timm(self, self.pretrained)
 

@@ -11,21 +11,20 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from ablate import job
+from ablate.cli import job
+from ablate.cli.folder import Folder, remember
+from ablate.cli.pipe import Output
+from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
-from ablate.folder import Folder, remember
-from ablate.known import locate
-from ablate.pipe import Output
-from ablate.study import planfile, preview
-from ablate.study.asked import Asked, read
-from ablate.study.cells import Cell, Cells, Composer, with_more
-from ablate.study.layout import SHOWN, Layout, lay_out, refusal
-from ablate.study.local import Settings
-from ablate.study.packs import Packing, refuse_packs
-from ablate.study.running import launch, launcher_of, refuse_unfinished
-from ablate.study.state import State, state
-from ablate.study.trials import Trials
-from ablate.study.tune import Tuning, tuning
+from ablate.study.launch.local import Settings
+from ablate.study.launch.packs import Packing, refuse_packs
+from ablate.study.launch.running import launch, launcher_of, refuse_unfinished
+from ablate.study.launch.state import State, state
+from ablate.study.plan import planfile, preview
+from ablate.study.plan.cells import Cell, Cells, Composer, with_more
+from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
+from ablate.study.plan.request import Asked, read
+from ablate.study.plan.tune import Trials, Tuning, tuning
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +78,8 @@ class Study:
 
     def match_and_measure(self) -> None:
         """Give every arm the baseline's budget if asked to, and count what each costs."""
-        from ablate.study.budget import DataSets, budgets
-        from ablate.study.match import match
+        from ablate.study.plan.budget import DataSets, budgets
+        from ablate.study.plan.match import match
 
         sets, arms = DataSets(), self.layout.arms
         for composed in arms:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
-from ablate.accumulated import Accumulated
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed
-from ablate.model.init import Model
+from ablate.model.base import Model
 from ablate.seeding import derive
-from ablate.sharded import Sharded
+from ablate.task.accumulation import Accumulated
+from ablate.training.fsdp import Sharded
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]

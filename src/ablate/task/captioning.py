@@ -11,7 +11,7 @@ from ablate.data import IGNORED, Batch
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, EOS
 from ablate.model.captioner import Captioner
-from ablate.model.multi_head import recording
+from ablate.model.layers.multi_head import recording
 from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
 
 

@@ -10,10 +10,10 @@ from torchmetrics.aggregation import MeanMetric
 
 from ablate.data import IGNORED, Batch
 from ablate.data.text import TextData
+from ablate.decode.sample import sample
 from ablate.errors import UserError
-from ablate.model.language_model import LanguageModel
-from ablate.model.sample import sample
-from ablate.model.stack import Stack
+from ablate.model.base import LanguageModel
+from ablate.model.layers.stack import Stack
 from ablate.task import Task
 
 # What no loss shows by itself: it looks like the best result of all.

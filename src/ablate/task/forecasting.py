@@ -12,7 +12,7 @@ from torchmetrics.metric import Metric
 
 from ablate.data import Batch
 from ablate.data.series import Series
-from ablate.model.forecaster import Forecaster, roll_out
+from ablate.model.base import Forecaster, roll_out
 from ablate.task import Task
 
 

@@ -14,12 +14,12 @@ from torchmetrics.aggregation import MeanMetric
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import BOS, EOS, PAD, Pairs
 from ablate.data.targets import Targets
+from ablate.decode.search import Hypothesis, beam_search, greedy
 from ablate.errors import UserError
-from ablate.metrics import Written, right_links
-from ablate.model.multi_head import recording
-from ablate.model.search import Hypothesis, beam_search, greedy
-from ablate.model.seq2seq import Seq2Seq
+from ablate.model.base import Seq2Seq
+from ablate.model.layers.multi_head import recording
 from ablate.task.causal_lm import CausalLM
+from ablate.task.text_metrics import Written, right_links
 
 SHOWN = 6  # validation examples in the sample of what the model writes
 Links = Sequence[tuple[Iterable[int], Container[int]]]
@@ -30,7 +30,7 @@ class SequenceToSequence(CausalLM):
 
     Validation and test after training also let the model write: `beam` hypotheses at once (1:
     greedy), ranked with `length_penalty`, of at most `max_length` tokens, EOS counted (null: as
-    many as the longest target has). `ablate.metrics.Written` measures the texts.
+    many as the longest target has). `ablate.task.text_metrics.Written` measures the texts.
 
     aer: alignment error rate, Och and Ney 2003 (https://aclanthology.org/J03-1002), section 6,
     1 - (|A & S| + |A & P|) / (|A| + |S|). S = P links every target token of a field to the field of

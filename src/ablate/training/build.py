@@ -8,15 +8,15 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from ablate.config.keys import locate, targets
 from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
-from ablate.known import locate, targets
-from ablate.model import hugging_face
-from ablate.model.init import Model
+from ablate.model.base import Model
+from ablate.model.pretrained import hugging_face
 from ablate.seeding import derive
 from ablate.task import Task
-from ablate.transfer import WITH_TOKENS, Source, start_from
+from ablate.training.transfer import WITH_TOKENS, Source, start_from
 
 
 def make(node: Any, *arguments: Any, **more: Any) -> Any:

@@ -6,13 +6,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.atomic import read_mapping
-from ablate.checkpoint import BEST
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.model.init import Model
+from ablate.files import read_mapping
+from ablate.model.base import Model
 from ablate.task import Task
-from ablate.transfer import made_tokens
+from ablate.training.checkpoint import BEST
+from ablate.training.transfer import made_tokens
 
 
 @dataclass

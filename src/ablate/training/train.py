@@ -14,27 +14,28 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
 
-from ablate import record
-from ablate.atomic import read_mapping
-from ablate.check import check, check_devices, check_output
-from ablate.checkpoint import BEST, Checkpoints, resumable
-from ablate.compiled import Compiled, refusing
-from ablate.curves import Curves
+from ablate.config.check import check
+from ablate.config.run_id import run_dir as default_run_dir
+from ablate.config.run_id import run_id
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.flops import flops_per_step
+from ablate.files import read_mapping
 from ablate.kernel.reference import Reference
-from ablate.model.init import Model
-from ablate.model.stack import kernels
-from ablate.progress import Told
-from ablate.record import debugged, only_one, recorded
-from ablate.run_id import run_dir as default_run_dir
-from ablate.run_id import run_id
-from ablate.sharded import Sharded
+from ablate.model.base import Model
+from ablate.model.layers.stack import kernels
 from ablate.task import Task
-from ablate.trainer import make_trainer
+from ablate.training import record
 from ablate.training.build import build, build_data, make, make_model, make_task
-from ablate.transfer import told
+from ablate.training.checkpoint import BEST, Checkpoints, resumable
+from ablate.training.compile import Compiled, refusing
+from ablate.training.curves import Curves
+from ablate.training.flops import flops_per_step
+from ablate.training.fsdp import Sharded
+from ablate.training.preflight import check_devices, check_output
+from ablate.training.progress import Told
+from ablate.training.record import debugged, only_one, recorded
+from ablate.training.trainer import make_trainer
+from ablate.training.transfer import told
 
 # Lightning's remarks about its own settings are not news to the person who trains.
 for _part in ("lightning.pytorch", "lightning.fabric"):

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.errors import UserError
+from ablate.kernel.additive_cpu import tanh_sum
 from ablate.model.attention import Score, Summed, require_equal_widths
-from ablate.model.tanh_sum import tanh_sum
 
 
 class Additive(Score):

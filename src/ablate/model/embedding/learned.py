@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from ablate.model.linear import Embedding, small
+from ablate.model.layers.linear import Embedding, small
 
 
 class Learned(Embedding):

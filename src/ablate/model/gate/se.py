@@ -7,7 +7,7 @@ Attention over channels: how much of each is let through depends on the whole pi
 from torch import Tensor
 
 from ablate.model.gate import Gate
-from ablate.model.kaiming import KaimingLinear
+from ablate.model.layers.linear import KaimingLinear
 
 
 class SqueezeExcitation(Gate):

@@ -12,7 +12,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.errors import UserError
-from ablate.model.linear import Linear
+from ablate.model.layers.linear import Linear
 from ablate.model.mixer import Mixer, Sizes
 
 

@@ -7,10 +7,10 @@ goes on where W&B was out of reach, and brings up to date what it sent before.
 from importlib.util import find_spec
 from typing import Any
 
-from ablate.atomic import read_json, write_json
 from ablate.errors import RunFailed, UserError
+from ablate.files import read_json, write_json
 from ablate.logger import first_line
-from ablate.study.offline import sync_command
+from ablate.study.publish.offline import sync_command
 from ablate.study.publish.specification import specification
 from ablate.study.report import Written
 

@@ -9,7 +9,7 @@ import yaml
 
 from ablate.errors import UserError
 from ablate.logger.wandb import LONGEST_NAME, fitted
-from ablate.study.collect import Study
+from ablate.study.analysis.collect import Study
 from ablate.study.report import Written
 from ablate.study.report.figures import COLOURS
 from ablate.study.report.points import curve_column

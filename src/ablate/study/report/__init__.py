@@ -4,11 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablate.atomic import write_text
 from ablate.errors import UserError
-from ablate.study.collect import Study, collect
-from ablate.study.comparable import lines
-from ablate.study.effects import Effects
+from ablate.files import write_text
+from ablate.study.analysis.collect import Study, collect
+from ablate.study.analysis.comparable import lines
+from ablate.study.analysis.effects import Effects
 from ablate.study.report import figures
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.html import page

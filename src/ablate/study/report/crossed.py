@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from html import escape
 
-from ablate.study.confounding import varied
-from ablate.study.effects import Effect, Effects, effects
+from ablate.study.analysis.confounding import varied
+from ablate.study.analysis.effects import Effect, Effects, effects
 from ablate.study.report.charts import Look
 from ablate.study.report.points import CROSSED
 from ablate.study.report.rows import Report

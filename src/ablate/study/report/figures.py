@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablate.png import save
+from ablate.figures.save import save
 from ablate.study.report.points import Cost, Curve, Panel, Points
 from ablate.study.report.rows import Report
 from ablate.study.report.words import direction, metric_words, shortened

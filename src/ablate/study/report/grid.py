@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from ablate.study.comparable import versions as made_with
+from ablate.study.analysis.comparable import versions as made_with
 from ablate.study.report import forest
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import relative

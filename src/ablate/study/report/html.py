@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from ablate.study.effects import Effects
+from ablate.study.analysis.effects import Effects
 from ablate.study.report import grid
 from ablate.study.report.charts import Look, draw_curves, draw_panels
 from ablate.study.report.crossed import draw_interactions, in_short, ranked

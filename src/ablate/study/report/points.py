@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from ablate.study.collect import Arm, Run, Study
+from ablate.study.analysis.collect import Arm, Run, Study
 
 COLOURS = 7  # that the colour-blind tell apart; the baseline has one of its own
 MOST_CURVES = 60

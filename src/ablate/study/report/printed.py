@@ -5,7 +5,7 @@ import sys
 from rich.console import Console
 from rich.table import Column, Table
 
-from ablate.study.offline import sync_command
+from ablate.study.publish.offline import sync_command
 from ablate.study.report import Written
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Row

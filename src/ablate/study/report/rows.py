@@ -1,18 +1,19 @@
 """What the report says, arm by arm, before it is put into words and pictures."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.study.collect import Arm, Study
-from ablate.study.comparable import Objection, objections
-from ablate.study.compare import Comparison, Comparisons, Summary, compare, summary
-from ablate.study.report.points import Cost, coloured, costs
-from ablate.study.report.unsettled import unsettled
-from ablate.study.report.words import decimals, listed, mode_of
-from ablate.study.verdict import BETTER, EQUIVALENT, NONE, WORSE
+from ablate.study.analysis.collect import Arm, Study
+from ablate.study.analysis.comparable import Objection, objections
+from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
+from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
+from ablate.study.report.points import Cost, Curve, coloured, costs, curve_column, curve_of
+from ablate.study.report.words import decimals, listed, mode_of, signed
 
 KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open"}
 REFUSED = "refused"
@@ -192,3 +193,38 @@ def _row(
         broken=tuple(one.rule for one in own if not one.allowed),
         allowed=tuple(one.rule for one in own if one.allowed),
     )
+
+
+SINCE = 0.75  # of the steps: the last quarter of training is looked at
+MOVED = 0.25  # of the difference at the end: a change that is larger is told
+
+
+def unsettled(report: Report) -> list[str]:
+    """A sentence on the arms that are better or worse by such a difference, or nothing."""
+    study = report.study
+    column = curve_column(study, report.metric)
+    baseline = curve_of(study, study.baseline.name, column)
+    found = []
+    for row in report.others:
+        if row.kind not in ("better", "worse"):
+            continue
+        points = _differences(curve_of(study, row.arm.name, column), baseline)
+        before = [point for point in points if point[0] <= SINCE * points[-1][0]]
+        if before and abs(points[-1][1] - before[-1][1]) > MOVED * abs(points[-1][1]):
+            way = " to ".join(
+                f"{signed(value, report.places)} at step {step:,}"
+                for step, value in (before[-1], points[-1])
+            )
+            found.append(f"{report.labels[row.arm.name]} (from {way})")
+    said = "Still changing in the last quarter of training, so that more steps may say otherwise"
+    return [f"{said}: {listed(found)}."] if found else []
+
+
+def _differences(curve: Curve, baseline: Curve) -> list[tuple[int, float]]:
+    """Step and difference of the means, wherever both were validated."""
+    of_baseline = dict(zip(baseline.steps, baseline.means, strict=True))
+    return [
+        (step, mean - of_baseline[step])
+        for step, mean in zip(curve.steps, curve.means, strict=True)
+        if step in of_baseline
+    ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from ablate.study.fraction import promise
+from ablate.study.plan.fraction import promise
 from ablate.study.report.points import own_option
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.words import (

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.study.collect import Run
-from ablate.study.effects import Effects
+from ablate.study.analysis.collect import Run
+from ablate.study.analysis.effects import Effects
 from ablate.study.report.crossed import in_short, ranked
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import (

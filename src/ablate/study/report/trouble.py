@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from ablate.study.collect import Run
+from ablate.study.analysis.collect import Run
+from ablate.study.plan.tune import edges
 from ablate.study.report.rows import Report
 from ablate.study.report.words import NOTHING, counted, listed
-from ablate.study.tune import edges
 
 
 def differing(report: Report) -> list[list[str]]:

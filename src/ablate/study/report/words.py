@@ -5,7 +5,7 @@ from math import floor, isfinite, log10
 from statistics import median
 
 from ablate.errors import UserError
-from ablate.study.stats import Interval
+from ablate.study.analysis.stats import Interval
 
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
 LOWER = (

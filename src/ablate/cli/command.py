@@ -1,0 +1,109 @@
+"""What all commands share: where they start, one line for a mistake, and the exit codes."""
+
+import os
+import sys
+import traceback
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
+from typing import NoReturn
+
+from ablate.cli import pipe
+from ablate.cli.folder import remove_made
+from ablate.errors import Interrupted, RunFailed, UserError, unwrap
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+TYPED = os.environ.get(FULL_ERROR)  # as the person set it; the command line sets its own
+CLOSED = (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
+
+
+class Arguments(ArgumentParser):
+    """Refuses like everything else here: by a UserError, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def command(main: Callable[[], None]) -> NoReturn:
+    """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, and
+    nobody read the answer to its end."""
+    pipe.survive_readers()
+    code: str | int | None = 0
+    try:
+        _refuse_windows()
+        _look_here()
+        main()
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Lightning turns Ctrl-C into an exit with 1.
+        if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):
+            code = stop.code
+        else:
+            print("ablate: interrupted", file=sys.stderr)
+            code = 130
+    except Exception as error:
+        code = report(_unwritable(error) or error)
+    sys.exit(pipe.exit_code(code))
+
+
+def report(error: Exception) -> int:
+    """Prints how a run ended and returns the exit code."""
+    ours = unwrap(error)
+    if ours is None or TYPED == "1":
+        traceback.print_exception(error)
+    if ours is None:
+        return 1
+    # Of the processes of a node, which fail alike, one says so.
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"ablate: {one_line(ours)}", file=sys.stderr)
+    if isinstance(ours, UserError):
+        remove_made()
+    codes = {UserError: 2, RunFailed: 1, Interrupted: 130}
+    return next(code for kind, code in codes.items() if isinstance(ours, kind))
+
+
+@contextmanager
+def full_error(value: str | None) -> Iterator[None]:
+    """Sets HYDRA_FULL_ERROR; with "1" Hydra hands exceptions on and prints nothing itself."""
+    before = os.environ.pop(FULL_ERROR, None)
+    if value is not None:
+        os.environ[FULL_ERROR] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(FULL_ERROR, None)
+        if before is not None:
+            os.environ[FULL_ERROR] = before
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _unwritable(error: Exception) -> UserError | None:
+    """What to say of a file that cannot be written, or read, or that finds no more room."""
+    if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
+        return None
+    return UserError(f"{error.filename}: cannot be read or written here ({error.strerror})")
+
+
+def _refuse_windows() -> None:
+    if sys.platform == "win32":
+        raise UserError(
+            "Windows is not supported: locks of files and symbolic links in conf/ are POSIX's;"
+            " use WSL"
+        )
+
+
+def _look_here() -> None:
+    """Parts of a person's own are found in the current folder, as `python -m` does, by the
+    installed command too; Python's -P says otherwise, for the processes of the runs as well."""
+    if sys.flags.safe_path:
+        os.environ["PYTHONSAFEPATH"] = "1"
+        return
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was removed: go to another one") from None
+    if here not in sys.path:
+        sys.path.insert(0, here)

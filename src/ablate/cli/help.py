@@ -1,0 +1,99 @@
+"""--help: what can be chosen, how it is said, and where results go.
+
+Everything that lists options is read from the folders of choices, a person's own included.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import fill
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.rules import Bool, OneOf
+from ablate.config.schema import VALUES
+from ablate.config.tree import Tree, config_dir, open_tree
+
+WIDTH = 100
+
+HEAD = """\
+ablate: which part of an attention model makes the difference?
+
+  python -m ablate [GROUP=OPTION ...] [KEY=VALUE ...]     trains one model and measures it
+  python -m ablate --help GROUP                           says what each option of a group is
+"""
+
+TAIL = """
+Numbers: model.heads= model.depth= model.dim= model.dropout= data.seq_len= data.batch_size=
+  optimizer.lr= schedule.warmup= trainer.max_steps= trainer.devices= seed= and all others that
+  --cfg job prints. A wrong name or value is refused in one line that says what is allowed.
+
+Examples
+  python -m ablate                                             a small GPT on English, in minutes
+  python -m ablate model.attention=additive pos_enc=rotary     other parts
+  python -m ablate model=vit model.norm=post model.residual=false
+  python -m ablate data=text data.path=FILE trainer.max_steps=5000
+  python -m ablate -m model.attention=additive,dot,uniform seed=0,1,2     nine runs, and a report
+  python -m ablate sweep=attention_scores study.dry_run=true     what a study would run
+
+Results
+  OUTPUT_DIR/STUDY/RUN_ID/, which is outputs/runs/... unless output_dir= or study.name= say so:
+  result.json, config.yaml, metrics.csv, checkpoints/, figures/. The id is a hash of what can change
+  the result: the same command finds its folder again, and goes on where it was stopped.
+
+Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
+  python -m ablate.evaluate RUN_DIR data.seq_len=512           on other data or lengths
+  python -m ablate.generate RUN_DIR --prompt "..."             text
+  python -m ablate.show RUN_DIR                                attention maps
+  python -m ablate.diff "model.attention=dot" "model.attention=cosine"    what a change does
+  python -m ablate.report STUDY_DIR                            what a study found, or its --status
+
+Flags: -m (every combination of the values after commas), --cfg job (print the composition),
+  --config-dir DIR (your own options beside these: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""
+
+
+def help_text(own: str | None, groups: list[str]) -> str:
+    """The whole page, or the options of the named groups."""
+    with open_tree(own) as tree:
+        folders = [config_dir(), *([Path(own)] if own else [])]
+        named = [group for group in groups if group in tree.groups]
+        if named:
+            return "\n".join(line for group in named for line in _options(group, tree, folders))
+        cfg = tree.load()
+        return "\n".join([HEAD, *_axes(tree, cfg), *_switches(cfg), TAIL])
+
+
+def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
+    """A line for every group, ours in the order of config.yaml, the model and its parts first."""
+    text = (config_dir() / "config.yaml").read_text()
+    meaning = dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
+    order = ["model", *(g for g in tree.groups if "." in g), *(g for g in meaning if g != "model")]
+    rest = [g for g in tree.groups if g not in order]
+    chosen = cfg.hydra.runtime.choices
+    yield "Parts: GROUP=OPTION (* by default)"
+    for group in [*order, *rest]:
+        options = [f"{o}*" if o == chosen.get(group) else o for o in tree.options(group)]
+        yield _entry(group, ", ".join(options), meaning.get(group, ""))
+
+
+def _switches(cfg: DictConfig) -> Iterator[str]:
+    yield "\nSwitches: KEY=VALUE"
+    for key, rule in VALUES.items():
+        if key.startswith("model.") and isinstance(rule, OneOf | Bool):
+            names = rule.options if isinstance(rule, OneOf) else ("true", "false")
+            default = str(OmegaConf.select(cfg, key)).lower()
+            yield _entry(key, ", ".join(f"{n}*" if n == default else n for n in names), "")
+
+
+def _entry(name: str, options: str, meaning: str) -> str:
+    text = f"{options}   ({meaning})" if meaning else options
+    return fill(text, WIDTH, initial_indent=f"  {name + '=':<23}", subsequent_indent=" " * 25)
+
+
+def _options(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:
+    """What each option says about itself in the first lines of its file."""
+    for option in tree.options(group):
+        files = [folder / group / f"{option}.yaml" for folder in folders]
+        lines = next((f.read_text().splitlines() for f in files if f.is_file()), [])
+        first = [line for line in lines[:2] if line.startswith("# ") and "@package" not in line]
+        yield f"{group}={option}\n    {first[0][2:] if first else ''}"

@@ -1,0 +1,68 @@
+"""One run of the command line: checked, trained, and its end reported."""
+
+import atexit
+import gc
+import logging
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from ablate.cli.command import TYPED, full_error, one_line, report
+from ablate.config.check import check, check_alone, check_direction, value_of
+from ablate.config.compose import add_choices
+from ablate.errors import Interrupted, RunFailed, UserError, unwrap
+
+log = logging.getLogger(__name__)
+
+# What went wrong in the runs of a sweep that run in this process: (overrides, error).
+failures: list[tuple[str, UserError | RunFailed]] = []
+
+
+def job(cfg: DictConfig) -> float | None:
+    """Trains; returns the metric's value, which a sweeper that searches looks at.
+
+    A run by itself that goes wrong ends the process; a run of a sweep leaves the others their turn.
+    """
+    hydra = HydraConfig.get()
+    add_choices(cfg, hydra.runtime.choices)
+    try:
+        with full_error(TYPED):  # Lightning starts further processes with this environment
+            alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
+            check_alone(cfg, [*alone, *hydra.overrides.task])
+            check(cfg)
+            check_direction(hydra.sweeper, cfg.task)
+            from ablate.cli.summary import show_result
+            from ablate.training.train import on_first_process, train
+
+            gc.freeze()  # what was imported stays
+            # Else modules bound by nanobind, Triton's among them, report all they hold as leaked.
+            atexit.register(gc.unfreeze)
+            gc.enable()
+            run_dir = Path(hydra.runtime.output_dir)
+            if cfg.study.packed:
+                from ablate.training import pack
+
+                pack.train(pack.members(cfg, run_dir), show_result)
+                return None
+            result = train(cfg, run_dir)
+            on_first_process(show_result)(result, run_dir)
+            return value_of(result)
+    except Exception as error:
+        if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):
+            raise _kept_apart(error) from error
+        raise SystemExit(report(error)) from None
+
+
+def _kept_apart(error: Exception) -> UserError | RunFailed:
+    """The error of one run in a sweep: logged in its folder, kept for the end."""
+    ours = unwrap(error)
+    overrides = " ".join(HydraConfig.get().overrides.task)
+    if isinstance(ours, UserError | RunFailed):
+        log.error("%s: %s", "refused" if isinstance(ours, UserError) else "failed", one_line(ours))
+    else:
+        log.exception("failed: %s", overrides)
+        ours = RunFailed(f"{type(error).__name__}: {error}")
+    failures.append((overrides, ours))
+    return ours

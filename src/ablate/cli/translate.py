@@ -1,0 +1,128 @@
+"""What a sequence-to-sequence model writes for a source, or for every line of a file."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from ablate.data.pairs import UNKNOWN
+from ablate.data.parallel import lines
+from ablate.errors import UserError
+from ablate.figures import attention_figures
+from ablate.show import validation_example
+from ablate.task.captioning import Captioning
+from ablate.task.seq2seq import SequenceToSequence
+from ablate.training.load import Run
+from ablate.training.record import write_text
+
+BATCH = 64  # lines of a file at once
+
+
+def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> None:
+    """What --source or --input asks for."""
+    if ("source" in given) == ("input" in given):
+        raise UserError("give --source TEXT, or --input FILE and --output FILE")
+    if ("input" in given) != ("output" in given):
+        raise UserError("--input FILE and --output FILE belong together")
+    if alone := [name for name in ("show", "n_best") if name in given and "input" in given]:
+        raise UserError(f"--{alone[0].replace('_', '-')} goes with --source, not with --input")
+    set_search(task, given)
+    if "input" in given:
+        write_file(task, given["input"], given["output"])
+    else:
+        for line in write_sources(run, task, given):
+            print(line)
+
+
+def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
+    """Search as was asked for."""
+    task.beam = given.get("beam", task.beam)
+    if task.beam == 1 and "length_penalty" in given:
+        raise UserError("--length-penalty ranks what a beam finds: give --beam 2 or more, too")
+    task.length_penalty = given.get("length_penalty", task.length_penalty)
+    if (most := given.get("n_best", 1)) > task.beam:
+        raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
+
+
+def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> Iterator[str]:
+    """For each source a line for each hypothesis, its score after a tab; where its drawings lie.
+
+    Those of several sources lie in a folder for each: 1, 2, ...
+    """
+    sources = [source.strip() for source in given["source"]]
+    read = task.read(sources)
+    if unknown := int((read == UNKNOWN).sum()):
+        note = f"{unknown} token(s) of --source never occurred in training"
+        print(f"ablate: {note}", file=sys.stderr)
+    yield from write_best(run, task, given, sources, read)
+
+
+def write_best(
+    run: Run, task: SequenceToSequence, given: dict[str, Any], sources: Sequence[Any], read: Tensor
+) -> Iterator[str]:
+    """What write_sources yields, of sources that are read already."""
+    found = task.search(read, n_best=given.get("n_best", 1))
+    folder = run.path / "figures" / "generated"
+    for number, (source, hypotheses) in enumerate(zip(sources, found, strict=True), 1):
+        for one in hypotheses:
+            yield f"{task.data.target_tokenizer.decode(one.tokens)}\t{one.score:.4f}"
+        if "show" in given:
+            example = task.example(source, hypotheses[0].tokens)
+            own = folder if len(sources) == 1 else folder / str(number)
+            yield from map(str, draw(run, task, example, own))
+
+
+def draw(
+    run: Run, task: SequenceToSequence, example: dict[str, Any], folder: Path
+) -> Sequence[Path]:
+    """Where the model looked in the source while it wrote its best target."""
+    caption = "the target is what the model wrote"
+    paths = attention_figures(task, folder, examples=[example], kinds=["cross"], caption=caption)
+    if not paths:
+        raise UserError(f"--show: {run.path} has no attention to the source to draw")
+    return paths
+
+
+def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
+    """The target of every line, in the same line; the file appears when it is whole."""
+    read = read_lines(source)
+    if not target.parent.is_dir():
+        raise UserError(f"--output {target}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise UserError(f"--output {target} is a folder")
+    if target.exists() and not target.is_file():  # a device or pipe: it would be replaced
+        raise UserError(f"--output {target} is no ordinary file, which it must be")
+    if target.suffix == ".gz":
+        raise UserError(f"--output {target}: is written as plain text; give a name without .gz")
+    written = [""] * len(read)
+    # Lines of similar length share a batch; the longest come first, so that memory fails at once.
+    order = sorted((n for n, line in enumerate(read) if line), key=lambda n: -len(read[n]))
+    with tqdm(total=len(order), unit="line", disable=None) as bar:
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            for n, text in zip(batch, task.translate([read[n] for n in batch]), strict=True):
+                written[n] = text
+            bar.update(len(batch))
+    write_text(target.resolve(), "".join(f"{line}\n" for line in written))
+    print(f"{len(read)} lines ({len(read) - len(order)} of them empty): {target}")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Of a file, plain or gzip, as the data reads its own; without spaces at their ends."""
+    return [line.strip() for line in lines(str(path), "--input")]
+
+
+def write_captions(run: Run, task: Captioning, given: dict[str, Any]) -> None:
+    """For what --image or --index names a line for each hypothesis, its score after a tab."""
+    if ("image" in given) == ("index" in given):
+        raise UserError("give --image FILE, or --index N of the validation split")
+    set_search(task, given)
+    if "image" in given:
+        read = task.read(given["image"])
+    else:
+        read = validation_example(run, given["index"])["images"]
+    for line in write_best(run, task, given, list(read), read):
+        print(line)

@@ -1,0 +1,123 @@
+"""Whether the parts of a composition fit together: pure, quick, everything wrong at once.
+
+Three questions in this order: is every key read by something (keys.py), is every value allowed
+(schema.py), do the parts go together (conflicts/). torch is not imported for parts of ours.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ablate.config.conflicts import CONFLICTS
+from ablate.config.facts import Facts, Unreadable
+from ablate.config.keys import locate, unknown_keys, unknown_study_keys
+from ablate.config.rules import refusal, written
+from ablate.config.schema import rule_of
+from ablate.errors import UserError
+
+NOT_OURS = {"choices", "hydra"}
+OF_ONE_RUN = {"study.name", "study.arm", "study.packed", "study.batched"}
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuses a composition with a UserError of one line that lists everything wrong with it."""
+    try:
+        lines = [*unknown_keys(cfg), *_wrong_values(cfg), *conflicts(cfg)]
+    except OmegaConfBaseException as error:  # ${..} that leads nowhere
+        raise UserError(" ".join(str(error).split())) from error
+    if lines:
+        raise UserError("; ".join(lines))
+
+
+def check_study(cfg: DictConfig) -> None:
+    """Refuses what is wrong with the node `study` of a command that starts several runs."""
+    if lines := [*unknown_study_keys(cfg), *_wrong_values(cfg.study, "study")]:
+        raise UserError("; ".join(lines))
+
+
+def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuses a plan that was handed to one run, which would do nothing with it."""
+    keys = [text.partition("=")[0].lstrip("+") for text in overrides]
+    for key in keys:
+        if key.startswith("study.") and key not in OF_ONE_RUN:
+            raise UserError(
+                f"{key} says how several runs are planned, and this is one; give a key several"
+                " values and add -m, or choose a sweep"
+            )
+        if key.startswith(("hydra/launcher", "hydra.launcher")):
+            raise UserError(
+                f"{key} says where several runs are trained, and this is one, which is trained"
+                " here; give a key several values and add -m, or choose a sweep"
+            )
+    if cfg.study.factors and cfg.study.arm is None:
+        raise UserError(
+            "study.factors is a plan of several runs, which hydra/sweeper=ablation reads; leave"
+            " hydra.mode and hydra/sweeper as they are, or name one of its runs with study.arm="
+        )
+
+
+def _wrong_values(cfg: DictConfig, node: str = "") -> Iterator[str]:
+    for path, value in leaves(cfg, node):
+        if value == "???":
+            yield f"{path} is missing; write {path}=VALUE"
+        elif (rule := rule_of(path)) is not None and not rule.allows(value):
+            yield refusal(path, value, rule)
+
+
+def leaves(cfg: DictConfig, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that holds a value, such as ("model.heads", 4); "???" where it is missing."""
+    for key in cfg:
+        full = f"{path}.{key!s}" if path else str(key)
+        if full in NOT_OURS:
+            continue
+        value: Any = "???" if OmegaConf.is_missing(cfg, key) else cfg[key]
+        if OmegaConf.is_dict(value):
+            yield from leaves(value, full)
+        else:
+            yield full, value
+
+
+def conflicts(cfg: DictConfig) -> Iterator[str]:
+    facts = Facts(cfg)
+    for conflict in CONFLICTS:
+        try:
+            if conflict.when(facts):
+                yield re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m, facts), conflict.says)
+        except Unreadable:
+            continue
+
+
+def _filled(match: re.Match[str], facts: Facts) -> str:
+    """The value of a key, the name of a part, or (after a colon) a fact."""
+    fact, path = match.groups()
+    if fact:
+        return str(getattr(facts, path))
+    value = facts(path)
+    return facts.name(path) if OmegaConf.is_dict(value) else written(value)
+
+
+DIRECTIONS = {"min": "minimize", "max": "maximize"}
+
+
+def value_of(result: Mapping[str, Any]) -> float | None:
+    """From what result.json holds; None where a run has none."""
+    value: float | None = (result.get("metric") or {}).get("value")
+    return value
+
+
+def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
+    """Refuses a search that would look for the worst value: Optuna's minimises unless told."""
+    given = OmegaConf.select(sweeper, "direction")
+    if given is None:
+        return
+    listed = given if OmegaConf.is_list(given) else [given]
+    names = [str(getattr(one, "name", one)) for one in listed]
+    metric, mode = locate(task._target_).metric, locate(task._target_).mode
+    if names != [DIRECTIONS[mode]]:
+        raise UserError(
+            f"hydra.sweeper.direction={','.join(names)}: a run is judged by {metric} alone, whose"
+            f" best is the {mode}imum; write hydra.sweeper.direction={DIRECTIONS[mode]}"
+        )

@@ -1,0 +1,132 @@
+"""Model, task and data: who reads what, and what is measured on it."""
+
+from ablate.config.conflicts.conflict import Conflict
+from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
+
+LANGUAGE = ("gpt", "rnn_lm", "bert")  # models that read one text
+WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
+FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
+
+
+def _data(task: str, words: str, *kinds: str) -> Conflict:
+    """A task measures some kinds of data."""
+    return Conflict(
+        lambda c: c.option("task") == task and c.kind not in kinds,
+        f"task={task} needs {words}, and data={{data}} is {{:words}}",
+    )
+
+
+def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Conflict]:
+    """A task has models of its own, and they have no other; other people's may do as well."""
+    use = " or ".join(f"model={model}" for model in models)
+    return (
+        Conflict(
+            lambda c: (
+                c.option("task") == task and c.is_ours("model") and c.option("model") not in models
+            ),
+            f"task={task} needs a model that {does}, and model={{model}} does not; use {use}",
+        ),
+        Conflict(
+            lambda c: c.option("model") in models and c.option("task") != task,
+            f"model={{model}} needs task={task}, not task={{task}}",
+        ),
+    )
+
+
+def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Conflict:
+    """What models read, and data that has it."""
+    return Conflict(
+        lambda c: c.option("model") in models and c.kind not in kinds,
+        f"model={{model}} reads {words}, and data={{data}} is {{:words}}; use model={{:reader}}, or"
+        f" data={data}",
+    )
+
+
+TASK: list[Conflict] = [
+    _reads(LANGUAGE, "text", TEXT, LABELLED, RECALL, data="pydoc"),
+    _reads(("vit", "timm", "resnet"), "pictures", IMAGES, data="digits"),
+    _reads(FORECASTERS, "a series of numbers", SERIES, data="series"),
+    _reads(WRITERS, "pairs of texts", PAIRS, data="dates"),
+    _reads(("gat",), "a graph", GRAPH, data="karate"),
+    _reads(("captioner",), "pictures with captions", CAPTIONS, data="digit_strings"),
+    _data("causal_lm", "text", TEXT),
+    _data("classification", "pictures or texts with classes", IMAGES, LABELLED),
+    _data("masked_lm", "text", TEXT),
+    Conflict(
+        lambda c: (
+            c.option("task") == "masked_lm" and c.is_ours("model") and c.option("model") != "bert"
+        ),
+        "task=masked_lm needs a model that says hidden tokens, and model={model} does not; use"
+        " model=bert",
+    ),
+    Conflict(
+        lambda c: (
+            c.option("model") == "bert" and c.option("task") not in ("masked_lm", "classification")
+        ),
+        "model=bert needs task=masked_lm, or task=classification, not task={task}",
+    ),
+    Conflict(
+        lambda c: c("task.mask_share") + c("task.random_share") > 1 + 1e-9,
+        "task.mask_share={task.mask_share} and task.random_share={task.random_share} are shares of"
+        " the same tokens: together at most 1",
+    ),
+    Conflict(
+        lambda c: c("data.seq_len") < (8 if c("task.next_sentence") else 4),
+        "data.seq_len={data.seq_len} leaves too little text beside [CLS] and [SEP]: at least 8, or"
+        " 4 with task.next_sentence=false",
+    ),
+    _data("recall", "data=recall", RECALL),
+    _data("seq2seq", "pairs of texts", PAIRS),
+    *_models("seq2seq", WRITERS, "reads a source and writes a target"),
+    _data("forecasting", "a series of numbers", SERIES),
+    *_models("forecasting", FORECASTERS, "reads values and says the next"),
+    _data("node_classification", "a graph", GRAPH),
+    *_models("node_classification", ("gat",), "reads a graph"),
+    _data("captioning", "pictures with captions", CAPTIONS),
+    *_models("captioning", ("captioner",), "reads a picture and writes a caption"),
+    Conflict(
+        lambda c: c("task.doubly_stochastic") > 0 and c.option("model.normalizer") == "hard",
+        "task.doubly_stochastic={task.doubly_stochastic} has no gradient with"
+        " model.normalizer=hard, whose weights are 0 or 1; use 0, or another normalizer",
+    ),
+    Conflict(
+        lambda c: (
+            c("task.doubly_stochastic") > 0
+            and not c.states("model.attention", "query")
+            and not c.states("model.attention", "key")
+        ),
+        "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
+        " model.attention={model.attention}, whose weights nothing changes; use 0",
+    ),
+    Conflict(
+        lambda c: c.kind == LABELLED and c.option("model") == "rnn_lm",
+        "model=rnn_lm has no output for classes, which data={data} asks for; use model={:reader}",
+    ),
+    Conflict(
+        lambda c: c.kind == LABELLED and not c("model.tie_embeddings"),
+        "model.tie_embeddings=false unties an output map over tokens, which a model of classes has"
+        " not; leave it at true",
+    ),
+    Conflict(
+        lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,
+        "task.mixup and task.cutmix mix pictures, and data={data} is {:words}",
+    ),
+    Conflict(
+        lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
+        "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect with"
+        " task.beam=1",
+    ),
+    Conflict(
+        lambda c: max(c("task.mixup"), c("task.cutmix")) > 0 and c("data.batch_size") % 2 != 0,
+        "task.mixup and task.cutmix mix pairs: data.batch_size={data.batch_size} must be even",
+    ),
+    Conflict(
+        lambda c: c("model.share_embeddings") and not c("data.joint"),
+        "model.share_embeddings=true needs one vocabulary for both sides; set data.joint=true",
+    ),
+    Conflict(
+        lambda c: c("model.share_embeddings") and not c.joint and c.get("data.joint", None) is None,
+        "model.share_embeddings=true needs one vocabulary for both sides, and data={data} has two;"
+        " set model.share_embeddings=false",
+    ),
+]

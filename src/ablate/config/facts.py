@@ -1,0 +1,218 @@
+"""A composition as the conflict rules read it: values, options, and facts about the parts.
+
+Reading what is not there, or what has a wrong value, raises Unreadable: a rule that needs it then
+has nothing to say.
+"""
+
+import math
+import os
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.keys import OURS, locate
+from ablate.config.schema import rule_of
+from ablate.errors import UserError
+
+# What our parts state about themselves as class attributes: for each attribute what most say, and
+# those that say otherwise. A test holds both together. It is written here so that a composition is
+# checked without importing torch; other people's parts are imported.
+STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
+    "model.attention": {
+        "query": (True, {"uniform", "none"}),
+        "key": (True, {"location", "uniform", "none"}),
+        "lowers": (True, {"additive", "gat", "gatv2", "none"}),
+        "sums": (False, {"additive", "gat", "gatv2"}),
+    },
+    "model.normalizer": {"fused": (False, {"softmax"})},
+    "model.window": {"weighs": (False, {"local_p"})},
+    "pos_enc": {"compares": (False, {"rotary"})},
+}
+STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
+
+TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
+LABELLED = "texts with classes"
+CAPTIONS = "captions"  # of pictures
+KINDS = {  # of data, by the module of its class
+    "pydoc": TEXT,
+    "text": TEXT,
+    "text_files": LABELLED,
+    "recall": RECALL,
+    "parallel": PAIRS,
+    "multi30k": PAIRS,
+    "cmudict": PAIRS,
+    "sequences": PAIRS,
+    "dates": PAIRS,
+    "digits": IMAGES,
+    "mnist": IMAGES,
+    "cifar": IMAGES,
+    "image_folder": IMAGES,
+    "series": SERIES,
+    "karate": GRAPH,
+    "planetoid": GRAPH,
+    "digit_strings": CAPTIONS,
+}
+READERS = {  # a model for each
+    TEXT: "gpt",
+    LABELLED: "gpt",
+    RECALL: "gpt",
+    IMAGES: "vit",
+    PAIRS: "transformer",
+    SERIES: "rnn_forecaster",
+    GRAPH: "gat",
+    CAPTIONS: "captioner",
+}
+WORDS = {  # for kinds whose name says too little in a sentence
+    IMAGES: "pictures",
+    RECALL: "keys and values to recall",
+    PAIRS: "pairs of texts",
+    SERIES: "a series of numbers",
+    GRAPH: "a graph",
+    CAPTIONS: "pictures with captions",
+}
+# Whether source and target share their tokens, where that cannot be chosen, by the module of data.
+JOINT = {"sequences": True, "dates": False, "cmudict": False}
+SIDES = {"digits": 8, "mnist": 28, "cifar": 32}  # pixels
+
+
+class Unreadable(Exception):
+    """What a rule asked for is not in this composition."""
+
+
+class Facts:
+    """Of one composition, which stays as it is: many rules ask for the same keys."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, path: str) -> Any:
+        """The value of a key."""
+        if path not in self._known:
+            try:
+                self._known[path] = self._read(path)
+            except Unreadable as error:
+                self._known[path] = error
+        value = self._known[path]
+        if isinstance(value, Unreadable):
+            raise Unreadable(path)
+        return value
+
+    def _read(self, path: str) -> Any:
+        node, _, leaf = path.rpartition(".")
+        parent = OmegaConf.select(self.cfg, node) if node else self.cfg
+        there = OmegaConf.is_dict(parent) and leaf in parent
+        if not there or OmegaConf.is_missing(parent, leaf):
+            raise Unreadable(path)
+        value, rule = parent[leaf], rule_of(path)
+        if rule is not None and not rule.allows(value):
+            raise Unreadable(path)
+        return value
+
+    def get(self, path: str, default: Any) -> Any:
+        try:
+            return self(path)
+        except Unreadable:
+            return default
+
+    def option(self, group: str) -> str:
+        """The name of a part of ours, as it is chosen; the class path of another."""
+        target = str(self(f"{group}._target_"))
+        return target.split(".")[-2] if target.startswith(OURS) else target
+
+    def name(self, group: str) -> str:
+        """What a person writes after GROUP= for a part: several options can have one module."""
+        chosen = OmegaConf.select(self.cfg, "choices", default={}).get(group)
+        return str(chosen or self.option(group))
+
+    def is_ours(self, group: str) -> bool:
+        return str(self(f"{group}._target_")).startswith(OURS)
+
+    def states(self, group: str, attribute: str) -> bool:
+        """What a part says about itself, such as whether a score reads the `query`."""
+        if self.is_ours(group):
+            usual, others = STATED[group][attribute]
+            return usual != (self.option(group) in others)
+        return bool(self._attribute(group, attribute))
+
+    def _attribute(self, group: str, attribute: str) -> Any:
+        part = locate(self(f"{group}._target_"))
+        if not hasattr(part, attribute):
+            raise Unreadable(attribute)
+        return getattr(part, attribute)
+
+    @property
+    def kind(self) -> str:
+        """What the data is, such as text. UserError if its class does not say so."""
+        if self.is_ours("data") and self.option("data") in KINDS:
+            return KINDS[self.option("data")]
+        target = self("data._target_")
+        kind = getattr(locate(target), "kind", None)
+        if not isinstance(kind, str):
+            raise UserError(
+                f"data._target_={target}: does not say what it holds; give the class a `kind`, one"
+                f" of {', '.join(sorted(set(KINDS.values())))}"
+            )
+        return kind
+
+    @property
+    def words(self) -> str:
+        """What the data is, in a sentence."""
+        return WORDS.get(self.kind, self.kind)
+
+    @property
+    def reader(self) -> str:
+        """A model that reads this data."""
+        return READERS.get(self.kind, "...")
+
+    @property
+    def joint(self) -> bool:
+        """Whether source and target share one vocabulary."""
+        if self.is_ours("data") and self.option("data") in JOINT:
+            return JOINT[self.option("data")]
+        return bool(self("data.joint"))
+
+    @property
+    def side(self) -> int:
+        """Pixels along a picture's side."""
+        if self.is_ours("data") and self.option("data") in SIDES:
+            return SIDES[self.option("data")]
+        return int(self("data.size"))
+
+    @property
+    def stride(self) -> int:
+        return int(self("model.stride") or self("model.patch"))
+
+    @property
+    def read_out(self) -> int:
+        """Width of what the output map of a recurrent model reads: Bahdanau's maxout halves it."""
+        dim = int(self("model.dim"))
+        return dim // 2 if self.get("model.decoder", None) == "bahdanau" else dim
+
+    @property
+    def positions(self) -> int:
+        """Tokens or values that the model reads at once in training."""
+        if self.kind == SERIES:
+            return int(self("data.window"))
+        if self.option("model") != "vit":
+            return int(self("data.seq_len"))
+        return int(self.across**2 + (self("model.pool") == "class"))
+
+    @property
+    def across(self) -> int:
+        """Patches along a picture's side."""
+        return int((self.side - self("model.patch")) // self.stride + 1)
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether Triton's kernels run on a CPU, one operation after the other."""
+        return os.environ.get("TRITON_INTERPRET") == "1"
+
+    @property
+    def several_processes(self) -> bool:
+        """Whether the model may be trained by more than one; "auto" can be any number of GPUs."""
+        devices = self("trainer.devices")
+        if devices == "auto":
+            devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
+        per_node = devices if isinstance(devices, int | float) else len(devices)
+        return bool(per_node * self("trainer.num_nodes") > 1)

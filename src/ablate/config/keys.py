@@ -1,0 +1,196 @@
+"""Which keys anything reads, so that a typo added with `+` or in an experiment file is found."""
+
+import inspect
+from collections.abc import Iterator, Set
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.rules import written as written_as
+from ablate.config.tree import config_dir
+from ablate.errors import UserError, suggest
+
+OURS = "ablate."
+EVERYWHERE = {"_target_", "_partial_"}
+ROOT = {"choices", "hydra"}
+# What train.py gives the Trainer itself: set here, it would be overruled without a word.
+GIVEN = {
+    "lightning.pytorch.Trainer": {
+        "callbacks",
+        "barebones",
+        "default_root_dir",
+        "enable_progress_bar",
+        "fast_dev_run",
+        "limit_test_batches",
+        "limit_train_batches",
+        "limit_val_batches",
+        "max_time",
+        "min_epochs",
+        "min_steps",
+        "overfit_batches",
+        "reload_dataloaders_every_n_epochs",
+        "enable_checkpointing",
+        "enable_model_summary",
+        "inference_mode",
+        "logger",
+        "num_sanity_val_steps",
+        "use_distributed_sampler",
+    }
+}
+
+
+def unknown_keys(cfg: DictConfig) -> Iterator[str]:
+    """A line for every key of the composition that nothing would read."""
+    allowed = _top()
+    yield from _wrong(cfg, "", allowed)
+    nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
+    for key in sorted(allowed - ROOT):
+        if key in nodes:
+            yield from _wrong(cfg[key], key, nodes[key])
+        elif OmegaConf.is_dict(cfg.get(key)):
+            yield from _in_node(cfg[key], key)
+
+
+def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
+    return _wrong(cfg.study, "study", set(_values()["study"]))
+
+
+@cache
+def _top() -> frozenset[str]:
+    """What may stand at the root of a composition."""
+    groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
+    return frozenset({group for group in groups if "." not in group} | set(_values()) | ROOT)
+
+
+@cache
+def _values() -> dict[str, Any]:
+    """What config.yaml itself holds beside the choices: values, and the node `study`."""
+    content = yaml.safe_load((config_dir() / "config.yaml").read_text())
+    return {key: value for key, value in content.items() if key not in {"defaults", *ROOT}}
+
+
+def _in_node(node: DictConfig, path: str) -> Iterator[str]:
+    """The keys of a part, and of the parts in it."""
+    target = node.get("_target_")
+    if target is None:
+        yield from _wrong(node, path, set())
+        return
+    written = keys_of(target)
+    rest = [str(key) for key in node if str(key) not in written]
+    if rest:
+        allowed = written if target.startswith(OURS) and written else written | parameters(target)
+        if "**" not in allowed:
+            yield from _wrong(node, path, allowed)
+    for key in node:
+        part: Any = None if OmegaConf.is_missing(node, key) else node[key]
+        inside = {name.partition(".")[2] for name in written if name.startswith(f"{key!s}.")}
+        if OmegaConf.is_dict(part) and "_target_" in part:
+            yield from _in_node(part, f"{path}.{key!s}")
+        elif OmegaConf.is_dict(part) and inside:
+            yield from _wrong(part, f"{path}.{key!s}", inside)
+        elif inside:
+            shown = ", ".join(f"{path}.{key!s}.{name}" for name in sorted(inside))
+            yield f"{path}.{key!s}={written_as(part)}: is no value; set {shown}"
+
+
+def _wrong(node: DictConfig, path: str, allowed: Set[str]) -> Iterator[str]:
+    shown = sorted(f"{path}.{key}".lstrip(".") for key in allowed - EVERYWHERE - ROOT)
+    for key in node:
+        if str(key) not in allowed:
+            full = f"{path}.{key!s}".lstrip(".")
+            known = f"allowed: {', '.join(shown)}" if shown else "it has no keys to set"
+            yield f"no key {full}; {known}{suggest(full, shown)}"
+
+
+@cache
+def keys_of(target: str) -> frozenset[str]:
+    """The keys that our YAML files give a class; none for a class that stands in no file.
+
+    Those of a node in it, such as encoder.depth, are among them; an empty node takes any.
+    """
+    keys: set[str] = set()
+    for path in config_dir().glob("*/*.yaml"):
+        text = path.read_text()
+        if f"_target_: {target}\n" not in text:
+            continue
+        content = yaml.safe_load(text)
+        if "@package _global_" in text:
+            node = path.parent.name
+            slots = [next(iter(entry)) for entry in content.get("defaults", [])]
+            keys |= {slot.removeprefix(f"/{node}.") for slot in slots if "." in slot}
+            content = content[node]
+        keys |= set(content) | EVERYWHERE
+        for key, value in content.items():
+            keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else set()
+    return frozenset(keys)
+
+
+@cache
+def parameters(target: str) -> frozenset[str]:
+    """The constructor's parameters of somebody else's class or function; "**" if it takes any.
+
+    A constructor with **kwargs hands them to its base class, whose parameters count too.
+    """
+    found = set(EVERYWHERE)
+    made = locate(target)
+    for part in made.__mro__ if inspect.isclass(made) else [made]:
+        if inspect.isclass(part) and "__init__" not in vars(part):
+            continue
+        kinds = inspect.signature(part.__init__ if inspect.isclass(part) else part).parameters
+        named = [p for p in kinds.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        # What is handed over by position (self, the optimizer's parameters) is no key.
+        found |= {p.name for p in named if p.name not in ("self", "params")}
+        if not any(p.kind == p.VAR_KEYWORD for p in kinds.values()):
+            return frozenset(found - GIVEN.get(target, set()))
+    return frozenset(found | {"**"})
+
+
+def locate(target: str) -> Any:
+    """The class or function of that path."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        line = f"_target_={target}: cannot be imported ({error})"
+        top = module.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == top:
+            line += (
+                f"; give the command in the folder that holds {top} (this one is {Path.cwd()}),"
+                " or put that folder on PYTHONPATH"
+            )
+        raise UserError(line) from error
+
+
+def targets(node: Any) -> Iterator[str]:
+    """The path of every class and function that a node of a composition names."""
+    if OmegaConf.is_dict(node):
+        if "_target_" in node:
+            yield node._target_
+        for key in node:
+            if not OmegaConf.is_missing(node, key):
+                yield from targets(node[key])
+
+
+def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted key, or group -> the values or options on both sides, None where it is absent."""
+    a, b = (flatten(OmegaConf.to_container(c, resolve=True)) for c in (first, second))
+    names = [*a, *(name for name in b if name not in a)]
+    return {
+        name.removeprefix("choices."): (a.get(name), b.get(name))
+        for name in names
+        if a.get(name) != b.get(name) and not name.endswith("_target_")
+    }
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaves of a nested dictionary by their dotted keys."""
+    if not isinstance(node, dict):
+        return {prefix: node}
+    leaves: dict[str, Any] = {}
+    for key, value in node.items():
+        leaves |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return leaves

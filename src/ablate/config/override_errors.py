@@ -1,0 +1,205 @@
+"""What is wrong with a list of overrides, in one line with the nearest name.
+
+Hydra's own messages speak of struct mode and defaults lists. Here, once Hydra has refused a
+composition, every override is looked up again among the choices, and all that is wrong is said
+at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from ablate.config.tree import Tree
+from ablate.errors import UserError, suggest
+
+# What a composition can raise.
+COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
+
+# Other people's launchers and sweepers, and the packages that bring them.
+PLUGINS = {
+    "joblib": "hydra-joblib-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+    "ray_aws": "hydra-ray-launcher",
+    "optuna": "hydra-optuna-sweeper",
+    "ax": "hydra-ax-sweeper",
+    "nevergrad": "hydra-nevergrad-sweeper",
+}
+
+
+def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
+    """Refuses what cannot be parsed, and what Hydra would accept though nothing would read it."""
+    lines: list[str] = []
+    for text in overrides:
+        override = _parse(text)
+        if isinstance(override, str):
+            lines.append(override)
+        elif not override.is_hydra_override():
+            lines.extend(_unread(override, tree))
+    if lines:
+        raise UserError("; ".join(lines))
+
+
+def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
+    """One line for a composition that was refused with `error`; `many` where several runs are."""
+    try:
+        lines = list(dict.fromkeys(_mistakes(overrides, tree, many=many)))
+    except COMPOSING:
+        lines = []  # not a matter of overrides: a broken file, which Hydra's own words tell
+    causes = [str(e) for e in (error, error.__cause__) if e is not None]
+    return UserError("; ".join(lines) or " ".join(" ".join(causes).split()))
+
+
+def _parse(text: str) -> Override | str:
+    try:
+        return OverridesParser.create().parse_overrides([text])[0]
+    except HydraException as error:
+        reason = " ".join(str(error).split("\nSee https")[0].split())
+        return f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
+
+
+def _unread(override: Override, tree: Tree) -> Iterator[str]:
+    key, text = override.key_or_group, override.input_line
+    if "/" in key or override.package is not None:
+        yield f"'{text}': write {key.replace('/', '.')}={_value(override)} (a dot, no sign, no @)"
+    elif override.is_delete():
+        allowed = ", ".join(tree.options(key))
+        instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
+        yield f"'{text}': nothing can be removed; {instead}"
+
+
+def _value(override: Override) -> str:
+    return (override.input_line or "").partition("=")[2] or "OPTION"
+
+
+def _mistakes(overrides: Sequence[str], tree: Tree, *, many: bool) -> Iterator[str]:
+    parsed = [p for p in map(_parse, overrides) if isinstance(p, Override)]
+    chosen: dict[str, str] = {}
+    for override in parsed:
+        if tree.chooses(override):
+            wrong = list(_wrong_option(override, tree))
+            yield from wrong
+            if not wrong:
+                chosen[override.key_or_group] = _options(override, tree)[0]
+    misplaced = dict(_misplaced(chosen, tree))
+    yield from misplaced.values()
+    base = tree.load([f"{g}={option}" for g, option in chosen.items() if g not in misplaced])
+    many = many or base.hydra.mode == RunMode.MULTIRUN
+    for override in parsed:
+        if override.is_sweep_override() and not many:
+            yield _several(override)
+        if not tree.chooses(override) and not override.is_add():
+            for path in _paths(override.key_or_group, override.value()):
+                yield from _unknown(path, override, base, tree)
+    yield from _in_sweep(base, tree, {override.key_or_group for override in parsed})
+
+
+def _several(override: Override) -> str:
+    key, value = override.key_or_group, _value(override)
+    return (
+        f"'{override.input_line}' names several values: add -m to run each,"
+        f" or write {key}=[{value}] where a list is meant"
+    )
+
+
+def _options(override: Override, tree: Tree) -> list[str]:
+    """The options that an override of a group names; those of glob(*) are right by themselves."""
+    if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+        return list(tree.options(override.key_or_group))
+    if override.is_discrete_sweep():
+        return [str(name) for name in override.sweep_string_iterator()]
+    value = override.value()
+    names = value if isinstance(value, list) else [value]
+    return ["null" if name is None else str(name) for name in names]
+
+
+def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
+    group, allowed = override.key_or_group, tree.options(override.key_or_group)
+    if override.is_add() or override.is_force_add():
+        yield f"'{override.input_line}': write {group}={_value(override)}, without a sign"
+        return
+    for option in _options(override, tree):
+        if option not in allowed:
+            near = _to_install(group, option) or suggest(option, allowed)
+            yield f"{group}={option}: no such option; allowed: {', '.join(allowed)}{near}"
+
+
+def _to_install(group: str, option: str) -> str:
+    package = PLUGINS.get(option) if group in ("hydra/launcher", "hydra/sweeper") else None
+    return f"; to have it: pip install {package}" if package else ""
+
+
+def _misplaced(chosen: dict[str, str], tree: Tree) -> Iterator[tuple[str, str]]:
+    """Parts of a model that the chosen model has no slot for."""
+    top = {g: o for g, o in chosen.items() if "." not in g}
+    if top == chosen:
+        return
+    choices = tree.load([f"{g}={o}" for g, o in top.items()]).hydra.runtime.choices
+    for group, option in chosen.items():
+        if group not in choices:
+            owner = group.split(".")[0]
+            name = f"{owner}={choices.get(owner)}"
+            slots = [g for g in choices if g.startswith(f"{owner}.")]
+            parts = f"its parts: {', '.join(slots)}" if slots else "it has no parts to choose"
+            yield group, f"{group}={option}: {name} has no {group}; {parts}"
+
+
+def _paths(path: str, value: object) -> Iterator[str]:
+    """The keys that an override sets: several where its value is {..}."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _paths(f"{path}.{key}", inner)
+    else:
+        yield path
+
+
+def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Iterator[str]:
+    """A key that no chosen option has, with the keys of the node where its path ends."""
+    node: Any = base
+    done = ""
+    for part in path.split("."):
+        if not OmegaConf.is_dict(node):
+            yield f"{override.input_line}: {done} is one value and has no keys"
+            return
+        if part not in node.keys():  # noqa: SIM118  # `in` denies what is ???
+            yield f"{override.input_line}: {_no_key(part, done, node, tree)}"
+            return
+        done = f"{done}.{part}" if done else part
+        node = node._get_node(part)
+    if OmegaConf.is_dict(node) and not isinstance(override.value(), dict | None):
+        named = ", ".join(f"{path}.{key!s}" for key in node if not str(key).startswith("_"))
+        yield f"{override.input_line}: {path} is no value; set a key of it: {named}"
+
+
+def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
+    if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
+        return f"{part} has no keys here; choose {part}=OPTION, of {', '.join(tree.options(part))}"
+    if not path:
+        names = {str(key) for key in node} | set(tree.groups)
+        allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)
+        return f"no key or group {part}; allowed: {', '.join(allowed)}{suggest(part, allowed)}"
+    root: Any = node._get_root()
+    option = root.hydra.runtime.choices.get(path)
+    named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]
+    known = f"allowed: {', '.join(named)}" if named else "it has no keys to set"
+    near = suggest(f"{path}.{part}", named)
+    return f"no key {path}.{part}{f' ({path}={option})' if option else ''}; {known}{near}"
+
+
+def _in_sweep(base: DictConfig, tree: Tree, given: set[str]) -> Iterator[str]:
+    """The same for what a sweep's file varies, where one run's values are not given already."""
+    params = OmegaConf.select(base, "hydra.sweeper.params")
+    if params and not given.issuperset(params):
+        chosen = base.hydra.runtime.choices
+        name = chosen.get("sweep")
+        written = [f"{key}={value}" for key, value in params.items()]
+        fixed = [f"{g}={o}" for g, o in chosen.items() if g != "sweep" and "@" not in g and o]
+        for line in _mistakes([*fixed, *written], tree, many=True):
+            yield f"sweep={name}: {line}"

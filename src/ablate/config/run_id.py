@@ -1,0 +1,132 @@
+"""The name of a run: a hash of everything that can change its result.
+
+The same work always has the same id, however it was written down: a run that is started again
+finds its own folder, and a study sees which of its runs are done.
+"""
+
+import json
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.check import check
+from ablate.errors import UserError, unwrap
+
+# Keys of data.* that say where files lie; what is in them enters by the data's fingerprint.
+FILES = (
+    "path",
+    "root",
+    *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
+)
+# What cannot change a result: where things lie, what is shown, how fast data is read, and what is
+# kept for the backward pass.
+EXCLUDED = (
+    "checkpoint_every",
+    "choices",
+    "hydra",
+    "logger",
+    "output_dir",
+    "study",
+    "sweep",
+    *(f"data.{key}" for key in FILES),
+    "data.sha256",
+    "data.workers",
+    "model.checkpoint",
+    "trainer.log_every_n_steps",
+    "trainer.profiler",
+)
+
+WEIGHTS = Path("checkpoints", "best.ckpt")  # of a run, as ablate.training.checkpoint writes them
+NO_DATA, NO_WEIGHTS = "no data", "no weights"
+LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
+
+
+def run_id(cfg: DictConfig, data: str | None = None) -> str:
+    """12 hexadecimal digits. `data`: its fingerprint, where it is known already.
+
+    Data that cannot be read counts as none; the run itself reports it.
+    """
+    return _digest(cfg, fingerprint(cfg) if data is None else data)
+
+
+def run_dir(cfg: DictConfig) -> Path:
+    return Path(cfg.output_dir, cfg.study.name, folder_name(cfg.study.arm, run_id(cfg)))
+
+
+def folder_name(arm: str | None, run_id: str) -> str:
+    """A run's folder in that of its study; of the arm's name only what any file system takes."""
+    slug = re.sub(r"[^A-Za-z0-9.=_+-]", "_", arm or "")[:LONGEST_SLUG]
+    return f"{slug}-{run_id}" if slug else run_id
+
+
+def resolve(*, _root_: DictConfig) -> str:
+    """The resolver ${run_folder:}, which names the folder before the run is checked.
+
+    A composition that is going to be refused needs a folder's name too, since Hydra makes the
+    folder first; its parts are not touched.
+    """
+    try:
+        check(_root_)
+        name = run_id(_root_)
+    except UserError:
+        name = _digest(_root_, NO_DATA)
+    return folder_name(OmegaConf.select(_root_, "study.arm"), name)
+
+
+def _digest(cfg: DictConfig, fingerprint: str) -> str:
+    text = json.dumps([content(cfg), fingerprint], sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:12]
+
+
+def weights(run_dir: str) -> str:
+    """The hash of the weights to start from; the run itself reports what cannot be read."""
+    try:
+        return sha256((Path(str(run_dir)).expanduser() / WEIGHTS).read_bytes()).hexdigest()
+    except OSError:
+        return NO_WEIGHTS
+
+
+def content(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved values, without what is excluded, with equal numbers written equally."""
+    content: dict[str, Any] = {}
+    for key in cfg:
+        if key not in EXCLUDED:
+            missing = OmegaConf.is_missing(cfg, key)
+            value = "???" if missing else cfg[key]
+            if OmegaConf.is_config(value):
+                value = OmegaConf.to_container(value, resolve=True)
+            content[str(key)] = value
+    # Not where the weights lie, but what they are.
+    if (start := content.pop("init_from", None)) is not None:
+        content["init_from"] = weights(start)
+    for path in EXCLUDED:
+        node, _, leaf = path.rpartition(".")
+        if isinstance(content.get(node), dict):
+            content[node].pop(leaf, None)
+    kept: dict[str, Any] = _canonical(content)
+    return kept
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def fingerprint(cfg: DictConfig) -> str:
+    """Of the data's content."""
+    from hydra.utils import instantiate
+
+    try:
+        return str(instantiate(cfg.data, seed=cfg.seed).fingerprint())
+    except Exception as error:
+        if isinstance(unwrap(error), UserError):
+            return NO_DATA
+        raise

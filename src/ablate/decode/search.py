@@ -1,0 +1,181 @@
+"""Decoding: the target that a sequence-to-sequence model writes for a source.
+
+Greedy takes the likeliest token at every step. Beam search keeps the `size` likeliest beginnings
+(Sutskever et al. 2014, section 3.2, https://arxiv.org/abs/1409.3215); one that ends leaves the beam
+and takes its place with it. What ended is ranked by
+
+    log P(Y | X) / ((5 + |Y|) / 6) ** length_penalty
+
+(Wu et al. 2016, equation 14, https://arxiv.org/abs/1609.08144), |Y| counting the end of sentence.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ablate.data.pairs import BOS, EOS, PAD
+from ablate.model.base import Seq2Seq, State
+
+# Of log-probabilities, whatever torch's default is: Lightning changes it with trainer.precision.
+PRECISION = torch.float32
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """tokens: without BOS and EOS. log_prob: of them all, with EOS where it was written. score:
+    what hypotheses are ranked by, log_prob over the length penalty."""
+
+    tokens: list[int]
+    log_prob: float
+    score: float
+
+
+@torch.no_grad()
+def greedy(model: Seq2Seq, source: Tensor, *, max_length: int) -> list[Hypothesis]:
+    """The likeliest token at every step, for each row of source (b j).
+
+    max_length: how many tokens are written at most, EOS counted; what gets so long has no EOS.
+    """
+    state = model.encode(source)
+    rows = torch.arange(len(source), device=source.device)  # that are still being written
+    last = torch.full_like(rows, BOS)
+    log_prob = torch.zeros(len(source), dtype=PRECISION, device=source.device)
+    written = torch.full((len(source), max_length), EOS, device=source.device)
+    for place in range(max_length):
+        gained, last = _log_probs(model, last, state).max(-1)
+        log_prob[rows] += gained
+        written[rows, place] = last
+        going = (last != EOS).nonzero()[:, 0]
+        if len(going) == 0:
+            break
+        if len(going) < len(rows):
+            rows, last = rows[going], last[going]
+            state.select(going)
+    return [
+        Hypothesis(_before_eos(tokens), total, total)
+        for tokens, total in zip(written.tolist(), log_prob.tolist(), strict=True)
+    ]
+
+
+@torch.no_grad()
+def beam_search(
+    model: Seq2Seq,
+    source: Tensor,
+    *,
+    size: int,
+    max_length: int,
+    length_penalty: float = 0.0,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """The best that a beam of `size` finds for each row of source (b j): up to n_best, best first.
+
+    max_length: as for `greedy`, which size 1 equals.
+    """
+    assert 1 <= n_best <= size
+    assert length_penalty >= 0, "longer would be worse, and the search would stop too early"
+    state = model.encode(source)
+    beam = Beam(len(source), source.device, size=size, n_best=n_best, strength=length_penalty)
+    for left in reversed(range(max_length)):
+        rows = beam.advance(_log_probs(model, beam.last(), state), left)
+        if len(rows) == 0:
+            break
+        state.select(rows)
+    ranked = (sorted(ended, key=lambda one: -one.score) for ended in beam.ended)
+    return [hypotheses[:n_best] for hypotheses in ranked]
+
+
+class Beam:
+    """For each source `size` places: a beginning in each, or none.
+
+    Only beginnings cost anything: each is a row of the decoder's state, in the order of the places.
+    """
+
+    def __init__(
+        self, sources: int, device: torch.device, *, size: int, n_best: int, strength: float
+    ):
+        self.size, self.strength = size, strength
+        self.ended: list[list[Hypothesis]] = [[] for _ in range(sources)]
+        # What follows has a row for each source that is still searched.
+        self.source = torch.arange(sources, device=device)
+        self.written = torch.full((sources, size, 1), BOS, device=device)
+        # -inf: there is nothing in this place.
+        nothing = partial(torch.full, fill_value=-math.inf, dtype=PRECISION, device=device)
+        self.log_prob = nothing((sources, size))
+        self.log_prob[:, 0] = 0.0
+        # Scores of the best that ended, the best first.
+        self.best = nothing((sources, n_best))
+        self.free = torch.full((sources, 1), size, device=device)
+
+    def last(self) -> Tensor:
+        """The token that each beginning ends with."""
+        return self.written[:, :, -1][self.log_prob.isfinite()]
+
+    def advance(self, gained: Tensor, left: int) -> Tensor:
+        """Write the next token; returns which rows of the state go on, in their new order.
+
+        gained: beginnings target_vocab, the log-probability of each next token. left: how many
+        tokens may be written after this one.
+        """
+        there = self.log_prob.isfinite()
+        row = (there.flatten().cumsum(0) - 1).view_as(there)
+        total = gained.new_full((*there.shape, gained.shape[1]), -math.inf)
+        total[there] = self.log_prob[there][:, None] + gained
+        self.log_prob, chosen = total.flatten(1).topk(self.size)  # the likeliest first
+        places = torch.arange(self.size, device=gained.device)
+        self.log_prob = self.log_prob.masked_fill(places >= self.free, -math.inf)
+        parent, token = chosen // gained.shape[1], chosen % gained.shape[1]
+        before = self.written.gather(1, parent[:, :, None].expand_as(self.written))
+        self.written = torch.cat([before, token[:, :, None]], dim=-1)
+        self._end((token == EOS) | (left == 0))
+        return self._search_on(row.gather(1, parent), left)
+
+    def _end(self, over: Tensor) -> None:
+        """over: b size, which beginnings are whole. Their places are not filled again."""
+        over = over & self.log_prob.isfinite()
+        divisor = penalty(self.written.shape[2] - 1, self.strength)
+        score = (self.log_prob / divisor).masked_fill(~over, -math.inf)
+        self.best = torch.cat([self.best, score], dim=1).topk(self.best.shape[1]).values
+        self.free = self.free - over.sum(1, keepdim=True)
+        for source, tokens, log_prob in zip(
+            self.source[over.nonzero()[:, 0]].tolist(),
+            self.written[over][:, 1:].tolist(),
+            self.log_prob[over].tolist(),
+            strict=True,
+        ):
+            whole = Hypothesis(_before_eos(tokens), log_prob, log_prob / divisor)
+            self.ended[source].append(whole)
+        self.log_prob = self.log_prob.masked_fill(over, -math.inf)
+
+    def _search_on(self, rows: Tensor, left: int) -> Tensor:
+        """Leave sources whose best cannot change any more; rows: b size -> those that are left.
+
+        A log-probability only falls, and no divisor is larger than that of the longest.
+        """
+        longest = penalty(self.written.shape[2] - 1 + left, self.strength)
+        on = self.log_prob.amax(1) / longest > self.best[:, -1]
+        self.source, self.written, self.log_prob = (
+            self.source[on],
+            self.written[on],
+            self.log_prob[on],
+        )
+        self.best, self.free = self.best[on], self.free[on]
+        return rows[on][self.log_prob.isfinite()]
+
+
+def penalty(length: int, strength: float) -> float:
+    """What the log-probability of that many tokens is divided by; strength 0: by one."""
+    return float(((5 + length) / 6) ** strength)
+
+
+def _log_probs(model: Seq2Seq, last: Tensor, state: State) -> Tensor:
+    """b target_vocab, of the next token; PAD and BOS are never written."""
+    log_probs = model.step(last, state).to(PRECISION).log_softmax(-1)
+    log_probs[:, [PAD, BOS]] = -math.inf
+    return log_probs
+
+
+def _before_eos(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(EOS)] if EOS in tokens else tokens

@@ -1,0 +1,54 @@
+"""Small files that are replaced at once: a reader sees the old one or the new one.
+
+Every file is written under another name beside its own, flushed to the disk, then renamed.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+# In a run's folder: what came of it; where it stands, while it trains.
+RESULT, PROGRESS = "result.json", "progress.json"
+PLAN = "plan.json"  # in a study's folder
+
+
+def write_text(path: Path, text: str, *, flush: bool = True) -> None:
+    """`flush=False` for what may be lost in a power failure."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:
+    """Strict JSON: a number that is not finite becomes null."""
+    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", flush=flush)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content, or None where there is no such file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The content; nothing where there is no such file, or where it holds no JSON mapping."""
+    try:
+        found = read_json(path)
+    except (FileNotFoundError, ValueError):  # removed in between; damaged by hand
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

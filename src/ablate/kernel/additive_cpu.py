@@ -1,0 +1,108 @@
+"""Sums of v tanh(q + k) over all pairs of q and k, without a tanh for every pair.
+
+    tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k))
+
+so that the exponentials are those of queries and keys alone, and a pair costs a product and a
+reciprocal; with r for that reciprocal the derivative is 4 r (1 - r). Pairs are met in pieces that
+stay in a core's cache, forward and again in the backward pass, and no tensor of queries x keys x
+width is ever made. Measured: docs/benchmarks.md.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+ELEMENTS = 2**16  # of a piece, for each thread: 256 KB of float32
+# Beyond it exp(2 x) is infinite or its inverse 0, and their product would be no number.
+LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
+
+
+def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """b h i d, b h j d, h d -> b h i j, in the type of q; half precision is computed in float32."""
+    if has_torch_function((q, k, v)):  # ablate.training.pack computes it for several seeds at once
+        return handle_torch_function(tanh_sum, (q, k, v), q, k, v)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    summed: Tensor = sums(q.to(wide), k.to(wide), v.to(wide))
+    return summed.to(q.dtype)
+
+
+# Operations of their own, which torch.compile takes whole.
+@torch.library.custom_op("ablate::tanh_sums", mutates_args=())
+def sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    shape = q.shape[:2]
+    q, k, separate = prepared(q, k)
+    per_row = v.repeat(shape[0], 1)
+    out = q.new_empty(len(q), q.shape[1], k.shape[1])
+    for rows, queries, r in pieces(q, k, separate=separate):
+        total = r.flatten(1, 2) @ per_row[rows, :, None]
+        out[rows, queries] = total.view(r.shape[:3])
+    return out.unflatten(0, shape).mul_(-2).add_(v.sum(-1)[:, None, None])
+
+
+@torch.library.custom_op("ablate::tanh_sums_backward", mutates_args=())
+def gradients(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shape = q.shape[:2]
+    q, k, separate = prepared(q, k)
+    g = gradient.flatten(0, 1).contiguous()
+    dq, dk = torch.empty_like(q), torch.zeros_like(k)
+    dv = q.new_zeros(len(q), q.shape[-1])
+    for rows, queries, r in pieces(q, k, separate=separate):
+        part = g[rows, queries]
+        dv[rows] += (part.flatten(1)[:, None] @ r.flatten(1, 2))[:, 0]
+        slope = torch.addcmul(r, r, r, value=-1, out=r).mul_(part[..., None])
+        dq[rows, queries] = slope.sum(2)
+        dk[rows] += slope.sum(1)
+    factor = 4 * v[:, None]
+    summed = gradient.sum((0, 2, 3))[:, None]
+    return (
+        dq.unflatten(0, shape) * factor,
+        dk.unflatten(0, shape) * factor,
+        summed - 2 * dv.unflatten(0, shape).sum(0),
+    )
+
+
+def prepared(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """b h i d, b h j d -> n i d, n j d, and whether these are the exponentials."""
+    # b h together, and results of the one order that is promised below
+    q, k = q.flatten(0, 1).contiguous(), k.flatten(0, 1).contiguous()
+    # Not a comparison with the largest: of NaN both would say no.
+    separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
+    return ((2 * q).exp(), (2 * k).exp(), True) if separate else (q, k, False)
+
+
+sums.register_fake(lambda q, k, v: q.new_empty(*q.shape[:3], k.shape[2]))
+gradients.register_fake(
+    lambda gradient, q, k, v: (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape))
+)
+sums.register_autograd(
+    lambda ctx, gradient: gradients(gradient, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+def pieces(q: Tensor, k: Tensor, *, separate: bool) -> Iterator[tuple[slice, slice, Tensor]]:
+    """n i d, n j d -> rows, queries, and r of them, n i j d, in one place of memory that the next
+    piece takes over.
+
+    separate: q and k are exponentials already, and r = 1 / (1 + q k); else the same number is
+    sigmoid(-2 (q + k)), which no size of q and k can hurt, at the price of an exponential a pair.
+    """
+    (count, i, d), j = q.shape, k.shape[1]
+    most = ELEMENTS * torch.get_num_threads()
+    queries = max(1, min(i, most // (j * d)))
+    rows = max(1, most // (i * j * d)) if queries == i else 1
+    one, place = q.new_ones(()), q.new_empty(min(rows, count) * queries * j * d)
+    for row in range(0, count, rows):
+        some = slice(row, min(row + rows, count))
+        for first in range(0, i, queries):
+            these = slice(first, min(first + queries, i))
+            shape = (some.stop - some.start, these.stop - these.start, j, d)
+            r = place[: shape[0] * shape[1] * j * d].view(shape)
+            mine, others = q[some, these, None], k[some, None]
+            if separate:
+                torch.addcmul(one, mine, others, out=r).reciprocal_()
+            else:
+                torch.add(mine, others, out=r).mul_(-2).sigmoid_()
+            yield some, these, r

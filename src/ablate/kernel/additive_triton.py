@@ -1,0 +1,206 @@
+"""Attention by sums through Triton kernels, forward and backward: memory linear in the lengths.
+
+Letters: b batch, h heads, i query, j key, d width of the sum, w that of a value, r row of the bias.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ablate.kernel import additive_triton_kernels as kernels
+from ablate.kernel.additive_cpu import LIMITS
+
+# Of a block of scores: its columns lie along the threads of a warp, its rows in each thread.
+ROWS, COLUMNS = 64, 32
+VALUES = 128  # of a value's width at once; the rest is left to other programs
+WARPS = 2
+WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+class Where(NamedTuple):
+    """Who sees whom, and with what bias."""
+
+    begin: Tensor  # i: the first key that a query sees
+    end: Tensor  # i: one past the last
+    keep: Tensor | None  # b j: True = a real key
+    rows: Tensor | None  # of the table, for every distance from 1 - queries to keys - 1
+
+
+def sum_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    values: Tensor,
+    table: Tensor | None,
+    where: Where,
+    *,
+    slope: float | None,
+    dropout: float,
+) -> Tensor:
+    """softmax_j(sum_d v_d f(q_id + k_jd) + bias_ij) values_j, for every query i.
+
+    q: b h i d, k: b h j d, v: h d, values: b h j w -> b h i w. table, of the bias: b h i r or what
+    broadcasts to it. f: the LeakyReLU with this slope below 0; None: tanh.
+    """
+    seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
+    if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and a softmax does not see the 1
+        v = -2 * v
+    given = (values, table, where.rows, where.begin, where.end, where.keep, seed, dropout, slope)
+    out, _ = attention(q, k, v, *given)
+    return out
+
+
+# Operations of their own, which torch.compile takes whole; what both are given is Program's.
+GIVEN = (
+    "Tensor q, Tensor k, Tensor v, Tensor values, Tensor? table, Tensor? rows, Tensor begin,"
+    " Tensor end, Tensor? keep, Tensor? seed, float rate, float? slope"
+)
+
+
+@torch.library.custom_op(
+    "ablate::sum_attention", mutates_args=(), schema=f"({GIVEN}) -> (Tensor, Tensor)"
+)
+def attention(*given: Any) -> tuple[Tensor, Tensor]:
+    """The context, and the logarithm of each query's sum of exponentials, b h i."""
+    program, (q, _, _, values) = Program(*given), given[:4]
+    (b, h, queries, _), value_width = q.shape, values.shape[-1]
+    out, lse = values.new_empty(b, h, queries, value_width), program.q.new_empty(b, h, queries)
+    grid = (b * h, triton.cdiv(queries, ROWS), triton.cdiv(value_width, VALUES))
+    program.run(kernels.forward, grid, (out, lse), BI=ROWS, BJ=COLUMNS)
+    return out, lse
+
+
+@torch.library.custom_op(
+    "ablate::sum_attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor gradient, Tensor out, Tensor lse, bool of_table, {GIVEN})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def gradients(
+    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of q, k, v, the values and the table; nothing of the table unless it is asked for."""
+    program, (q, k, v, values, table) = Program(*given), given[:5]
+    (b, h, queries, _), (keys, value_width) = q.shape, values.shape[2:]
+    gradient = gradient.contiguous()
+    known = (lse, (gradient.to(lse.dtype) * out).sum(-1), gradient)
+    # Of f, by the query (and of v, from each query) and by the key; v is the factor of both.
+    by_query, by_key = program.q.new_zeros(*program.q.shape, 2), torch.zeros_like(program.k)
+    dvalues = values.new_empty(values.shape)
+    count = table.shape[-1] if table is not None and of_table else 0
+    by_row = by_key.new_zeros(b, h, count, program.q.shape[-1]) if count else None
+    grid: tuple[int, ...] = (b * h, triton.cdiv(queries, COLUMNS))
+    made = (*known, by_query, by_row)
+    program.run(kernels.backward_queries, grid, made, table_rows=count, BI=COLUMNS, BJ=ROWS)
+    grid = (b * h, triton.cdiv(keys, COLUMNS), triton.cdiv(value_width, VALUES))
+    program.run(kernels.backward_keys, grid, (*known, by_key, dvalues), BI=ROWS, BJ=COLUMNS)
+    factor = v.to(lse.dtype)[:, None]
+    dq = (by_query[..., :queries, 0].mT * factor).to(q.dtype).contiguous()
+    dk = (by_key[..., :keys].mT * factor).to(k.dtype).contiguous()
+    dv = by_query[..., 1].sum((0, 3)).to(v.dtype)
+    dtable = v.new_empty(0)
+    if table is not None and by_row is not None:
+        dtable = by_row[..., :queries].mT.sum_to_size(table.shape).to(table.dtype).contiguous()
+    return dq, dk, dv, dvalues, dtable
+
+
+class Program:
+    """What all kernels are given, as they read it: see ablate.kernel.additive_triton_kernels."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        values: Tensor,
+        table: Tensor | None,
+        rows: Tensor | None,
+        begin: Tensor,
+        end: Tensor,
+        keep: Tensor | None,
+        seed: Tensor | None,
+        rate: float,
+        slope: float | None,
+    ) -> None:
+        (_, heads, queries, width), (keys, value_width) = q.shape, values.shape[2:]
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k, v = q.to(wide), k.to(wide), v.to(wide).contiguous()
+        # Decided on the device: of the kernels for either case, one finds that it is not meant.
+        apart, self.cases = torch.ones((), dtype=torch.bool, device=q.device), [True]
+        if slope is None:
+            # Not a comparison with the largest: of NaN both would say no.
+            apart = (q.abs() <= LIMITS[wide]).all() & (k.abs() <= LIMITS[wide]).all()
+            q, k = (torch.where(apart, (2 * x).exp(), x) for x in (q, k))
+            self.cases = [True, False]
+        self.q, self.k = padded(q), padded(k)
+        strides = [0, 0, 0]
+        if table is not None:
+            table = table.contiguous()
+            strides = [table.stride(axis) if table.shape[axis] > 1 else 0 for axis in range(3)]
+        self.inputs = (
+            self.q, self.k, v, values.contiguous(), table, rows, apart, begin, end,
+            None if keep is None else keep.contiguous(), seed,
+        )  # fmt: skip
+        self.sizes = (
+            queries, keys, heads, width, value_width, self.q.shape[-1], self.k.shape[-1], *strides,
+        )  # fmt: skip
+        self.constants = {
+            "SLOPE": slope, "RATE": rate, "WIDE": WIDE[wide], "BV": block(value_width),
+            "num_stages": 1, "num_warps": WARPS,
+        }  # fmt: skip
+
+    def run(
+        self, kernel: Any, grid: tuple[int, ...], more: tuple[Tensor | None, ...], **others: int
+    ) -> None:
+        with torch.cuda.device_of(self.q):
+            for case in self.cases:
+                kernel[grid](
+                    *self.inputs, *more, *self.sizes, APART=case, **self.constants, **others
+                )
+
+
+def padded(x: Tensor) -> Tensor:
+    """b h i d -> b h d i in whole blocks, so that nothing is read or added outside."""
+    return F.pad(x.mT, (0, -x.shape[2] % max(ROWS, COLUMNS))).contiguous()
+
+
+def block(columns: int) -> int:
+    """Columns of a block: a power of two, and no fewer than tl.dot takes."""
+    return min(VALUES, max(16, triton.next_power_of_2(columns)))
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.rate, ctx.slope = inputs
+    ctx.save_for_backward(*output, *tensors)
+
+
+def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    out, lse, *tensors = ctx.saved_tensors
+    of_table = ctx.needs_input_grad[4]
+    dq, dk, dv, dvalues, dtable = gradients(
+        gradient, out, lse, of_table, *tensors, ctx.rate, ctx.slope
+    )
+    return dq, dk, dv, dvalues, dtable if of_table else None, *(None,) * 7
+
+
+attention.register_autograd(backward, setup_context=setup_context)
+
+
+@attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, values: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    shape = q.shape[:3]
+    return values.new_empty(*shape, values.shape[-1]), q.new_empty(shape, dtype=wide)
+
+
+@gradients.register_fake
+def _(
+    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
+) -> tuple[Tensor, ...]:
+    *inputs, table = given[:5]
+    dtable = table.new_empty(table.shape) if of_table else inputs[2].new_empty(0)
+    return *(x.new_empty(x.shape) for x in inputs), dtable

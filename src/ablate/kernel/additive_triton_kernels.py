@@ -1,0 +1,296 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Triton kernels of attention by sums: score_ij = sum_d v_d f(q_id, k_jd).
+
+f is LeakyReLU(q + k), or 1 / (1 + exp(2 (q + k))), which is (1 - tanh) / 2: sums of tanh with
+weights v are those of it with -2 v, but for a number that a softmax does not see. Where `apart` is
+true, q and k are exp(2 q) and exp(2 k) already and f is 1 / (1 + q k): an exponential less a pair.
+
+Softmax as it comes by, as in Dao et al. 2022, "FlashAttention", https://arxiv.org/abs/2205.14135: a
+program has a block of queries (or keys) and meets the others block by block, so that neither a
+tensor of queries x keys nor one of queries x keys x width is ever made: of a block of scores the
+width is a loop. The backward pass makes the scores anew, once for what belongs to queries and once
+for what belongs to keys, so that every number is written by one program and sums have one order.
+There the columns of a block are what a gradient belongs to, so that a thread sums what it holds.
+What is summed for each d is added to memory at once, since a thread could not hold it.
+
+q and k come with the width before the positions, `b h d i` and `b h d j`, in whole blocks: i_d and
+j_d apart from one d to the next. Values are `b h j w`. A query sees the keys `begin` to `end`
+(exclusive), of them those to `keep`. The bias is table[b, h, i, rows[j - i + queries - 1]]. q, k, v
+and all that is computed are WIDE. Values wider than a block, as heads of recurrent models are, are
+split: program_id(2) counts the blocks.
+"""
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+STEP = tl.constexpr(16)  # columns of a product at once: more of them need more registers
+# Whether there is machine code of NVIDIA's for what is written in it.
+NVIDIA = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x for x >= 1. Where it can, in one instruction, exact to the last bit but one, instead of
+    six that subnormal numbers need."""
+    if NVIDIA:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        y = 1 / x
+    return y
+
+
+@triton.jit
+def term(q, k, d, i, j, i_d, j_d, J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr):
+    """f for one d of every pair."""
+    mine = tl.expand_dims(tl.load(q + d * i_d + i), J)
+    other = tl.expand_dims(tl.load(k + d * j_d + j), 1 - J)
+    if SLOPE is not None:
+        x = mine + other
+        y = tl.where(x > 0, x, SLOPE * x)
+    elif APART:
+        y = reciprocal(1 + mine * other)
+    else:
+        y = reciprocal(1 + tl.exp(2 * (mine + other)))
+    return y
+
+
+@triton.jit
+def derivative(y, SLOPE: tl.constexpr):
+    """Of f by q or by k, where f is y."""
+    if SLOPE is None:
+        slope = -2 * y * (1 - y)
+    else:
+        slope = tl.where(y > 0, tl.full(y.shape, 1, y.dtype), tl.full(y.shape, SLOPE, y.dtype))
+    return slope
+
+
+@triton.jit
+def bias_rows(rows, ii, jj, queries, keys):
+    """The row of the table for every pair."""
+    inside = (ii < queries) & (jj < keys)
+    return tl.load(rows + (jj - ii + queries - 1), mask=inside, other=0)
+
+
+@triton.jit
+def scores(
+    q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d, table_i,
+    J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """For every pair, -inf where a query does not see a key."""
+    ii, jj = tl.expand_dims(i, J), tl.expand_dims(j, 1 - J)
+    s = tl.zeros([ii.shape[0] * jj.shape[0], ii.shape[1] * jj.shape[1]], WIDE)
+    # Four at once: the loads of one are under way while another is computed.
+    for d in tl.range(0, width, loop_unroll_factor=4):
+        s += tl.load(v + d) * term(q, k, d, i, j, i_d, j_d, J, SLOPE, APART)
+    if table is not None:
+        row, inside = bias_rows(rows, ii, jj, queries, keys), (ii < queries) & (jj < keys)
+        s += tl.load(table + ii * table_i + row, mask=inside, other=0.0).to(WIDE)
+    seen = (jj >= begins) & (jj < ends)
+    if keep is not None:
+        seen &= tl.load(keep + jj, mask=jj < keys, other=0) != 0
+    return tl.where(seen, s, -float("inf"))
+
+
+@triton.jit
+def dropped(x, seed, bh, ii, jj, queries, keys, RATE: tl.constexpr):
+    """x after dropout: the draw depends on the seed and on the place in `b h i j` alone."""
+    if RATE > 0:
+        drawn = tl.rand(tl.load(seed), (bh * queries + ii) * keys + jj)
+        x = tl.where(drawn >= RATE, x * (1 / (1 - RATE)), 0.0)
+    return x
+
+
+@triton.jit
+def matrix(x, rows, columns, height, width, WIDE: tl.constexpr):
+    """A block of a matrix, 0 outside it."""
+    inside = (rows < height)[:, None] & (columns < width)[None, :]
+    return tl.load(x + rows[:, None] * width + columns[None, :], mask=inside, other=0.0).to(WIDE)
+
+
+@triton.jit
+def products(x, y, m, n, height, length, width, WIDE: tl.constexpr):
+    """Of every row m of a matrix x with every row n of y: `m n`."""
+    sums = tl.zeros([m.shape[0], n.shape[0]], WIDE)
+    for first in range(0, width, STEP):
+        w = first + tl.arange(0, STEP)
+        left = matrix(x, m, w, height, width, WIDE)
+        right = matrix(y, n, w, length, width, WIDE)
+        sums += tl.dot(left, tl.trans(right), input_precision="ieee", out_dtype=WIDE)
+    return sums
+
+
+@triton.jit
+def ranges(begin, end, ii, queries, keys):
+    """Of the keys that each query sees, the first and the one after the last."""
+    begins = tl.load(begin + ii, mask=ii < queries, other=keys)
+    ends = tl.load(end + ii, mask=ii < queries, other=0)
+    return begins, ends
+
+
+@triton.jit
+def of_forward(lse, delta, bh, ii, queries):
+    """What the backward pass knows of each query: the logarithm of its sum of exponentials, and
+    its context times the gradient of it."""
+    shift = tl.load(lse + bh * queries + ii, mask=ii < queries, other=0.0)
+    mean = tl.load(delta + bh * queries + ii, mask=ii < queries, other=0.0)
+    return shift, mean
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def forward(
+    q, k, v, values, table, rows, apart, begin, end, keep, seed, out, lse,
+    queries, keys, heads, width, value_width, i_d, j_d, table_b, table_h, table_i,
+    SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
+    BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """The context, `b h i w`, and the logarithm of the sum of exponentials, `b h i`."""
+    if tl.load(apart) != APART:
+        return
+    bh = tl.program_id(0).to(tl.int64)
+    b, h = bh // heads, bh % heads
+    i = tl.program_id(1) * BI + tl.arange(0, BI)
+    w = tl.program_id(2) * BV + tl.arange(0, BV)
+    q, k, v = q + bh * width * i_d, k + bh * width * j_d, v + h * width
+    values, out = values + bh * keys * value_width, out + bh * queries * value_width
+    if table is not None:
+        table += b * table_b + h * table_h
+    if keep is not None:
+        keep += b * keys
+    ii = i[:, None]
+    begins, ends = ranges(begin, end, ii, queries, keys)
+    highest = tl.full([BI], -float("inf"), WIDE)
+    total = tl.zeros([BI], WIDE)
+    context = tl.zeros([BI, BV], WIDE)
+    for first in range(tl.min(begins) // BJ * BJ, tl.max(ends), BJ):
+        j = first + tl.arange(0, BJ)
+        jj = j[None, :]
+        s = scores(
+            q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d, table_i,
+            1, SLOPE, APART, WIDE,
+        )  # fmt: skip
+        higher = tl.maximum(highest, tl.max(s, 1))
+        base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing seen so far
+        p = tl.exp(s - base[:, None])
+        shrink = tl.exp(highest - base)
+        total = total * shrink + tl.sum(p, 1)
+        p = dropped(p, seed, bh, ii, jj, queries, keys, RATE)
+        value = matrix(values, j, w, keys, value_width, WIDE)
+        mixed = tl.dot(p, value, input_precision="ieee", out_dtype=WIDE)
+        context = context * shrink[:, None] + mixed
+        highest = higher
+    empty = highest == -float("inf")
+    total = tl.where(empty, 1.0, total)
+    inside = (i < queries)[:, None] & (w < value_width)[None, :]
+    tl.store(out + i[:, None] * value_width + w[None, :], context / total[:, None], mask=inside)
+    if tl.program_id(2) == 0:  # the programs of other blocks of the values know the same
+        known = tl.where(empty, 0.0, highest + tl.log(total))
+        tl.store(lse + bh * queries + i, known, mask=i < queries)
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def backward_queries(
+    q, k, v, values, table, rows, apart, begin, end, keep, seed, lse, delta, out_gradient,
+    df_dv, dtable,
+    queries, keys, heads, width, value_width, i_d, j_d, table_b, table_h, table_i, table_rows,
+    SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
+    BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """Adds to the gradients of f, summed by the query and by v, `b h d i 2`, and of the table,
+    `b h r i`."""
+    if tl.load(apart) != APART:
+        return
+    bh = tl.program_id(0).to(tl.int64)
+    b, h = bh // heads, bh % heads
+    i = tl.program_id(1) * BI + tl.arange(0, BI)
+    q, k, v = q + bh * width * i_d, k + bh * width * j_d, v + h * width
+    df_dv += bh * width * i_d * 2
+    both = tl.arange(0, 2)[None, :]
+    values += bh * keys * value_width
+    out_gradient += bh * queries * value_width
+    if table is not None:
+        table += b * table_b + h * table_h
+    if dtable is not None:
+        dtable += bh * table_rows * i_d
+    if keep is not None:
+        keep += b * keys
+    ii = i[None, :]
+    begins, ends = ranges(begin, end, ii, queries, keys)
+    shift, mean = of_forward(lse, delta, bh, ii, queries)
+    for first in range(tl.min(begins) // BJ * BJ, tl.max(ends), BJ):
+        j = first + tl.arange(0, BJ)
+        jj = j[:, None]
+        s = scores(
+            q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d, table_i,
+            0, SLOPE, APART, WIDE,
+        )  # fmt: skip
+        dp = products(values, out_gradient, j, i, keys, queries, value_width, WIDE)
+        dp = dropped(dp, seed, bh, ii, jj, queries, keys, RATE)
+        ds = tl.exp(s - shift) * (dp - mean)
+        for d in range(0, width):
+            y = term(q, k, d, i, j, i_d, j_d, 0, SLOPE, APART)
+            sums = tl.sum(tl.join(ds * derivative(y, SLOPE), ds * y), 0)
+            tl.atomic_add(df_dv + (d * i_d + i[:, None]) * 2 + both, sums, sem="relaxed")
+        if dtable is not None:
+            row = bias_rows(rows, ii, jj, queries, keys)
+            for r in range(0, table_rows):
+                of_row = tl.sum(tl.where(row == r, ds, 0.0), 0)
+                tl.atomic_add(dtable + r * i_d + i, of_row, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def backward_keys(
+    q, k, v, values, table, rows, apart, begin, end, keep, seed, lse, delta, out_gradient,
+    df, dvalues,
+    queries, keys, heads, width, value_width, i_d, j_d, table_b, table_h, table_i,
+    SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
+    BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """Adds to the gradient of f, summed by the key, `b h d j`, and writes that of the values,
+    `b h j w`."""
+    if tl.load(apart) != APART:
+        return
+    bh = tl.program_id(0).to(tl.int64)
+    b, h = bh // heads, bh % heads
+    first_j = tl.program_id(1) * BJ
+    j = first_j + tl.arange(0, BJ)
+    w = tl.program_id(2) * BV + tl.arange(0, BV)
+    q, k, v = q + bh * width * i_d, k + bh * width * j_d, v + h * width
+    df += bh * width * j_d
+    values += bh * keys * value_width
+    out_gradient += bh * queries * value_width
+    if table is not None:
+        table += b * table_b + h * table_h
+    if keep is not None:
+        keep += b * keys
+    jj = j[None, :]
+    of_values = tl.zeros([BJ, BV], WIDE)
+    for first in range(0, queries, BI):
+        i = first + tl.arange(0, BI)
+        ii = i[:, None]
+        begins, ends = ranges(begin, end, ii, queries, keys)
+        if (tl.min(begins) < first_j + BJ) & (tl.max(ends) > first_j):
+            shift, mean = of_forward(lse, delta, bh, ii, queries)
+            s = scores(
+                q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d,
+                table_i, 1, SLOPE, APART, WIDE,
+            )  # fmt: skip
+            p = tl.exp(s - shift)
+            mixed = dropped(p, seed, bh, ii, jj, queries, keys, RATE)
+            do = matrix(out_gradient, i, w, queries, value_width, WIDE)
+            of_values += tl.dot(tl.trans(mixed), do, input_precision="ieee", out_dtype=WIDE)
+            if tl.program_id(2) == 0:
+                dp = products(out_gradient, values, i, j, queries, keys, value_width, WIDE)
+                dp = dropped(dp, seed, bh, ii, jj, queries, keys, RATE)
+                ds = p * (dp - mean)
+                for d in range(0, width):
+                    y = term(q, k, d, i, j, i_d, j_d, 1, SLOPE, APART)
+                    total = tl.sum(ds * derivative(y, SLOPE), 0)
+                    tl.atomic_add(df + d * j_d + j, total, sem="relaxed")
+    inside = (j < keys)[:, None] & (w < value_width)[None, :]
+    places = bh * keys * value_width + j[:, None] * value_width + w[None, :]
+    tl.store(dvalues + places, of_values, mask=inside)

@@ -1,0 +1,69 @@
+"""What a run is in its study, which a logger files it under."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.files import PLAN, read_json
+
+TOGETHER = " + "  # between factors that an arm changes together
+
+
+@dataclass(frozen=True)
+class Role:
+    """Of a run without a study only the folder's name, `study`, is known.
+
+    arm: its name; runs that only tune an arm have " (tuning)" behind it, so that runs with the
+    same one differ in nothing but the seed. factor, option: what the arm changes and to what, "a +
+    b" and "x + y" where it changes several; None of the baseline. is_baseline: None without a plan.
+    """
+
+    study: str
+    arm: str | None = None
+    factor: str | None = None
+    option: str | None = None
+    is_baseline: bool | None = None
+    tunes: bool = False
+
+    @classmethod
+    def of(cls, run_dir: Path, study: str, arm: str | None) -> "Role":
+        """By the plan in the study's folder. A plan that is missing or damaged stops no run."""
+        if arm is None:
+            return cls(study)
+        plan = _plan(run_dir.parent)
+        kinds = {cell["folder"]: cell["kind"] for cell in plan.get("cells", ())}
+        tunes = kinds.get(run_dir.name) == "tune"
+        label = f"{arm} (tuning)" if tunes else arm
+        known = next((one for one in plan.get("arms", ()) if one["name"] == arm), None)
+        if known is None:
+            return cls(study, label, tunes=tunes)
+        changes: Mapping[str, Any] = known["changes"]
+        return cls(
+            study,
+            label,
+            factor=TOGETHER.join(changes) or None,
+            option=TOGETHER.join(map(str, changes.values())) or None,
+            is_baseline=known["is_baseline"] and not tunes,
+            tunes=tunes,
+        )
+
+    def block(self, *, seed: int, parameters: int, flops: int) -> dict[str, Any]:
+        """The flat block `ablate` of a run's config. flops: of one optimizer step."""
+        return {
+            "study": self.study,
+            "arm": self.arm,
+            "factor": self.factor,
+            "option": self.option,
+            "seed": seed,
+            "is_baseline": self.is_baseline,
+            "parameters": parameters,
+            "flops": flops,
+        }
+
+
+def _plan(folder: Path) -> dict[str, Any]:
+    try:
+        return read_json(folder / PLAN) or {}
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,203 @@
+"""Blocks: attention or another mixer, cross-attention and feed-forward, each in norm, dropout and
+residual.
+
+Post-norm: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; pre-norm: Xiong et al. 2020,
+https://arxiv.org/abs/2002.04745; sandwich: Ding et al. 2021, CogView, section 2.4,
+https://arxiv.org/abs/2105.13290; stochastic depth: Huang et al. 2016,
+https://arxiv.org/abs/1603.09382.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.feed_forward import FeedForward
+from ablate.model.layers.linear import width_std
+from ablate.model.layers.multi_head import (
+    CrossAttention,
+    Memory,
+    SelfAttention,
+)
+from ablate.model.layers.norm import NORMS, BatchNorm
+from ablate.model.mask import Mask
+from ablate.model.mixer import Mixer, Sizes
+from ablate.model.normalizer import Normalizer
+from ablate.pos_enc import PosEnc
+
+MakeNorm = Callable[[], nn.Module]
+
+
+class Sublayer(nn.Module):
+    """Norm placement, residual, dropout and stochastic depth around any function of b i d.
+
+    pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); none: x + f x.
+    Without the residual the `x +` is left out. reads: whether f looks at x, or no norm stands
+    before it, where it would have nothing to do.
+    """
+
+    def __init__(
+        self,
+        function: nn.Module,
+        *,
+        norm: str,
+        make_norm: MakeNorm,
+        residual: bool,
+        dropout: float,
+        drop_path: float,
+        reads: bool = True,
+    ):
+        super().__init__()
+        self.function = function
+        self.residual = residual
+        before = reads and norm in ("pre", "sandwich")
+        self.norm_before = make_norm() if before else nn.Identity()
+        self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
+        self.norm_after = make_norm() if norm == "post" else nn.Identity()
+        self.dropout = Dropout(dropout)
+        self.drop_path = stochastic_depth(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, x: Tensor, *, only: int | None = None, **kwargs: Any) -> Tensor:
+        """b i d -> b i d; only: of this position alone, b 1 d, of which the function is told."""
+        read = self.norm_before(x)
+        if only is not None:
+            x, kwargs["only"] = x[:, only : only + 1], only
+        y = self.norm_inside(self.function(read, **kwargs))
+        y = self.drop_path(self.dropout(y))
+        return self.norm_after(x + y if self.residual else y)
+
+
+def stochastic_depth(rate: float) -> nn.Module:
+    """Leaves out the function for a share of the examples."""
+    from torchvision.ops import StochasticDepth  # imports all of torchvision
+
+    return StochasticDepth(rate, "row")
+
+
+class Block(nn.Module):
+    """Attention or what stands in its place, then cross-attention and feed-forward; each may be
+    None."""
+
+    def __init__(
+        self,
+        attention: Sublayer | None,
+        mixer: Sublayer | None,
+        cross_attention: Sublayer | None,
+        feed_forward: Sublayer | None,
+    ):
+        super().__init__()
+        self.attention = attention
+        self.mixer = mixer
+        self.cross_attention = cross_attention
+        self.feed_forward = feed_forward
+        self.batch_norm = any(isinstance(part, BatchNorm) for part in self.modules())
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it can compute one position `only`: no norm goes by the others, and nobody wants
+        to see what they attend to."""
+        recorded = self.attention is not None and self.attention.function.recorded is not None
+        return not (self.batch_norm or recorded)
+
+    def forward(
+        self, x: Tensor, *, memory: Memory | None = None, only: int | None = None, **kwargs: Any
+    ) -> Tensor:
+        """b i d -> b i d, or, of the position `only`, b 1 d; the others are those of Stack."""
+        if self.attention is not None:
+            x = self.attention(x, only=only, **kwargs)
+        elif self.mixer is not None:
+            x = self.mixer(x, only=only, keep=kwargs["keep"])
+        elif only is not None:
+            x = x[:, only : only + 1]
+        if self.cross_attention is not None:
+            x = self.cross_attention(x, memory=memory)
+        return x if self.feed_forward is None else self.feed_forward(x)
+
+
+class Sublayers:
+    """Makes the sublayers of a model's blocks: the keys of its YAML that shape them, in one place.
+
+    dim: width of the stream; length: positions in training; depth: blocks that are applied;
+    cross_attention: makes the score against a memory of `memory_length` positions, None: no memory.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        depth: int,
+        heads: int,
+        length: int,
+        mixer: Mixer,
+        normalizer: Normalizer,
+        kernel: Kernel,
+        ffn: str,
+        ffn_dim: int | None,
+        norm: str,
+        norm_type: str,
+        norm_eps: float,
+        residual: bool,
+        dropout: float,
+        bias: bool,
+        init_std: float | None,
+        cross_attention: Callable[..., Score] | None = None,
+        memory_length: int = 0,
+        grid: tuple[int, int] | None = None,
+    ):
+        std = init_std or width_std(dim)
+        # GPT-2: what is added to the residual stream is scaled by the number of additions. Without
+        # a feed-forward they count as many, so that the attentions start as they do beside one.
+        additions = depth * (2 if cross_attention is None else 3)
+        linear = {"bias": bias, "std": std, "out_std": std / additions**0.5}
+        self.mixer = mixer
+        self.sizes = partial(Sizes, dim=dim, heads=heads, length=length, grid=grid, **linear)
+        self.placement = norm
+        self.make_norm: Callable[[], nn.Module] = partial(NORMS[norm_type], dim, bias, norm_eps)
+        attention = {
+            "heads": heads, "normalizer": normalizer, "kernel": kernel, "dropout": dropout, **linear
+        }  # fmt: skip
+        self.make_attention = partial(SelfAttention, dim, length=length, **attention)
+        self.make_cross_attention = (
+            None
+            if cross_attention is None
+            else partial(
+                CrossAttention, dim, score=cross_attention, length=memory_length, **attention
+            )
+        )
+        self.make_feed_forward = (
+            None
+            if ffn == "none"
+            else partial(FeedForward, dim, hidden=ffn_dim or 4 * dim, kind=ffn, **linear)
+        )
+        self.wrap = partial(
+            Sublayer, norm=norm, make_norm=self.make_norm, residual=residual, dropout=dropout
+        )
+
+    def block(
+        self, *, score: Callable[..., Score], mask: Mask, pos: PosEnc, layer: int, drop_path: float
+    ) -> Block:
+        """One block; `layer` is its place among those that are built."""
+        wrap = partial(self.wrap, drop_path=drop_path)
+        make_cross, feed_forward = self.make_cross_attention, self.make_feed_forward
+        cross = None if make_cross is None else make_cross(layer=layer)
+        attend = partial(self.make_attention, score=score, mask=mask, pos=pos, layer=layer)
+        mix = self.mixer.layer(attend, self.sizes(mask=mask))
+        attends = isinstance(mix, SelfAttention)
+        return Block(
+            wrap(mix) if attends else None,
+            None if attends or mix is None else wrap(mix),
+            None if cross is None else wrap(cross, reads=cross.score.query),
+            None if feed_forward is None else wrap(feed_forward()),
+        )
+
+    def embedding_norm(self) -> nn.Module:
+        """Where the stream itself is normalised, so may be what enters it (BERT)."""
+        return self.make_norm() if self.placement == "post" else nn.Identity()
+
+    def final_norm(self) -> nn.Module:
+        """Where the stream itself is never normalised, the output has to be."""
+        return self.make_norm() if self.placement in ("pre", "sandwich") else nn.Identity()

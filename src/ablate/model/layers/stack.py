@@ -1,0 +1,143 @@
+"""Stacks: positions, blocks one after another, and the final norm.
+
+Shared layers: Dehghani et al. 2018, Universal Transformer, https://arxiv.org/abs/1807.03819.
+Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.layers.block import Block, Sublayers
+from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.multi_head import CrossAttention, KeyValueCache, Memory
+from ablate.model.mask import Mask
+from ablate.pos_enc import PosEnc
+
+
+class Stack(nn.Module):
+    """Positions, `depth` blocks and the final norm: what every Transformer here is made of.
+
+    The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
+    `grid`, `extra` and `causal` say what the model reads (see PosEnc); `embedding_norm` asks for a
+    norm of tokens and positions where the placement has one (see Sublayers). `checkpoint` keeps
+    only the input of each block for the backward pass, which computes the rest again.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        depth: int,
+        heads: int,
+        attention: Callable[..., Score],
+        mask: Callable[..., Mask],
+        pos_enc: Callable[..., PosEnc],
+        length: int,
+        causal: bool,
+        dropout: float,
+        drop_path: float,
+        share_layers: bool,
+        grid: tuple[int, int] | None = None,
+        extra: int = 0,
+        embedding_norm: bool = False,
+        checkpoint: bool = False,
+        **sublayers: Any,
+    ):
+        super().__init__()
+        self.depth, self.checkpoint = depth, checkpoint
+        built = 1 if share_layers else depth
+        self.mask = mask(causal=causal, grid=grid, extra=extra)
+        self.pos_enc = pos_enc(
+            dim=dim,
+            heads=heads,
+            head_dim=dim // heads,
+            length=length,
+            depth=built,
+            grid=grid,
+            extra=extra,
+            causal=not self.mask.look_ahead,
+        )
+        self.dropout = Dropout(dropout)
+        make = Sublayers(
+            dim,
+            depth=depth,
+            heads=heads,
+            length=length,
+            dropout=dropout,
+            grid=grid,
+            **sublayers,
+        )
+        self.embedding_norm = make.embedding_norm() if embedding_norm else nn.Identity()
+        self.blocks = nn.ModuleList(
+            make.block(
+                score=attention,
+                mask=self.mask,
+                pos=self.pos_enc,
+                layer=layer,
+                # The last block is dropped at the full rate, the first never; a shared one evenly.
+                drop_path=drop_path * (layer / (depth - 1) if built > 1 else 1),
+            )
+            for layer in range(built)
+        )
+        self.final_norm = make.final_norm()
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        keep: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        memory: Memory | None = None,
+        only: int | None = None,
+    ) -> Tensor:
+        """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real.
+
+        only: the one position whose state is asked for, b 1 d. The last block reads all positions
+        for it, and computes none of the others where it need not.
+        """
+        x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
+        x = self.dropout(x)
+        # A cache would be filled a second time; without gradients nothing is kept anyway.
+        again = self.checkpoint and cache is None and torch.is_grad_enabled()
+        read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
+        for step in range(self.depth):
+            block = self.blocks[step % len(self.blocks)]
+            if step == self.depth - 1 and only is not None and block.leaves_out:
+                read["only"], only = only, None  # nothing is left to be cut out below
+            if again:  # with the same dropout: it puts the random state back
+                x = recomputed(block, x, place=step, use_reentrant=False, **read)
+            else:
+                x = block(x, place=step, **read)
+        x = self.final_norm(x)
+        return x if only is None else x[:, only : only + 1]
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether what attention has made of the tokens so far stays when others follow them."""
+        return not self.mask.look_ahead and all(
+            isinstance(block, Block) and block.attention is not None for block in self.blocks
+        )
+
+    @property
+    def cross(self) -> list[CrossAttention]:
+        """The layers that read a memory, from the first to the last; none without one."""
+        return [module for module in self.modules() if isinstance(module, CrossAttention)]
+
+    def remember(self, encoded: Tensor, keep: Tensor) -> Memory:
+        """b j d, and b j, True = real -> what `forward` reads; each layer looks at it once."""
+        return Memory([layer.read(encoded) for layer in self.cross], keep)
+
+
+def kernels(model: nn.Module) -> dict[str, str]:
+    """Name of each attention layer -> what computes it."""
+    return {
+        name: module.kernel.describe()
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "kernel", None), Kernel)
+    }

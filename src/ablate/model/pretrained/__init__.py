@@ -1,0 +1,1 @@
+"""Weights that others trained: timm's and Hugging Face's."""

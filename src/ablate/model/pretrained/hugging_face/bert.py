@@ -1,0 +1,73 @@
+"""BERT (Devlin et al. 2019): transformers' BertModel, BertForPreTraining and those for one task.
+
+Our vocabulary is theirs with [CLS], [SEP] and [MASK] once more at its end (ablate.data.masked), so
+the rows of these are copied. Where our model has no segments, their first one is added to every
+position, which is the same.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.errors import UserError
+from ablate.model.pretrained.hugging_face import activation, special_tokens
+
+MODEL = "bert"
+TOP = {
+    "embeddings.word_embeddings": "embedding",
+    "embeddings.token_type_embeddings": "segment_embedding",
+    "embeddings.LayerNorm": "stack.embedding_norm",
+    "pooler.dense": "pooler.dense",
+    "cls.predictions.transform.dense": "head.dense",
+    "cls.predictions.transform.LayerNorm": "head.norm",
+    "cls.seq_relationship": "next_sentence",
+    "classifier": "classifier",
+}
+BLOCK = {
+    "attention.self.query": "attention.function.query",
+    "attention.self.key": "attention.function.key",
+    "attention.self.value": "attention.function.value",
+    "attention.output.dense": "attention.function.out",
+    "attention.output.LayerNorm": "attention.norm_after",
+    "intermediate.dense": "feed_forward.function.up",
+    "output.dense": "feed_forward.function.down",
+    "output.LayerNorm": "feed_forward.norm_after",
+}
+POSITIONS = "stack.pos_enc.table"
+
+
+def parts(config: Any, name: str) -> dict[str, Any]:
+    if config.is_decoder:
+        raise UserError(f"model.pretrained={name}: is a decoder; an encoder can be read")
+    return {
+        "model.ffn": activation(config.hidden_act, name),
+        "model.norm": "post",
+        "model.embedding": "learned",
+        "model.norm_eps": config.layer_norm_eps,
+        "model.mask": "none",
+        "model.tie_embeddings": True,
+    }
+
+
+def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Its state under our names; of its positions as many as ours, from the first."""
+    ours: dict[str, Tensor] = {}
+    for full, value in state.items():
+        path, _, kind = full.removeprefix("bert.").rpartition(".")
+        if path == "embeddings.position_embeddings":
+            ours[POSITIONS] = value[: len(here[POSITIONS])]
+        elif (path, kind) == ("cls.predictions", "bias"):
+            ours["head.bias.weight"] = value
+        elif path.startswith("encoder.layer."):
+            _, _, layer, part = path.split(".", 3)
+            ours[f"stack.blocks.{layer}.{BLOCK.get(part, part)}.{kind}"] = value
+        elif path != "cls.predictions.decoder":  # the table of tokens, and the bias once more
+            ours[f"{TOP.get(path, path)}.{kind}"] = value
+    again = torch.tensor(special_tokens(name))
+    for table in ("embedding.weight", "head.bias.weight"):
+        if table in ours:
+            ours[table] = torch.cat([ours[table], ours[table][again]])
+    if "segment_embedding.weight" not in here:
+        ours[POSITIONS] = ours[POSITIONS] + ours.pop("segment_embedding.weight")[0]
+    return ours

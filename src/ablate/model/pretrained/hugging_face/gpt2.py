@@ -1,0 +1,65 @@
+"""GPT-2 (Radford et al. 2019): transformers' GPT2Model, GPT2LMHeadModel and those for classes."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ablate.errors import UserError
+from ablate.model.pretrained.hugging_face import activation
+
+MODEL = "gpt"
+TOP = {
+    "wte.weight": "embedding.weight",
+    "wpe.weight": "stack.pos_enc.table",
+    "ln_f.weight": "stack.final_norm.weight",
+    "ln_f.bias": "stack.final_norm.bias",
+    "score.weight": "head.weight",
+}
+# Inside a block; its matrices are stored inputs x outputs, and one holds queries, keys and values.
+BLOCK = {
+    "ln_1": "attention.norm_before",
+    "attn.c_proj": "attention.function.out",
+    "ln_2": "feed_forward.norm_before",
+    "mlp.c_fc": "feed_forward.function.up",
+    "mlp.c_proj": "feed_forward.function.down",
+}
+
+
+def parts(config: Any, name: str) -> dict[str, Any]:
+    if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
+        raise UserError(f"model.pretrained={name}: scales its scores in a way of its own")
+    return {
+        "model.ffn": activation(config.activation_function, name),
+        "model.norm": "pre",
+        "model.embedding": "learned",
+        "model.norm_eps": config.layer_norm_epsilon,
+        "model.mask": "causal",
+        "model.tie_embeddings": True,
+    }
+
+
+def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Its state under our names; of its positions as many as ours, from the first."""
+    ours: dict[str, Tensor] = {}
+    for full, value in state.items():
+        name = full.removeprefix("transformer.")
+        if name in TOP:
+            ours[TOP[name]] = value
+        elif name.startswith("h."):
+            ours |= _block(name, value)
+        elif name != "lm_head.weight":  # the table of tokens
+            ours[name] = value
+    table = ours["stack.pos_enc.table"]
+    ours["stack.pos_enc.table"] = table[: len(here["stack.pos_enc.table"])]
+    return ours
+
+
+def _block(name: str, value: Tensor) -> dict[str, Tensor]:
+    _, layer, rest = name.split(".", 2)
+    part, _, kind = rest.rpartition(".")
+    block = f"stack.blocks.{layer}"
+    value = value.T if value.dim() == 2 else value
+    if part != "attn.c_attn":
+        return {f"{block}.{BLOCK.get(part, part)}.{kind}": value}
+    pieces = zip(("query", "key", "value"), value.chunk(3), strict=True)
+    return {f"{block}.attention.function.{which}.{kind}": piece for which, piece in pieces}

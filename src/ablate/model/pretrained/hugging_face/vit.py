@@ -1,0 +1,55 @@
+"""ViT (Dosovitskiy et al. 2020): transformers' ViTModel and ViTForImageClassification."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ablate.errors import UserError
+from ablate.model.pretrained.hugging_face import activation
+
+MODEL = "vit"
+TOP = {
+    "embeddings.patch_embeddings.projection": "patches",
+    "layernorm": "stack.final_norm",
+    "classifier": "head",
+}
+BLOCK = {
+    "layernorm_before": "attention.norm_before",
+    "attention.q_proj": "attention.function.query",
+    "attention.k_proj": "attention.function.key",
+    "attention.v_proj": "attention.function.value",
+    "attention.o_proj": "attention.function.out",
+    "layernorm_after": "feed_forward.norm_before",
+    "mlp.fc1": "feed_forward.function.up",
+    "mlp.fc2": "feed_forward.function.down",
+}
+
+
+def parts(config: Any, name: str) -> dict[str, Any]:
+    if not config.qkv_bias:
+        raise UserError(f"model.pretrained={name}: has no bias in queries, keys and values alone")
+    return {
+        "model.patch": config.patch_size,
+        "model.pool": "class",
+        "model.ffn": activation(config.hidden_act, name),
+        "model.norm": "pre",
+        "model.norm_eps": config.layer_norm_eps,
+        "model.mask": "none",
+    }
+
+
+def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Its state under our names; its pooler, a layer for the class token, is left where it is."""
+    ours: dict[str, Tensor] = {}
+    for full, value in state.items():
+        path, _, kind = full.removeprefix("vit.").rpartition(".")
+        if kind == "cls_token":
+            ours["class_token.weight"] = value.flatten()
+        elif kind == "position_embeddings":
+            ours["stack.pos_enc.table"] = value.squeeze(0)
+        elif path.startswith("layers."):
+            _, layer, part = path.split(".", 2)
+            ours[f"stack.blocks.{layer}.{BLOCK.get(part, part)}.{kind}"] = value
+        elif not path.startswith("pooler"):
+            ours[f"{TOP.get(path, path)}.{kind}"] = value
+    return ours

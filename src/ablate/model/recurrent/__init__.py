@@ -1,0 +1,1 @@
+"""Recurrent encoders and decoders, and attention between them."""

@@ -1,0 +1,52 @@
+"""Bahdanau's decoder, RNNSearch: s(t-1) attends, and the cell reads the context with the token.
+
+Bahdanau et al. 2015, "Neural machine translation by jointly learning to align and translate",
+appendix A.2.2, https://arxiv.org/abs/1409.0473, with e(t) the embedding of the token before:
+    s(0) = tanh(W_s h), h the last state of the backward encoder
+    c(t) = sum_j a(t, j) h_j, scores between s(t-1) and h_j
+    s(t) = cell([e(t); c(t)], s(t-1))
+    r(t) = max of each pair in U_o s(t-1) + V_o e(t) + C_o c(t)
+Here U_o, V_o, C_o are one matrix side by side, and s is what the topmost layer says. Chosen where
+the paper leaves it open: the read-out takes s(t-1), as its last formula prints it, although the
+distribution is introduced as that of s(t); it is dim / 2 wide, as the paper's is; the cell is
+torch's, with biases (see recurrent.py), and may be any; an lstm's c(0) has a W_s of its own; an
+encoder of one direction gives its last state for h, as in Cho et al. 2014,
+https://arxiv.org/abs/1406.1078.
+"""
+
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.recurrent import Hidden
+from ablate.model.recurrent.rnn_attention import Memory
+from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
+
+
+class Bahdanau(Decoder):
+    """Every step needs the one before it; the read-out of all steps is one call."""
+
+    def __init__(self, embedding_dim: int, dim: int, *, bidirectional: bool, **parts: Any):
+        super().__init__(embedding_dim + dim, dim, width=dim // 2, **parts)
+        self.first = Start(dim // (1 + bidirectional), dim, recurrent=self.recurrent)
+        reads = dim + embedding_dim + dim
+        self.maxout = Linear(reads, 2 * self.width, bias=False, std=width_std(reads))
+
+    def start(self, memory: Memory, last: list[Hidden]) -> RNNState:
+        backward = [[part[-1] for part in layer] for layer in last]
+        return RNNState(self.context.prepare(memory), self.first(backward))
+
+    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
+        before, contexts = [], []
+        for step in embedded.split(1, dim=1):
+            s = self.recurrent.output(state.hidden)[:, None]
+            context = self.context(s, state.memory, state.position)
+            _, state.hidden = self.recurrent(torch.cat([step, context], dim=-1), state.hidden)
+            state.position += 1
+            before.append(s)
+            contexts.append(context)
+        read = torch.cat([torch.cat(before, 1), embedded, torch.cat(contexts, 1)], dim=-1)
+        return rearrange(self.maxout(read), "b i (w pair) -> b i w pair", pair=2).max(-1).values

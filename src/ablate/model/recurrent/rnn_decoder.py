@@ -1,0 +1,91 @@
+"""What the decoders of model=rnn_seq2seq share: their state, their first state, their interface."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ablate.model.base import State
+from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.recurrent import Hidden, Recurrent
+from ablate.model.recurrent.rnn_attention import LastState, Memory, RNNAttention
+
+
+@dataclass
+class RNNState(State):
+    """Where an RNN decoder is in a target."""
+
+    memory: Memory
+    hidden: list[Hidden]  # of the layers, after the steps so far
+    position: int = 0  # of the next step
+    feed: Tensor | None = None  # b 1 d: what Luong's decoder feeds to its next step
+
+    def __post_init__(self) -> None:
+        self.source = torch.arange(len(self.memory.keep), device=self.memory.keep.device)
+
+    def select(self, rows: Tensor) -> None:
+        self.hidden = [tuple(part[:, rows] for part in layer) for layer in self.hidden]
+        if self.feed is not None:
+            self.feed = self.feed[rows]
+        # In beam search rows change places within a source: its memory need not be copied.
+        before, self.source = self.source, self.source[rows]
+        if not torch.equal(before, self.source):
+            self.memory = self.memory.select(rows)
+
+
+class Start(nn.Module):
+    """tanh(W h): the first state of every decoder layer from the last state of the encoder's.
+
+    There is one W for each layer and, of an lstm, one for h and one for c.
+    """
+
+    def __init__(self, inputs: int, dim: int, *, recurrent: Recurrent):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(
+                Linear(inputs, dim, bias=False, std=width_std(inputs))
+                for _ in range(recurrent.states)
+            )
+            for _ in recurrent.layers
+        )
+
+    def forward(self, last: Sequence[Sequence[Tensor]]) -> list[Hidden]:
+        """b inputs -> 1 b dim."""
+        first: list[Hidden] = []
+        for maps, layer in zip(self.layers, last, strict=True):
+            assert isinstance(maps, nn.ModuleList)
+            pairs = zip(maps, layer, strict=True)
+            first.append(tuple(torch.tanh(linear(part))[None] for linear, part in pairs))
+        return first
+
+
+class Decoder(nn.Module, ABC):
+    """Embedded target tokens in, what the output map reads out, `width` wide.
+
+    reads: numbers that the lowest layer reads at a step; `recurrent`: the keys of Recurrent.
+    """
+
+    def __init__(
+        self,
+        reads: int,
+        dim: int,
+        *,
+        width: int,
+        context: RNNAttention | LastState,
+        **recurrent: Any,
+    ):
+        super().__init__()
+        self.width = width
+        self.context = context
+        self.recurrent = Recurrent(reads, dim, **recurrent)
+
+    @abstractmethod
+    def start(self, memory: Memory, last: list[Hidden]) -> RNNState:
+        """The state before the first step; last: the encoder's, of every layer."""
+
+    @abstractmethod
+    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
+        """The next steps, b i e -> b i width; the state advances by as many."""

@@ -1,0 +1,55 @@
+"""The captioner's decoder: h(t-1) attends, the cell reads what it sees, and all three are read out.
+
+Xu et al. 2015, "Show, attend and tell", section 3.1.2, https://arxiv.org/abs/1502.03044, with e(t)
+the embedding of the word before and a_j the annotation vectors:
+    h(0) = tanh(W_h mean_j a_j), c(0) = tanh(W_c mean_j a_j)
+    z(t) = beta(t) sum_j alpha(t, j) a_j, scores between h(t-1) and a_j
+    h(t) = cell([e(t); z(t)], h(t-1))
+    logits of the word = L_o (e(t) + L_h h(t) + L_z z(t))
+    beta(t) = sigmoid(w . h(t-1) + b), section 4.2.1, or 1
+Chosen where the paper leaves it open: the two networks of the first state have one layer, as in the
+authors' code, and the sum that is read out goes through no tanh, as in equation 7, where that code
+has one. L_o is the caller's.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.recurrent import Hidden
+from ablate.model.recurrent.rnn_attention import Memory
+from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
+
+
+class Xu(Decoder):
+    """Every step needs the one before it; the read-out of all steps is one call."""
+
+    def __init__(self, embedding_dim: int, dim: int, *, gating_scalar: bool, **parts: Any):
+        super().__init__(embedding_dim + dim, dim, width=embedding_dim, **parts)
+        self.first = Start(dim, dim, recurrent=self.recurrent)
+        std = width_std(dim)
+        self.beta = Linear(dim, 1, std=std) if gating_scalar else None
+        self.from_state = Linear(dim, embedding_dim, bias=False, std=std)
+        self.from_context = Linear(dim, embedding_dim, bias=False, std=std)
+
+    def start(self, memory: Memory, last: list[Hidden]) -> RNNState:
+        """last: the mean annotation vector, 1 b d, in place of each part of a layer's state."""
+        return RNNState(
+            self.context.prepare(memory), self.first([[part[0] for part in one] for one in last])
+        )
+
+    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
+        said, contexts = [], []
+        for step in embedded.split(1, dim=1):
+            before = self.recurrent.output(state.hidden)[:, None]
+            context = self.context(before, state.memory, state.position)
+            if self.beta is not None:
+                context = torch.sigmoid(self.beta(before)) * context
+            h, state.hidden = self.recurrent(torch.cat([step, context], dim=-1), state.hidden)
+            state.position += 1
+            said.append(h)
+            contexts.append(context)
+        states, seen = torch.cat(said, dim=1), torch.cat(contexts, dim=1)
+        return embedded + self.from_state(states) + self.from_context(seen)

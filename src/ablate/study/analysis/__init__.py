@@ -1,0 +1,1 @@
+"""Statistics of a finished study: paired comparisons, main effects, interactions."""

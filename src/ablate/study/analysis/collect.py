@@ -1,0 +1,234 @@
+"""A study's folder, read: its plan, what became of every run, and the curves.
+
+A folder that is half written, foreign or gone is no error here: it is a run without a result, and
+`Run.detail` says what was found instead. Curves are read when they are asked for.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import UserError, suggest
+from ablate.files import read_mapping
+from ablate.study.launch.state import state
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What plan.json says of an arm; `differs`: config key -> value of the baseline, own value.
+
+    `set` is what matching a budget set, `tuned` what tuning chose, `same_as` the arm whose runs
+    these are too.
+    """
+
+    name: str
+    is_baseline: bool = False
+    changes: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    differs: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    flops_per_step: int | None = None
+    steps: int | None = None
+    no_effect: bool | None = False
+    same_as: str | None = None
+    set: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    tuning: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell of the plan and what its folder holds. `state`: as in state.py; `detail`: why."""
+
+    arm: str
+    seed: int
+    run_id: str
+    folder: Path
+    overrides: tuple[str, ...]
+    state: str
+    detail: str
+    result: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    def value(self, metric: str) -> float | None:
+        """None unless the run is finished and the number is finite."""
+        found = _mapping(self.result.get("metrics")).get(metric)
+        if not self.finished or not isinstance(found, int | float) or not isfinite(found):
+            return None
+        return float(found)
+
+    def number(self, *path: str) -> float | None:
+        """A number of result.json, such as ("parameters", "total"); None where there is none."""
+        found: Any = self.result
+        for part in path:
+            found = _mapping(found).get(part)
+        return float(found) if isinstance(found, int | float) else None
+
+    def curve(self, column: str) -> list[tuple[int, float]]:
+        """Steps and finite values of a column of metrics.csv; empty where there is none."""
+        try:
+            with open(self.folder / "metrics.csv", encoding="utf-8", newline="") as file:
+                rows = csv.reader(file)
+                head = next(rows, [])
+                if "step" not in head or column not in head:
+                    return []
+                step, place = head.index("step"), head.index(column)
+                points = [
+                    (row[step], row[place]) for row in rows if len(row) > place and row[place]
+                ]
+            pairs = [(int(float(at)), float(value)) for at, value in points]
+        except (OSError, ValueError):
+            return []
+        return [(at, value) for at, value in pairs if isfinite(value)]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A plan and its runs. `runs`: those that count; `tuning`: those that chose values before."""
+
+    folder: Path
+    plan: Mapping[str, Any]
+    arms: tuple[Arm, ...]
+    runs: tuple[Run, ...]
+    tuning: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.plan["study"])
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(self.plan["seeds"])
+
+    @property
+    def metric(self) -> str:
+        return str(self.plan["metric"]["name"])
+
+    @property
+    def mode(self) -> str:
+        return str(self.plan["metric"]["mode"])
+
+    @cached_property
+    def baseline(self) -> Arm:
+        return next(arm for arm in self.arms if arm.is_baseline)
+
+    @cached_property
+    def others(self) -> tuple[Arm, ...]:
+        return tuple(arm for arm in self.arms if not arm.is_baseline)
+
+    @cached_property
+    def _by_arm(self) -> dict[str, dict[int, Run]]:
+        found: dict[str, dict[int, Run]] = {arm.name: {} for arm in self.arms}
+        for run in self.runs:
+            found[run.arm][run.seed] = run
+        return found
+
+    def runs_of(self, arm: str) -> dict[int, Run]:
+        """Seed -> run."""
+        return self._by_arm[arm]
+
+    def values(self, arm: str, metric: str) -> dict[int, float]:
+        """Seed -> value of the finished runs that have one."""
+        runs = self.runs_of(arm).items()
+        return {s: value for s, run in runs if (value := run.value(metric)) is not None}
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of everything that finished runs measured."""
+        found = [_mapping(run.result.get("metrics")) for run in self.runs if run.finished]
+        return sorted({name for metrics in found for name in metrics})
+
+
+def collect(study_dir: str | Path) -> Study:
+    """Read a study's folder. UserError if it is none."""
+    folder = Path(study_dir)
+    plan = _plan(folder)
+    arms = tuple(_arm(content) for content in plan["arms"])
+    read: dict[str, Run] = {}
+    runs: dict[str, list[Run]] = {"run": [], "tune": []}
+    for cell in plan["cells"]:
+        runs[cell["kind"]].append(_run(folder, cell, read))
+    return Study(folder, plan, arms, tuple(runs["run"]), tuple(runs["tune"]))
+
+
+def _plan(folder: Path) -> dict[str, Any]:
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        missing = {"study", "arms", "cells", "seeds", "metric"} - set(plan)
+    except OSError:
+        raise UserError(not_a_study(folder)) from None
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{folder / PLAN} is not the plan of a study: {error}") from None
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise UserError(f"{folder / PLAN} is not the plan of a study: it has no {names}")
+    return plan
+
+
+def not_a_study(folder: Path) -> str:
+    """One line: what was given, and where the nearest studies are."""
+    if (folder.parent / PLAN).exists():
+        return f"{folder} is a folder inside a study; did you mean '{folder.parent}'?"
+    what = "has no plan.json" if folder.is_dir() else "there is no such folder"
+    inside = _studies(folder)
+    if inside:
+        return f"{folder} is not a study's folder: {what}; those in it: {', '.join(inside)}"
+    near = {name: path for path in _beside(folder) for name in (path.name, str(path))}
+    hint = suggest(str(folder), near) or suggest(folder.name, near)
+    if not hint and near:
+        hint = f"; there are: {', '.join(sorted({str(path) for path in near.values()})[:8])}"
+    return f"{folder} is not a study's folder: {what}{hint}"
+
+
+def _studies(folder: Path) -> list[str]:
+    return [str(path.parent) for path in sorted(folder.glob(f"*/{PLAN}"))][:8]
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """Studies in the folder's parent, and in outputs/ of the working directory."""
+    for parent in dict.fromkeys((folder.parent, Path("outputs"))):
+        yield from map(Path, _studies(parent))
+
+
+def _arm(content: Mapping[str, Any]) -> Arm:
+    known = {one.name for one in fields(Arm)}
+    values = {key: value for key, value in content.items() if key in known}
+    listed = {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
+    return Arm(**(values | listed))
+
+
+def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
+    """A cell's run; two arms that are the same runs read them once."""
+    own = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
+    own["overrides"] = tuple(cell.get("overrides", ()))
+    if (known := read.get(cell["folder"])) is not None:
+        found = {one.name: getattr(known, one.name) for one in fields(Run)}
+        return Run(**(found | own))
+    path = folder / cell["folder"]
+    now = state(path)
+    result = _mapping(now.result)
+    if result and result.get("run_id") != cell["run_id"]:
+        what = f"its folder holds another run, {result.get('run_id')}"
+        return Run(**own, folder=path, state="missing", detail=what, result={}, provenance={})
+    provenance = read_mapping(path / "provenance.json") if result else {}
+    run = Run(
+        **own, folder=path, state=now.name, detail=now.detail, result=result, provenance=provenance
+    )
+    read[cell["folder"]] = run
+    return run
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

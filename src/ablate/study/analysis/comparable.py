@@ -1,0 +1,195 @@
+"""Which arms may be compared with the baseline: rules, and the reasons against.
+
+Runs are compared in pairs of one seed, so data, code and budget are held against the run of the
+baseline that has the same seed. Whoever knows better allows a rule by its name.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.errors import UserError, suggest
+from ablate.study.analysis.collect import Run, Study
+
+RULES = ("seeds", "data", "code", "budget")
+TOLERANCE = 0.02  # of a budget that is a size: study.match promises as much
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Why an arm must not be compared; `allowed`: the person said to compare it all the same."""
+
+    rule: str
+    arm: str
+    reason: str
+    allowed: bool
+
+
+def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[Objection]:
+    """In the order of arms and rules. UserError for a rule that does not exist."""
+    for rule in allow:
+        if rule not in RULES:
+            hint = suggest(rule, RULES)
+            raise UserError(f"--allow {rule}: the rules are {', '.join(RULES)}{hint}")
+    found = []
+    for arm in study.others:
+        pairs = _pairs(study, arm.name, metric)
+        reasons = {
+            "seeds": _seeds(study, arm.name, metric),
+            "data": _unequal("data", pairs, _fingerprint),
+            "code": _unequal("code", pairs, _code),
+            "budget": _budget(study, pairs),
+        }
+        found += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
+    return found
+
+
+def lines(found: Collection[Objection]) -> list[str]:
+    """One line for each broken rule that is not allowed: arms, reasons, and how to allow it."""
+    texts = []
+    for rule in RULES:
+        of_rule = [one for one in found if one.rule == rule and not one.allowed]
+        by_reason: dict[str, list[str]] = {}
+        for one in of_rule:
+            by_reason.setdefault(one.reason, []).append(one.arm)
+        if of_rule:
+            arms = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+            texts.append(f"{rule}: not compared: {arms} (to compare them: --allow {rule})")
+    return texts
+
+
+def missing(study: Study, arm: str, metric: str) -> list[int]:
+    """Seeds of the plan for which the arm has no number."""
+    values = study.values(arm, metric)
+    return [seed for seed in study.seeds if seed not in values]
+
+
+def why_missing(study: Study, arm: str, seed: int, metric: str) -> str:
+    """What follows "seed 3": "failed", "not run"."""
+    run = study.runs_of(arm).get(seed)
+    if run is None or run.state == "missing":
+        return "not run"
+    return f"without {metric}" if run.finished else run.state
+
+
+def _seeds(study: Study, arm: str, metric: str) -> str:
+    """Such as "seed 3 failed, seed 4 was not run; of the baseline seed 1 failed"."""
+    texts = []
+    for name in (arm, study.baseline.name):
+        by_reason: dict[str, list[int]] = {}
+        for seed in missing(study, name, metric):
+            by_reason.setdefault(why_missing(study, name, seed, metric), []).append(seed)
+        count = len(study.seeds)
+        said = ", ".join(f"{_named(seeds, count)} {why}" for why, seeds in by_reason.items())
+        if said:
+            texts.append(said if name == arm else f"of the baseline {said}")
+    return "; ".join(texts)
+
+
+def _named(seeds: list[int], of: int) -> str:
+    if len(seeds) == of > 1:
+        return f"all {of} seeds"
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    few = ", ".join(map(str, seeds[:4]))
+    return f"seeds {few}" + (f" and {len(seeds) - 4} more" if len(seeds) > 4 else "")
+
+
+def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
+    """Runs of the baseline and of the arm with one seed, both with a number."""
+    ours, theirs = study.runs_of(study.baseline.name), study.runs_of(arm)
+    both = [(ours[seed], theirs[seed]) for seed in study.seeds if seed in ours and seed in theirs]
+    return [(a, b) for a, b in both if a.value(metric) is not None and b.value(metric) is not None]
+
+
+def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | None]) -> str:
+    for ours, theirs in pairs:
+        for run, whose in ((theirs, "its"), (ours, "the baseline's")):
+            if of(run) is None:
+                return f"there is no record of {whose} {what}"
+        if of(ours) != of(theirs):
+            return f"other {what} than the baseline's: {of(theirs)}, not {of(ours)}"
+    return ""
+
+
+def _fingerprint(run: Run) -> str | None:
+    found = run.provenance.get("data_fingerprint")
+    return None if found is None else str(found)
+
+
+def _code(run: Run) -> str | None:
+    """Such as "69eaca4d77, torch 2.15.0", "69eaca4d77 with changes (source 0b1f), torch 2.15.0";
+    None where it is not recorded."""
+    git, source = run.provenance.get("git"), run.provenance.get("source")
+    packages = run.provenance.get("packages")
+    packages = packages if isinstance(packages, dict) else {}
+    ours, certain = f"ablate {packages.get('ablate')}", False
+    if isinstance(git, dict):
+        certain = not git.get("dirty")
+        ours = str(git.get("commit"))[:10] + ("" if certain else " with changes")
+    if not certain:
+        if source is None:
+            return None
+        ours += f" (source {source})"
+    return f"{ours}, torch {packages.get('torch')}"
+
+
+def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
+    for ours, theirs in pairs:
+        if ours.number("steps") != theirs.number("steps"):
+            steps = [f"{run.number('steps') or 0:,.0f}" for run in (theirs, ours)]
+            return f"{steps[0]} steps, and the baseline {steps[1]}"
+        if off := _off(_read(ours), _read(theirs), f"{_unit(theirs)} in training"):
+            return off
+    matched: Mapping[str, Any] | None = study.plan.get("match")
+    if not matched:
+        return ""
+    path = ("parameters", "total") if matched["budget"] == "parameters" else ("flops_per_step",)
+    unit = "parameters" if matched["budget"] == "parameters" else "FLOPs a step"
+    offs = (_off(ours.number(*path), theirs.number(*path), unit) for ours, theirs in pairs)
+    return next(filter(None, offs), "")
+
+
+def _off(target: float | None, own: float | None, unit: str) -> str:
+    """Such as "900,000 parameters, +10.5% of the baseline's 814,720"; "" where both are alike."""
+    if not target or own is None or abs(own / target - 1) <= TOLERANCE:
+        return ""
+    return f"{own:,.0f} {unit}, {own / target - 1:+.1%} of the baseline's {target:,.0f}"
+
+
+def _read(run: Run) -> float | None:
+    """How much training has read, whatever the sizes of batches and windows."""
+    rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
+    return None if rate is None or seconds is None else rate * seconds
+
+
+def _unit(run: Run) -> str:
+    """What `_read` counts, such as tokens or images."""
+    throughput = run.result.get("throughput")
+    unit = throughput.get("unit") if isinstance(throughput, dict) else None
+    return str(unit or "examples").removesuffix("/s")
+
+
+def versions(study: Study) -> dict[str, dict[str, list[str]]]:
+    """What the finished runs were made with: heading -> value -> arms that have it."""
+    heads: dict[str, Callable[[Run], str | None]] = {
+        "code": _code,
+        "data": _fingerprint,
+        "host": lambda run: str(run.provenance.get("host")),
+        "device": lambda run: ", ".join(run.provenance.get("gpus") or ["CPU"]),
+        "python": lambda run: str(run.provenance.get("python")),
+        "packages": _packages,
+    }
+    found: dict[str, dict[str, list[str]]] = {head: {} for head in heads}
+    for run in study.runs:
+        if run.finished and run.provenance:
+            for head, of in heads.items():
+                arms = found[head].setdefault(of(run) or "not recorded", [])
+                if run.arm not in arms:
+                    arms.append(run.arm)
+    return found
+
+
+def _packages(run: Run) -> str:
+    packages = run.provenance.get("packages")
+    return ", ".join(f"{k} {v}" for k, v in packages.items()) if isinstance(packages, dict) else ""

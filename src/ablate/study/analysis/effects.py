@@ -1,0 +1,255 @@
+"""Main effects and interactions of factorial designs and of fractions of them.
+
+Ordinary least squares with the seed as a block and sum-to-zero coding, so that a main effect is an
+average over the options of all other factors; a term's p is that of its F test given all others
+(type III). Interactions of more than two factors are taken to be none (Box, Hunter and Hunter 2005,
+Statistics for Experimenters, chapters 5 and 6). Residuals are taken to be normal and equally wide
+in every cell: where some cells nearly diverge, look at the cells.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import statsmodels.api as sm
+
+from ablate.study.analysis.compare import LEVEL, holm
+from ablate.study.analysis.confounding import TIMES, Factors, Term, beyond_one, design_matrix
+from ablate.study.analysis.pairs import PRECISION, numbers
+from ablate.study.analysis.stats import Interval
+from ablate.study.analysis.verdict import interval_words, number, p_words
+
+Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One factor, or what two do together beyond the sum of each."""
+
+    factors: Term
+    options: tuple[tuple[str, ...], ...]  # of each factor, the baseline's first
+    mode: str
+    effect: float | None  # mean(second option) - mean(first); of two factors half the difference
+    #                       between the effects of one at either option of the other; None with
+    #                       more than two options
+    interval: Interval | None  # t, in units of the metric, not widened for several effects
+    level: float
+    df: int
+    p: float | None  # None where nothing is left to judge by
+    p_holm: float | None  # over the main effects, or over the interactions
+    aliases: tuple[Term, ...]  # terms that this design cannot tell from it, with either sign
+    means: dict[Term, float]  # plain mean over the runs of each option, or pair of options
+
+    @property
+    def name(self) -> str:
+        return TIMES.join(self.factors)
+
+    @property
+    def shown(self) -> bool:
+        """Whether it may be called an effect at all."""
+        return self.p_holm is not None and self.p_holm <= self.level
+
+    def words(self, unit: str = "") -> str:
+        """Such as "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
+        return effect_words(self, unit)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a study's factors do to one metric."""
+
+    effects: tuple[Effect, ...]  # main effects in the order of factors, then interactions
+    aliased: dict[Term, tuple[Term, ...]]  # terms left out: they equal these, or a sum of them
+    missing: tuple[tuple[Term, int], ...]  # cells (an option of each factor) and their lost seeds
+    residual_df: int
+    residual_sd: float | None  # in units of the metric
+    warnings: tuple[str, ...]
+
+    def of(self, *factors: str) -> Effect | None:
+        """Of one factor, or of two in either order; None where it is not estimated."""
+        return next((each for each in self.effects if set(each.factors) == set(factors)), None)
+
+
+def effects(
+    runs: Iterable[Run],
+    *,
+    factors: Factors,
+    mode: str,
+    allow_missing: bool = False,
+    level: float = LEVEL,
+) -> Effects:
+    """Of all factors and pairs of factors, from the runs of a factorial or fractional design.
+
+    A run without a number is missing, and so is a seed that another cell has. Nothing is estimated
+    then, unless allow_missing; the effects are those of the fitted model, no longer plain
+    differences of means.
+    """
+    assert mode in ("min", "max")
+    table, missing = _cells(runs, factors)
+    if not table or (missing and not allow_missing):
+        return Effects((), {}, missing, 0, None, ("nothing estimated: runs are missing",))
+    cells = [cell for cell, _, _ in table]
+    seeds = [seed for _, seed, _ in table]
+    y = np.array([value for *_, value in table])
+    design, places, aliased = design_matrix(cells, seeds, factors)
+    fit = sm.OLS(y, design).fit()
+    df = len(y) - design.shape[1]
+    sd = float(np.sqrt(fit.ssr / df)) if df > 0 else None
+    judged = sd is not None and sd > PRECISION * np.abs(y).max()
+    found = [
+        Effect(
+            factors=term,
+            options=tuple(tuple(factors[factor]) for factor in term),
+            mode=mode,
+            effect=2 * float(fit.params[place][0]) if _two_level(term, factors) else None,
+            interval=_interval(fit, place, level) if judged and _two_level(term, factors) else None,
+            level=level,
+            df=len(range(*place.indices(design.shape[1]))),
+            p=_f_test(fit, place) if judged else None,
+            p_holm=None,
+            aliases=tuple(other for other, equals in aliased.items() if term in equals),
+            means=_means(term, cells, y, factors),
+        )
+        for term, place in places.items()
+    ]
+    return Effects(
+        effects=tuple(_with_holm(found)),
+        aliased=aliased,
+        missing=missing,
+        residual_df=df,
+        residual_sd=sd,
+        warnings=_warnings(df, judged, aliased, missing),
+    )
+
+
+def _cells(
+    runs: Iterable[Run], factors: Factors
+) -> tuple[list[tuple[Term, int, float]], tuple[tuple[Term, int], ...]]:
+    """Runs with a number, by cell and seed, and the (cell, seed) that have none."""
+    by_cell: dict[Term, dict[int, float | None]] = {}
+    for options, seed, value in runs:
+        cell = tuple(options[factor] for factor in factors)
+        assert all(o in factors[f] for f, o in zip(factors, cell, strict=True)), cell
+        own = by_cell.setdefault(cell, {})
+        assert seed not in own, f"two runs of {cell} with seed {seed}"
+        own[seed] = value
+    seeds = sorted({seed for own in by_cell.values() for seed in own})
+    finite = {cell: numbers(own) for cell, own in by_cell.items()}
+    table = [(cell, s, own[s]) for cell, own in finite.items() for s in seeds if s in own]
+    return table, tuple((cell, s) for cell, own in finite.items() for s in seeds if s not in own)
+
+
+def _two_level(term: Term, factors: Factors) -> bool:
+    return all(len(factors[factor]) == 2 for factor in term)
+
+
+def _interval(
+    fit: sm.regression.linear_model.RegressionResults, at: slice, level: float
+) -> Interval:
+    low, high = 2 * fit.conf_int(level)[at][0]
+    return Interval(float(low), float(high))
+
+
+def _f_test(fit: sm.regression.linear_model.RegressionResults, at: slice) -> float:
+    return float(fit.f_test(np.eye(len(fit.params))[at]).pvalue)
+
+
+def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -> dict[Term, float]:
+    at = [list(factors).index(factor) for factor in term]
+    options = [tuple(cell[i] for i in at) for cell in cells]
+    return {
+        chosen: float(np.mean([v for o, v in zip(options, y, strict=True) if o == chosen]))
+        for chosen in product(*(factors[factor] for factor in term))
+        if chosen in options
+    }
+
+
+def _with_holm(found: Sequence[Effect]) -> list[Effect]:
+    """Main effects are one family and interactions another: they answer different questions."""
+    adjusted: dict[Term, float] = {}
+    for order in (1, 2):
+        family = {e.factors: e.p for e in found if len(e.factors) == order and e.p is not None}
+        if family:
+            adjusted.update(zip(family, holm(list(family.values())), strict=True))
+    return [replace(each, p_holm=adjusted.get(each.factors)) for each in found]
+
+
+def _warnings(
+    df: int,
+    judged: bool,
+    aliased: Mapping[Term, tuple[Term, ...]],
+    missing: tuple[tuple[Term, int], ...],
+) -> tuple[str, ...]:
+    said = []
+    if missing:
+        said.append(f"runs without a number: {len(missing)}; effects are those of a fitted model")
+    said += beyond_one(aliased)
+    if df == 0:
+        said.append("no interval and no p: as many terms as runs; run more seeds")
+    elif not judged:
+        said.append("no interval and no p: the terms explain every run without a remainder")
+    return tuple(said)
+
+
+def effect_words(found: "Effect", unit: str) -> str:
+    """One sentence that a stranger to experimental design can read."""
+    said = _two_options(found, unit) if found.effect is not None else _more_options(found)
+    if found.aliases:
+        others = ", ".join(TIMES.join(each) for each in found.aliases)
+        said += f"; this design cannot tell it from {others}"
+    return f"{found.name}: {said}"
+
+
+def _two_options(found: "Effect", unit: str) -> str:
+    """With a p that does not reach the level, or without one, nothing is claimed."""
+    assert found.effect is not None
+    times = len(found.factors)  # an interaction is told as a difference between two effects
+    change = times * found.effect * (1 if found.mode == "min" else -1)
+    interval = found.interval
+    if interval is not None:
+        interval = Interval(times * interval.low, times * interval.high)
+    half = None if interval is None else (interval.high - interval.low) / 2
+    amount = f"{number(abs(change), half)}{' ' + unit if unit else ''}"
+    evidence = _evidence(found, interval)
+    low, high = found.options[0]
+    way = "worse" if change > 0 else "better"
+    if times == 1:
+        if found.shown:
+            return f"{high} {way} than {low} by {amount} ({evidence})"
+        return (
+            f"no difference shown between {low} and {high} ({high} {way} by {amount}, {evidence})"
+        )
+    first, second = found.options[1]
+    other = found.factors[1]
+    step = (
+        f"the step from {low} to {high} is {amount} {way}"
+        f" at {other}={second} than at {other}={first}"
+    )
+    return f"{step} ({evidence})" if found.shown else f"no interaction shown ({step}, {evidence})"
+
+
+def _more_options(found: "Effect") -> str:
+    evidence = _evidence(found, None)
+    if len(found.factors) == 2:
+        said = "the effect of one depends on the other" if found.shown else "no interaction shown"
+        return f"{said} ({evidence})"
+    ranked = sorted(found.means, key=lambda option: found.means[option])
+    best, worst = (ranked[0], ranked[-1]) if found.mode == "min" else (ranked[-1], ranked[0])
+    ends = ", ".join(
+        f"{word} {option[0]} at {number(found.means[option])}"
+        for word, option in (("best", best), ("worst", worst))
+    )
+    count = len(found.options[0])
+    none = f"no difference shown between {count} options"
+    said = f"the {count} options differ" if found.shown else none
+    return f"{said} ({ends}, {evidence})"
+
+
+def _evidence(found: "Effect", interval: Interval | None) -> str:
+    if found.p_holm is None:
+        return "nothing to judge it by"
+    # As in words, the sign of worse and better is the same for the interval and the amount.
+    turned = found.effect is not None and found.effect < 0
+    bounds = "" if interval is None else interval_words(interval, found.level, flip=turned) + ", "
+    return f"{bounds}Holm p {p_words(found.p_holm)}"

@@ -1,0 +1,1 @@
+"""Launching a study's runs: locally, by Slurm or by Ray; resumed wherever they stopped."""

@@ -1,0 +1,91 @@
+"""A run belongs to one launcher at a time, on all machines that share its folder.
+
+A claim is a lock on `.claim` in the run's folder, which the kernel drops when its holder dies, and
+`queued.json`, which says who holds it.
+"""
+
+import fcntl
+import os
+import platform
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ablate.errors import UserError
+from ablate.files import write_json
+from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
+
+
+class Claim:
+    """Held until `release`; made by `take`."""
+
+    def __init__(self, folder: Path, descriptor: int, *, made: bool):
+        self.folder, self._descriptor = folder, descriptor
+        self._made = made  # the folder, by taking
+
+    @classmethod
+    def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
+        """None where another launcher has the run: it holds the claim, or its job waits or runs."""
+        made = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
+        claim = cls(folder, descriptor, made=made)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            os.close(descriptor)
+            raise UserError(
+                f"output_dir: {folder} lies where files cannot be locked ({error.strerror}), and"
+                " two studies could not see each other; choose another folder"
+            ) from error
+        if not claim._stands():
+            os.close(descriptor)
+            return cls.take(folder, launcher=launcher)
+        entry = queued(folder)
+        # The lock is ours: a launcher that says it holds it is gone, and only a job can be left.
+        if entry and outlives_launcher(entry):
+            os.close(descriptor)
+            return None
+        claim.note(launcher)
+        return claim
+
+    def _stands(self) -> bool:
+        """Whether the folder still has the file that was locked: another may have moved it away."""
+        try:
+            there = os.stat(self.folder / CLAIM)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
+    def note(self, launcher: str, job: str | None = None) -> None:
+        """Say who has the run: this process, or the job of a queue, which counts without us."""
+        entry = {
+            "launcher": launcher,
+            "job": job,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_json(self.folder / QUEUED, entry, flush=False)
+
+    def move(self, place: Path) -> None:
+        """Move the folder away, with all that is in it."""
+        self.folder = self.folder.rename(place)
+
+    def release(self, *, keep_note: bool = False) -> None:
+        """`keep_note` where a job of a queue goes on without this process."""
+        if not keep_note:
+            (self.folder / QUEUED).unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+    def abandon(self) -> None:
+        """Release a run that nothing was done for: a folder that was made for it goes."""
+        if self._made:
+            (self.folder / CLAIM).unlink(missing_ok=True)
+        self.release()
+        if self._made:
+            with suppress(OSError):
+                self.folder.rmdir()

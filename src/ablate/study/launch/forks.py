@@ -1,0 +1,242 @@
+"""Runs as processes of their own, without the seconds in which each would import torch.
+
+`Forks` starts one parent, `python -m ablate.study.launch.forks`, which imports what runs need,
+computes nothing, and forks for every run; a fork then is `python -m ablate ARGUMENTS`, by runpy.
+Where forking after imports is not safe (macOS), the parent imports nothing and every run starts
+afresh.
+When whoever asked for the runs dies, the parent asks them to stop: they leave a checkpoint.
+"""
+
+import atexit
+import ctypes
+import gc
+import io
+import json
+import os
+import runpy
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from select import select
+from typing import Any, NamedTuple, NoReturn
+
+from ablate.study.launch.state import COMMAND, LOG
+
+PRELOADED = sys.platform == "linux"
+ALWAYS = ("ablate.cli.job", "ablate.training.train", "ablate.cli.summary", "ablate.figures")
+POLL = 0.05  # seconds between looks at who has ended
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+class Event(NamedTuple):
+    """A run began (there is no code yet) or ended, perhaps for a reason it could not know."""
+
+    run: int
+    pid: int | None = None
+    code: int | None = None
+    reason: str | None = None
+
+
+class ParentDied(Exception):
+    """The process that forks was killed; the runs it had are on their own."""
+
+
+class Forks:
+    """The asking side. `modules`: what the runs will import beside what all do."""
+
+    def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str], grace: float):
+        self._socket, theirs = socket.socketpair()
+        parent = [sys.executable, "-m", "ablate.study.launch.forks"]
+        command = [*parent, str(theirs.fileno()), str(grace)]
+        self._process = subprocess.Popen(
+            [*command, *(ALWAYS if PRELOADED else ()), *(modules if PRELOADED else ())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=dict(environment),
+            start_new_session=True,  # Ctrl-C is for the launcher, which then asks the runs to stop
+        )
+        theirs.close()
+        self._received = b""
+        self._pids: dict[int, int] = {}  # run -> pid
+
+    def start(
+        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        """Answered by an event with the pid. `environment`: what this run has beside the others."""
+        request = {
+            "run": run,
+            "arguments": list(arguments),
+            "folder": str(folder),
+            "environment": dict(environment),
+        }
+        with suppress(OSError):  # the parent died: `events` will say so
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+
+    def events(self, seconds: float) -> list[Event]:
+        """What happened; waits for it at most so long."""
+        if not select([self._socket], [], [], seconds)[0]:
+            return []
+        lines = _receive(self._socket, self._received)
+        if lines is None:
+            raise ParentDied
+        *whole, self._received = lines
+        found = [Event(**json.loads(line)) for line in whole]
+        self._pids |= {event.run: event.pid for event in found if event.pid is not None}
+        return found
+
+    def ask(self, run: int) -> None:
+        """To stop, with a checkpoint."""
+        send(self._pids[run], signal.SIGTERM)
+
+    def kill(self, run: int) -> None:
+        """With all that it has started."""
+        send(self._pids[run], signal.SIGKILL, group=True)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+def _receive(connection: socket.socket, before: bytes) -> list[bytes] | None:
+    """Whole lines, then the beginning of the next; None at the end."""
+    try:
+        received = connection.recv(65536)
+    except ConnectionResetError:
+        return None
+    return (before + received).split(b"\n") if received else None
+
+
+def main() -> NoReturn:
+    """The parent. What comes after `serve` is a run."""
+    descriptor, grace, *modules = sys.argv[1:]
+    connection = socket.socket(fileno=int(descriptor))
+    connection.set_inheritable(False)
+    if modules:
+        _preload(modules)
+    request = serve(connection, float(grace))
+    if request is None:
+        os._exit(0)  # nothing was begun that would have to end
+    try:
+        become(request)
+        if not modules:
+            os.execv(sys.executable, [sys.executable, "-m", "ablate", *request["arguments"]])
+    except OSError as error:
+        sys.exit(f"ablate: output_dir: cannot write there ({error})")
+    sys.argv = ["ablate", *request["arguments"]]
+    code: str | int | None = 1
+    try:
+        runpy.run_module("ablate", run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    _end(code)
+
+
+def _end(code: str | int | None) -> NoReturn:
+    """As Python ends, but for taking all modules apart: of a fork's memory, that takes seconds."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _preload(modules: Sequence[str]) -> None:
+    for name in modules:
+        # What a run cannot import it will say itself.
+        with suppress(ImportError):
+            import_module(name)
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()  # looks through all installed plugins, once
+    gc.collect()
+    gc.freeze()  # what is shared stays shared: no collection writes into it
+
+
+def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
+    """Fork for every request. Returns the request in the fork; None in the parent, at the end."""
+    runs: dict[int, int] = {}  # pid -> run
+    received = b""
+    asked = True  # until nobody asks any more
+    deadline = float("inf")
+    while asked or runs:
+        if select([connection] if asked else [], [], [], POLL)[0]:
+            lines = _receive(connection, received)
+            if lines is None:
+                asked, deadline = False, time.monotonic() + grace
+                for pid in runs:
+                    send(pid, signal.SIGTERM)
+                continue
+            *whole, received = lines
+            for line in whole:
+                request = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    connection.close()
+                    return dict(request)
+                runs[pid] = request["run"]
+                _tell(connection, run=request["run"], pid=pid)
+        if time.monotonic() > deadline:
+            for pid in runs:
+                send(pid, signal.SIGKILL, group=True)
+        _reap(runs, connection)
+    return None
+
+
+def _reap(runs: dict[int, int], connection: socket.socket) -> None:
+    while runs:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if code:  # processes that it started wait for it
+            send(pid, signal.SIGKILL, group=True)
+        _tell(connection, run=runs.pop(pid), code=code)
+
+
+def _tell(connection: socket.socket, **event: int) -> None:
+    with suppress(OSError):  # nobody listens: the end comes with the next look
+        connection.sendall(json.dumps(event).encode() + b"\n")
+
+
+def send(pid: int, number: int, *, group: bool = False) -> None:
+    """A signal, to one who may be gone."""
+    with suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """A process in a session of its own that prints into its run's folder."""
+    os.setsid()
+    if sys.platform == "linux":  # asked to stop, too, when the parent is killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, place in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, place)
+    os.close(log)
+    os.close(nothing)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)
+    os.environ.update(request["environment"])
+    print(COMMAND + shlex.join(request["arguments"]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Between Hydra and a launcher of ours: what Hydra hands over, as commands that a person could type
+and the folders they write to; and how the runs ended, as Hydra wants to hear it."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext
+from omegaconf import DictConfig, open_dict
+
+from ablate.cli.command import FULL_ERROR, TYPED
+from ablate.config.check import check_direction, value_of
+from ablate.errors import RunFailed, UserError
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import State
+
+# What says how a sweep is run, which a run by itself need not know.
+OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")
+SUBDIR = "hydra.sweep.subdir"
+
+
+def launch_jobs(
+    launch: Callable[[Sequence[Run]], Sequence[State]],
+    hydra_context: HydraContext,
+    config: DictConfig,
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+) -> list[JobReturn]:
+    """Hydra's `Launcher.launch`, for a launcher that takes runs and says what became of them."""
+    check_direction(config.hydra.sweeper, config.task)
+    if not job_overrides:
+        return []
+    folders = [
+        folder(hydra_context, config, overrides, number)
+        for number, overrides in enumerate(job_overrides, first)
+    ]
+    runs = [
+        Run(path, arguments(config, overrides, path))
+        for path, overrides in zip(folders, job_overrides, strict=True)
+    ]
+    found = launch(runs)
+    return [
+        job_return(overrides, path, state)
+        for overrides, path, state in zip(job_overrides, folders, found, strict=True)
+    ]
+
+
+def folder(
+    hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
+) -> Path:
+    """Where a run belongs: as the sweeper says, else as its composition does."""
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == SUBDIR:
+            return Path(str(config.hydra.sweep.dir), str(override.value())).absolute()
+    composed = hydra_context.config_loader.load_sweep_config(config, list(overrides))
+    with open_dict(composed):
+        composed.hydra.job.id = composed.hydra.job.num = number
+    return Path(composed.hydra.sweep.dir, composed.hydra.sweep.subdir).absolute()
+
+
+def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[str]:
+    """Those of `python -m ablate` that train one run of a sweep by itself."""
+    own = [*map(str, config.hydra.overrides.hydra), *overrides]
+    kept = [override for override in own if not OF_SWEEPS.match(override)]
+    return [*_flags(config), *kept, "hydra.mode=RUN", f"hydra.run.dir={quoted(str(path))}"]
+
+
+def _flags(config: DictConfig) -> Iterator[str]:
+    for source in config.hydra.runtime.config_sources:
+        if source.provider == "command-line":
+            yield from ("--config-dir", source.path)
+    if config.hydra.job.config_name != "config":
+        yield from ("--config-name", config.hydra.job.config_name)
+
+
+def quoted(text: str) -> str:
+    """As a value in Hydra's grammar, in the quotes that a shell needs no escapes for."""
+    if re.fullmatch(r"[A-Za-z0-9_./+-]+", text):
+        return text
+    return QuotedString(text=text, quote=Quote.double).with_quotes()
+
+
+def environment() -> dict[str, str]:
+    """That of the runs: the person's, without what the command line sets while it composes."""
+    own = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
+    return own if TYPED is None else own | {FULL_ERROR: TYPED}
+
+
+def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:
+    """The metric of a finished run, which sweepers that search look at; else why there is none."""
+    ended = JobReturn(overrides=list(overrides), working_dir=str(path), task_name="ablate")
+    if state.name == "finished":
+        ended.status = JobStatus.COMPLETED
+        ended.return_value = value_of(state.result)
+    else:
+        ended.status = JobStatus.FAILED
+        kind = UserError if state.name == "refused" else RunFailed
+        ended.return_value = kind(f"{path.name}: {state.name}; {state.detail}")
+    return ended

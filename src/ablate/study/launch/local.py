@@ -1,0 +1,176 @@
+"""hydra/launcher=local: a process per run on this machine, several at once.
+
+What became of a run stands in its folder. Two launchers may work on the same runs, here or on two
+machines that share the folder: each takes what the other has not, and waits for the rest.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.errors import Interrupted, UserError
+from ablate.study.launch.forks import Forks
+from ablate.study.launch.jobs import environment
+from ablate.study.launch.live import View
+from ablate.study.launch.packs import ALONE, Packing
+from ablate.study.launch.run import Run
+from ablate.study.launch.slots import Slots
+from ablate.study.launch.state import GOES_ON, State, state
+from ablate.study.launch.stop import stopping
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+AUTO = "auto"
+AT_MOST = 4  # runs at once that nobody asked for: each holds a model and its data in memory
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Those of conf/hydra/launcher/local.yaml."""
+
+    slots: int | str
+    gpus_per_run: int
+    timeout: float | None
+    retries: int
+    grace: float
+
+    def __post_init__(self) -> None:
+        if self.slots != AUTO and not _whole(self.slots, 1):
+            raise _wrong("slots", self.slots, f"a whole number from 1, or {AUTO}")
+        for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
+            if not _whole(value, 0):
+                raise _wrong(name, value, "a whole number from 0")
+        if not _number(self.grace) or self.grace <= 0:
+            raise _wrong("grace", self.grace, "a number of seconds above 0")
+        if self.timeout is not None and (not _number(self.timeout) or self.timeout <= 0):
+            raise _wrong("timeout", self.timeout, "a number of seconds above 0, or null")
+
+    def at_once(self, environment: Mapping[str, str]) -> int:
+        """What `slots` comes to here. auto: all GPUs are handed out by `gpus_per_run`; runs that
+        see every GPU take turns; without a GPU each run has a core, as two cores that share a run
+        of a small model are slower."""
+        if isinstance(self.slots, int):
+            return self.slots
+        there = len(_visible(environment))
+        if self.gpus_per_run:
+            return max(1, there // self.gpus_per_run)
+        return 1 if there else min(_cores(), AT_MOST)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _wrong(name: str, value: object, allowed: str) -> UserError:
+    return UserError(f"hydra.launcher.{name}={value}: must be {allowed}")
+
+
+def launcher(
+    settings: Mapping[str, Any], config: DictConfig
+) -> Callable[[Sequence[Run]], list[State]]:
+    """`launch` with what the launcher's file says, for runs of this composition."""
+    return partial(
+        launch,
+        settings=Settings(**settings),
+        modules=modules_of(config),
+        environment=environment(),
+        packing=Packing(config.study.pack, config.study.batched),
+    )
+
+
+def modules_of(config: DictConfig) -> list[str]:
+    """What runs of a composition import beside what all do."""
+    here = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return targets(OmegaConf.to_container(here))
+
+
+def launch(
+    runs: Sequence[Run],
+    settings: Settings,
+    *,
+    modules: Sequence[str],
+    environment: Mapping[str, str],
+    packing: Packing = ALONE,
+) -> list[State]:
+    """Train every run that is not finished, wait for those that others train; their states.
+
+    modules: what the runs import beside what all do. environment: theirs. packing: which of them
+    share a process. Raises UserError before
+    anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs have stopped.
+    """
+    slots = settings.at_once(environment)
+    devices = gpus(slots, settings.gpus_per_run, environment)
+    environment = {**environment, **threads(slots, environment)}
+    parent = partial(Forks, modules, environment=environment, grace=settings.grace)
+    with stopping() as stop, View.of([run.folder for run in runs], slots=slots) as view:
+        Slots(
+            devices,
+            timeout=settings.timeout,
+            retries=settings.retries,
+            grace=settings.grace,
+            parent=parent,
+            launcher="local",
+            view=view,
+            stop=stop,
+            packing=packing,
+        ).work(runs)
+    if stop.asked:
+        raise Interrupted(f"stopped by {stop.asked}; {GOES_ON} from the runs' last checkpoints")
+    return [state(run.folder) for run in runs]
+
+
+def threads(slots: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The cores divided between the slots, unless the person says how many threads a run has."""
+    if environment.get("OMP_NUM_THREADS"):
+        return {}
+    share = str(max(1, _cores() // slots))
+    return {name: share for name in THREADS if not environment.get(name)}
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus(slots: int, each: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """For each slot, the environment by which its runs see their GPUs and no others."""
+    if not each:
+        return [{}] * slots
+    names = _visible(environment)
+    if slots * each > len(names):
+        raise UserError(
+            f"hydra.launcher.slots={slots} with gpus_per_run={each} needs"
+            f" {slots * each} GPUs, and this machine lets ablate see {len(names)}"
+        )
+    shares = [names[slot * each : (slot + 1) * each] for slot in range(slots)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+
+
+def _visible(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that this process may see, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    there = torch.cuda.device_count()
+    outer = environment.get("CUDA_VISIBLE_DEVICES")
+    given = range(there) if outer is None else filter(None, outer.split(","))
+    return [str(name) for name in given][:there]
+
+
+def targets(config: Any) -> list[str]:
+    """The modules of every `_target_` in a composition: what its run is going to import."""
+    found = set()
+    if isinstance(config, Mapping):
+        target = config.get("_target_")
+        if isinstance(target, str) and "." in target:
+            found.add(target.rpartition(".")[0])
+        for value in config.values():
+            found.update(targets(value))
+    return sorted(found)

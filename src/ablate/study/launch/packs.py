@@ -1,0 +1,85 @@
+"""Which runs are trained together: those whose commands differ in the seed alone.
+
+`ablate.training.pack` trains them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.errors import UserError
+from ablate.study.launch.run import Run
+from ablate.study.plan.override import value_text
+
+if TYPE_CHECKING:
+    from ablate.study.plan.layout import Layout
+
+
+SEED, FOLDER = "seed=", "hydra.run.dir="
+
+
+@dataclass(frozen=True)
+class Packing:
+    """study.pack and study.batched."""
+
+    size: int = 1
+    batched: bool | str = "auto"
+
+
+ALONE = Packing()
+
+
+def packs(runs: Sequence[Run], size: int) -> list[list[Run]]:
+    """At most `size` runs in each, in the order in which their first ones come."""
+    alike: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        alike.setdefault(_shared(run) if size > 1 else (str(run.folder),), []).append(run)
+    cut = [
+        (runs.index(group[first]), group[first : first + size])
+        for group in alike.values()
+        for first in range(0, len(group), size)
+    ]
+    return [group for _, group in sorted(cut, key=lambda one: one[0])]
+
+
+def _shared(run: Run) -> tuple[str, ...]:
+    """What a pack's runs have in common; a run whose seed is not said is alone."""
+    shared = [text for text in run.arguments if not text.startswith((SEED, FOLDER))]
+    return tuple(shared if len(shared) == len(run.arguments) - 2 else [str(run.folder)])
+
+
+def together(runs: Sequence[Run], batched: bool | str) -> list[str]:
+    """The arguments of the command that trains them, in the folder of the first."""
+    first, *others = runs
+    if not others:
+        return list(first.arguments)
+    packed = value_text({_seed(run): str(run.folder) for run in others})
+    how = value_text(batched)
+    return [*first.arguments, f"study.packed={packed}", f"study.batched={how}"]
+
+
+def _seed(run: Run) -> str:
+    return next(text for text in run.arguments if text.startswith(SEED)).removeprefix(SEED)
+
+
+def refuse_packs(packing: Packing, layout: "Layout", *, launcher: str) -> None:
+    """UserError for what cannot be done, before anything is trained; it names the arm."""
+    if packing.size == 1:
+        if packing.batched != ALONE.batched:
+            raise UserError(
+                f"study.batched={value_text(packing.batched)} says how a pack is computed, and has"
+                " no effect with study.pack=1; leave it at auto, or set study.pack"
+            )
+        return
+    if launcher != "local":
+        raise UserError(
+            f"study.pack: hydra/launcher={launcher} trains every run by itself; use local"
+        )
+    from ablate.training.pack.trial import refuse_pack
+
+    for composed in layout.arms:
+        try:
+            composed.config.study.batched = packing.batched
+            refuse_pack(composed.config, layout.seeds)
+        except UserError as error:
+            raise UserError(f"[{composed.name}] {error}") from error

@@ -1,0 +1,224 @@
+"""hydra/launcher=ray: a task of Ray for every run, on a cluster whose nodes share output_dir.
+
+The loop is that of the local launcher (slots.py). A task begins its run as a process (forks.py) on
+the node that Ray has chosen for it, and ends it with a checkpoint when Ray cancels the task. Ray's
+tasks end with whoever asked for them: the runs of a controller that is killed write a checkpoint.
+"""
+
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from ablate.cli.command import FULL_ERROR, TYPED
+from ablate.errors import Interrupted, UserError
+from ablate.study.launch.ending import STOPPED
+from ablate.study.launch.forks import POLL, Event, Forks
+from ablate.study.launch.live import View
+from ablate.study.launch.local import modules_of
+from ablate.study.launch.run import Run
+from ablate.study.launch.slots import Slots
+from ablate.study.launch.state import GOES_ON, LOCK, State, held, state
+from ablate.study.launch.stop import stopping
+
+NAME = "hydra/launcher=ray"
+AT_ONCE = 256  # runs that Ray is told of; of the others any launcher may take some
+LONGER = 10.0  # seconds by which the controller is more patient than the tasks themselves
+
+
+def require() -> None:
+    """Raises UserError where the package is missing."""
+    if find_spec("ray") is None:
+        raise UserError(f"{NAME} needs the package ray: pip install ray")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Those of conf/hydra/launcher/ray.yaml: arguments of ray.init and ray.remote, and seconds."""
+
+    init: Mapping[str, Any]
+    remote: Mapping[str, Any]
+    grace: float
+
+    def __post_init__(self) -> None:
+        if (
+            isinstance(self.grace, bool)
+            or not isinstance(self.grace, int | float)
+            or self.grace <= 0
+        ):
+            raise UserError(
+                f"hydra.launcher.grace={self.grace}: must be a number of seconds above 0"
+            )
+
+
+def launcher(settings: Settings, config: DictConfig) -> Callable[[Sequence[Run]], list[State]]:
+    """`launch`, for runs of this composition."""
+    return partial(launch, settings=settings, modules=modules_of(config))
+
+
+def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -> list[State]:
+    """Train every run that is not finished, wait for those that others train; their states.
+
+    Raises UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all
+    runs have stopped.
+    """
+    with (
+        stopping() as stop,
+        closing(Tasks(settings, modules)) as tasks,
+        View.of([run.folder for run in runs], slots=None) as view,
+    ):
+        Slots(
+            [{}] * AT_ONCE,
+            timeout=None,
+            retries=0,
+            grace=settings.grace + LONGER,
+            parent=lambda: tasks,
+            launcher="ray",
+            view=view,
+            stop=stop,
+        ).work(runs)
+    if stop.asked:
+        raise Interrupted(f"stopped by {stop.asked}; {GOES_ON} from the runs' last checkpoints")
+    return [state(run.folder) for run in runs]
+
+
+class Tasks:
+    """Begins runs on a cluster; to slots.py what `Forks` is on one machine."""
+
+    def __init__(self, settings: Settings, modules: Sequence[str]):
+        import ray
+
+        _connect(settings.init)
+        self._more = {"modules": list(modules), "grace": settings.grace, "cwd": os.getcwd()}
+        task: Any = train  # Ray's types know no keywords
+        try:
+            self._train = ray.remote(task).options(**settings.remote)
+        except (TypeError, ValueError) as error:
+            ray.shutdown()
+            raise UserError(f"hydra.launcher.ray.remote: {_line(error)}") from error
+        _say_what_no_node_has(settings.remote)
+        self._runs: dict[Any, int] = {}  # task -> run
+        self._begun: list[int] = []
+
+    def start(
+        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        assert not environment  # what a run sees of its node is Ray's business
+        task = self._train.remote(list(arguments), str(folder), typed=TYPED, **self._more)
+        self._runs[task] = run
+        self._begun.append(run)
+
+    def events(self, seconds: float) -> list[Event]:
+        import ray
+
+        found = [Event(run) for run in self._begun]
+        self._begun.clear()
+        tasks = list(self._runs)
+        ended, _ = ray.wait(tasks, num_returns=len(tasks), timeout=seconds)
+        return [*found, *map(self._end, ended)]
+
+    def _end(self, task: Any) -> Event:
+        import ray
+
+        run = self._runs.pop(task)
+        try:
+            return Event(run, code=ray.get(task))
+        except ray.exceptions.TaskCancelledError:
+            return Event(run, code=STOPPED, reason="its task of Ray was cancelled")
+        except ray.exceptions.RayError as error:
+            return Event(
+                run, code=1, reason=f"Ray lost it ({type(error).__name__}): {_line(error)}"
+            )
+
+    def ask(self, run: int) -> None:
+        self._cancel(run)
+
+    def kill(self, run: int) -> None:
+        self._cancel(run, force=True)
+
+    def _cancel(self, run: int, **how: bool) -> None:
+        import ray
+
+        for task in [task for task, its in self._runs.items() if its == run]:
+            ray.cancel(task, **how)
+
+    def close(self) -> None:
+        import ray
+
+        ray.shutdown()
+
+
+def _connect(init: Mapping[str, Any]) -> None:
+    """To a cluster, or to one that is made here; signals mean afterwards what they did before."""
+    import ray
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        ray.init(**init)
+    except (ConnectionError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{NAME}: hydra.launcher.ray.init: {_line(error)}") from error
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say_what_no_node_has(remote: Mapping[str, Any]) -> None:
+    """Nothing is refused: a cluster may grow."""
+    import ray
+
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    needs = {key: value for key in names if (value := remote.get(key))}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(node.get(names[k], 0) >= n for k, n in needs.items()) for node in nodes):
+        wanted = ", ".join(f"hydra.launcher.ray.remote.{k}={n}" for k, n in needs.items())
+        print(f"ablate: no node of Ray's has {wanted}: the runs wait until one does", flush=True)
+
+
+def train(
+    arguments: Sequence[str],
+    folder: str,
+    *,
+    modules: Sequence[str],
+    grace: float,
+    cwd: str,
+    typed: str | None,
+) -> int:
+    """The task: the exit code of a run, which has `grace` seconds to end when it is cancelled."""
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(
+            f"{folder} is not there on {platform.node()}: output_dir must lie where all nodes look"
+        )
+    os.chdir(cwd)
+    end = time.monotonic() + grace
+    while held(Path(folder, LOCK)) and time.monotonic() < end:
+        time.sleep(POLL)  # a try whose worker was lost writes its checkpoint
+    own = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
+    forks = Forks(
+        modules, environment=own if typed is None else own | {FULL_ERROR: typed}, grace=grace
+    )
+    try:
+        forks.start(0, arguments, Path(folder), {})
+        while True:
+            for event in forks.events(POLL):
+                if event.code is not None:
+                    return event.code
+    except KeyboardInterrupt:  # Ray's way to cancel
+        return STOPPED
+    finally:
+        forks.close()  # and with it the run
+
+
+def _line(error: Exception) -> str:
+    """The last line says what happened, those before it where."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

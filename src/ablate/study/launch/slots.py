@@ -1,0 +1,231 @@
+"""The loop of a launcher whose runs end with it: what waits, what has a slot, what has ended."""
+
+import shlex
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ablate.errors import RunFailed
+from ablate.study.launch.claim import Claim
+from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.forks import Event, ParentDied
+from ablate.study.launch.live import View
+from ablate.study.launch.packs import ALONE, Packing, packs, together
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import COMMAND, GOES_ON, LOG, state_alone
+from ablate.study.launch.stop import Stop
+
+LOOK = 0.2  # seconds between looks at the clock
+LOOK_ELSEWHERE = 2.0  # seconds between looks at a run that another launcher has
+STOPPED = f"stopped with its study; {GOES_ON} from its last checkpoint"
+
+
+class Parent(Protocol):
+    """What begins runs, says what becomes of them and ends them: here (forks.py) or elsewhere."""
+
+    def start(
+        self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None: ...
+
+    def events(self, seconds: float) -> list[Event]: ...
+
+    def ask(self, run: int) -> None: ...
+
+    def kill(self, run: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Taken:
+    """A run that is ours."""
+
+    run: Run
+    claim: Claim
+    before: Mark  # its result when this try began
+
+
+@dataclass
+class Process:
+    """A slot's: a run, or a pack of them."""
+
+    taken: list[Taken]
+    slot: int
+    tries: int = 0
+    began: float | None = None  # when this try did
+    reason: str | None = None  # why it was asked to stop
+    asked_at: float = 0.0
+
+
+class Slots:
+    """Trains every run that is not finished, and waits for those that other launchers have.
+
+    devices: for each slot, what the environment of its runs has beside the others. timeout: of one
+    try, in seconds. retries: further tries of a run that failed. grace: seconds that a run which is
+    asked to stop may take for its checkpoint. parent: begins what begins the runs. packing: which
+    of them share a process.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Mapping[str, str]],
+        *,
+        timeout: float | None,
+        retries: int,
+        grace: float,
+        parent: Callable[[], Parent],
+        launcher: str,
+        view: View,
+        stop: Stop,
+        packing: Packing = ALONE,
+    ):
+        self.packing = packing
+        self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
+        self.launcher, self.view, self.stop = launcher, view, stop
+        self._make_parent = parent
+        self._parent: Parent | None = None
+        self._processes: dict[int, Process] = {}
+        self._claims: list[Claim] = []
+        self._free = list(range(len(devices)))
+        self._number = 0
+        self._forked = False  # the parent has proved that it can
+
+    def work(self, runs: Sequence[Run]) -> None:
+        waiting = packs(runs, self.packing.size)
+        try:
+            while self._processes or (waiting and not self.stop.asked):
+                try:
+                    self._take(waiting)
+                    self._listen()
+                except ParentDied:
+                    self._orphaned()
+                self._look_at_the_clock()
+                processes = self._processes.values()
+                self.view.update([one.run.folder for process in processes for one in process.taken])
+        finally:
+            if self._parent is not None:
+                self._parent.close()
+            for claim in self._claims:  # where a full disk, say, ended this loop
+                claim.release()
+
+    def _take(self, waiting: list[list[Run]]) -> None:
+        for pack in list(waiting):
+            if not self._free or self.stop.asked:
+                return
+            taken = [one for run in list(pack) if (one := self._taken(run, pack))]
+            if not pack:
+                waiting.remove(pack)
+            if taken:
+                self._start(Process(taken, self._free.pop(0)))
+
+    def _taken(self, run: Run, waiting: list[Run]) -> Taken | None:
+        """What nobody else has; what is over, or ours now, waits no more."""
+        if time.monotonic() < run.look_at:
+            return None
+        claim = Claim.take(run.folder, launcher=self.launcher)
+        found = state_alone(run.folder)
+        if claim is None or found.name == "running":  # another launcher; somebody by hand
+            run.look_at = time.monotonic() + LOOK_ELSEWHERE
+        elif found.name == "finished" or (
+            # Its end was written down since: another launcher has tried it.
+            found.result.get("status") != "running"
+            and found.ended
+            and Mark.of(run.folder) != run.before
+        ):
+            waiting.remove(run)
+            self.view.ended(run.folder, found)
+        else:
+            waiting.remove(run)
+            self._claims.append(claim)
+            return Taken(run, claim, Mark.of(run.folder))
+        if claim is not None:
+            claim.release()
+        return None
+
+    def _start(self, process: Process) -> None:
+        process.tries += 1
+        process.began = process.reason = None
+        self._number += 1
+        self._processes[self._number] = process
+        if self._parent is None:
+            self._parent, self._forked = self._make_parent(), False
+        for one in process.taken:
+            one.before = Mark.of(one.run.folder)
+        runs = [one.run for one in process.taken]
+        arguments = together(runs, self.packing.batched)
+        for run in runs[1:]:
+            with open(run.folder / LOG, "a", encoding="utf-8") as log:
+                log.write(f"{COMMAND}{shlex.join(arguments)}\nsee {runs[0].folder / LOG}\n")
+        device = self.devices[process.slot]
+        self._parent.start(self._number, arguments, runs[0].folder, device)
+
+    def _listen(self) -> None:
+        if self._parent is None or not self._processes:
+            time.sleep(LOOK)  # only runs of others
+            return
+        for event in self._parent.events(LOOK):
+            self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        process = self._processes[event.run]
+        if event.code is None:
+            process.began = time.monotonic()
+            self._forked = True
+            return
+        process.reason = process.reason or event.reason
+        del self._processes[event.run]
+        self._ended(process, event.code)
+
+    def _ended(self, process: Process, code: int) -> None:
+        again: list[Taken] = []
+        for one in process.taken:
+            found = settle(one.run.folder, code, one.before, reason=process.reason)
+            if found.name == "failed" and process.tries <= self.retries and not self.stop.asked:
+                self.view.again(one.run.folder, found)
+                again.append(one)
+                continue
+            self._claims.remove(one.claim)
+            one.claim.release()
+            self.view.ended(one.run.folder, found)
+        if again:
+            process.taken = again
+            self._start(process)
+        else:
+            self._free = sorted([*self._free, process.slot])
+
+    def _orphaned(self) -> None:
+        """The parent of all processes was killed: so are they, and each has lost a try."""
+        assert self._parent is not None
+        self._parent.close()
+        for number, process in self._processes.items():
+            if process.began is not None:
+                self._parent.kill(number)
+        self._parent = None
+        lost, self._processes = list(self._processes.values()), {}
+        if not self._forked:
+            raise RunFailed(f"hydra/launcher={self.launcher}: no process can be started; see above")
+        for process in lost:
+            self._ended(process, -signal.SIGKILL)
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        for number, process in self._processes.items():
+            if process.began is None:
+                continue
+            if process.reason is None:
+                if self.stop.asked:
+                    self._ask(number, STOPPED)
+                elif self.timeout is not None and now - process.began > self.timeout:
+                    self._ask(number, f"hydra.launcher.timeout={self.timeout:g}: not done in time")
+            elif self.stop.at_once or now - process.asked_at > self.grace:
+                assert self._parent is not None
+                self._parent.kill(number)
+
+    def _ask(self, number: int, reason: str) -> None:
+        assert self._parent is not None
+        process = self._processes[number]
+        process.reason, process.asked_at = reason, time.monotonic()
+        self._parent.ask(number)

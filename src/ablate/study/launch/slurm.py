@@ -1,0 +1,229 @@
+"""hydra/launcher=slurm: a job of Slurm for every run, submitted by submitit in arrays.
+
+The jobs do not need this process: it submits what nobody has, watches, and writes down what became
+of jobs that could not do it themselves. What becomes of the others stands in their folders.
+"""
+
+import io
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ablate.cli.command import TYPED, full_error
+from ablate.errors import Interrupted, UserError
+from ablate.study.launch.claim import Claim
+from ablate.study.launch.ending import Mark, settle
+from ablate.study.launch.live import View
+from ablate.study.launch.run import Run
+from ablate.study.launch.state import State, queued, state, state_alone
+from ablate.study.launch.stop import Stop, stopping
+
+if TYPE_CHECKING:
+    from submitit import AutoExecutor
+
+NAME = "hydra/launcher=slurm"
+PACKAGE = "hydra-submitit-launcher"
+ARRAY = 500  # runs submitted at once; Slurm's own limit is 1,000 unless its administrator set it
+LOOK = 2.0  # seconds between looks at the folders
+WAKE = 0.2  # seconds until a signal is noticed
+
+
+def require() -> None:
+    """Raises UserError where a package or a program is missing."""
+    if find_spec("submitit") is None or find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+        raise UserError(f"{NAME} needs the package {PACKAGE}: pip install {PACKAGE}")
+    missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
+    if missing:
+        raise UserError(
+            f"{NAME}: this machine has no {', '.join(missing)}: start the study where jobs of Slurm"
+            " can be submitted, or install Slurm's programs (slurm-client)"
+        )
+
+
+def executor(settings: Mapping[str, Any], trainer: DictConfig) -> "AutoExecutor":
+    """What submits jobs with the settings of conf/hydra/launcher/slurm.yaml.
+
+    Their names, types and meanings are those of hydra-submitit-launcher.
+    """
+    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf, SlurmQueueConf
+    from submitit import AutoExecutor
+
+    own = {**settings, **processes(settings, trainer)}
+    try:
+        checked = OmegaConf.merge(OmegaConf.structured(SlurmQueueConf), own)
+    except OmegaConfBaseException as error:
+        key = error.full_key or error.key
+        raise UserError(f"hydra.launcher.{key}: {str(error).splitlines()[0]}") from error
+    limit, delay = 60 * checked.timeout_min, checked.signal_delay_s
+    if not 0 < delay < limit:
+        raise UserError(
+            f"hydra.launcher.signal_delay_s={delay}: must be above 0 and less than"
+            f" hydra.launcher.timeout_min={checked.timeout_min}, which is {limit} s"
+        )
+    values: dict[str, Any] = OmegaConf.to_container(checked)  # type: ignore[assignment]
+    del values["_target_"]
+    folder, times = values.pop("submitit_folder"), values.pop("max_num_timeout")
+    shared = set(OmegaConf.structured(BaseQueueConf))
+    made = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=times)
+    # One task that fails ends the others, which would wait for it. Since Slurm 22.05 a task does
+    # not get the processors of its job unless it is told.
+    arguments = ["--kill-on-bad-exit=1"]
+    if checked.cpus_per_task:
+        arguments.append(f"--cpus-per-task={checked.cpus_per_task}")
+    made.update_parameters(
+        slurm_srun_args=arguments,
+        **{key if key in shared else f"slurm_{key}": value for key, value in values.items()},
+    )
+    return made
+
+
+def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int]:
+    """Nodes, and tasks on each: as the trainer has nodes and devices. Refuses what differs."""
+    devices = trainer.devices
+    if devices == "auto":
+        devices = 1 if trainer.accelerator == "cpu" else settings["gpus_per_node"]
+    elif not isinstance(devices, int):
+        devices = len(devices)
+    found = {}
+    for key, mine, name in (
+        ("tasks_per_node", devices, "devices"),
+        ("nodes", trainer.num_nodes, "num_nodes"),
+    ):
+        given = settings[key]
+        if given is not None and mine is not None and given != mine:
+            raise UserError(
+                f"hydra.launcher.{key}={given}: trainer.{name}={trainer[name]} needs {mine};"
+                f" leave hydra.launcher.{key} out"
+            )
+        found[key] = given or mine or 1
+    return found
+
+
+def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
+    """Submit what nobody has, wait for all; their states.
+
+    Raises UserError where Slurm refuses the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
+    go on.
+    """
+    with stopping() as stop, View.of([run.folder for run in runs], slots=None) as view:
+        Jobs(executor, view, stop).work(runs)
+    if stop.asked:
+        raise Interrupted(
+            f"stopped by {stop.asked}; what is in Slurm's queue goes on there (scancel ends it),"
+            " and the same command waits for it again"
+        )
+    return [state(run.folder) for run in runs]
+
+
+class Jobs:
+    """Submits every run that is not finished and that nobody has, and waits for all."""
+
+    def __init__(self, executor: "AutoExecutor", view: View, stop: Stop):
+        self.executor, self.view, self.stop = executor, view, stop
+        self._seen: dict[Path, str] = {}  # run -> the job that has, or had it
+
+    def work(self, runs: Sequence[Run]) -> None:
+        waiting = list(runs)
+        while waiting and not self.stop.asked:
+            self._look(waiting)
+            self.view.update([run.folder for run in waiting])
+            end = time.monotonic() + LOOK
+            while waiting and time.monotonic() < end and not self.stop.asked:
+                time.sleep(WAKE)
+
+    def _look(self, waiting: list[Run]) -> None:
+        taken: list[tuple[Run, Claim]] = []
+        for run in list(waiting):
+            if state(run.folder).name in ("queued", "running"):
+                self._see(run)
+                continue
+            claim = Claim.take(run.folder, launcher="slurm")
+            if claim is None:  # somebody has taken it just now
+                continue
+            if state_alone(run.folder).name == "running":  # somebody by hand
+                claim.release()
+            elif found := self._ended(run):
+                claim.release()
+                waiting.remove(run)
+                self.view.ended(run.folder, found)
+            else:
+                taken.append((run, claim))
+            if len(taken) == ARRAY:
+                self._submit(taken)
+                taken = []
+        if taken:
+            self._submit(taken)
+
+    def _see(self, run: Run) -> None:
+        entry = queued(run.folder)
+        if entry and entry["job"]:
+            self._seen[run.folder] = str(entry["job"])
+
+    def _ended(self, run: Run) -> State | None:
+        """How a run ended that nobody has any more; None where it is still to be done."""
+        found = state_alone(run.folder)
+        told = found.ended and found.result.get("status") != "running"
+        if found.name == "finished" or (told and Mark.of(run.folder) != run.before):
+            return found
+        job = self._seen.get(run.folder)
+        if job is None:
+            return None
+        from ablate.study.launch.slurm_job import described
+
+        # Of an array, Slurm forgets at once what was cancelled while it waited.
+        said = described(job).get("JobState", "cancelled or lost")
+        return settle(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {said}")
+
+    def _submit(self, taken: Sequence[tuple[Run, Claim]]) -> None:
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        from ablate.study.launch.slurm_job import Job
+
+        limit = (
+            f"its time, hydra.launcher.timeout_min={self.executor.parameters['time']}, was over"
+            " more often than hydra.launcher.max_num_timeout allows"
+        )
+        ours = not self._folder().exists()
+        try:
+            with full_error(TYPED), _outside(), redirect_stderr(io.StringIO()):
+                made = [Job(run.arguments, run.folder, limit) for run, _ in taken]
+                jobs = self.executor.submit_array(made)
+        except (FailedJobError, FailedSubmissionError) as error:
+            for _, claim in taken:
+                claim.abandon()
+            if ours:
+                shutil.rmtree(self._folder(), ignore_errors=True)
+            if self.stop.asked:  # Ctrl-C reaches sbatch, too
+                return
+            raise UserError(f"{NAME}: {' '.join(str(error).split())}") from error
+        for (run, claim), job in zip(taken, jobs, strict=True):
+            claim.note("slurm", job=job.job_id)
+            claim.release(keep_note=True)
+            self._seen[run.folder] = job.job_id
+
+    def _folder(self) -> Path:
+        """Where submitit keeps its files."""
+        from submitit.core.utils import JobPaths
+
+        return JobPaths.get_first_id_independent_folder(self.executor.folder)
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    """A job that is submitted from inside another is none of its parts."""
+    inner = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_") if "SLURM_JOB_ID" in os.environ else ()
+    own = {k: v for k, v in os.environ.items() if k.startswith(inner) and k != "SLURM_CONF"}
+    for name in own:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(own)

@@ -1,0 +1,193 @@
+"""What became of each run of a study, read from the files in its folder and nothing else.
+
+    missing    never begun, or stopped with a checkpoint: the same command goes on with it
+    queued     taken by a launcher, and not training yet
+    running    a process trains in the folder now
+    finished, failed, refused
+
+A file `queued.json` says which launcher took a run: {"launcher", "job", "host", "pid", "time"}.
+It counts while that launcher holds its claim (claim.py), or while Slurm knows the job, which goes
+on without the launcher. A job that Slurm knows no more, and whose run has not ended by itself, was
+cancelled or lost: the run failed. torch is not imported here.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ablate.files import PLAN, PROGRESS, RESULT, read_mapping
+
+QUEUED, LOG = "queued.json", "stdout.log"
+COMMAND = "python -m ablate "  # begins the first line of LOG
+LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, by the launcher that took it
+GOES_ON = "the same command goes on"  # what a run that was stopped on request says of itself
+TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
+SQUEUE_SECONDS = 5  # how long an answer of squeue is believed
+# So young a job may be missing in it; some of this is for clocks that differ.
+YOUNG = SQUEUE_SECONDS + 10
+
+
+@dataclass(frozen=True)
+class State:
+    """One run. `detail` is for people: an error, the last lines of a death, where it runs."""
+
+    name: str
+    detail: str = ""
+    step: int | None = None
+    steps: int | None = None
+    rate: float | None = None  # steps per second
+    result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        return self.name in ("finished", "failed", "refused")
+
+
+def state(folder: Path) -> State:
+    result = read_mapping(folder / RESULT)
+    trains = result.get("status") == "running" and held(folder / LOCK)
+    entry = read_mapping(folder / QUEUED)
+    if result.get("status") == "finished" or trains or not entry:
+        return state_alone(folder)
+    if _alive(folder, entry):
+        return State("queued", where(entry), result=result)
+    found = state_alone(folder)
+    if found.name == "missing" and outlives_launcher(entry):
+        gone = f"job {entry['job']} (slurm) was cancelled or lost"
+        return replace(found, name="failed", detail="; ".join(filter(None, [gone, found.detail])))
+    return found
+
+
+def state_alone(folder: Path) -> State:
+    """The state whatever a launcher may have in mind."""
+    result = read_mapping(folder / RESULT)
+    status, error = result.get("status"), result.get("error") or ""
+    if status == "running":
+        now = read_mapping(folder / PROGRESS)
+        steps = {key: now.get(key) for key in ("step", "steps", "rate")}
+        if held(folder / LOCK):
+            return State("running", where(now), **steps, result=result)
+        return State("failed", f"died: {last_lines(folder)}", **steps, result=result)
+    if status == "failed" and GOES_ON in error.partition(TAIL)[0]:
+        return State("missing", error, result=result)
+    if status in ("finished", "failed", "refused"):
+        return State(status, error, result=result)
+    return State("missing")
+
+
+def states(study_dir: Path) -> dict[str, State]:
+    """Folder name -> state, in the order of the plan; of all run folders where there is no plan."""
+    if plan := read_mapping(study_dir / PLAN):
+        names = list(dict.fromkeys(cell["folder"] for cell in plan["cells"]))
+    else:
+        files = (RESULT, QUEUED, LOCK)
+        folders = sorted(path for path in study_dir.iterdir() if path.is_dir())
+        names = [path.name for path in folders if any((path / name).exists() for name in files)]
+    return {name: state(study_dir / name) for name in names}
+
+
+def queued(folder: Path) -> dict[str, Any] | None:
+    """The entry of the launcher that has taken the run and lives."""
+    entry = read_mapping(folder / QUEUED)
+    return entry if entry and _alive(folder, entry) else None
+
+
+def _alive(folder: Path, entry: Mapping[str, Any]) -> bool:
+    if outlives_launcher(entry):
+        known = slurm_jobs()
+        return known is None or str(entry["job"]) in known or _age(entry) < YOUNG
+    if (folder / CLAIM).exists():
+        return held(folder / CLAIM)
+    return entry.get("host") != platform.node() or _process_lives(entry.get("pid"))
+
+
+def outlives_launcher(entry: Mapping[str, Any]) -> bool:
+    return entry.get("launcher") == "slurm" and bool(entry.get("job"))
+
+
+def _process_lives(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, TypeError, ValueError):
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
+
+
+def _age(entry: Mapping[str, Any]) -> float:
+    """Seconds since it was written."""
+    return (datetime.now(UTC) - datetime.fromisoformat(str(entry["time"]))).total_seconds()
+
+
+def slurm_jobs() -> Mapping[str, str] | None:
+    """Every job and array task that waits or runs, and what Slurm says of it, such as "PENDING
+    (Priority)"; None where Slurm cannot be asked."""
+    return _slurm_jobs(int(time.monotonic() / SQUEUE_SECONDS))
+
+
+@lru_cache(maxsize=1)
+def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
+    if shutil.which("squeue") is None:
+        return None
+    line = ["squeue", "-h", "-r", "-o", "%i %T (%r)"]
+    asked = subprocess.run(line, capture_output=True, text=True)
+    if asked.returncode != 0:
+        return None
+    jobs = (line.partition(" ") for line in asked.stdout.splitlines())
+    return {job: said.removesuffix(" (None)") for job, _, said in jobs}
+
+
+def held(lock: Path) -> bool:
+    """Whether a living process, on whatever machine, holds the lock."""
+    import fcntl  # not on Windows, where ablate.cli.command says so
+
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def where(entry: Mapping[str, Any]) -> str:
+    """Such as "job 17 (slurm), PENDING (Priority)", "pid 4711 on desk"."""
+    if not entry:
+        return ""
+    if not outlives_launcher(entry):
+        return f"pid {entry.get('pid')} on {entry.get('host')}"
+    said = (slurm_jobs() or {}).get(str(entry["job"]))
+    return ", ".join(filter(None, [f"job {entry['job']} (slurm)", said]))
+
+
+def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
+    """The end of what the run printed, in one line."""
+    try:
+        with open(folder / LOG, "rb") as file:
+            file.seek(max(0, os.path.getsize(folder / LOG) - 10_000))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return "it printed nothing"
+    printed: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(COMMAND):
+            printed.clear()  # of the last try
+        elif line.strip():
+            printed.append(line.strip())
+    kept = printed[-lines:]
+    while len(kept) > 1 and len(" | ".join(kept)) > characters:
+        kept.pop(0)
+    return " | ".join(kept)[-characters:] or "it printed nothing"

@@ -1,0 +1,206 @@
+"""What each arm of a study costs, and whether it changes the model at all; nothing is trained.
+
+Parameters and FLOPs are counted on torch's meta device, where a model of any size takes no memory.
+Only an arm whose parameters have the names and shapes of the baseline's is ever made real, to be
+compared with it; above `LARGEST` parameters that is left out, since it needs both in memory.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import Tensor, nn
+
+from ablate.config.check import leaves
+from ablate.config.facts import GRAPH
+from ablate.config.run_id import EXCLUDED, FILES
+from ablate.data import Batch, Data, Request
+from ablate.data.pairs import Pairs, Split
+from ablate.errors import UserError
+from ablate.kernel.reference import Reference
+from ablate.model.base import Model, outputs
+from ablate.seeding import derive
+from ablate.task import Task
+from ablate.training.build import build, build_data, make_data, make_model, make_task
+from ablate.training.record import count_parameters
+from ablate.training.train import count_flops
+from ablate.training.trainer import length_of_training
+
+LARGEST = 200_000_000  # parameters of a model that is compared with the baseline's
+ROWS = 2  # of a batch that both read; a graph is read whole
+# What the model is made of. A kernel changes how it is computed, never what.
+MODEL_SIDE = {"model", "pos_enc", "kernel"}
+# A run's id has what is in a file in place of the file's name.
+NO_CHANGE = {*EXCLUDED} - {f"data.{key}" for key in FILES}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What an arm costs. flops_per_step: as result.json counts them; steps: of the optimizer.
+
+    no_effect: the arm is the baseline's model again, and nothing else was changed; None: too large
+    to be compared, or the baseline cannot be built.
+    """
+
+    parameters: int
+    flops_per_step: int
+    steps: int
+    no_effect: bool | None
+
+
+class DataSets:
+    """Reads the data of compositions, each data set once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Data] = {}
+
+    def __call__(self, cfg: DictConfig) -> Data:
+        content = OmegaConf.to_container(cfg.data, resolve=True)
+        key = json.dumps([content, cfg.seed, repr(make_data(cfg).asked)], sort_keys=True)
+        if key not in self._read:
+            self._read[key] = build_data(cfg)
+        return self._read[key]
+
+
+def budgets(
+    configs: Mapping[str, DictConfig], *, baseline: str, sets: DataSets | None = None
+) -> tuple[dict[str, Budget], dict[str, str]]:
+    """The budget of every arm (the baseline's first), and why each of the others cannot be built.
+
+    Some mistakes show only when a model is made of its data, such as a score's table that is
+    shorter than the text; other people's parts may raise anything.
+    """
+    sets = sets or DataSets()
+    measured: dict[str, Budget] = {}
+    refused: dict[str, str] = {}
+    same = SameModel(configs[baseline], sets)
+    for arm in sorted(configs, key=lambda arm: arm != baseline):
+        cfg = configs[arm]
+        try:
+            task = on_meta(cfg, sets(cfg))
+            unknown = baseline in refused
+            no_effect = None if unknown else arm != baseline and same(cfg, task.model)
+            measured[arm] = _budget(cfg, task, no_effect)
+        except UserError as error:
+            refused[arm] = str(error)
+        except Exception as error:
+            line = " ".join(str(error).split())
+            refused[arm] = f"{type(error).__name__}: {line}".removesuffix(": ")
+    return measured, refused
+
+
+def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
+    settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
+    return Budget(
+        parameters=parameters(task.model),
+        flops_per_step=count_flops(cfg, task),
+        steps=length_of_training(settings, task.data)[0],
+        no_effect=no_effect,
+    )
+
+
+def parameters(model: nn.Module) -> int:
+    """All of them."""
+    return count_parameters(model)["total"]
+
+
+def on_meta(cfg: DictConfig, data: Data) -> Task:
+    """The task around a model without values, for counts."""
+    with torch.device("meta"):
+        model = make_model(cfg, data, Reference())
+    return make_task(cfg, data, model)
+
+
+def acts_elsewhere(first: DictConfig, second: DictConfig) -> bool:
+    """Whether they differ in what acts outside the model, as an optimizer or another file do."""
+    a, b = dict(leaves(first)), dict(leaves(second))
+    changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
+    return any(not {path, path.split(".")[0]} & (NO_CHANGE | MODEL_SIDE) for path in changed)
+
+
+class SameModel:
+    """Tells whether a composition is `first` with the same model, and with nothing else changed.
+
+    The same model has the same parameters with the same initial values, and is the same function
+    of them, in training (given the same random numbers, so that dropout counts) and in evaluation.
+    The function is looked at away from the initial values: those may hide a part that starts at
+    zero. Both compute with the reference kernel, as kernels differ by rounding.
+    """
+
+    def __init__(self, first: DictConfig, sets: DataSets) -> None:
+        self.first, self.sets = first, sets
+
+    def __call__(self, second: DictConfig, built: nn.Module) -> bool | None:
+        """built: the model of `second`, on any device. None where they are too large to compare."""
+        if acts_elsewhere(self.first, second) or _shapes(built) != _shapes(self._task.model):
+            return False
+        if parameters(built) > LARGEST:
+            return None
+        model, values = _real(second, self._data), self._values
+        if not all(torch.equal(p, values[name]) for name, p in model.named_parameters()):
+            return False
+        answers = _answers(model, self._inputs)
+        return all(map(torch.equal, answers, self._answers))
+
+    @cached_property
+    def _data(self) -> Data:
+        return self.sets(self.first)
+
+    @cached_property
+    def _task(self) -> Task:
+        return on_meta(self.first, self._data)
+
+    @cached_property
+    def _inputs(self) -> list[tuple[Tensor, ...]]:
+        batches = map(self._task.inputs, _batches(self._data))
+        rows = slice(None if self._data.kind == GRAPH else ROWS)
+        return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
+
+    @cached_property
+    def _values(self) -> dict[str, Tensor]:
+        model = _real(self.first, self._data)
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    @cached_property
+    def _answers(self) -> list[Tensor]:
+        return list(_answers(_real(self.first, self._data), self._inputs))
+
+
+def _real(cfg: DictConfig, data: Data) -> Model:
+    """The model with its initial values, on the reference kernel."""
+    cfg = cfg.copy()
+    with open_dict(cfg):
+        cfg.kernel = {"_target_": f"{Reference.__module__}.{Reference.__qualname__}"}
+    return build(cfg, data)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
+    """Of every parameter, with whether it is trained."""
+    return {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
+
+
+def _batches(data: Data) -> Iterator[Batch]:
+    """The first of training; of pairs, whose lengths differ, also the longest of every split."""
+    yield next(iter(data.train_dataloader()))
+    for split in data.splits.values():
+        if isinstance(data, Pairs) and isinstance(split, Split):
+            longest = [side.lengths.argmax() for side in (split.source, split.target)]
+            yield split[Request(0, torch.stack(longest))]
+
+
+@torch.no_grad()
+def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[Tensor]:
+    """What the model makes of them after noise on every parameter, in training and evaluation."""
+    with torch.random.fork_rng(devices=[]):
+        for name, parameter in model.named_parameters():
+            torch.manual_seed(derive(0, "noise", name))
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        for training in (True, False):
+            model.train(training)
+            for tensors in inputs:
+                torch.manual_seed(0)
+                yield from outputs(model(*tensors))

@@ -1,0 +1,213 @@
+"""The arms of a study composed and checked, and its cells: one run of an arm with one seed."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_loader import ConfigLoader
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ablate.config.check import check
+from ablate.config.compose import add_choices
+from ablate.config.override_errors import COMPOSING, explain
+from ablate.config.run_id import fingerprint, folder_name, run_id
+from ablate.config.tree import Tree
+from ablate.errors import UserError
+from ablate.study.plan.design import Arm, Factor
+from ablate.study.plan.override import equal, merged, parse, quoted, value_text
+
+if TYPE_CHECKING:
+    from ablate.study.plan.budget import Budget
+
+
+class NoComposition(UserError):
+    """Overrides that Hydra cannot make a composition of: a name that does not exist, most often."""
+
+
+class Composer:
+    """Composes arms: what every arm shares, and the arm's own overrides over it."""
+
+    def __init__(self, loader: ConfigLoader, command: DictConfig, fixed: Sequence[str]):
+        self.fixed = tuple(fixed)
+        typed = command.hydra.overrides.hydra
+        search = tuple(text for text in typed if text.startswith("hydra.searchpath="))
+        self._hydra = [text for text in typed if text not in search]
+        self._tree = Tree(loader, command.hydra.job.config_name, search)
+        self._made: dict[tuple[str, ...], DictConfig] = {}
+
+    def all_of(self, own: Iterable[str]) -> tuple[str, ...]:
+        """An arm's overrides in full."""
+        return merged(self.fixed, own)
+
+    def __call__(self, own: Iterable[str]) -> DictConfig:
+        """The composition, not checked. Raises NoComposition with one line."""
+        overrides = self.all_of(own)
+        if overrides not in self._made:
+            self._made[overrides] = self._compose(overrides)
+        return self._made[overrides]
+
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        try:
+            cfg = self._tree.load([*self._hydra, *overrides])
+        except COMPOSING as error:
+            line = explain(error, overrides, self._tree, many=True)
+            raise NoComposition(str(line)) from error
+        choices = cfg.hydra.runtime.choices
+        with open_dict(cfg):
+            del cfg["hydra"]
+        add_choices(cfg, choices)
+        return cfg
+
+
+@dataclass
+class Composed:
+    """An arm that is legal, and what matching budgets and tuning set in it."""
+
+    arm: Arm
+    overrides: tuple[str, ...]  # in full, without seed and arm
+    config: DictConfig
+    set: dict[str, Any] = field(default_factory=dict)
+    tuned: dict[str, Any] = field(default_factory=dict)
+    tuning: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    budget: "Budget | None" = None
+    same_as: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.arm.name
+
+    def differs(self, baseline: DictConfig) -> dict[str, tuple[Any, Any]]:
+        """Key -> the baseline's value and its own, for all that is part of the work."""
+        from ablate.config.keys import changed_keys
+
+        found = changed_keys(baseline, self.config)
+        return {key: pair for key, pair in found.items() if not key.startswith("study.")}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the plan. kind: run, or tune; the folder's name is relative to the study's."""
+
+    arm: str
+    seed: int
+    run_id: str
+    folder: str
+    kind: str
+    overrides: tuple[str, ...]
+
+    @property
+    def job(self) -> list[str]:
+        """What a launcher gets."""
+        return [*self.overrides, f"hydra.sweep.subdir={quoted(self.folder)}"]
+
+
+def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Composed:
+    """The arm with further overrides, composed and checked again."""
+    overrides = merged(composed.overrides, more)
+    config = composer(overrides)
+    check(config)
+    return Composed(**(vars(composed) | {"overrides": overrides, "config": config}))
+
+
+def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor], dict[str, str]]:
+    """The baseline's own option of every factor, which is its first one then, listed or not."""
+    complete: list[Factor] = []
+    own: dict[str, str] = {}
+    for factor in factors:
+        options = dict(factor.options)
+        has = [name for name, texts in options.items() if all(_holds(t, cfg) for t in texts)]
+        if len(has) > 1:
+            raise UserError(
+                f"study.factors: {factor.name}: {' and '.join(has)} are both what the baseline has"
+            )
+        name = has[0] if has else _name_of_own(factor, cfg)
+        first = {name: options.pop(name, ())}
+        complete.append(Factor(factor.name, first | options))
+        own[factor.name] = name
+    return complete, own
+
+
+def _holds(text: str, cfg: DictConfig) -> bool:
+    """Whether a composition has what an override would set."""
+    override = parse(text, "study.factors")
+    key, value = override.key_or_group, override.value()
+    if key in cfg.choices:
+        return value_text(cfg.choices[key]) == value_text(value)
+    node, _, leaf = key.rpartition(".")
+    parent = OmegaConf.select(cfg, node) if node else cfg
+    there = OmegaConf.is_dict(parent) and leaf in parent and not OmegaConf.is_missing(parent, leaf)
+    return there and equal(_plain(parent[leaf]), _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _name_of_own(factor: Factor, cfg: DictConfig) -> str:
+    """What the baseline has where a factor does not list it."""
+    if factor.keys != {factor.name}:
+        return "baseline"
+    if factor.name in cfg.choices:
+        return value_text(cfg.choices[factor.name])
+    try:
+        return value_text(_plain(OmegaConf.select(cfg, factor.name)))
+    except Exception:
+        return "baseline"
+
+
+class Cells:
+    """Makes cells; the content of a data set is looked at once."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, str] = {}
+
+    def of(
+        self, composed: Composed, seed: int, *, kind: str = "run", config: DictConfig | None = None,
+        more: Sequence[str] = (),
+    ) -> Cell:  # fmt: skip
+        """`config`, `more`: those of a trial, where they are not the arm's own."""
+        cfg = composed.config if config is None else config
+        cfg.seed = seed
+        name = run_id(cfg, self._fingerprint(cfg))
+        folder = folder_name(composed.name, name)
+        own = (f"seed={seed}", f"study.arm={quoted(composed.name)}")
+        return Cell(
+            arm=composed.name,
+            seed=seed,
+            run_id=name,
+            folder=f"tune-{folder}" if kind == "tune" else folder,
+            kind=kind,
+            overrides=merged(composed.overrides, more, own),
+        )
+
+    def by_seed(self, arms: Sequence[Composed], seeds: Sequence[int]) -> list[Cell]:
+        """In the order of launching: the same seed of all arms together, the baseline first, so
+        that a study that is cut off still compares. Arms that are the same runs share folders."""
+        known: dict[str, Cell] = {}
+        cells: list[Cell] = []
+        for seed in seeds:
+            for composed in arms:
+                cell = self.of(composed, seed)
+                first = known.setdefault(cell.run_id, cell)
+                if first is not cell:
+                    composed.same_as = composed.same_as or first.arm
+                    cell = Cell(**(vars(cell) | {"folder": first.folder}))
+                cells.append(cell)
+        return cells
+
+    def data(self, cfg: DictConfig, seeds: Sequence[int]) -> dict[str, str]:
+        """Seed -> fingerprint of its data."""
+        found = {}
+        for seed in seeds:
+            cfg.seed = seed
+            found[str(seed)] = self._fingerprint(cfg)
+        return found
+
+    def _fingerprint(self, cfg: DictConfig) -> str:
+        content = OmegaConf.to_container(cfg.data, resolve=True)
+        key = json.dumps([content, cfg.seed], sort_keys=True)
+        if key not in self._data:
+            self._data[key] = fingerprint(cfg)
+        return self._data[key]

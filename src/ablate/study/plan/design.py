@@ -1,0 +1,154 @@
+"""From factors and a design to the arms of a study. Nothing is composed here.
+
+The baseline's own option of every factor is one of the factor's options, listed or not: the arm
+with all of them is the baseline.
+
+    one_factor     the baseline, and every other option of every factor, one at a time
+    leave_one_out  the same where every factor has one other option, the ablated one
+    pairs          the same, and every two such changes together
+    factorial      every combination of options
+    fractional     factors of two options: part of the combinations (fraction.py)
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from ablate.errors import UserError, suggest
+from ablate.study.plan.fraction import fraction
+from ablate.study.plan.override import key_of
+
+BASELINE = "baseline"
+ALL_SET = {"factorial", "fractional"}  # designs whose cells set every factor, changed or not
+Row = dict[str, str]  # factor -> option, for every factor
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What is changed: option -> the overrides that make it, in the order they were written."""
+
+    name: str
+    options: Mapping[str, tuple[str, ...]]
+
+    @property
+    def keys(self) -> set[str]:
+        """What its options set."""
+        return {key_of(text) for texts in self.options.values() for text in texts}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """`changes`: factor -> option where it differs from the baseline; `overrides` make it so."""
+
+    name: str
+    changes: Mapping[str, str]
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def is_baseline(self) -> bool:
+        return not self.changes
+
+
+def count(design: str, factors: Sequence[Factor], own: Mapping[str, str]) -> int:
+    """How many arms a design has, without making them."""
+    others = [len(_others(factor, own)) for factor in factors]
+    single = 1 + sum(others)
+    if design == "factorial":
+        return math.prod(other + 1 for other in others)
+    if design == "pairs":
+        return single + sum(a * b for a, b in combinations(others, 2))
+    return single if design != "fractional" else 0
+
+
+def rows(
+    design: str, factors: Sequence[Factor], own: Mapping[str, str], *, resolution: int
+) -> Iterator[Row]:
+    """The cells of a design, the baseline first. `own`: its option of every factor."""
+    others = {factor.name: _others(factor, own) for factor in factors}
+    if design in ("leave_one_out", "fractional"):
+        _require_two_options(design, others, own)
+    if design == "factorial":
+        for options in product(*([own[name], *others[name]] for name in others)):
+            yield dict(zip(others, options, strict=True))
+    elif design == "fractional":
+        for levels in fraction(len(others), resolution):
+            pairs = zip(others, levels, strict=True)
+            yield {name: others[name][0] if level else own[name] for name, level in pairs}
+    else:
+        yield dict(own)
+        for together in (1, 2) if design == "pairs" else (1,):
+            for names in combinations(others, together):
+                for options in product(*(others[name] for name in names)):
+                    yield dict(own) | dict(zip(names, options, strict=True))
+
+
+def arm(
+    row: Row, factors: Sequence[Factor], own: Mapping[str, str], *, all_set: bool, named: bool
+) -> Arm:
+    """One cell as an arm. `all_set`: what the baseline has already is set all the same;
+    `named`: every option stands in the name, not the changes alone."""
+    changes = {name: option for name, option in row.items() if option != own[name]}
+    shown = row if named else changes
+    overrides: dict[str, tuple[str, str]] = {}
+    for factor in factors:
+        if factor.name in changes or all_set:
+            for text in factor.options.get(row[factor.name], ()):
+                first, _ = overrides.setdefault(key_of(text), (factor.name, text))
+                if first != factor.name:
+                    raise UserError(
+                        f"study.factors: {first} and {factor.name} both set {key_of(text)}; put"
+                        " their combinations into one factor, or use design=one_factor"
+                    )
+                overrides[key_of(text)] = (factor.name, text)
+    name = " ".join(f"{factor}={option}" for factor, option in shown.items()) or BASELINE
+    return Arm(name, changes, tuple(text for _, text in overrides.values()))
+
+
+def excluded_by(row: Row, exclude: Sequence[Row]) -> Row | None:
+    """The first entry of study.exclude all of which a cell has."""
+    return next((entry for entry in exclude if entry.items() <= row.items()), None)
+
+
+def check_exclude(
+    exclude: Sequence[Row], factors: Sequence[Factor], own: Mapping[str, str]
+) -> None:
+    """Refuses an unknown factor or option in study.exclude, and an entry that takes everything."""
+    known = {factor.name: {own[factor.name], *factor.options} for factor in factors}
+    for entry in exclude:
+        if not entry:
+            raise UserError("study.exclude: {} would leave out every cell; name factor: option")
+        for name, option in entry.items():
+            if name not in known:
+                raise UserError(
+                    f"study.exclude: no factor {name}; there are: {', '.join(known)}"
+                    + suggest(name, known)
+                )
+            if option not in known[name]:
+                allowed = sorted(known[name])
+                raise UserError(
+                    f"study.exclude: {name} has no option {option}; it has: {', '.join(allowed)}"
+                    + suggest(option, allowed)
+                )
+
+
+def _others(factor: Factor, own: Mapping[str, str]) -> list[str]:
+    others = [option for option in factor.options if option != own[factor.name]]
+    if not others:
+        raise UserError(
+            f"study.factors: {factor.name} has no option beside {own[factor.name]}, which the"
+            " baseline has already"
+        )
+    return others
+
+
+def _require_two_options(
+    design: str, others: Mapping[str, Sequence[str]], own: Mapping[str, str]
+) -> None:
+    for name, options in others.items():
+        if len(options) > 1:
+            instead = "one_factor" if design == "leave_one_out" else "factorial"
+            raise UserError(
+                f"study.design={design}: {name} has {len(options)} options beside the baseline's"
+                f" {own[name]} ({', '.join(options)}), and one is needed; use design={instead}"
+            )

@@ -1,0 +1,168 @@
+"""What is asked laid out: every arm composed and checked before anything is launched."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from omegaconf import DictConfig
+
+from ablate.config.check import check
+from ablate.errors import UserError
+from ablate.study.plan.cells import Composed, Composer, NoComposition, own_options
+from ablate.study.plan.design import (
+    ALL_SET,
+    Arm,
+    Factor,
+    Row,
+    arm,
+    check_exclude,
+    excluded_by,
+    rows,
+)
+from ablate.study.plan.design import count as arms_of
+from ablate.study.plan.request import Asked
+from ablate.training.transfer import check_start
+
+LARGE = 1000  # runs that need study.yes=true
+SHOWN = 20  # refused arms that one message names
+
+
+@dataclass
+class Layout:
+    """The arms that can be run, the baseline first, and those that are left out and why."""
+
+    arms: list[Composed]
+    factors: list[Factor]
+    own: dict[str, str]  # the baseline's option of every factor
+    seeds: tuple[int, ...]
+    illegal: dict[str, str] = field(default_factory=dict)  # arm -> reason
+    excluded: dict[str, Row] = field(default_factory=dict)  # arm -> entry of study.exclude
+
+    @property
+    def baseline(self) -> Composed:
+        return self.arms[0]
+
+
+def lay_out(asked: Asked, composer: Composer) -> Layout:
+    """Compose and check every arm. Raises a UserError that names everything that is wrong."""
+    factors, own = _factors(asked, composer)
+    _refuse_large(asked, factors, own)
+    check_exclude(asked.exclude, factors, own)
+    cells = list(_rows(asked, factors, own))
+    layout = Layout([], factors, own, ())
+    legal = _legal(asked, layout, composer, cells)
+    if asked.grid and legal:
+        layout.own = legal[0]  # the first that can be run is what the others are held to
+    for row in legal:
+        made = _arm(asked, row, layout)
+        config = composer(made.overrides)
+        layout.arms.append(Composed(made, composer.all_of(made.overrides), config))
+    _refuse_empty(layout)
+    layout.seeds = asked.seeds or (int(layout.baseline.config.seed),)
+    return layout
+
+
+def _factors(asked: Asked, composer: Composer) -> tuple[list[Factor], dict[str, str]]:
+    """With the baseline's own option of each; of values after commas that is the first."""
+    if asked.grid:
+        return list(asked.factors), {f.name: next(iter(f.options)) for f in asked.factors}
+    base = _baseline(composer)
+    assert asked.seeds is not None
+    if base.seed and base.seed not in asked.seeds:
+        raise UserError(f"seed={base.seed}: the seeds of a study are study.seeds=[..]")
+    return own_options(asked.factors, base)
+
+
+def _baseline(composer: Composer) -> DictConfig:
+    """The composition that everything is held to."""
+    base = composer(())
+    try:
+        check(base)
+    except UserError as error:
+        raise UserError(f"the baseline is not legal: {error}") from error
+    return base
+
+
+def _rows(asked: Asked, factors: Sequence[Factor], own: Mapping[str, str]) -> Iterator[Row]:
+    if not asked.factors:
+        return iter([{}])
+    return rows(asked.design, factors, own, resolution=asked.node["resolution"])
+
+
+def _arm(asked: Asked, row: Row, layout: Layout) -> Arm:
+    all_set = asked.grid or asked.design in ALL_SET
+    return arm(row, layout.factors, layout.own, all_set=all_set, named=asked.grid)
+
+
+def _legal(asked: Asked, layout: Layout, composer: Composer, cells: Sequence[Row]) -> list[Row]:
+    """The cells whose parts go together; the others are noted in the layout, or refused."""
+    legal: list[Row] = []
+    lost: list[tuple[Row, str]] = []  # no composition
+    for row in cells:
+        made = _arm(asked, row, layout)
+        if (entry := excluded_by(row, asked.exclude)) is not None:
+            layout.excluded[made.name] = entry
+            continue
+        try:
+            config = composer(made.overrides)
+            check(config)
+            check_start(config)
+            legal.append(row)
+        except NoComposition as error:
+            lost.append((row, str(error)))
+            layout.illegal[made.name] = str(error)
+        except UserError as error:
+            layout.illegal[made.name] = str(error)
+    _refuse_mistakes(lost, [row for row in cells if not any(row is other for other, _ in lost)])
+    if layout.illegal and asked.node["illegal"] == "refuse":
+        raise UserError(refusal(layout.illegal, len(cells)))
+    return legal
+
+
+def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -> None:
+    """An option that composes in no cell at all is a mistake, and no matter of study.illegal."""
+    works = {option for row in composed for option in row.items()}
+    lines = [line for row, line in lost if not row or any(o not in works for o in row.items())]
+    if lines:
+        raise UserError("; ".join(dict.fromkeys(lines)))
+
+
+def refusal(illegal: Mapping[str, str], arms: int) -> str:
+    """All of them with their reasons, in one line."""
+    named = [f"[{name}] {reason}" for name, reason in list(illegal.items())[:SHOWN]]
+    if len(illegal) > SHOWN:
+        named.append(f"and {len(illegal) - SHOWN} more")
+    return (
+        f"{len(illegal)} of {arms} arms cannot be run: {'; '.join(named)}; study.illegal=skip"
+        " leaves such arms out"
+    )
+
+
+def _refuse_large(asked: Asked, factors: Sequence[Factor], own: Mapping[str, str]) -> None:
+    node = asked.node
+    design = asked.design
+    if design == "fractional":
+        arms = len(list(_rows(asked, factors, own)))
+    else:
+        arms = arms_of(design, factors, own)
+    grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
+    tune_seeds = node["tune_seeds"]
+    each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)
+    runs = arms * (len(asked.seeds or (0,)) + (grid * each if node["tune"] else 0))
+    if runs > LARGE and not node["yes"]:
+        raise UserError(
+            f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add study.yes=true"
+        )
+
+
+def _refuse_empty(layout: Layout) -> None:
+    baseline = [composed for composed in layout.arms if composed.arm.is_baseline]
+    if not baseline:
+        raise UserError(f"the baseline is not among the cells that can be run: {_left_out(layout)}")
+    if layout.factors and len(layout.arms) == 1:
+        raise UserError(f"no arm is left beside the baseline: {_left_out(layout)}")
+
+
+def _left_out(layout: Layout) -> str:
+    excluded = {name: f"excluded by {entry}" for name, entry in layout.excluded.items()}
+    return "; ".join(f"[{name}] {why}" for name, why in {**layout.illegal, **excluded}.items())

@@ -1,0 +1,211 @@
+"""study.match: one width of each arm is set so that it costs what the baseline costs.
+
+The widths that the check refuses, such as a model.dim that the heads do not divide, are passed
+over. Counts are made on torch's meta device; nothing is computed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.check import check, leaves
+from ablate.config.rules import Either, Int, Rule
+from ablate.config.schema import rule_of
+from ablate.errors import UserError, suggest
+from ablate.study.plan.budget import MODEL_SIDE, DataSets, on_meta, parameters
+from ablate.training.train import count_flops
+
+NEAR = 0.02  # of the baseline's budget counts as equal
+WIDEST = 2**16
+REACH = 128  # widths on each side that are asked for one that is allowed
+
+Measure = Callable[[DictConfig], int]
+
+
+@dataclass(frozen=True)
+class Match:
+    """What was set for an arm. before, after: its budget without and with it; target: the
+    baseline's."""
+
+    by: str
+    width: int
+    budget: str
+    before: int
+    after: int
+    target: int
+
+    @property
+    def override(self) -> str:
+        return f"{self.by}={self.width}"
+
+    def __str__(self) -> str:
+        return f"{self.override}: {_compared(self.after, self.target, _unit(self.budget))}"
+
+
+def match(
+    configs: Mapping[str, DictConfig],
+    *,
+    baseline: str,
+    budget: str,
+    by: str,
+    sets: DataSets | None = None,
+) -> dict[str, Match]:
+    """What to set in which arm; the baseline, and arms that are near enough, are left alone.
+
+    budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
+    every arm that cannot be matched.
+    """
+    _require_width(by)
+    measure = partial(_measure, budget, sets or DataSets())
+    target = measure(configs[baseline])
+    found: dict[str, Match] = {}
+    problems: list[str] = []
+    for arm, cfg in configs.items():
+        try:
+            before = measure(cfg)
+        except Exception:  # an arm that cannot be built: `budgets` says why
+            continue
+        if _off(before, target) <= NEAR:
+            continue
+        try:
+            _require_own(cfg, configs[baseline], by)
+            width, after = _solve(cfg, by, target, measure, _unit(budget))
+            found[arm] = Match(by, width, budget, before, after, target)
+        except UserError as error:
+            gap = _compared(before, target, _unit(budget))
+            problems.append(f"arm '{arm}' ({gap}): {error}")
+    if problems:
+        raise UserError(f"study.match={budget}: {'; '.join(problems)}")
+    return found
+
+
+def _measure(budget: str, sets: DataSets, cfg: DictConfig) -> int:
+    task = on_meta(cfg, sets(cfg))
+    return parameters(task.model) if budget == "parameters" else count_flops(cfg, task)
+
+
+def _unit(budget: str) -> str:
+    return "parameters" if budget == "parameters" else "FLOPs a step"
+
+
+def _off(value: int, target: int) -> float:
+    return abs(value - target) / target
+
+
+def _compared(value: int, target: int, unit: str) -> str:
+    if value == target:
+        return f"{value:,} {unit}, as the baseline"
+    side = "above" if value > target else "below"
+    return f"{value:,} {unit}, {_off(value, target):.1%} {side} the baseline's {target:,}"
+
+
+def _require_width(by: str) -> None:
+    rule = rule_of(by)
+    if by.split(".")[0] not in MODEL_SIDE or (rule is not None and not _whole(rule)):
+        raise UserError(
+            f"study.match_by={by}: must be a width of the model, a key that takes whole numbers,"
+            " such as model.ffn_dim or model.dim"
+        )
+
+
+def _whole(rule: Rule) -> bool:
+    return isinstance(rule, Int) or (isinstance(rule, Either) and any(map(_whole, rule.rules)))
+
+
+def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
+    """Refuses a key that the arm does not have, or that is what it ablates."""
+    keys = [path for path, _ in leaves(cfg)]
+    if by not in keys:
+        raise UserError(f"there is no study.match_by={by} in it{suggest(by, keys)}")
+    own, usual = OmegaConf.select(cfg, by), OmegaConf.select(baseline, by)
+    if own != usual:
+        raise UserError(
+            f"it sets study.match_by={by} itself; choose another key, such as model.dim"
+        )
+    if own is not None and (isinstance(own, bool) or not isinstance(own, int)):
+        raise UserError(f"study.match_by={by}: {own!r} is not a whole number")
+
+
+def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> tuple[int, int]:
+    """The width that comes nearest to the target, and what the arm costs then."""
+    widths = Widths(cfg, by, measure)
+    low = widths.first_from(1)
+    if low is None:
+        raise UserError(f"no {by} can be set in it: {widths.reason}")
+    high = widths.above(low, target)
+    # Rounding may hide what a few steps from the narrowest do.
+    wider = high if high > low else widths.first_from(64 * low) or low
+    if widths[low] == widths[wider]:
+        raise UserError(f"{by} has no influence on it; choose another study.match_by")
+    low, high = widths.narrow(low, high, target)
+    best = min((low, high), key=lambda width: _off(widths[width], target))
+    if _off(widths[best], target) > NEAR:
+        raise UserError(
+            f"no {by} comes within {NEAR:.0%}; the nearest is {by}={best} with"
+            f" {_compared(widths[best], target, unit)}"
+        )
+    return best, widths[best]
+
+
+class Widths:
+    """What an arm costs at each width that it may have, which grows with the width."""
+
+    def __init__(self, cfg: DictConfig, by: str, measure: Measure) -> None:
+        self.cfg, self.by, self.measure = cfg, by, measure
+        self.known: dict[int, int | None] = {}
+        self.reason = ""
+
+    def __getitem__(self, width: int) -> int:
+        value = self.get(width)
+        assert value is not None
+        return value
+
+    def get(self, width: int) -> int | None:
+        """None where the width is refused."""
+        if width not in self.known:
+            try:
+                cfg = self.cfg.copy()
+                OmegaConf.update(cfg, self.by, width)
+                check(cfg)
+                self.known[width] = self.measure(cfg)
+            except UserError as error:
+                self.known[width], self.reason = None, self.reason or str(error)
+        return self.known[width]
+
+    def first_from(self, width: int) -> int | None:
+        within = range(width, width + REACH)
+        return next((one for one in within if self.get(one) is not None), None)
+
+    def above(self, low: int, target: int) -> int:
+        """A width that costs at least the target, or the widest that was found."""
+        high = low
+        while self[high] < target and high < WIDEST:
+            wider = self.first_from(4 * high)
+            if wider is None:
+                break
+            high = wider
+        return high
+
+    def narrow(self, low: int, high: int, target: int) -> tuple[int, int]:
+        """Neighbours on both sides of the target, as far as it lies between the two.
+
+        The next width is guessed by a straight line and by the middle in turns: the first is exact
+        for a feed-forward, the second is quick for what grows with the square of the width.
+        """
+        line = True
+        while True:
+            rise = self[high] - self[low]
+            share = (target - self[low]) / rise if line and rise else 0.5
+            guess = low + round(min(max(share, 0.0), 1.0) * (high - low))
+            between = self._nearest(guess, low, high)
+            if between is None:
+                return low, high
+            low, high = (between, high) if self[between] < target else (low, between)
+            line = not line
+
+    def _nearest(self, guess: int, low: int, high: int) -> int | None:
+        """The allowed width nearest to a guess, strictly between two."""
+        order = sorted(range(guess - REACH, guess + REACH + 1), key=lambda one: abs(one - guess))
+        return next((one for one in order if low < one < high and self.get(one) is not None), None)

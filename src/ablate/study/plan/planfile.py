@@ -1,0 +1,152 @@
+"""plan.json: what a study is, written before anything is launched and read by everything after."""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.run_id import NO_DATA, content
+from ablate.errors import UserError
+from ablate.files import PLAN, read_json, write_json
+from ablate.logger import without_credentials
+from ablate.study.plan.cells import Cell, Composed
+from ablate.study.plan.layout import Layout
+from ablate.study.plan.request import Asked
+from ablate.study.plan.tune import Tuning
+from ablate.training.preflight import check_output
+
+NAMED = 4  # differing keys that a message names
+
+
+def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, str]) -> None:
+    """Refuses a folder whose plan has another baseline, or one of other data under the same name:
+    its runs would answer another question. question: `content_of` the baseline as it was asked for;
+    data: seed -> fingerprint."""
+    try:
+        plan = read_json(folder / PLAN)
+        there = (plan or {}).get("baseline", {})
+        before, data_before = _flat(there.get("asked", {})), dict(there.get("data", {}))
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
+        ) from error
+    if plan is None:
+        return
+    now = _flat(dict(question))
+    keys = [key for key in {**before, **now} if key.split(".")[0] != "choices"]
+    differ = [key for key in keys if before.get(key, ...) != now.get(key, ...)]
+    if differ:
+        lines = [f"{k}={before.get(k)} there and {now.get(k)} here" for k in differ[:NAMED]]
+        more = f", and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
+        raise UserError(
+            f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
+            " another study.name="
+        )
+    for seed, found in data.items():
+        if found not in (NO_DATA, data_before.get(seed, found)):  # without data no run begins
+            raise UserError(
+                f"{folder} belongs to a study of other data: it has changed since (fingerprint"
+                f" {data_before[seed]} there and {found} here); choose another study.name="
+            )
+
+
+def write(
+    folder: Path,
+    asked: Asked,
+    layout: Layout,
+    *,
+    question: Mapping[str, Any],
+    metric: Mapping[str, str],
+    tuning: Tuning | None,
+    data: Mapping[str, str],
+    cells: Sequence[Cell],
+) -> None:
+    """Raises UserError where it cannot be written."""
+    check_output(folder)
+    plan = {
+        "study": asked.name,
+        "sweep": asked.sweep,
+        "asks": asked.asks,
+        "command": without_credentials(sys.argv[1:]),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "design": asked.design,
+        "resolution": asked.node["resolution"] if asked.design == "fractional" else None,
+        "factors": {factor.name: dict(factor.options) for factor in layout.factors},
+        "own": layout.own,
+        "seeds": layout.seeds,
+        "metric": metric,
+        "margin": asked.node["margin"],
+        "match": _match(asked.node),
+        "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
+        "baseline": {
+            "overrides": without_credentials(list(layout.baseline.overrides)),
+            "asked": question,
+            "config": content_of(layout.baseline.config),  # with what tuning chose
+            "data": data,
+        },
+        "arms": [_arm(composed, layout) for composed in layout.arms],
+        "cells": [vars(cell) for cell in cells],
+        "illegal": [{"arm": name, "reason": reason} for name, reason in layout.illegal.items()],
+        "excluded": [{"arm": name, "by": entry} for name, entry in layout.excluded.items()],
+    }
+    try:
+        write_json(folder / PLAN, plan)
+    except OSError as error:
+        raise UserError(
+            f"output_dir: cannot write to {folder} ({error.strerror}); nothing was started"
+        ) from error
+
+
+def _match(node: Mapping[str, Any]) -> dict[str, str] | None:
+    return {"budget": node["match"], "by": node["match_by"]} if node["match"] else None
+
+
+def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
+    """The runs that count in the plan that stands, of these arms; none where there is no plan."""
+    cells = (read_json(folder / PLAN) or {"cells": []})["cells"]
+    return [
+        Cell(**(cell | {"overrides": tuple(cell["overrides"])}))
+        for cell in cells
+        if cell["kind"] == "run" and cell["arm"] in arms
+    ]
+
+
+def content_of(cfg: DictConfig) -> dict[str, Any]:
+    """What the baseline is, whatever the seed."""
+    config: dict[str, Any] = without_credentials(content(cfg))
+    return {key: value for key, value in config.items() if key != "seed"} | {
+        "choices": OmegaConf.to_container(cfg.choices)
+    }
+
+
+def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
+    budget = composed.budget
+    assert budget is not None
+    return {
+        "name": composed.name,
+        "is_baseline": composed.arm.is_baseline,
+        "changes": dict(composed.arm.changes),
+        "overrides": list(composed.arm.overrides),
+        "differs": composed.differs(layout.baseline.config),
+        "parameters": budget.parameters,
+        "flops_per_step": budget.flops_per_step,
+        "steps": budget.steps,
+        "no_effect": budget.no_effect,
+        "same_as": composed.same_as,
+        "set": composed.set,
+        "tuned": composed.tuned,
+        "tuning": composed.tuning,
+        "warnings": composed.warnings,
+    }
+
+
+def _flat(node: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict):
+        return {path: node}
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        found |= _flat(value, f"{path}.{key}" if path else str(key))
+    return found

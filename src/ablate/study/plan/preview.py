@@ -1,0 +1,175 @@
+"""study.dry_run: the plan as a table, before anything is launched."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Column, Table
+
+from ablate.study.analysis.confounding import confused, varied
+from ablate.study.launch.estimate import Done, done, left, seconds
+from ablate.study.launch.state import State
+from ablate.study.plan.cells import Cell, Composed
+from ablate.study.plan.design import ALL_SET
+from ablate.study.plan.fraction import promise
+from ablate.study.plan.layout import Layout
+from ablate.study.plan.override import value_text
+from ablate.study.plan.request import Asked
+from ablate.study.plan.tune import Tuning
+
+KEYS = 4  # that one arm's row names
+
+
+def show(
+    asked: Asked,
+    layout: Layout,
+    *,
+    folder: Path,
+    metric: Mapping[str, str],
+    tuning: Tuning | None,
+    cells: Sequence[Cell],
+    states: Mapping[str, State],
+    slots: int,
+) -> None:
+    """Print it. `cells`: those known now; `states`: of their folders."""
+    console = Console(highlight=False)
+    counting = [cell for cell in cells if cell.kind == "run"]
+    results = (state.result for state in states.values() if state.result)
+    finished = [found for result in results if (found := done(result))]
+    console.print(_arms(layout, counting, states, finished, title=f"{asked.name} (dry run)"))
+    for line in notes(asked, layout, tuning):
+        console.print(line, markup=False, soft_wrap=True)
+    ended = sum(states[name].name == "finished" for name in {cell.folder for cell in cells})
+    total = len({cell.folder for cell in cells})
+    time = _time_left(layout, cells, states, finished, slots)
+    console.print(
+        f"{len(layout.arms)} arms, {len(layout.seeds)} seeds, {total} runs in {folder}:"
+        f" {ended} finished, {total - ended} to do{time}."
+        f" They are compared by {metric['name']} ({metric['mode']}).",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _arms(
+    layout: Layout,
+    cells: Sequence[Cell],
+    states: Mapping[str, State],
+    finished: Sequence[Done],
+    *,
+    title: str,
+) -> Table:
+    table = Table(
+        Column("arm", overflow="fold"),
+        Column("what differs", overflow="fold"),
+        Column("parameters", justify="right"),
+        Column("FLOPs a step", justify="right"),
+        Column("a run", justify="right"),
+        Column("done", justify="right"),
+        title=title,
+        title_justify="left",
+    )
+    for composed in layout.arms:
+        own = [cell for cell in cells if cell.arm == composed.name]
+        ended = sum(states[cell.folder].name == "finished" for cell in own)
+        budget = composed.budget
+        assert budget is not None
+        time = _a_run(composed, finished)
+        table.add_row(
+            composed.name,
+            _differs(composed, layout.baseline.config),
+            f"{budget.parameters:,}",
+            f"{budget.flops_per_step:.3g}",
+            "?" if time is None else span(time),
+            f"{ended}/{len(layout.seeds)}",
+        )
+    return table
+
+
+def _differs(composed: Composed, baseline: DictConfig) -> str:
+    if composed.arm.is_baseline:
+        return "the baseline"
+    if composed.same_as:
+        return f"the same runs as {composed.same_as}"
+    assert composed.budget is not None
+    found = composed.differs(baseline)
+    lines = [f"{key}: {_short(old)} → {_short(new)}" for key, (old, new) in found.items()]
+    more = [f"and {len(lines) - KEYS} more"] if len(lines) > KEYS else []
+    effect = ["no effect: the baseline's model"] if composed.budget.no_effect else []
+    return "\n".join([*lines[:KEYS], *more, *effect])
+
+
+def _short(value: Any) -> str:
+    return "-" if value is None else value_text(value)
+
+
+def notes(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
+    """What is set beside the factors, what changes nothing, and what is left out."""
+    lines = [
+        f"{composed.name}: study.match={asked.node['match']} sets {key}={value}"
+        for composed in layout.arms
+        for key, value in composed.set.items()
+    ]
+    if tuning:
+        grid = ", ".join(f"{key} from {values}" for key, values in tuning.keys.items())
+        word = "seed" if len(tuning.seeds) == 1 else "seeds"
+        seeds = ", ".join(map(str, tuning.seeds))
+        lines.append(f"Each arm gets its own {grid}, tried with {word} {seeds}.")
+        lines += [
+            f"{composed.name}: tuned to {key}={value}"
+            for composed in layout.arms
+            for key, value in composed.tuned.items()
+        ]
+    lines += [
+        f"{composed.name}: no effect: its model is the baseline's"
+        for composed in layout.arms
+        if composed.budget is not None and composed.budget.no_effect
+    ]
+    lines += [f"left out: {name}: {reason}" for name, reason in layout.illegal.items()]
+    lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
+    return lines + _confused(asked, layout)
+
+
+def _confused(asked: Asked, layout: Layout) -> list[str]:
+    """What the report will not be able to tell apart, said before anything is paid for."""
+    if asked.design not in ALL_SET:
+        return []
+    lines = []
+    if asked.design == "fractional":
+        every = prod(len(factor.options) for factor in layout.factors)
+        lines = [f"{len(layout.arms)} of {every} cells, {promise(asked.node['resolution'])}."]
+    cells = [layout.own | dict(composed.arm.changes) for composed in layout.arms]
+    return [*lines, *(f"{line}." for line in confused(cells, varied(cells, layout.own)))]
+
+
+def _a_run(composed: Composed, finished: Sequence[Done]) -> float | None:
+    assert composed.budget is not None
+    flops = composed.budget.flops_per_step * composed.budget.steps
+    return seconds(composed.name, flops, finished)
+
+
+def _time_left(
+    layout: Layout,
+    cells: Sequence[Cell],
+    states: Mapping[str, State],
+    finished: Sequence[Done],
+    slots: int,
+) -> str:
+    arms = {composed.name: composed for composed in layout.arms}
+    to_do = {cell.folder: cell for cell in cells if states[cell.folder].name != "finished"}
+    if not to_do:
+        return ""
+    needed = left([_a_run(arms[cell.arm], finished) for cell in to_do.values()], slots)
+    return "" if needed is None else f", about {span(needed)}"
+
+
+def span(seconds: float) -> str:
+    """A length of time for a person: 42 s, 7 min, 3.2 h, 2.1 days."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"

@@ -1,0 +1,258 @@
+"""What a study is asked for: by the node `study` of a sweep's file, or by values after commas."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.check import check_study
+from ablate.errors import UserError
+from ablate.study.plan.design import Factor, Row
+from ablate.study.plan.override import key_of, merged, parse, value_text
+
+UNRESOLVED = ("baseline", "factors", "params")
+UNNAMED = "runs"  # study.name of conf/config.yaml
+DEBUG = "debug"  # and of conf/debug/: a study with such a look at every run has its folder in there
+# Where a run lies and is shown is no part of what a command asks.
+NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question. fixed: overrides of every arm; grid: it was asked by values after commas."""
+
+    name: str
+    sweep: str | None
+    fixed: tuple[str, ...]
+    factors: tuple[Factor, ...]
+    exclude: tuple[Row, ...]
+    seeds: tuple[int, ...] | None  # None: the seed that the composition has
+    design: str
+    grid: bool
+    node: Mapping[str, Any]  # the rest of `study`, such as metric and match
+    asks: str = ""  # what the sweep's file says of itself in its first lines
+
+
+def read(config: DictConfig, arguments: Sequence[str], loader: ConfigLoader) -> Asked:
+    """From the composition of the whole command, and what was typed. Raises UserError."""
+    check_study(config)
+    node = _content(config.study)
+    sweep = config.hydra.runtime.choices.get("sweep")
+    params = _content(config.hydra.sweeper)["params"] or {}
+    texts = [*(f"{key}={value}" for key, value in params.items()), *arguments]
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(texts)
+    typed = [one for one in overrides if not one.key_or_group.startswith("study.")]
+    _refuse_swept_study(overrides)
+    ask = _by_factors if node["factors"] else _by_commas
+    asked = replace(ask(node, typed, sweep), asks=_asks(config.hydra.runtime.config_sources, sweep))
+    named = any(one.key_or_group == "study.name" for one in overrides)
+    if node["name"] not in (UNNAMED, DEBUG) and not named:
+        return replace(asked, name=node["name"])  # by the sweep's file, which its runs read, too
+    name = node["name"] if named else sweep or _name(asked)
+    if node["name"] == DEBUG and not named:
+        name = f"{DEBUG}/{name}"
+    return replace(asked, name=name, fixed=(*asked.fixed, f"study.name={value_text(name)}"))
+
+
+def _content(node: DictConfig) -> dict[str, Any]:
+    """Values; what overrides are made of stays as it is written, ${..} and all."""
+    raw: dict[str, Any] = OmegaConf.to_container(node, resolve=False)  # type: ignore[assignment]
+    values = {key: node[key] for key in raw if key not in UNRESOLVED}
+    return raw | {
+        key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        for key, value in values.items()
+    }
+
+
+def _asks(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
+    """The comment at the top of a sweep's file, without the command that it names."""
+    folders = [Path(one["path"]) for one in sources if one["schema"] == "file"]
+    files = [path for folder in folders if (path := folder / "sweep" / f"{sweep}.yaml").is_file()]
+    if not files:
+        return ""
+    lines = files[0].read_text(encoding="utf-8").splitlines()
+    comment = [text.lstrip("# ") for text in takewhile(lambda text: text.startswith("#"), lines)]
+    return "\n".join(t for t in comment if t and not t.startswith(("@package", "python -m ")))
+
+
+def _by_factors(node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None) -> Asked:
+    factors = tuple(read_factor(str(name), given) for name, given in node["factors"].items())
+    for one in typed:
+        if one.is_sweep_override():
+            raise UserError(
+                f"'{one.input_line}' names several values in a study with study.factors; make it"
+                f" one of them, '++study.factors.{one.key_or_group}=[..]', or give one value"
+            )
+        owner = [factor.name for factor in factors if one.key_or_group in factor.keys]
+        if owner:
+            raise UserError(f"'{one.input_line}': the study changes it (study.factors: {owner[0]})")
+        if one.key_or_group == "seed":
+            raise UserError(f"'{one.input_line}': the seeds of a study are study.seeds=[..]")
+    baseline = [parse(text, "study.baseline").input_line or "" for text in node["baseline"]]
+    options = {factor.name: factor.options for factor in factors}
+    exclude = [
+        {str(name): which(option, options.get(str(name), {})) for name, option in entry.items()}
+        for entry in node["exclude"]
+    ]
+    return Asked(
+        name="",
+        sweep=sweep,
+        fixed=merged(baseline, (one.input_line or "" for one in typed)),
+        factors=factors,
+        exclude=tuple(exclude),
+        seeds=_seeds(node["seeds"]),
+        design=node["design"],
+        grid=False,
+        node=node,
+    )
+
+
+def _by_commas(node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None) -> Asked:
+    """Every combination, as Hydra's own sweeper runs them; `seed` counts apart."""
+    if node["baseline"] or node["exclude"] or node["design"] != "one_factor":
+        given = next(key for key in ("baseline", "exclude", "design") if node[key])
+        raise UserError(
+            f"study.{given} needs study.factors, which is empty: name what the study changes, as in"
+            " model.attention: [additive, dot]"
+        )
+    fixed: list[str] = []
+    factors: dict[str, Factor] = {}
+    seeds = _seeds(node["seeds"]) if node["seeds"] != 1 else None
+    for one in typed:
+        key = one.get_key_element()
+        if one.key_or_group == "seed":
+            if node["seeds"] != 1:
+                raise UserError(f"'{one.input_line}' and study.seeds={node['seeds']}: give one")
+            seeds = _typed_seeds(one)
+        elif not one.is_sweep_override():
+            fixed.append(one.input_line or "")
+        else:
+            options = {text: (f"{key}={text}",) for text in _values(one)}
+            if len(options) == 1:
+                fixed += options.popitem()[1]
+            else:
+                factors[one.key_or_group] = Factor(one.key_or_group, options)
+    if not factors and (seeds is None or len(seeds) == 1):
+        what = f"sweep={sweep} is empty" if sweep else "nothing varies"
+        raise UserError(
+            f"{what}: name what a study changes in study.factors, or give a key several values, as"
+            " in -m model.attention=additive,dot"
+        )
+    return Asked(
+        name="",
+        sweep=sweep,
+        fixed=merged(fixed),
+        factors=tuple(factors.values()),
+        exclude=(),
+        seeds=seeds,
+        design="factorial",
+        grid=True,
+        node=node,
+    )
+
+
+def _values(one: Override) -> list[str]:
+    """Each value of `key=a,b`, `key=choice(a,b)`, `key=range(1,4)`, `key=glob(*)`."""
+    if not one.is_discrete_sweep():
+        raise UserError(
+            f"'{one.input_line}': has no separate values to run; list them, or use a sweeper that"
+            " searches, such as hydra/sweeper=optuna"
+        )
+    values = [str(text) for text in one.sweep_string_iterator()]
+    if not values:
+        raise UserError(f"'{one.input_line}' matches no option")
+    if twice := [text for n, text in enumerate(values) if text in values[:n]]:
+        raise UserError(f"'{one.input_line}' names {twice[0]} twice")
+    return values
+
+
+def _typed_seeds(one: Override) -> tuple[int, ...]:
+    texts = _values(one) if one.is_sweep_override() else [str(one.value())]
+    if wrong := [text for text in texts if not text.isdecimal()]:
+        raise UserError(f"seed={wrong[0]}: must be a whole number of at least 0")
+    return _seeds([int(text) for text in texts], f"'{one.input_line}'")
+
+
+def _seeds(given: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
+    if isinstance(given, int):
+        return tuple(range(given))
+    if twice := [seed for number, seed in enumerate(given) if seed in given[:number]]:
+        raise UserError(f"{where}: holds the seed {twice[0]} twice")
+    return tuple(given)
+
+
+def _refuse_swept_study(overrides: Sequence[Override]) -> None:
+    for one in overrides:
+        if one.key_or_group.startswith("study.") and one.is_sweep_override():
+            values = (one.input_line or "").partition("=")[2]
+            raise UserError(
+                f"'{one.input_line}' would be several studies; run each, or write"
+                f" {one.key_or_group}=[{values}] where a list is meant"
+            )
+
+
+def _name(asked: Asked) -> str:
+    """The same command finds its folder again, and so does one with more values."""
+    varied = "+".join(factor.name for factor in asked.factors) or "seed"
+    fixed = sorted(text for text in asked.fixed if not key_of(text).startswith(NOT_WORK))
+    return f"{varied[:80]}-{sha256(' '.join(fixed).encode()).hexdigest()[:6]}"
+
+
+NO_FACTOR = ("study", "hydra", "output_dir", "logger", "checkpoint_every", "sweep")
+
+
+def read_factor(name: str, given: Any) -> Factor:
+    """One entry: a key and its options, or a name and for each option the overrides that it moves.
+    Raises UserError."""
+    where = f"study.factors: {name}"
+    if name == "seed":
+        raise UserError(f"{where}: the seeds of a study are study.seeds")
+    if name.split(".")[0].split("/")[0] in NO_FACTOR and not isinstance(given, dict):
+        raise UserError(f"{where}: changes no result, so it is no factor")
+    options = _named(where, given) if isinstance(given, dict) else _listed(name, given, where)
+    if not options:
+        raise UserError(f"{where} has no options; list them, as in [additive, dot]")
+    return Factor(name, options)
+
+
+def _listed(name: str, given: Any, where: str) -> dict[str, tuple[str, ...]]:
+    texts = [value_text(value) for value in (given if isinstance(given, list) else [given])]
+    if twice := [text for number, text in enumerate(texts) if text in texts[:number]]:
+        raise UserError(f"{where}: has the option {twice[0]} twice")
+    parse(f"{name}=0", where)
+    return {text: (f"{name}={text}",) for text in texts}
+
+
+def _named(where: str, given: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
+    """option: [overrides], or option: override."""
+    options: dict[str, tuple[str, ...]] = {}
+    for key, texts in given.items():
+        option = _label(key)
+        listed = [texts] if isinstance(texts, str) else texts
+        if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+            raise UserError(f"{where}: {option} must be a list of overrides, [KEY=VALUE, ...]")
+        lines = [parse(text, f"{where}: {option}").input_line or "" for text in listed]
+        keys = [key_of(line) for line in lines]
+        if twice := [key for number, key in enumerate(keys) if key in keys[:number]]:
+            raise UserError(f"{where}: {option} sets {twice[0]} twice")
+        if hidden := [key for key in keys if key == "seed" or key.split(".")[0] in NO_FACTOR]:
+            raise UserError(f"{where}: {option} sets {hidden[0]}, which no factor may")
+        options[option] = tuple(lines)
+    return options
+
+
+def _label(option: Any) -> str:
+    """The name of an option as it stands in a file: `off`, a boolean in YAML, is false."""
+    return option if isinstance(option, str) else value_text(option)
+
+
+def which(option: Any, options: Mapping[str, Any]) -> str:
+    """The option of a factor that study.exclude names: a value, or the name of a named one."""
+    return _label(option) if _label(option) in options else value_text(option)

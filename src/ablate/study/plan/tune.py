@@ -1,0 +1,265 @@
+"""study.tune: each arm gets its own best values before the runs that count.
+
+A value that suits the baseline alone would make every other arm look worse than it is. The grid of
+all values is run with seeds of its own, and chosen by a validation metric.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ablate.config.rules import written
+from ablate.errors import RunFailed, UserError, suggest
+from ablate.study.launch.state import state
+from ablate.study.plan.cells import Cell, Cells, Composer, with_more
+from ablate.study.plan.layout import Layout
+from ablate.study.plan.override import value_text
+
+FIRST_SEED = 1000  # study.tune_seeds=2: 1000 and 1001
+NOT_TUNED = ("study", "hydra", "logger")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the tuning of an arm: a point of the grid (key -> value), and a seed."""
+
+    point: dict[str, Any]
+    seed: int
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*_overrides(self.point), f"seed={self.seed}"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is tuned in every arm: the values of each key, and the seeds."""
+
+    keys: dict[str, list[Any]]
+    seeds: list[int]
+
+    def trials(self) -> list[Trial]:
+        """Every point of the grid, the last key changing first, each with every seed."""
+        rows = product(*self.keys.values())
+        points = [dict(zip(self.keys, row, strict=True)) for row in rows]
+        return [Trial(point, seed) for point in points for seed in self.seeds]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best point for an arm, the table that it was chosen from, and what to think of it.
+
+    rows: for each point its values by seed, their mean, the problems, and whether it was chosen.
+    """
+
+    point: dict[str, Any]
+    rows: list[dict[str, Any]]
+    warnings: list[str]
+
+    @property
+    def overrides(self) -> list[str]:
+        return _overrides(self.point)
+
+
+def tuning(
+    keys: Mapping[str, Any],
+    tune_seeds: int | Sequence[int],
+    *,
+    seeds: Sequence[int],
+    metric: str,
+    taken: Iterable[str],
+) -> Tuning | None:
+    """study.tune and study.tune_seeds, if they make sense; None where nothing is tuned.
+
+    seeds: those that count; metric: the study's; taken: keys that the arms set otherwise.
+    """
+    if not keys:
+        return None
+    if not metric.startswith("val/"):
+        raise UserError(
+            f"study.metric={metric} with study.tune: values are chosen on the validation split, so"
+            " that the test split stays unseen; use study.metric=val/..., or no study.tune"
+        )
+    taken = set(taken)
+    values = {key: _values(key, given, taken) for key, given in keys.items()}
+    return Tuning(values, _seeds(tune_seeds, seeds))
+
+
+def _values(key: str, given: Any, taken: set[str]) -> list[Any]:
+    if key == "seed" or key.split(".")[0].split("/")[0] in NOT_TUNED:
+        raise UserError(
+            f"study.tune: {key} is nothing that an arm could have its own best value of"
+        )
+    if key in taken:
+        raise UserError(f"study.tune: {key} is set by the study already; tune another key")
+    values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    if not values:
+        raise UserError(f"study.tune: {key}: {given!r} must be a list of values, [0.001, 0.003]")
+    if twice := [value for number, value in enumerate(values) if value in values[:number]]:
+        raise UserError(f"study.tune: {key} has the value {written(twice[0])} twice")
+    return values
+
+
+def _seeds(tune_seeds: int | Sequence[int], seeds: Sequence[int]) -> list[int]:
+    where = f"study.tune_seeds={tune_seeds}"
+    if isinstance(tune_seeds, int):
+        own = list(range(FIRST_SEED, FIRST_SEED + tune_seeds))
+    else:
+        own = list(tune_seeds)
+    if not own:
+        raise UserError(f"{where}: at least one seed is needed for study.tune")
+    if len(set(own)) < len(own):
+        raise UserError(f"{where} holds a seed twice")
+    if both := sorted({*own} & {*seeds}):
+        raise UserError(
+            f"{where}: {both[0]} is one of study.seeds too; values that were chosen on a seed look"
+            " better on it than they are"
+        )
+    return own
+
+
+def choose(
+    arm: str,
+    trials: Sequence[Trial],
+    results: Sequence[Mapping[str, Any] | None],
+    *,
+    metric: str,
+    mode: str,
+) -> Choice:
+    """The point with the best mean over the seeds; of equal ones the first.
+
+    results: what result.json of each trial holds, None where there is none. A point that lacks a
+    run is not chosen: a rate that breaks down with one seed in two is no good rate.
+    Raises UserError where no point has all its runs.
+    """
+    rows = _rows(trials, results, metric)
+    complete = [row for row in rows if row["mean"] is not None]
+    if not complete:
+        reasons = [
+            f"{_spelled(row['point'])}, {problem}" for row in rows for problem in row["problems"]
+        ]
+        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        raise UserError(
+            f"study.tune: arm '{arm}' has no values with all of their runs finished:"
+            f" {'; '.join(reasons[:3])}{more}"
+        )
+    best = (min if mode == "min" else max)(complete, key=lambda row: row["mean"])
+    best["chosen"] = True
+    return Choice(best["point"], rows, list(_warnings(arm, best["point"], rows)))
+
+
+def _rows(
+    trials: Sequence[Trial], results: Sequence[Mapping[str, Any] | None], metric: str
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for trial, result in zip(trials, results, strict=True):
+        if not rows or rows[-1]["point"] != trial.point:
+            rows.append({"point": trial.point, "values": {}, "mean": None, "problems": []})
+            rows[-1]["chosen"] = False
+        value, problem = _value(result, metric)
+        rows[-1]["values"][str(trial.seed)] = value
+        if problem:
+            rows[-1]["problems"].append(f"seed {trial.seed}: {problem}")
+    for row in rows:
+        if not row["problems"]:
+            row["mean"] = fmean(row["values"].values())
+    return rows
+
+
+def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None, str | None]:
+    """The value of a run, or why it has none."""
+    if result is None:
+        return None, "was never started"
+    if result["status"] != "finished":
+        return None, f"{result['status']}: {result['error'] or 'no reason is known'}"
+    value = result["metrics"].get(metric)
+    if metric not in result["metrics"]:
+        return None, f"has no {metric}{suggest(metric, result['metrics'])}"
+    if value is None or not math.isfinite(value):
+        return None, f"{metric} is not finite"
+    return value, None
+
+
+def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Chosen values beyond which nothing was tried."""
+    for key, value in point.items():
+        grid = {row["point"][key] for row in rows if _number(row["point"][key])}
+        if _number(value) and len(grid) > 1 and value in (min(grid), max(grid)):
+            end, further = ("smallest", "smaller") if value == min(grid) else ("largest", "larger")
+            yield f"the {end} {key}={written(value)}: a {further} one may be better still"
+
+
+def _warnings(arm: str, point: dict[str, Any], rows: list[dict[str, Any]]) -> Iterable[str]:
+    yield from (f"study.tune: arm '{arm}' is best with {edge}" for edge in edges(point, rows))
+    for row in rows:
+        if row["problems"]:
+            yield (
+                f"study.tune: arm '{arm}' was tuned without {_spelled(row['point'])}:"
+                f" {'; '.join(row['problems'])}"
+            )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _overrides(point: dict[str, Any]) -> list[str]:
+    return [f"{key}={written(value)}" for key, value in point.items()]
+
+
+def _spelled(point: dict[str, Any]) -> str:
+    return " ".join(_overrides(point))
+
+
+class Trials:
+    """Of every arm of a layout; none where nothing is tuned. Arms that are the same runs share
+    folders. untuned: arm -> why no value could be chosen for it."""
+
+    def __init__(self, tuning: Tuning | None, layout: Layout, composer: Composer, cells: Cells):
+        self.layout, self.composer = layout, composer
+        self.untuned: dict[str, str] = {}
+        self._of: dict[str, list[tuple[Trial, Cell]]] = {}
+        known: dict[str, str] = {}
+        for trial in tuning.trials() if tuning else []:
+            more = [text for text in trial.overrides if not text.startswith("seed=")]
+            for composed in layout.arms:
+                config = with_more(composed, more, composer).config
+                cell = cells.of(composed, trial.seed, kind="tune", config=config, more=more)
+                cell = replace(cell, folder=known.setdefault(cell.run_id, cell.folder))
+                self._of.setdefault(composed.name, []).append((trial, cell))
+
+    @property
+    def cells(self) -> list[Cell]:
+        """In the order of launching: every arm's first trial before anyone's second."""
+        rows = zip(*self._of.values(), strict=True)
+        return [cell for row in rows for _, cell in row]
+
+    def choose(self, folder: Path, metric: Mapping[str, str]) -> None:
+        """Set what is best in every arm; one without any value that runs is left out.
+
+        Raises RunFailed where that is the baseline.
+        """
+        layout = self.layout
+        for composed in layout.arms:
+            trials, cells = zip(*self._of[composed.name], strict=True)
+            results = [state(folder / cell.folder).result or None for cell in cells]
+            try:
+                choice = choose(
+                    composed.name, trials, results, metric=metric["name"], mode=metric["mode"]
+                )
+            except UserError as error:
+                self.untuned[composed.name] = f"{error}; the same command tries them again"
+                continue
+            composed.tuned, composed.tuning = choice.point, choice.rows
+            composed.warnings = choice.warnings
+        if reason := self.untuned.get(layout.baseline.name):
+            raise RunFailed(reason)
+        layout.illegal |= self.untuned
+        layout.arms[:] = [one for one in layout.arms if one.name not in self.untuned]
+        for number, composed in enumerate(layout.arms):
+            more = [f"{key}={value_text(value)}" for key, value in composed.tuned.items()]
+            layout.arms[number] = with_more(composed, more, self.composer)

@@ -1,0 +1,104 @@
+"""metrics.csv: every logged metric by step, and the time that training took.
+
+The rows travel inside the checkpoint, so that a resumed run has the file of one never stopped.
+"""
+
+import csv
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from ablate.task import Task
+from ablate.training.record import write_text
+
+
+class Curves(Callback):
+    """Collects what the task logs and writes it after every validation and at the end."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: list[dict[str, float]] = []
+        self.units: int | Tensor = 0  # a tensor where counting at once would make a GPU wait
+        self.train_seconds = 0.0
+        self._since = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        running = time.perf_counter() - self._since if self._since else 0.0
+        seconds = self.train_seconds + running
+        return {"rows": self.rows, "units": int(self.units), "train_seconds": seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows, self.units = state_dict["rows"], state_dict["units"]
+        self.train_seconds = state_dict["train_seconds"]
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if not self._since:
+            self._since = time.perf_counter()
+        assert isinstance(pl_module, Task)
+        self.units = self.units + pl_module.units(batch) * trainer.world_size
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        if trainer.fit_loop.epoch_loop._should_accumulate():  # half of an optimizer step
+            return
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if trainer.global_step % every == 0:
+            self._add_logged(trainer, ("train/",))
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._stop_clock(pl_module.device)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # After training the best weights are measured: a result, not a point of the curve.
+        last = self.rows[-1] if self.rows else {"step": -1.0}
+        measured = any(name.startswith("val/") for name in last)
+        if last["step"] != trainer.global_step or not measured:
+            self._add_logged(trainer, ("val/",))
+        if trainer.is_global_zero:
+            self.write()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._stop_clock(pl_module.device)
+        self.units = int(self.units)
+        if trainer.is_global_zero:
+            self.write()
+
+    def write(self) -> None:
+        """The whole file anew: later rows may have columns that earlier ones lack."""
+        columns = ["step", *sorted({name for row in self.rows for name in row} - {"step"})]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_text(self.path, text.getvalue())
+
+    def _add_logged(self, trainer: L.Trainer, prefixes: tuple[str, ...]) -> None:
+        values = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if name.startswith(prefixes)
+        }
+        self.add(trainer.global_step, values)
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Points of the curves at a step."""
+        if self.rows and self.rows[-1]["step"] == step:
+            self.rows[-1].update(values)
+        elif values:
+            self.rows.append({"step": step, **values})
+
+    def _stop_clock(self, device: torch.device) -> None:
+        if self._since:
+            if device.type == "cuda":  # it may have steps before it that it was only told of
+                torch.cuda.synchronize(device)
+            self.train_seconds += time.perf_counter() - self._since
+            self._since = 0.0

@@ -1,0 +1,29 @@
+"""Floating-point operations of a training step, counted without computing anything."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ablate.model.base import outputs
+from ablate.model.layers.stack import Stack
+
+
+def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
+    """Matrix products of one forward and backward pass over a batch, on torch's meta device.
+
+    `make_model` builds the model with the reference kernel, so that two arms are compared by what
+    they compute and not by how. A multiplication and an addition count as two, as in
+    torch.utils.flop_counter; tanh, softmax and other pointwise work counts as none, and so does
+    what activation checkpointing computes again.
+    """
+    with torch.device("meta"):
+        model = make_model()
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.checkpoint = False
+    with FlopCounterMode(display=False) as counter:
+        computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
+        torch.stack([tensor.sum() for tensor in computed]).sum().backward()
+    return counter.get_total_flops()

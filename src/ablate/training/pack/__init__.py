@@ -1,0 +1,102 @@
+"""Several seeds of one arm trained as one model: how runs are computed, never what comes out.
+
+Every seed has its own folder and leaves there what a run by itself leaves. Seeds that stand at
+different steps, after an accident, go on one by one.
+"""
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from ablate.errors import Interrupted, RunFailed, UserError
+from ablate.training.pack.checkpoint import common
+from ablate.training.pack.loop import fit
+from ablate.training.pack.task import Packed
+from ablate.training.pack.trial import at_once, device_of, require_batchable, require_settings
+from ablate.training.train import begun, complete, finished
+
+Told = Callable[[dict[str, Any], Path], None]
+
+
+def members(cfg: DictConfig, run_dir: Path) -> dict[Path, DictConfig]:
+    """Folder -> config of each run: that of `cfg` itself, and those of `study.packed`."""
+    others = {Path(folder): seed for seed, folder in cfg.study.packed.items()}
+    found = {}
+    for folder, seed in {run_dir: cfg.seed, **others}.items():
+        own = cfg.copy()
+        own.seed, own.study.packed = seed, None
+        found[folder] = own
+    return found
+
+
+def train(runs: Mapping[Path, DictConfig], told: Told) -> list[dict[str, Any]]:
+    """Train checked configs that differ in their seed, each in its folder; what their result.json
+    hold. `told` hears of each when it is done.
+
+    Raises UserError (nothing was started), Interrupted, and RunFailed after all others are done.
+    """
+    for cfg in runs.values():
+        require_settings(cfg)
+    results = {folder: finished(cfg, folder) for folder, cfg in runs.items()}
+    failed: list[str] = []
+    refused: UserError | None = None
+    with ExitStack() as stack:
+        pack = []
+        for folder, cfg in runs.items():
+            if results[folder] is None:
+                own = stack.enter_context(ExitStack())
+                try:
+                    pack.append(Packed(own.enter_context(begun(cfg, folder)), own))
+                except UserError as error:  # such as: somebody trains it by hand
+                    refused = error
+                    failed.append(f"seed {cfg.seed}: {error}")
+        if refused is not None and not pack:
+            raise refused
+        train_together(pack)
+        for one in pack:
+            run = one.run
+            try:
+                with one.context:  # what is wrong with it is written into its own folder
+                    if one.failed is not None:
+                        raise one.failed
+                    complete(run)
+                    share_time(run.result, len(pack))
+            except Interrupted:
+                raise
+            except Exception as error:
+                if not isinstance(error, RunFailed):
+                    traceback.print_exc()
+                failed.append(f"seed {run.cfg.seed}: {error}")
+            else:
+                results[run.run_dir] = run.result
+                told(run.result, run.run_dir)
+    if failed:
+        raise RunFailed("; ".join(failed))
+    return [result for result in results.values() if result is not None]
+
+
+def train_together(pack: Sequence[Packed]) -> None:
+    """All steps that they have in common; `complete` does what is left of each."""
+    if len(pack) < 2:
+        return
+    step = common([one.run.run_dir for one in pack])
+    if step is None:
+        print("ablate: the seeds of this pack stand at different steps and go on one by one")
+        return
+    cfg = pack[0].run.cfg
+    batched = at_once(cfg)
+    if batched:
+        require_batchable([one.run.task for one in pack], device_of(cfg))
+    fit(pack, step, batched=batched)
+
+
+def share_time(result: dict[str, Any], seeds: int) -> None:
+    """Training is told of a seed as its share of the pack's: what it cost, and how fast it was."""
+    if seeds > 1:
+        result["packed"] = seeds
+        result["train_seconds"] /= seeds
+        result["throughput"]["value"] *= seeds

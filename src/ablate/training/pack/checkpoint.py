@@ -1,0 +1,120 @@
+"""Checkpoints of a pack: each seed's in its own folder, as a run by itself writes and reads it.
+
+A pack's optimizer has in every group the parameters of one seed after those of another.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ablate.training.checkpoint import LAST, PREVIOUS, Flushed
+from ablate.training.pack.task import Packed
+
+State = dict[str, Any]
+
+
+def common(run_dirs: Sequence[Path]) -> int | None:
+    """The last step that all can go on from, 0 where none has begun; None: they cannot go on
+    together."""
+    steps = [set(_by_step(run_dir / "checkpoints")) for run_dir in run_dirs]
+    shared = set.intersection(*steps) if steps else set()
+    return max(shared) if shared else None if any(steps) else 0
+
+
+def _by_step(folder: Path) -> dict[int, Path]:
+    """Step -> a checkpoint that can be read."""
+    found = {}
+    for path in (folder / PREVIOUS, folder / LAST):
+        with suppress(Exception):  # whatever a damaged file, or none, makes the unpickler raise
+            state = torch.load(path, map_location="cpu", weights_only=False)
+            found[int(state["global_step"])] = path
+    return found
+
+
+class Folders(Flushed):
+    """Reads and writes the state of a pack's Trainer as one file a seed.
+
+    `wanted` are the members of whom the next file is; `step`: where all of them go on.
+    """
+
+    def __init__(self, pack: Sequence[Packed]):
+        super().__init__()
+        self.pack = self.wanted = list(pack)
+        self.step = 0
+
+    def save_checkpoint(self, checkpoint: State, path: Any, storage_options: Any = None) -> None:
+        for one in self.wanted:
+            own = part(checkpoint, self.pack.index(one), len(self.pack))
+            if "callbacks" in own:
+                callbacks = (one.run.curves, one.run.checkpoints)
+                own["callbacks"] = {c.state_key: c.state_dict() for c in callbacks}
+            super().save_checkpoint(own, one.run.checkpoints.folder / Path(path).name)
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> State:
+        parts = []
+        for one in self.pack:
+            at = _by_step(one.run.checkpoints.folder)[self.step]
+            parts.append(super().load_checkpoint(at, *args, **kwargs))
+            for callback in (one.run.curves, one.run.checkpoints):
+                callback.load_state_dict(parts[-1]["callbacks"][callback.state_key])
+        return joined(parts)
+
+
+def part(checkpoint: Mapping[str, Any], number: int, count: int) -> State:
+    """A seed's own of a pack's state."""
+    prefix = f"tasks.{number}."
+    weights = checkpoint["state_dict"].items()
+    mine = {k.removeprefix(prefix): v.clone() for k, v in weights if k.startswith(prefix)}
+    own = {**checkpoint, "state_dict": mine}
+    if "optimizer_states" in checkpoint:
+        own["optimizer_states"] = [
+            _part_of_optimizer(state, number, count) for state in checkpoint["optimizer_states"]
+        ]
+    return own
+
+
+def _part_of_optimizer(state: State, number: int, count: int) -> State:
+    groups: list[State] = []
+    kept: list[int] = []
+    for group in state["param_groups"]:
+        size = len(group["params"]) // count
+        mine = group["params"][number * size : (number + 1) * size]
+        groups.append({**group, "params": list(range(len(kept), len(kept) + size))})
+        kept += mine
+    numbers = {old: new for new, old in enumerate(kept)}
+    own = {numbers[old]: value for old, value in state["state"].items() if old in numbers}
+    return {"state": own, "param_groups": groups}
+
+
+def joined(parts: Sequence[State]) -> State:
+    """The state of a pack, of those of its seeds; what is not told apart is the first one's."""
+    weights = {
+        f"tasks.{number}.{name}": value
+        for number, own in enumerate(parts)
+        for name, value in own["state_dict"].items()
+    }
+    optimizers = zip(*(own["optimizer_states"] for own in parts), strict=True)
+    return {
+        **parts[0],
+        "callbacks": {},
+        "state_dict": weights,
+        "optimizer_states": [_joined_optimizer(states) for states in optimizers],
+    }
+
+
+def _joined_optimizer(states: Sequence[State]) -> State:
+    groups: list[State] = []
+    state: dict[int, Any] = {}
+    count = 0
+    for alike in zip(*(one["param_groups"] for one in states), strict=True):
+        first = count
+        for one, group in zip(states, alike, strict=True):
+            for old in group["params"]:
+                if old in one["state"]:
+                    state[count] = one["state"][old]
+                count += 1
+        groups.append({**alike[0], "params": list(range(first, count))})
+    return {"state": state, "param_groups": groups}

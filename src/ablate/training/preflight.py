@@ -1,0 +1,71 @@
+"""What a run needs of the machine: devices, a compiler, a folder that can be written."""
+
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.check import conflicts
+from ablate.errors import UserError
+from ablate.kernel.chunked import compiler
+
+
+def check_devices(cfg: DictConfig) -> None:
+    """Refuses devices that this machine does not have, and to compile without a compiler."""
+    kind, there = accelerator(cfg.trainer.accelerator)
+    devices = cfg.trainer.devices
+    if kind == "cpu":
+        if OmegaConf.is_list(devices):
+            raise UserError(
+                f"trainer.devices={devices}: a CPU's processes have no numbers; write how many"
+                f" there are, trainer.devices={len(devices)}"
+            )
+    elif devices != "auto":
+        numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
+        if len(set(numbers)) < len(numbers):
+            raise UserError(f"trainer.devices={devices}: holds a number twice")
+        if max(numbers) >= there:
+            raise UserError(f"trainer.devices={devices}: this machine has {there} GPU(s)")
+    if kind == "mps" and cfg.trainer.strategy != "auto":
+        raise UserError(
+            f"trainer.strategy={cfg.trainer.strategy} cannot run on Apple's GPU (mps); use"
+            " trainer.strategy=auto, or trainer.accelerator=cpu"
+        )
+    if cfg.get("compile") and not compiler(kind):
+        raise UserError("compile=true needs a C++ compiler (g++ or clang++) on the path")
+    if kind == cfg.trainer.accelerator:  # `check` has seen it
+        return
+    # What is refused on a CPU is refused where no GPU was found, too.
+    here = cfg.copy()
+    here.trainer.accelerator = kind
+    if lines := list(conflicts(here)):
+        raise UserError("; ".join(lines))
+
+
+def accelerator(asked: str) -> tuple[str, int]:
+    """What Lightning takes for trainer.accelerator here (cuda, mps or cpu), and how many GPUs."""
+    there = {
+        "mps": int(torch.backends.mps.is_available()),
+        "cuda": torch.cuda.device_count(),
+        "cpu": 0,
+    }
+    order = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(asked, (asked,))
+    for kind in order:
+        if kind == "cpu" or there[kind]:
+            return kind, there[kind]
+    raise UserError(
+        f"trainer.accelerator={asked}: torch sees no such GPU on this machine; use trainer=cpu"
+    )
+
+
+def check_output(run_dir: Path) -> None:
+    """Makes a run's folder, or refuses one that cannot be written."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=run_dir):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"output_dir: cannot write to {run_dir} ({error.strerror}); choose another folder"
+        ) from error

@@ -1,0 +1,96 @@
+"""What is seen while a run trains: a bar on a terminal, a line per validation elsewhere, and for
+those who look from outside a small file."""
+
+import os
+import platform
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+
+from ablate.files import PROGRESS, write_json
+
+SECONDS = 2.0  # between two states of the file
+
+
+class Bar(TQDMProgressBar):
+    """Lightning's bar, with the loss and the rate and without the logger's version number."""
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        super().on_train_epoch_start(trainer, *args)
+        self.train_progress_bar.set_description("training")  # one stream, so no epochs to count
+
+    def get_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        metrics = super().get_metrics(*args, **kwargs)
+        metrics.pop("v_num", None)
+        return metrics
+
+
+class Paced(Callback):
+    """Knows how fast training goes, counted from where this process began."""
+
+    def __init__(self) -> None:
+        self.started: tuple[float, int] | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.started = time.perf_counter(), trainer.global_step
+
+    def rate(self, trainer: L.Trainer) -> float:
+        """Optimizer steps per second."""
+        assert self.started is not None
+        began, first = self.started
+        return (trainer.global_step - first) / (time.perf_counter() - began)
+
+
+class Lines(Paced):
+    """For a log file: one line after every validation."""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero or not self.started or trainer.state.fn != "fit":
+            return
+        step, last, rate = trainer.global_step, trainer.max_steps, self.rate(trainer)
+        values = ", ".join(
+            f"{name} {float(value):.4g}"
+            for name, value in sorted(trainer.callback_metrics.items())
+            if name.count("/") == 1
+        )
+        left = (last - step) / rate if rate else 0
+        print(f"step {step}/{last}: {values}; {rate:.1f} steps/s, {left:.0f} s left", flush=True)
+
+
+class Told(Paced):
+    """progress.json in the run's folder, from the first step to the last; a death leaves it."""
+
+    def __init__(self, run_dir: Path):
+        super().__init__()
+        self.path = run_dir / PROGRESS
+        self._next = 0.0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        if not trainer.is_global_zero or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SECONDS
+        content = {
+            "step": trainer.global_step,
+            "steps": trainer.max_steps,
+            "rate": self.rate(trainer),
+            "pid": os.getpid(),
+            "host": platform.node(),
+        }
+        with suppress(OSError):  # nothing is lost with it
+            write_json(self.path, content, flush=False)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.path.unlink(missing_ok=True)
+
+
+def progress() -> Callback:
+    """The bar where somebody watches, else lines."""
+    return Bar(refresh_rate=10, leave=True) if sys.stderr.isatty() else Lines()

@@ -1,0 +1,207 @@
+"""What a run leaves behind beside its weights: config.yaml, result.json, provenance.json.
+
+Readers may look while a run writes: every file is written under another name, then renamed.
+"""
+
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from filelock import FileLock, Timeout
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from ablate.cli.version import checkout
+from ablate.config.run_id import FILES, run_id
+from ablate.data import Data, digest
+from ablate.errors import UserError
+from ablate.files import read_mapping, write_json, write_text
+from ablate.logger import RunLogger, without_credentials
+from ablate.logger.role import Role
+from ablate.model.layers.stack import kernels
+from ablate.task import Task
+from ablate.training.transfer import keep_tokens
+
+PACKAGES = (
+    "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
+    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim",
+)  # fmt: skip
+
+
+def write_config(run_dir: Path, cfg: DictConfig) -> None:
+    """The composed config, resolved, with absolute paths: enough to run it from any folder."""
+    cfg = cfg.copy()
+    if cfg.init_from is not None:
+        cfg.init_from = str(Path(cfg.init_from).expanduser().absolute())
+    for key in FILES:
+        place = cfg.data.get(key)
+        if place and Path(place).expanduser().exists():
+            cfg.data[key] = str(Path(place).expanduser().absolute())
+    write_text(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+
+
+def provenance(fingerprint: str) -> dict[str, Any]:
+    """Where and with what a run was made. No environment variables, so no secrets."""
+    return {
+        **CODE,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "cpu_threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        "data_fingerprint": fingerprint,
+        "arguments": without_credentials(sys.argv[1:]),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def code(package: Path) -> dict[str, Any]:
+    """git: of the checkout, None outside one. source: 16 hex digits over the package's Python
+    files, which tell uncommitted changes apart."""
+    files = {path for path in package.rglob("*.py") if path.is_file()}  # an editor may leave links
+    content = {str(one.relative_to(package)): sha256(one.read_bytes()).hexdigest() for one in files}
+    return {"git": checkout(package), "source": digest(content)}
+
+
+# As it is when this process reads it: files may change while it trains.
+CODE = code(Path(__file__).parent)
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """All, those that are trained, and those outside the tables that tokens and positions index."""
+    named = list(model.named_parameters())
+    embeddings = getattr(model, "embeddings", ())
+    return {
+        "total": sum(p.numel() for _, p in named),
+        "trainable": sum(p.numel() for _, p in named if p.requires_grad),
+        "non_embedding": sum(p.numel() for n, p in named if not n.startswith(tuple(embeddings))),
+    }
+
+
+def reset_peak_memory() -> None:
+    """Count from here, so that a run of a multirun does not report the peak of one before it."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):  # not Linux: the peak stays that of the whole process
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory_bytes() -> int:
+    """Of the GPU's allocator where one is used, else the largest resident size of the process."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    import resource  # not on Windows, where ablate.cli.command says so
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def debugged(cfg: DictConfig) -> bool:
+    """Whether this is a quick look (debug=...), which starts anew each time: code may be new."""
+    return cfg.choices.get("debug") is not None
+
+
+@contextmanager
+def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
+    """One process group at a time trains in a folder; the kernel drops the lock of a dead one."""
+    lock = FileLock(run_dir / ".lock")
+    if trainer.is_global_zero:
+        try:
+            lock.acquire(timeout=1)  # study/launch/state.py looks at the lock for an instant
+        except Timeout:
+            raise UserError(f"{run_dir}: another process is training this run now") from None
+        for left_by_a_kill in run_dir.rglob(".*.tmp"):
+            left_by_a_kill.unlink()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def recorded(
+    cfg: DictConfig, run_dir: Path, data: Data, task: Task, trainer: L.Trainer, flops: int
+) -> Iterator[dict[str, Any]]:
+    """Writes config.yaml, provenance.json and result.json, whatever happens; closes the logger."""
+    (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+    # A run that was stopped and goes on has used the time of both; a killed process left none.
+    earlier = {} if debugged(cfg) else read_mapping(run_dir / "result.json")
+    started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
+    reset_peak_memory()
+    fingerprint = data.fingerprint()
+    result: dict[str, Any] = {
+        "status": "running",
+        "error": None,
+        "study": cfg.study.name,
+        "arm": cfg.study.arm,
+        "seed": cfg.seed,
+        "run_id": run_id(cfg, fingerprint),
+        "metric": {"name": task.metric, "value": None, "mode": task.mode},
+        "metrics": {},
+        "parameters": count_parameters(task.model),
+        "flops_per_step": flops,
+        "kernels": kernels(task.model),
+        "choices": OmegaConf.to_container(cfg.choices),
+    }
+    if task.model.started_from is not None:
+        result["started_from"] = task.model.started_from
+    logger: RunLogger | None = None
+    if trainer.is_global_zero:
+        write_config(run_dir, cfg)
+        if cfg.init_from is not None:
+            keep_tokens(cfg, run_dir)
+        write_json(run_dir / "provenance.json", provenance(fingerprint))
+        write_json(run_dir / "result.json", result)
+    try:
+        if trainer.is_global_zero and (logger := start_logger(cfg, run_dir, result)):
+            trainer.loggers = [logger.lightning]
+        yield result
+        result["status"] = "finished"
+    except BaseException as error:
+        status = "refused" if isinstance(error, UserError) else "failed"
+        result |= {"status": status, "error": str(error) or type(error).__name__}
+        raise
+    finally:
+        result["wall_seconds"] = time.perf_counter() - started
+        result["peak_memory_bytes"] = peak_memory_bytes()
+        if trainer.is_global_zero:
+            result["logged_to"] = logger.where if logger else None
+            write_json(run_dir / "result.json", result)
+            if logger:
+                logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+
+
+def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunLogger | None:
+    """The logger of the run, or None for logger=none."""
+    if not cfg.logger:
+        return None
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    config["parameters"] = result["parameters"]
+    role = Role.of(run_dir, cfg.study.name, cfg.study.arm)
+    config["ablate"] = role.block(
+        seed=cfg.seed,
+        parameters=result["parameters"]["total"],
+        flops=result["flops_per_step"],
+    )
+    # Not by keyword to `instantiate`, since its own first parameter is called config.
+    open_logger = instantiate(cfg.logger, _partial_=True, _convert_="all")
+    logger: RunLogger = open_logger(
+        run_dir=run_dir, run_id=result["run_id"], role=role, config=config
+    )
+    return logger

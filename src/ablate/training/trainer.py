@@ -1,0 +1,77 @@
+"""Lightning's Trainer as a run needs it, and how long it trains."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.data import Data
+from ablate.errors import UserError
+from ablate.schedule import AUTO_STEPS, TOO_LONG, warmup_steps
+from ablate.training.build import make
+from ablate.training.fsdp import Sharded
+from ablate.training.progress import progress
+
+
+def make_trainer(
+    cfg: DictConfig, run_dir: Path, data: Data, callbacks: Sequence[Callback]
+) -> L.Trainer:
+    """One that shows how it goes; `data` is told how many batches it is going to give."""
+    settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
+    steps, every = length_of_training(settings, data)
+    check_warmup(cfg.schedule, steps)
+    settings |= {
+        "max_steps": steps,
+        "max_epochs": None,
+        "val_check_interval": every,
+        "check_val_every_n_epoch": None,
+    }
+    if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
+        settings |= {"strategy": Sharded(), "inference_mode": False}
+    data.train_batches = steps * settings["accumulate_grad_batches"]
+    shown = progress()
+    trainer: L.Trainer = make(
+        settings,
+        callbacks=[*callbacks, shown],
+        enable_progress_bar=isinstance(shown, ProgressBar),
+        logger=False,
+        default_root_dir=str(run_dir),
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        _convert_="all",
+    )
+    return trainer
+
+
+def check_warmup(schedule: DictConfig, steps: int) -> None:
+    """Refuses a warm-up longer than the training; says where the default one gives way to it."""
+    warmup = schedule.get("warmup", 0)  # a schedule of one's own may have none
+    name = schedule._target_.removeprefix("ablate.schedule.")
+    if warmup == "auto":
+        usual = AUTO_STEPS.get(name, 0)
+        if usual and (fewer := warmup_steps(name, warmup, steps)) < usual:
+            line = f"ablate: warm-up: {fewer} of {steps} steps (schedule.warmup=auto)"
+            on_first_process(print)(line)
+    elif warmup > steps:
+        raise UserError(TOO_LONG.format(warmup=warmup, steps=steps))
+
+
+def length_of_training(settings: dict[str, Any], data: Data) -> tuple[int, int]:
+    """Optimizer steps of the run, and training batches between validations."""
+    epoch = data.batches_per_epoch()
+    steps = settings["max_steps"]
+    if settings["max_epochs"] is not None:
+        by_epoch = max(1, settings["max_epochs"] * epoch // settings["accumulate_grad_batches"])
+        steps = by_epoch if steps == -1 else min(steps, by_epoch)
+    every = settings["val_check_interval"]
+    if every is None:
+        every = (settings["check_val_every_n_epoch"] or 1) * epoch
+    # A validation, and the checkpoint after it, stands between two optimizer steps.
+    accumulate = settings["accumulate_grad_batches"]
+    return steps, min(-(-every // accumulate), steps) * accumulate

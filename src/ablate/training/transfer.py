@@ -1,0 +1,206 @@
+"""init_from=RUN_DIR: a run that starts from another run's best weights.
+
+Parameters meet by their names. Those of an output for something else (`Model.heads`) are drawn
+anew, or left where they were; every other one must be there in both, with one shape, and the models
+must be made of the same parts, since a part can differ without a parameter that shows it. Where the
+data is text, its tokens are the other run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.facts import LABELLED, PAIRS, TEXT
+from ablate.config.keys import OURS
+from ablate.config.rules import written
+from ablate.config.run_id import WEIGHTS
+from ablate.errors import UserError
+from ablate.files import read_mapping, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ablate.model.base import Model
+
+# What may differ between two runs of which one starts from the other: how it is trained, and keys
+# of the output map. A list, so that a key that is added later must be the same.
+FREE = {
+    "model.checkpoint",
+    "model.dropout",
+    "model.drop_path",
+    "model.freeze",
+    "model.init_std",
+    "model.pretrained",
+    "model.tie_embeddings",
+}
+WITH_TOKENS = {TEXT, LABELLED, PAIRS}  # kinds of data
+TOKENS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
+MADE_TOKENS = "tokens.yaml"  # what says how the tokens of this run were made by another one
+SHOWN = 8  # differences, and names of parameters, in a line
+
+
+@dataclass
+class Source:
+    """A run to start from. asked: the folder, as it was written for init_from."""
+
+    asked: str
+
+    @property
+    def folder(self) -> Path:
+        folder = Path(self.asked).expanduser()
+        if not (folder / "config.yaml").exists():
+            what = "has no config.yaml" if folder.exists() else "does not exist"
+            raise UserError(f"init_from={self.asked} is not the folder of a run: it {what}")
+        if not (folder / WEIGHTS).exists():
+            raise UserError(f"init_from={self.asked} has no weights yet: {WEIGHTS} is missing")
+        return folder
+
+    @property
+    def config(self) -> DictConfig:
+        return _read(self.folder / "config.yaml")
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / WEIGHTS
+
+    def require_same_parts(self, cfg: DictConfig) -> None:
+        """UserError that lists what differs, as it would have to be written here."""
+        there, here = parts_of(self.config), parts_of(cfg)
+        # Of a part that is another one, the keys differ anyway; other data has other keys.
+        other = tuple(f"{part}." for part in there if there[part] != here.get(part))
+        differing = [
+            key
+            for key in sorted((there.keys() | here.keys()) - FREE)
+            if there.get(key) != here.get(key)
+            and not key.startswith(other)
+            and not (key in TOKENS and (key not in there or key not in here))
+        ]
+        if differing:
+            lines = [
+                f"{key} is {_value(there, key)} there and {_value(here, key)} here"
+                for key in differing
+            ]
+            raise UserError(f"init_from={self.asked} is made of other parts: {_few(lines, '; ')}")
+
+    def tokens(self) -> DictConfig:
+        """The keys of the run that made the tokens: this one, or one that it started from."""
+        if (made := made_tokens(self.folder)) is not None:
+            return made
+        config = self.config
+        return OmegaConf.create({key: config[key] for key in ("data", "task", "model", "seed")})
+
+
+def check_start(cfg: DictConfig) -> None:
+    """Refuses an init_from that is no run, or one of other parts."""
+    if cfg.init_from is not None:
+        Source(cfg.init_from).require_same_parts(cfg)
+
+
+def made_tokens(run_dir: Path) -> DictConfig | None:
+    """The keys of the run that made the tokens of this one; None where it made its own."""
+    path = run_dir / MADE_TOKENS
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> DictConfig:
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def parts_of(cfg: DictConfig) -> dict[str, Any]:
+    """Every key of the model, its positions and its tokens, with its value; a part of ours by the
+    name of its option.
+    """
+    from ablate.config.check import leaves
+
+    found = {}
+    for node in ("model", "pos_enc"):
+        for path, value in leaves(cfg[node], node):
+            ours = path.endswith("._target_") and str(value).startswith(OURS)
+            found[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
+    found = {path: value for path, value in found.items() if not path.endswith("._partial_")}
+    return found | {key: cfg.data[leaf] for key in TOKENS if (leaf := key[5:]) in cfg.data}
+
+
+def _value(parts: dict[str, Any], key: str) -> str:
+    return written(parts[key]) if key in parts else "not set"
+
+
+def start_from(model: Model, cfg: DictConfig) -> None:
+    """Copy the weights of cfg.init_from into the model, and note it in `model.started_from`."""
+    import torch
+
+    source = Source(cfg.init_from)
+    source.require_same_parts(cfg)
+    state = torch.load(source.weights, map_location="cpu", weights_only=False)["state_dict"]
+    theirs = {
+        name.removeprefix("model."): value
+        for name, value in state.items()
+        if name.startswith("model.")
+    }
+    mine = model.state_dict()
+    loaded = fitting(mine, theirs, model.heads, f"init_from={source.asked}")
+    model.load_state_dict(loaded, strict=False)
+    model.started_from = {
+        "run": str(source.folder.absolute()),
+        "run_id": read_mapping(source.folder / "result.json").get("run_id"),
+        "loaded": sorted(loaded),
+        "new": sorted(mine.keys() - loaded.keys()),
+        "left": sorted(theirs.keys() - loaded.keys()),
+    }
+
+
+def fitting(
+    mine: dict[str, Tensor], theirs: dict[str, Tensor], heads: tuple[str, ...], what: str
+) -> dict[str, Tensor]:
+    """Those of `theirs` that go into `mine`; UserError that begins with `what` and lists what does
+    not fit. Only an output map, by the beginning of its name in `heads`, may be missing, unknown or
+    of another shape."""
+    here, there = (
+        {name: value for name, value in one.items() if not name.startswith(heads)}
+        for one in (mine, theirs)
+    )
+    wrong = {
+        "missing": [name for name in here if name not in there],
+        "unknown": [name for name in there if name not in here],
+        "shapes": [
+            f"{name} is {_shape(there[name])} there and {_shape(here[name])} here"
+            for name in there
+            if name in here and there[name].shape != here[name].shape
+        ],
+    }
+    if lines := [f"{kind}: {_few(names, ', ')}" for kind, names in wrong.items() if names]:
+        raise UserError(f"{what} does not fit this model: {'; '.join(lines)}")
+    return {
+        name: value
+        for name, value in theirs.items()
+        if name in mine and value.shape == mine[name].shape
+    }
+
+
+def told(started_from: dict[str, Any]) -> str:
+    """One line: what was loaded, what is new, what was left."""
+    counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
+    rest = (f"{what}: {_few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
+    return f"{counted}; {'; '.join(rest)}"
+
+
+def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
+    """Write down whose tokens a run uses, so that it can be loaded when init_from is gone."""
+    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(Source(cfg.init_from).tokens()))
+
+
+def _few(names: Iterable[str], joined: str) -> str:
+    names = list(names)
+    more = f"{joined}and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return joined.join(names[:SHOWN]) + more
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"

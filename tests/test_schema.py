@@ -1,0 +1,79 @@
+"""Every key has a rule, and every rule says yes and no where it should."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from ablate.config.check import leaves
+from ablate.config.rules import Bool, Exactly, Int, ListOf, OneOf, Real, Rule, Text, either, or_null
+from ablate.config.schema import VALUES, rule_of
+from ablate.config.tree import config_dir
+
+FREE = ("model.args", "study.factors.", "study.tune.")  # handed to timm; a person's own keys
+
+
+def default_leaves() -> dict[str, object]:
+    """Every key of every file of conf/ under its path, such as data.path, with its default."""
+    found: dict[str, object] = {}
+    for path in [config_dir() / "config.yaml", *config_dir().glob("*/*.yaml")]:
+        text = path.read_text()
+        content = OmegaConf.to_container(OmegaConf.load(path))
+        for key in ("defaults", "hydra"):
+            content.pop(key, None)
+        at_root = path.parent == config_dir() or "@package _global_" in text
+        nested = content
+        if not at_root:
+            nested = {}
+            node = nested
+            for name in path.parent.name.split("."):
+                node[name] = node = {}
+            node.update(content)
+        for leaf, value in leaves(OmegaConf.create(nested)):
+            found[f"{path.parent.name}/{path.name}: {leaf}"] = value
+    return found
+
+
+def test_every_key_of_every_file_has_a_rule_and_every_default_keeps_it() -> None:
+    for where, value in default_leaves().items():
+        path = where.split(": ")[1]
+        if path.split(".")[-1] in ("_target_", "_partial_") or path.startswith(FREE):
+            continue
+        rule = rule_of(path)
+        assert rule is not None, f"no rule in schema.py for {where}"
+        assert value == "???" or rule.allows(value), where
+
+
+def test_every_rule_has_a_key() -> None:
+    paths = {where.split(": ")[1] for where in default_leaves()}
+    for pattern, rule in VALUES.items():
+        assert any(rule_of(path) is rule for path in paths), pattern
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        (Int(1), [1, 7], [0, True, 4.0, "2", None, -1]),
+        (Real(0, 1, below=True), [0, 0.5], [1, 1.0, -0.1, True, "0.5", float("nan")]),
+        (Real(0, above=True), [1e-9, 3], [0, float("inf")]),
+        (Bool(), [True, False], [0, 1, "true", None]),
+        (Text(), ["x"], ["", " ", 3, None]),
+        (OneOf(("a", "b")), ["a"], ["c", "", None, ["a"]]),
+        (ListOf(Int(1)), [[1], [2, 3]], [[], [0], 1, "1"]),
+        (ListOf(Int(1), length=2), [[1, 2]], [[1], [1, 2, 3]]),
+        (or_null(Int(1)), [None, 2], [0, "null"]),
+        (either(Int(1), Exactly(-1)), [1, -1], [-2, -1.0, True]),
+    ],
+)
+def test_rules(rule: Rule, good: list[object], bad: list[object]) -> None:
+    assert all(rule.allows(value) for value in good)
+    assert not any(rule.allows(value) for value in bad)
+    assert len(str(rule)) > 0
+
+
+@given(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.none()))
+)
+def test_no_value_breaks_a_rule(value: object) -> None:
+    for rule in set(VALUES.values()):
+        assert rule.allows(value) in (True, False)
