@@ -83,7 +83,7 @@ def compiled(model: nn.Module) -> nn.Module:
 
 
 def vit() -> Case:
-    """Pictures of 32 x 32 in patches of 4, 192 wide, 6 blocks, 3 heads; 32 at once."""
+    """Images of 32 x 32 in patches of 4, 192 wide, 6 blocks, 3 heads; 32 at once."""
     from timm.models.vision_transformer import VisionTransformer
 
     sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 6, "num_heads": 3}

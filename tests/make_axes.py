@@ -75,13 +75,13 @@ PAIRS = TEXTS | {
     "data.variants": ["first", "all"],
 }
 SEGMENTS: dict[str, list[Any]] = {"task.next_sentence": [True, False]}
-PICTURES: dict[str, list[Any]] = {
+IMAGES: dict[str, list[Any]] = {
     "data.flip": [False, True],
     "task.mixup": [0.0, 0.2],
     "task.cutmix": [0.0, 1.0],
 }
 NODES: dict[str, list[Any]] = {"data.normalise": [True, False]}
-EVERY_AXIS = AXES | PAIRS | SEGMENTS | PICTURES | NODES
+EVERY_AXIS = AXES | PAIRS | SEGMENTS | IMAGES | NODES
 
 
 class Tiny(NamedTuple):
@@ -100,11 +100,11 @@ WIDTHS: dict[str, list[Any]] = {"model.dim": [12, 6]}
 MODELS: dict[str, Tiny] = {
     "gpt": Tiny("pydoc", (*BLOCKS, "model.depth=2"), TEXTS),
     "bert": Tiny("pydoc", (*BLOCKS, "model.depth=2", "pos_enc=learned"), TEXTS | SEGMENTS),
-    "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=2", "model.pool=mean"), PICTURES),
+    "vit": Tiny("digits", (*BLOCKS, "model.depth=2", "model.patch=2", "model.pool=mean"), IMAGES),
     # oneDNN's bfloat16 convolutions of 3 x 3 on one pixel, the size that most of timm's test models
     # make of a digit, sometimes have gradients that are not finite; this one has none of them.
-    "resnet": Tiny("digits", ("model.dim=12",), PICTURES),
-    "timm": Tiny("digits", ("model.name=test_efficientnet",), PICTURES),
+    "resnet": Tiny("digits", ("model.dim=12",), IMAGES),
+    "timm": Tiny("digits", ("model.name=test_efficientnet",), IMAGES),
     "rnn_lm": Tiny("pydoc", DEEP, TEXTS, WIDTHS),
     "rnn_seq2seq": Tiny("dates", DEEP, PAIRS, WIDTHS),
     "transformer": Tiny("dates", BLOCKS, PAIRS),

@@ -22,7 +22,7 @@ from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
 MEANINGLESS = ("_target_", "_partial_")
-# Digits for pictures; every text of the rest comes from make_files.py.
+# Digits for images; every text of the rest comes from make_files.py.
 DATA = {
     "gpt": "text",
     "bert": "text",
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
     parameters: dict[str, Tensor]
     rows: list[dict[str, float]]  # of metrics.csv
-    units: int  # tokens or pictures
+    units: int  # tokens or images
     previous: int  # the step of previous.ckpt
     deterministic: bool  # whether torch was
 

@@ -10,7 +10,7 @@ from tiny import overrides
 from ablate.config.tree import open_tree
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.layout import Layout, lay_out
-from ablate.study.plan.request import Asked, read
+from ablate.study.plan.request import StudyRequest, parse_request
 
 
 def write_sweep(folder: Path, study: str, *, body: str = "", name: str = "mine") -> list[str]:
@@ -35,13 +35,13 @@ def tiny_for(study: str, folder: Path, *left_out: str) -> list[str]:
 @contextmanager
 def asked(
     folder: Path, study: str, *typed: str, body: str = "", left_out: tuple[str, ...] = ()
-) -> Iterator[tuple[Asked, Composer]]:
+) -> Iterator[tuple[StudyRequest, Composer]]:
     """The question of a sweep on the tiny text, and what composes its arms."""
     _, own, sweep = write_sweep(folder, study, body=body)
     argv = [sweep, *tiny_for(study, folder, *left_out), *typed]
     with open_tree(own) as tree:
         command = tree.load(argv)
-        question = read(command, argv, tree.loader)
+        question = parse_request(command, argv, tree.loader)
         yield question, Composer(tree.loader, command, question.fixed)
 
 

@@ -8,7 +8,7 @@ from make_model import kernels, options, scores
 # Pairs by their axes, each with the options of both sides.
 Refused = list[tuple[str, list[Any], str, list[Any]]]
 TEXTS = ["pydoc", "text", "shakespeare"]
-PICTURES = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder"]
+IMAGES = ["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "image_folder"]
 WITHOUT_WORDS = ["dates", "reverse", "copy", "sort"]  # pairs that come as tokens or characters
 SENTENCES = ["parallel", "multi30k"]
 SMOOTHING = EVERY_AXIS["task.label_smoothing"]
@@ -181,7 +181,7 @@ HERE: Only = {
     "trainer.precision": ["32-true", "bf16-mixed", "bf16-true", "64-true"],
 }
 SCORES: Only = {"model.attention": scores()}
-OF_PICTURES: Only = {"data": PICTURES, "task": ["classification"]}
+OF_IMAGES: Only = {"data": IMAGES, "task": ["classification"]}
 OF_SEQUENCES: Only = {"pos_enc": [name for name in options("pos_enc") if not name.endswith("_2d")]}
 NO_POSITIONS: Only = {"pos_enc": ["none"]}
 OF_LANGUAGE: Only = {
@@ -214,7 +214,7 @@ OF_GRAPHS: Only = {
 OF_CAPTIONS = KERNELS | {
     "data": ["digit_strings"],
     "task": ["captioning"],
-    # What says a distance has none to say between a word and a picture.
+    # What says a distance has none to say between a word and an image.
     "pos_enc": [name for name in options("pos_enc") if name not in (*DISTANCES, "relative_2d")],
     "model.norm_type": ["layer", "batch"],
 }
@@ -230,12 +230,12 @@ ONLY: dict[str, Only] = {
         "task": ["masked_lm", "classification"],
         "data.tokenizer": OF_TEXTS,
     },
-    "vit": HERE | OF_ORDER | OF_PICTURES | SCORES,
+    "vit": HERE | OF_ORDER | OF_IMAGES | SCORES,
     "resnet": HERE
-    | OF_PICTURES
+    | OF_IMAGES
     | NO_POSITIONS
     | {"kernel": ["auto"], "model.norm_type": ["layer", "batch"]},
-    "timm": HERE | OF_PICTURES | NO_POSITIONS | {"kernel": ["auto"]},
+    "timm": HERE | OF_IMAGES | NO_POSITIONS | {"kernel": ["auto"]},
     "rnn_lm": HERE | OF_LANGUAGE | NO_POSITIONS | {"kernel": ["auto"]},
     "rnn_seq2seq": HERE | KERNELS | OF_SOURCES | NO_POSITIONS,
     "gat": HERE | OF_GRAPHS | NO_POSITIONS,

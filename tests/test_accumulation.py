@@ -51,8 +51,8 @@ UNEVEN = {
 EVEN = {
     "text": overrides,
     "recall": lambda folder: overrides(folder, "task=recall", *small("recall"))[2:],
-    "hidden tokens": lambda folder: overrides(folder, "model=bert"),
-    "pictures": lambda folder: images(folder, "data.batch_size=16", "task.label_smoothing=0.1"),
+    "masked tokens": lambda folder: overrides(folder, "model=bert"),
+    "images": lambda folder: images(folder, "data.batch_size=16", "task.label_smoothing=0.1"),
     "texts with classes": lambda folder: [
         *("model=gpt", "task=classification", "data=text_files", "data.root=text_files"),
         *("data.seq_len=8", "data.batch_size=2", "model.dim=16", "model.depth=1", "logger=none"),

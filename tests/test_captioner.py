@@ -48,7 +48,7 @@ def made(**changes: Any) -> Captioner:
     return model.eval()
 
 
-def pictures() -> Tensor:
+def images() -> Tensor:
     return normal(3, 1, 12, 24)
 
 
@@ -64,7 +64,7 @@ def stepped(model: Captioner, read: Tensor, write: Tensor) -> Tensor:
 def weights_of(model: Captioner) -> Tensor:
     """b i j."""
     with recording(model) as (seen,):
-        model(pictures(), words())
+        model(images(), words())
     return torch.cat(seen, dim=2)[:, 0]
 
 
@@ -75,10 +75,10 @@ def weights_of(model: Captioner) -> Tensor:
 @pytest.mark.parametrize("attention", scores())
 def test_steps_are_teacher_forcing_and_all_learns(attention: str, normalizer: str) -> None:
     model = made(attention=attention, normalizer=normalizer)
-    at_once = model(pictures(), words())
+    at_once = model(images(), words())
     assert at_once.shape == (3, I, 11)
-    torch.testing.assert_close(stepped(model, pictures(), words()), at_once)
-    model.train()(pictures(), words()).square().sum().backward()
+    torch.testing.assert_close(stepped(model, images(), words()), at_once)
+    model.train()(images(), words()).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -94,14 +94,14 @@ def test_steps_are_teacher_forcing_and_all_learns(attention: str, normalizer: st
 ], ids=str)  # fmt: skip
 def test_steps_are_teacher_forcing_in_every_form(changes: dict[str, Any]) -> None:
     model = made(**changes)
-    at_once = model(pictures(), words())
-    torch.testing.assert_close(stepped(model, pictures(), words()), at_once)
+    at_once = model(images(), words())
+    torch.testing.assert_close(stepped(model, images(), words()), at_once)
     at_once.square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
-    """The formulas of show_attend_tell.py, one picture and one word at a time; an lstm."""
+    """The formulas of show_attend_tell.py, one image and one word at a time; an lstm."""
     decoder, layer = model.decoder, model.decoder.recurrent.layers[0]
     cell = nn.LSTMCell(layer.input_size, layer.hidden_size).double()
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
@@ -125,16 +125,16 @@ def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
 @pytest.mark.parametrize("gating_scalar", [True, False])
 def test_the_decoder_is_the_papers(gating_scalar: bool) -> None:
     model = made(gating_scalar=gating_scalar)
-    together = model(pictures(), words())
+    together = model(images(), words())
     for b in range(3):
-        torch.testing.assert_close(together[b], naive(model, pictures()[b], words()[b]))
+        torch.testing.assert_close(together[b], naive(model, images()[b], words()[b]))
 
 
 def test_the_future_is_not_seen() -> None:
     model, write = made(), words()
-    before = model(pictures(), write)
+    before = model(images(), write)
     write[:, 3] = (write[:, 3] + 1) % 11
-    changed = (model(pictures(), write) != before).any(-1).any(0)
+    changed = (model(images(), write) != before).any(-1).any(0)
     assert changed.tolist() == [False] * 3 + [True] * (I - 3)
 
 
@@ -151,8 +151,8 @@ def test_hard_attention_looks_at_one_place_a_word(training: bool) -> None:
     contexts: list[Tensor] = []
     attends = model.decoder.context
     attends.register_forward_hook(lambda module, inputs, output: contexts.append(output.detach()))
-    annotations = model.encode(pictures()).memory.states.detach()
-    model(pictures(), words())
+    annotations = model.encode(images()).memory.states.detach()
+    model(images(), words())
     assert len(contexts) == I
     for context in contexts:  # b 1 d: one of the annotation vectors, and no mixture
         apart = (context - annotations).abs().amax(-1)
@@ -165,8 +165,8 @@ def test_hard_attention_looks_at_one_place_a_word(training: bool) -> None:
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_a_beam_of_one_is_greedy(normalizer: str) -> None:
     model = made(normalizer=normalizer)
-    one = beam_search(model, pictures(), size=1, max_length=I)
-    for (found,), other in zip(one, greedy(model, pictures(), max_length=I), strict=True):
+    one = beam_search(model, images(), size=1, max_length=I)
+    for (found,), other in zip(one, greedy(model, images(), max_length=I), strict=True):
         assert found.tokens == other.tokens
         assert found.log_prob == pytest.approx(other.log_prob)
 
@@ -174,13 +174,13 @@ def test_a_beam_of_one_is_greedy(normalizer: str) -> None:
 def test_a_beam_follows_its_rows() -> None:
     """What a beam says a caption's probability is, is what one call says of it."""
     model = made()
-    for picture, found in zip(
-        pictures(), beam_search(model, pictures(), size=4, max_length=I, n_best=4), strict=True
+    for image, found in zip(
+        images(), beam_search(model, images(), size=4, max_length=I, n_best=4), strict=True
     ):
         for one in found:
             target = torch.tensor([BOS, *[*one.tokens, EOS][:I]])
             with torch.no_grad():
-                log_probs = model(picture[None], target[None, :-1]).log_softmax(-1)[0]
+                log_probs = model(image[None], target[None, :-1]).log_softmax(-1)[0]
             expected = float(log_probs.gather(1, target[1:, None]).sum())
             assert one.log_prob == pytest.approx(expected, abs=1e-4)
 
@@ -188,9 +188,9 @@ def test_a_beam_follows_its_rows() -> None:
 # Places
 
 
-def feature_map(model: Captioner, picture: Tensor) -> Tensor:
+def feature_map(model: Captioner, image: Tensor) -> Tensor:
     with torch.no_grad():
-        return model.encoder(picture)[0]
+        return model.encoder(image)[0]
 
 
 @pytest.mark.parametrize("norm_type", ["batch"])
@@ -199,9 +199,9 @@ def test_a_digit_moved_by_a_stride_moves_the_map_by_one_place(norm_type: str) ->
     digit = normal(8, 8)
 
     def at(y: int, x: int) -> Tensor:
-        picture = torch.zeros(1, 1, 72, 80, dtype=torch.float64)
-        picture[0, 0, y : y + 8, x : x + 8] = digit
-        return feature_map(model, picture)
+        image = torch.zeros(1, 1, 72, 80, dtype=torch.float64)
+        image[0, 0, y : y + 8, x : x + 8] = digit
+        return feature_map(model, image)
 
     here, right, below = at(32, 32), at(32, 32 + STRIDE), at(32 + STRIDE, 32)
     # Places that see the border's padding differ; nearer than these they do not see it.
@@ -214,9 +214,9 @@ def test_a_digit_moved_by_a_stride_moves_the_map_by_one_place(norm_type: str) ->
 
 def test_a_place_is_the_centre_of_what_it_sees() -> None:
     model = made(image_size=(72, 80))
-    picture = normal(1, 1, 72, 80).requires_grad_()
+    image = normal(1, 1, 72, 80).requires_grad_()
     for row, column in ((8, 9), (9, 12)):
-        (gradient,) = torch.autograd.grad(model.encoder(picture)[0, :, row, column].sum(), picture)
+        (gradient,) = torch.autograd.grad(model.encoder(image)[0, :, row, column].sum(), image)
         for places, place in zip(gradient[0, 0].nonzero().T, (row, column), strict=True):
             assert int(places.min() + places.max()) == 2 * STRIDE * place
 
@@ -243,7 +243,7 @@ def task(tmp_path: Path) -> Captioning:
 def test_the_score_by_places_on_weights_made_by_hand(
     task: Captioning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every digit is looked at but the last one of each picture, beside which the model looks."""
+    """Every digit is looked at but the last one of each image, beside which the model looks."""
     task.trainer = SimpleNamespace(testing=False)  # type: ignore[assignment]
     batch = next(iter(task.data.val_dataloader()))
     places, steps = task.model.grid[0] * task.model.grid[1], batch["targets"].shape[1]
@@ -347,7 +347,7 @@ def command(
     return Command(task, tmp_path, monkeypatch, capsys)
 
 
-def test_a_picture_file_gets_the_caption_of_its_example(
+def test_a_image_file_gets_the_caption_of_its_example(
     command: Command, task: Captioning, tmp_path: Path
 ) -> None:
     grey = task.data.grey(task.data.example(3)["images"][0])
@@ -369,9 +369,9 @@ def test_a_picture_file_gets_the_caption_of_its_example(
         ([], "give --image FILE, or --index N"),
         (["--image", "a.png", "--index", "0"], "give --image FILE, or --index N"),
         (["--index", "14"], "--index 14: the validation split has examples 0 to 13"),
-        (["--image", "gone.png"], "gone.png: is no picture that can be read"),
-        (["--image", "text.png"], "text.png: is no picture that can be read"),
-        (["--image", "wide.png"], "wide.png: is 30 pixels wide and 12 high, and the pictures of"),
+        (["--image", "gone.png"], "gone.png: is no image that can be read"),
+        (["--image", "text.png"], "text.png: is no image that can be read"),
+        (["--image", "wide.png"], "wide.png: is 30 pixels wide and 12 high, and the images of"),
         (["--source", "1 2"], "--source: RUN is a captioning model, and its options are --image"),
         (["--index", "0", "--n-best", "2"], "--n-best 2 is more than --beam 1 finds"),
     ],
@@ -384,7 +384,7 @@ def test_mistakes_get_one_line(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("text.png").write_text("no picture")
+    Path("text.png").write_text("no image")
     Image.fromarray(np.zeros((12, 30), np.uint8)).save("wide.png")
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")

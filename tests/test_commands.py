@@ -97,7 +97,7 @@ def test_generate_refuses_in_one_line(finished, monkeypatch, capsys, arguments, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_of_pictures_writes_nothing(tmp_path, monkeypatch, capsys):
+def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, capsys):
     cfg = ablate.compose(*images(tmp_path))
     ablate.run(cfg)
     with pytest.raises(UserError, match="neither a language model on text, nor"):

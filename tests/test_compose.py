@@ -13,7 +13,7 @@ from ablate.config.compose import compose
 from ablate.config.tree import config_dir, open_tree
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.layout import lay_out
-from ablate.study.plan.request import read
+from ablate.study.plan.request import parse_request
 
 # What an option cannot be composed without.
 NEEDS = {
@@ -168,7 +168,7 @@ def test_every_sweep_composes_every_run(monkeypatch: pytest.MonkeyPatch) -> None
             command = tree.load([f"sweep={name}"])
             assert command.hydra.mode.name == "MULTIRUN"
             assert command.study.name == name
-            asked = read(command, [f"sweep={name}"], tree.loader)
+            asked = parse_request(command, [f"sweep={name}"], tree.loader)
             layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
             assert len(layout.arms) > 1
             assert layout.baseline.arm.is_baseline

@@ -1,4 +1,4 @@
-"""data=digit_strings: captions, boxes and pictures go together, and splits share no digit."""
+"""data=digit_strings: captions, boxes and images go together, and splits share no digit."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def canvases(data: DigitStrings, split: str) -> NDArray[np.uint8]:
 
 
 def digits() -> dict[str, dict[bytes, int]]:
-    """What each picture of a single digit says, by split."""
+    """What each image of a single digit says, by split."""
     sources = Digits(batch_size=1, seed=0).read()
     everything = {name: source.pixels(np.arange(10_000)[: len(source.labels)])
                   for name, source in sources.items()}  # fmt: skip
@@ -49,16 +49,16 @@ def test_a_caption_reads_the_digits_in_the_boxes_from_left_to_right(
     split: str, data: DigitStrings
 ) -> None:
     known = digits()[split]
-    pictures = canvases(data, split)
-    assert len(pictures) == COUNTS[split] == data.length(split)
-    for number, picture in enumerate(pictures):
+    images = canvases(data, split)
+    assert len(images) == COUNTS[split] == data.length(split)
+    for number, image in enumerate(images):
         boxes = data.boxes(split, number)
-        crops = [picture[box.rows.start : box.rows.stop, box.columns.start : box.columns.stop]
+        crops = [image[box.rows.start : box.rows.stop, box.columns.start : box.columns.stop]
                  for box in boxes]  # fmt: skip
-        # A picture of this split's digits, and no other's: which also holds that none is covered.
+        # An image of this split's digits, and no other's: which also holds that none is covered.
         said = [str(known[crop.tobytes()]) for crop in crops]
         assert data.reference(split, number) == " ".join(said)
-        assert picture.sum(dtype=int) == sum(crop.sum(dtype=int) for crop in crops)
+        assert image.sum(dtype=int) == sum(crop.sum(dtype=int) for crop in crops)
 
 
 def test_splits_share_no_digit() -> None:
@@ -92,7 +92,7 @@ def test_a_full_row_of_digits_has_one_place_for_each() -> None:
         assert [box.columns.start for box in full.boxes("val", number)] == [0, 8, 16]
 
 
-def test_a_batch_holds_pictures_and_the_words_before_and_after(data: DigitStrings) -> None:
+def test_a_batch_holds_images_and_the_words_before_and_after(data: DigitStrings) -> None:
     batch = data.splits["val"][Request(0, torch.arange(20))]
     assert batch["images"].shape == (20, 1, 24, 48)
     assert batch["index"].tolist() == [*range(20)]
@@ -105,7 +105,7 @@ def test_a_batch_holds_pictures_and_the_words_before_and_after(data: DigitString
         len(data.reference("train", n).split()) for n in range(200)) + 1  # fmt: skip
 
 
-def test_pictures_are_normalised_by_the_training_split(data: DigitStrings) -> None:
+def test_images_are_normalised_by_the_training_split(data: DigitStrings) -> None:
     training = data.splits["train"][Request(0, torch.arange(200))]["images"]
     assert abs(training.mean()) < 1e-5
     assert abs(training.std() - 1) < 1e-3
@@ -133,16 +133,16 @@ def test_the_data_depends_on_its_own_seed_alone(data: DigitStrings) -> None:
     assert other.captions["val"][:60] != data.captions["val"][:60]
 
 
-def test_more_pictures_are_another_fingerprint(data: DigitStrings) -> None:
+def test_more_images_are_another_fingerprint(data: DigitStrings) -> None:
     for key, value in (("height", 32), ("max_digits", 3), ("val_examples", 99)):
         assert make("digit_strings", **SMALL | {key: value}).fingerprint() != data.fingerprint()
 
 
-def test_a_picture_file_is_read_as_the_data_is(data: DigitStrings, tmp_path) -> None:
+def test_a_image_file_is_read_as_the_data_is(data: DigitStrings, tmp_path) -> None:
     grey = (canvases(data, "val")[4].astype(float) / 16 * 255).round().astype(np.uint8)
     for mode in ("L", "RGB"):
         Image.fromarray(grey).convert(mode).save(tmp_path / "four.png")
-        read = data.picture(tmp_path / "four.png")
+        read = data.read_image(tmp_path / "four.png")
         torch.testing.assert_close(read, data.example(4)["images"], atol=0.02, rtol=0)
 
 

@@ -1,4 +1,4 @@
-"""Pictures in folders: given splits and hashed ones, any size and mode, mistakes."""
+"""Images in folders: given splits and hashed ones, any size and mode, mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ COLOURS = {"blue": (10, 20, 250), "green": (0, 200, 30), "red": (220, 0, 0)}
 
 
 def paint(folder: Path, count: int) -> None:
-    """Plain pictures of each colour, wide ones and tall ones, each a little different."""
+    """Plain images of each colour, wide ones and tall ones, each a little different."""
     for name, colour in COLOURS.items():
         (folder / name).mkdir(parents=True)
         for n in range(count):
@@ -63,7 +63,7 @@ def test_given_splits_are_used(given: Path) -> None:
     assert data.sizes == {"image_size": (18, 18), "channels": 3, "classes": 3}
 
 
-def test_pictures_keep_their_colour_and_class(given: Path) -> None:
+def test_images_keep_their_colour_and_class(given: Path) -> None:
     data = ready("image_folder", root=str(given), size=18)
     assert isinstance(data, Images)
     for batch in data.val_dataloader():
@@ -102,11 +102,11 @@ def test_the_fingerprint_is_of_names_and_content(flat: Path, tmp_path: Path) -> 
     assert len({before, renamed, folder(moved).fingerprint()}) == 3
 
 
-def test_grey_transparent_and_turned_pictures_become_colour_squares(given: Path) -> None:
+def test_grey_transparent_and_turned_images_become_colour_squares(given: Path) -> None:
     Image.new("L", (40, 25), 99).save(given / "val" / "red" / "a.png")
     Image.new("RGBA", (25, 40), (9, 9, 9, 0)).save(given / "val" / "red" / "b.webp")
     Image.new("P", (3, 3)).save(given / "val" / "red" / "c.GIF")
-    (given / "val" / "red" / "Thumbs.db").write_bytes(b"not a picture")
+    (given / "val" / "red" / "Thumbs.db").write_bytes(b"not an image")
     data = folder(given)
     assert lengths(data)["val"] == 18
     assert all(batch["images"].shape[1:] == (3, 18, 18) for batch in data.val_dataloader())
@@ -122,9 +122,9 @@ def test_workers_and_augmentation_give_the_same_batches(given: Path) -> None:
     assert all(a["images"].equal(b["images"]) for a, b in pairs)
 
 
-def test_a_picture_that_cannot_be_decoded_is_named(given: Path) -> None:
+def test_a_image_that_cannot_be_decoded_is_named(given: Path) -> None:
     bad = given / "val" / "green" / "bad.jpg"
-    bad.write_bytes(b"\xff\xd8\xff\xe0 this is no picture")
+    bad.write_bytes(b"\xff\xd8\xff\xe0 this is no image")
     data = folder(given)
     data.setup()
     with pytest.raises(UserError) as caught:
@@ -133,7 +133,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(given: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_cut_off_picture_is_named(given: Path) -> None:
+def test_a_cut_off_image_is_named(given: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     cut = given / "test" / "red" / "cut.jpg"
     Image.fromarray(noise).save(cut)
@@ -147,7 +147,7 @@ def test_a_cut_off_picture_is_named(given: Path) -> None:
 def test_bad_folders_are_refused(given: Path, tmp_path: Path) -> None:
     assert "no such folder" in refusal(folder(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    assert "no pictures in CLASS" in refusal(folder(tmp_path / "empty"))
+    assert "no images in CLASS" in refusal(folder(tmp_path / "empty"))
     paint(tmp_path / "valonly" / "val", 1)
     assert "has val but no train folder" in refusal(folder(tmp_path / "valonly"))
     paint(tmp_path / "few", 1)

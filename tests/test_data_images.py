@@ -44,11 +44,11 @@ def test_digits_are_all_there_once(digits: Images) -> None:
     counts = [digits.length(split) for split in ("train", "val", "test")]
     assert sum(counts) == 1797
     assert np.allclose(np.array(counts) / 1797, [0.7, 0.15, 0.15], atol=0.02)
-    pictures = [
+    images = [
         {image.numpy().tobytes() for image in everything(digits, split)["images"]}
         for split in ("train", "val", "test")
     ]
-    assert len(pictures[0] | pictures[1] | pictures[2]) == 1797
+    assert len(images[0] | images[1] | images[2]) == 1797
     assert digits.sizes == {"image_size": (8, 8), "channels": 1, "classes": 10}
 
 
@@ -84,7 +84,7 @@ def test_an_epoch_is_whole_batches_and_a_full_pass_is_everything(digits: Images)
     assert targets.equal(everything(digits, "test")["targets"])
 
 
-def test_the_example_is_one_picture(digits: Images) -> None:
+def test_the_example_is_one_image(digits: Images) -> None:
     assert digits.example()["images"].shape == (1, 1, 8, 8)
     assert set(digits.example()) == {"images", "targets"}
 
@@ -120,10 +120,10 @@ def test_fashion_mnist_from_a_folder_of_idx_files(fashion: Path) -> None:
     assert counts["val"].min() > 430
     assert data.sizes == {"image_size": (28, 28), "channels": 1, "classes": 10}
     raw = gzip.decompress((fashion / "t10k-images-idx3-ubyte.gz").read_bytes())
-    picture = np.frombuffer(raw, np.uint8)[16 + 784 * 77 :][:784].reshape(28, 28) / 255
+    image = np.frombuffer(raw, np.uint8)[16 + 784 * 77 :][:784].reshape(28, 28) / 255
     assert isinstance(data, Images)
     shown = data.splits["test"][Request(0, torch.tensor([77]))]["images"][0, 0]
-    assert np.allclose(shown * data.std + data.mean, picture, atol=1e-6)
+    assert np.allclose(shown * data.std + data.mean, image, atol=1e-6)
 
 
 def test_torchvisions_own_layout_is_read_and_has_the_same_fingerprint(

@@ -19,7 +19,7 @@ from ablate.debug.profile import print_table
 from ablate.errors import RunFailed, UserError
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.layout import lay_out
-from ablate.study.plan.request import read
+from ablate.study.plan.request import parse_request
 from ablate.training.build import build_data
 from ablate.training.pack.trial import require_settings
 
@@ -95,7 +95,7 @@ def test_every_study_can_be_looked_at(sweep: str, monkeypatch: pytest.MonkeyPatc
     with open_tree() as tree:
         typed = [f"sweep={sweep}", "debug=fast"]
         command = tree.load(typed)
-        asked = read(command, typed, tree.loader)
+        asked = parse_request(command, typed, tree.loader)
         assert asked.name == f"debug/{sweep}"
         layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
         assert not layout.illegal
@@ -141,7 +141,7 @@ def test_a_look_starts_anew_each_time(tmp_path: Path, capsys: pytest.CaptureFixt
     assert last.stat().st_mtime_ns > first
     said = capsys.readouterr().out
     assert "step 4/12" in said
-    assert "going on from" not in said
+    assert "resuming from" not in said
 
 
 # overfit

@@ -46,7 +46,7 @@ from ablate.data import Data
 class Silent(Data):
     pass
 
-class Pictures(Data):
+class Images(Data):
     kind = "images"
 """
 
@@ -58,7 +58,7 @@ def test_the_data_of_others_says_itself_what_it_holds(
     """Also where its module lies among ours: in a checkout of one's own, or a plug-in."""
     (tmp_path / "my_data.py").write_text(OWN_DATA)
     (tmp_path / "conf" / "data").mkdir(parents=True)
-    for name in ("Silent", "Pictures"):
+    for name in ("Silent", "Images"):
         (tmp_path / "conf" / "data" / f"{name.lower()}.yaml").write_text(
             f"# Mine.\n_target_: {module}.{name}\nbatch_size: 2\n"
         )
@@ -70,9 +70,9 @@ def test_the_data_of_others_says_itself_what_it_holds(
         UserError, match=rf"{module}\.Silent: .*`kind`, one of captions, graph, images, .*text"
     ):
         compose("data=silent", config_dir=tmp_path / "conf")
-    with pytest.raises(UserError, match=r"model=gpt reads text, and data=.* is pictures"):
-        compose("data=pictures", config_dir=tmp_path / "conf")
-    compose("model=vit", "data=pictures", config_dir=tmp_path / "conf")
+    with pytest.raises(UserError, match=r"model=gpt reads text, and data=.* is images"):
+        compose("data=images", config_dir=tmp_path / "conf")
+    compose("model=vit", "data=images", config_dir=tmp_path / "conf")
 
 
 OWN_SCORE = """

@@ -19,7 +19,7 @@ from ablate.figures import attention_figures, draw_curves, pairs
 from ablate.figures.gates import lstm_gates
 from ablate.figures.maps import attention_maps
 from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
-from ablate.figures.patches import draw_patches, picture, spread
+from ablate.figures.patches import draw_patches, spread, unnormalised
 from ablate.model.vit import PatchEmbedding
 from ablate.task import Task
 from ablate.training.build import build, build_data, make_task
@@ -308,7 +308,7 @@ def test_patches_go_back_to_their_place() -> None:
 
 
 def test_overlapping_patches_are_averaged() -> None:
-    # One row of three pixels' height: patches over columns 0-2 and 1-3 of a 3 x 4 picture.
+    # One row of three pixels' height: patches over columns 0-2 and 1-3 of a 3 x 4 image.
     heat = spread(torch.tensor([1.0, 3.0]), PatchEmbedding(1, 4, 3, 1), 3, 4)
     assert_close(heat, torch.tensor([1.0, 2.0, 2.0, 3.0]).expand(3, 4))
 
@@ -323,11 +323,11 @@ def test_a_head_that_sees_one_patch_lights_it_alone() -> None:
     assert heat.sum() == 4
 
 
-def test_the_picture_is_what_a_person_sees() -> None:
+def test_the_image_is_what_a_person_sees() -> None:
     from sklearn.datasets import load_digits
 
     data = built(*VIT).data
-    shown: Any = picture(data, data.example()["images"][0])  # type: ignore[arg-type]
+    shown: Any = unnormalised(data, data.example()["images"][0])  # type: ignore[arg-type]
     originals = torch.from_numpy(load_digits().images).float() / 16
     distance = (originals - shown[..., 0]).abs().amax((1, 2))
     assert distance.min() < 1e-5

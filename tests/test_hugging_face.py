@@ -24,7 +24,7 @@ VIT = [
 BERT = ["model=bert", "pos_enc=learned", *(f"model.{k}={v}" for k, v in WIDTH.items())]
 LANGUAGE = {"vocab_size": 11, "length": 7}
 CLASSES = LANGUAGE | {"classes": 3}
-PICTURES = {"image_size": (6, 6), "channels": 2, "classes": 3}
+IMAGES = {"image_size": (6, 6), "channels": 2, "classes": 3}
 
 
 class Sizes:
@@ -109,7 +109,7 @@ def test_fewer_positions_are_the_first_ones(tmp_path: Path) -> None:
 
 def test_a_vit_has_equal_outputs(tmp_path: Path) -> None:
     theirs = vit("ViTForImageClassification")
-    mine = ours(theirs, tmp_path, PICTURES, *VIT)
+    mine = ours(theirs, tmp_path, IMAGES, *VIT)
     images = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(mine(images), theirs(images).logits, atol=1e-4, rtol=1e-4)
 
@@ -149,7 +149,7 @@ def test_a_bert_of_classes_has_equal_outputs(tmp_path: Path) -> None:
 
 
 def test_a_head_for_other_classes_is_new(tmp_path: Path) -> None:
-    mine = ours(vit("ViTForImageClassification"), tmp_path, PICTURES | {"classes": 5}, *VIT)
+    mine = ours(vit("ViTForImageClassification"), tmp_path, IMAGES | {"classes": 5}, *VIT)
     assert mine.started_from is not None
     assert mine.started_from["new"] == ["head.bias", "head.weight"]
     assert mine.started_from["left"] == ["head.bias", "head.weight"]

@@ -56,7 +56,7 @@ def acts_in_kernel(name: str) -> bool:
 ENCODINGS: dict[str, dict[str, Any]] = {
     name: {}
     for name in options("pos_enc")
-    # What needs a picture: test_local_attention.py.
+    # What needs an image: test_local_attention.py.
     if name == "none" or (acts_in_kernel(name) and not name.endswith("_2d"))
 } | {"relative, keys": {"values": False}, "relative, values": {"keys": False}}
 

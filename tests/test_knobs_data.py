@@ -29,7 +29,7 @@ LANGUAGE: dict[str, Any] = {
     "batch_size": 3,
     "val_fraction": 0.02,
 }
-PICTURES: dict[str, Any] = {
+IMAGE_KEYS: dict[str, Any] = {
     "batch_size": 4,
     "flip": "the other",
     "randaugment": "rand-m9-mstd0.5",
@@ -77,7 +77,7 @@ VALUES = {
     TEXT: LANGUAGE,
     LABELLED: DOCUMENTS,
     GRAPH: NODES,
-    IMAGES: PICTURES,
+    IMAGES: IMAGE_KEYS,
     RECALL: PAIRS,
     SERIES: NUMBERS,
 }

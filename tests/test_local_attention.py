@@ -1,4 +1,4 @@
-"""Attention in a window of a picture, with relative positions, beside a convolution.
+"""Attention in a window of an image, with relative positions, beside a convolution.
 
 Against loops over rows and columns (Ramachandran et al. 2019, equations 1 and 3).
 """
@@ -37,7 +37,7 @@ def relative(extra: int = 0, depth: int = 2) -> Relative2d:
 
 
 def places(extra: int) -> list[tuple[int, int] | None]:
-    """Row and column of every position; None outside the picture."""
+    """Row and column of every position; None outside the image."""
     return [None] * extra + PATCHES
 
 
@@ -70,8 +70,8 @@ def test_three_by_three_around_the_middle_and_at_the_corner() -> None:
         (0, 0): "xx... xx... ..... .....",
         (3, 4): "..... ..... ...xx ...xx",
     }
-    for (row, column), picture in drawn.items():
-        seen = [mark == "x" for line in picture.split() for mark in line]
+    for (row, column), image in drawn.items():
+        seen = [mark == "x" for line in image.split() for mark in line]
         assert allowed[row * COLUMNS + column].tolist() == seen
 
 
@@ -123,9 +123,9 @@ def test_some_queries_and_keys_get_their_part_of_the_whole() -> None:
     torch.testing.assert_close(some, whole[:, :, 6:9, 3:15])
 
 
-def test_they_need_a_picture_and_an_even_head() -> None:
+def test_they_need_a_image_and_an_even_head() -> None:
     sizes = {"dim": 6, "heads": 2, "head_dim": 3, "length": 4, "depth": 1}
-    with pytest.raises(UserError, match=r"relative_2d needs pictures.*pos_enc=relative is"):
+    with pytest.raises(UserError, match=r"relative_2d needs images.*pos_enc=relative is"):
         Relative2d(**sizes)
     with pytest.raises(UserError, match="must be even, not 3"):
         Relative2d(grid=(2, 2), **sizes)
@@ -188,7 +188,7 @@ def test_kernels_agree_in_values_and_gradients(kernel: str, score: str, extra: i
 
 
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
-def test_away_from_borders_a_shifted_picture_gives_a_shifted_answer(mixer: str) -> None:
+def test_away_from_borders_a_shifted_image_gives_a_shifted_answer(mixer: str) -> None:
     """What Ramachandran et al. call translation equivariance, for a window and a convolution of
     the same extent."""
     changes: dict[str, Any] = {"image_size": (16, 16), "pool": "mean", "depth": 1, "dim": 8}
@@ -198,31 +198,31 @@ def test_away_from_borders_a_shifted_picture_gives_a_shifted_answer(mixer: str) 
     else:
         changes |= {"mixer": part("model.mixer", "convolution", size=3)}
     model = random_parts(vit(**changes)).eval()
-    picture = torch.zeros(1, 2, 16, 16, dtype=torch.float64)
-    picture[..., 4:8, 6:10] = normal(1, 2, 4, 4)
-    moved = picture.roll((2, -2), (-2, -1))  # a patch down, a patch to the left
+    image = torch.zeros(1, 2, 16, 16, dtype=torch.float64)
+    image[..., 4:8, 6:10] = normal(1, 2, 4, 4)
+    moved = image.roll((2, -2), (-2, -1))  # a patch down, a patch to the left
 
     def answers(images: Tensor) -> Tensor:
         return model.stack(model.patches(images)).unflatten(1, (8, 8))
 
-    # The object has background on all sides in both pictures.
-    torch.testing.assert_close(answers(picture)[:, 1:6, 2:7], answers(moved)[:, 2:7, 1:6])
-    assert not torch.allclose(answers(picture)[:, 1:6, 2:7], answers(moved)[:, 1:6, 2:7])
+    # The object has background on all sides in both images.
+    torch.testing.assert_close(answers(image)[:, 1:6, 2:7], answers(moved)[:, 2:7, 1:6])
+    assert not torch.allclose(answers(image)[:, 1:6, 2:7], answers(moved)[:, 1:6, 2:7])
 
 
 def test_a_window_and_a_convolution_of_the_same_extent_see_the_same_patches() -> None:
-    """Which patches of the picture the output of each patch depends on."""
-    picture = normal(1, 2, 12, 12).requires_grad_()
+    """Which patches of the image the output of each patch depends on."""
+    image = normal(1, 2, 12, 12).requires_grad_()
     seen = []
     for changes in (
         {"mask": part("model.mask", "window", size=2)},
         {"mixer": part("model.mixer", "convolution", size=3)},
     ):
         model = random_parts(vit(image_size=(12, 12), pool="mean", depth=1, **changes)).eval()
-        y = model.stack(model.patches(picture)).square().sum(-1)[0]
+        y = model.stack(model.patches(image)).square().sum(-1)[0]
         rows = []
         for patch in range(36):
-            (gradient,) = torch.autograd.grad(y[patch], picture, retain_graph=True)
+            (gradient,) = torch.autograd.grad(y[patch], image, retain_graph=True)
             blocks = gradient.abs().sum(1)[0].unfold(0, 2, 2).unfold(1, 2, 2).sum((-1, -2))
             rows.append(blocks > 0)
         seen.append(torch.stack(rows))
@@ -233,16 +233,16 @@ def test_a_window_and_a_convolution_of_the_same_extent_see_the_same_patches() ->
 def test_a_class_token_reads_every_patch_through_a_window() -> None:
     mask = part("model.mask", "window", size=1)
     model = random_parts(vit(image_size=(12, 12), mask=mask, depth=1)).eval()
-    picture = normal(1, 2, 12, 12).requires_grad_()
-    model(picture).square().sum().backward()
-    assert picture.grad is not None
-    assert (picture.grad != 0).all()
+    image = normal(1, 2, 12, 12).requires_grad_()
+    model(image).square().sum().backward()
+    assert image.grad is not None
+    assert (image.grad != 0).all()
 
 
 # The command line
 
 
-def test_a_window_as_large_as_the_picture_is_refused() -> None:
+def test_a_window_as_large_as_the_image_is_refused() -> None:
     assert Facts(compose("model=vit")).across == 4
     with pytest.raises(UserError, match=r"size=16 lets each of the 4 x 4 patches.*less than 4"):
         compose("model=vit", "model.mask=window")

@@ -165,7 +165,7 @@ def test_a_dead_wandb_process_does_not_stop_the_run(
         logger.lightning.log_metrics({"train/loss": 1.0}, step=step)
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
-    assert caplog.text.count("W&B has stopped, going on without it") == 1
+    assert caplog.text.count("W&B has stopped; the run continues without it") == 1
 
 
 def test_mode_is_checked(tmp_path: Path) -> None:

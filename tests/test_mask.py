@@ -83,7 +83,7 @@ def test_between_is_what_a_query_sees(mask: Mask) -> None:
     assert torch.equal((j >= begin[:, None]) & (j < end[:, None]), mask.allowed(i, j))
 
 
-def test_a_window_of_a_picture_is_no_range() -> None:
+def test_a_window_of_a_image_is_no_range() -> None:
     assert not Window(causal=False, size=2, grid=(3, 3)).ranges
 
 

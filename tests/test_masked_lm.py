@@ -67,7 +67,7 @@ def test_the_hidden_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]
     assert (before["tokens"].gather(1, before["places"]) == task.data.tokenizer.mask).all()
     with torch.no_grad():
         logits = task(*task.inputs(before))
-        # The same example of a text in which each hidden token is another one.
+        # The same example of a text in which each masked token is another one.
         size = task.data.tokenizer.text_size
         for change in range(1, 4):
             other = _with_hidden(task, before, (hidden + change) % size)

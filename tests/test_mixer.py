@@ -1,4 +1,4 @@
-"""Mixers: their formulas in loops, what they may see, texts and pictures."""
+"""Mixers: their formulas in loops, what they may see, texts and images."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_a_convolution_has_a_transform_for_each_relative_position(
     torch.testing.assert_close(conv(x), expected)
 
 
-def test_a_convolution_of_a_picture_goes_over_rows_and_columns() -> None:
+def test_a_convolution_of_a_image_goes_over_rows_and_columns() -> None:
     conv: Any = layer("convolution", mask=NoMask(causal=False), grid=(4, 5), size=3)
     x = normal(2, 20, DIM)
     expected = conv.bias.expand(2, 20, DIM).clone()

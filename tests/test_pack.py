@@ -121,7 +121,7 @@ def test_a_pack_is_what_its_runs_are(tmp_path: Path, name: str, batched: bool) -
 
 
 def test_the_default_optimizer_and_what_is_drawn(tmp_path: Path) -> None:
-    """AdamW, and pictures, in turns."""
+    """AdamW, and images, in turns."""
     typed = images(tmp_path, "trainer.max_steps=6", "checkpoint_every=2")
     alone = configs(typed, [3, 4], tmp_path / "alone")
     for folder, cfg in alone.items():
@@ -203,7 +203,7 @@ def test_a_pack_that_is_stopped_goes_on(
         with pytest.raises(Interrupted, match="after step 5"):
             pack.train(halved, told)
     for folder in halved:
-        assert "the same command goes on" in read_mapping(folder / "result.json")["error"]
+        assert "the same command resumes" in read_mapping(folder / "result.json")["error"]
         assert state(folder)["global_step"] == 5
     assert common([*halved]) == 5
     pack.train(halved, told)
@@ -236,7 +236,7 @@ def test_seeds_at_different_steps(tmp_path: Path, capsys: pytest.CaptureFixture[
         path.unlink()
     assert common([second, third]) is None
     pack.train(whole, told)
-    assert "go on one by one" in capsys.readouterr().out
+    assert "are trained one by one" in capsys.readouterr().out
     assert {folder: rows(folder) for folder in whole} == expected
 
 

@@ -461,9 +461,9 @@ def test_sinusoidal_2d_holds_the_numbers_of_moco() -> None:
             assert sorted(added[r, c].tolist()) == pytest.approx(moco)
 
 
-def test_two_dimensions_refuse_what_is_no_such_picture() -> None:
+def test_two_dimensions_refuse_what_is_no_such_image() -> None:
     for make in (lambda **s: Sinusoidal2d(base=10000.0, **s), Learned2d):
-        with pytest.raises(UserError, match=r"_2d needs pictures"):
+        with pytest.raises(UserError, match=r"_2d needs images"):
             make(**(SIZES | {"grid": None}))
         with pytest.raises(UserError, match=rf"built for {ROWS} x {COLUMNS} patches .* take 12"):
             make(**SIZES).embed(torch.zeros(1, 13, D))

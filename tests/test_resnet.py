@@ -107,6 +107,6 @@ def test_norms(norm_type: str) -> None:
         return torch.cat([model(image[None]) for image in images])
 
     same = torch.allclose(model(images), alone())
-    assert same == (norm_type == "layer")  # batch norm looks at the other pictures in training
+    assert same == (norm_type == "layer")  # batch norm looks at the other images in training
     model.eval()
     torch.testing.assert_close(model(images), alone())

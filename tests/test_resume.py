@@ -174,7 +174,7 @@ def test_death_between_the_renames_leaves_only_the_one_before(whole, tmp_path, c
     found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert found == {"previous.ckpt", "best.ckpt", "last.tmp"}
     ablate.run(cfg, tmp_path)
-    assert f"going on from {tmp_path / 'checkpoints' / 'previous.ckpt'}" in capsys.readouterr().out
+    assert f"resuming from {tmp_path / 'checkpoints' / 'previous.ckpt'}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_figures")

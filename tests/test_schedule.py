@@ -101,7 +101,7 @@ def test_no_composition_of_ours_is_too_short_for_the_usual_warm_up():
                 continue
             steps = cfg.trainer.max_steps
             if cfg.trainer.max_epochs is not None:
-                # The shortest: Fashion-MNIST has 30 times as many pictures, for 1 epoch or more.
+                # The shortest: Fashion-MNIST has 30 times as many images, for 1 epoch or more.
                 digits = "digits" in cfg.data._target_
                 steps = (19 if digits else 400) * cfg.trainer.max_epochs
             usual = AUTO_STEPS[cfg.schedule._target_.split(".")[-1]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ablate.study.launch.ending import Mark, settle
-from ablate.study.launch.state import GOES_ON, State
+from ablate.study.launch.state import RESUMES, State
 
 
 @pytest.fixture
@@ -60,17 +60,17 @@ def test_a_refusal_says_why(folder: Path) -> None:
 
 def test_a_timeout_is_a_failure_and_a_stop_is_none(folder: Path) -> None:
     before = Mark.of(folder)
-    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {GOES_ON}")
-    assert settle(folder, 130, before, reason=f"stopped; {GOES_ON}").name == "missing"
+    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {RESUMES}")
+    assert settle(folder, 130, before, reason=f"stopped; {RESUMES}").name == "missing"
     # What the run printed when it was stopped does not make a failure a stop.
-    (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {GOES_ON}\n")
+    (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {RESUMES}\n")
     found = settle(folder, 130, before, reason="hydra.launcher.timeout=5: not done in time")
     assert found.name == "failed"
     assert "timeout=5" in found.detail
 
 
 def test_a_run_stopped_before_it_began_leaves_nothing(folder: Path) -> None:
-    assert ended(folder, -signal.SIGTERM, reason=f"stopped; {GOES_ON}").name == "missing"
+    assert ended(folder, -signal.SIGTERM, reason=f"stopped; {RESUMES}").name == "missing"
     assert not (folder / "result.json").exists()
 
 

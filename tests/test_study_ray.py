@@ -140,7 +140,7 @@ def test_the_controller_is_stopped_and_started_again(
     code, said = ended(first)
     if number == signal.SIGTERM:
         assert code == 130, said
-        assert "ablate: stopped by SIGTERM; the same command goes on" in said
+        assert "ablate: stopped by SIGTERM; the same command resumes" in said
     until(lambda: [state(folder).name for folder in found] == ["missing"] * 2)
     for folder in found:
         assert "stopped by SIGTERM after step 6" in state(folder).detail
@@ -167,7 +167,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(
     striking.join()
     assert found.name == "finished", found
     assert tries(run.folder) == 2
-    assert "going on from" in (run.folder / "stdout.log").read_text()
+    assert "resuming from" in (run.folder / "stdout.log").read_text()
     straight = ablate.run(ablate.compose(*run.arguments[:-2]), tmp_path / "straight")
     assert metrics(run.folder) == straight["metrics"]
 

@@ -15,7 +15,7 @@ from ablate.errors import Interrupted
 from ablate.study.launch import state as state_module
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
-from ablate.study.launch.state import CLAIM, GOES_ON, held, state
+from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.cells import Cell
 
 NAMES = ("a", "b", "c")
@@ -151,7 +151,7 @@ def test_a_run_that_somebody_has_stays(study: Path) -> None:
 
 
 def test_a_run_that_was_stopped_halfway_begins_anew(study: Path) -> None:
-    write(study / "a", status="failed", error=f"stopped after step 7; {GOES_ON} from there")
+    write(study / "a", status="failed", error=f"stopped after step 7; {RESUMES} from there")
     assert trained(study, "all") == [*NAMES]
     assert moved(study) == [[*NAMES]]
 

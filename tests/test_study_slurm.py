@@ -115,7 +115,7 @@ def test_a_requeued_run_goes_on_and_a_cancelled_one_has_failed(
     assert tries(requeued.folder) == 2
     # Slurm says SIGTERM more than once: the first leaves a checkpoint all the same.
     assert "stopped by SIGTERM after step 6" in printed(requeued.folder)
-    assert "going on from" in printed(requeued.folder)
+    assert "resuming from" in printed(requeued.folder)
     assert metrics(requeued.folder) == straight(requeued, tmp_path / "straight")
     assert "[2/2]" in capfd.readouterr().out
     assert not list(tmp_path.rglob("queued.json"))

@@ -19,7 +19,7 @@ from ablate.study.launch import state as state_module
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.ending import Mark, settle
 from ablate.study.launch.live import about, status_table, time_left
-from ablate.study.launch.state import GOES_ON, State, held, last_lines, state, state_alone, states
+from ablate.study.launch.state import RESUMES, State, held, last_lines, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
 
@@ -52,7 +52,7 @@ def test_an_end_is_what_the_result_says(folder: Path, status: str) -> None:
 
 
 def test_a_run_that_was_stopped_on_request_is_not_over(folder: Path) -> None:
-    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {GOES_ON} from there")
+    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {RESUMES} from there")
     assert state(folder).name == "missing"
     assert "step 7" in state(folder).detail
 
@@ -183,7 +183,7 @@ def test_a_run_whose_job_slurm_knows_no_more_has_failed(folder: Path, squeue: Pa
     gone = entry(launcher="slurm", job="9", pid=DEAD)
     write(folder, "queued.json", **gone)
     assert state(folder) == State("failed", "job 9 (slurm) was cancelled or lost")
-    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {GOES_ON} from there")
+    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {RESUMES} from there")
     assert state(folder).name == "failed"
     assert "job 9 (slurm) was cancelled or lost; stopped by SIGTERM after" in state(folder).detail
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -93,7 +93,7 @@ def tries(folder: Path) -> int:
 
 def goes_on(folder: Path) -> bool:
     """Whether a try began from a checkpoint."""
-    return "going on from" in (folder / "stdout.log").read_text()
+    return "resuming from" in (folder / "stdout.log").read_text()
 
 
 def measured(folder: Path) -> tuple[dict[str, float], str]:
@@ -215,7 +215,7 @@ def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_pat
     striking = threading.Thread(target=strike, daemon=True)
     striking.start()
     accidents = "die-once 0 5 0;die 0 5 1;hang-once 0 5 2;pause 0 8 2"
-    with pytest.raises(Interrupted, match="stopped by SIGTERM; the same command goes on"):
+    with pytest.raises(Interrupted, match="stopped by SIGTERM; the same command resumes"):
         launched([dies, lost, refused, stopped], accidents, retries=1, slots=3)
     assert [tries(run.folder) for run in (dies, lost, refused, stopped)] == [2, 2, 1, 2]
     assert goes_on(dies.folder)

@@ -44,7 +44,7 @@ def test_it_trains(name: str, args: dict[str, Any]) -> None:
 
 
 def test_building_draws_nothing_but_its_own_values() -> None:
-    """The look at one picture leaves running averages and the random state alone."""
+    """The look at one image leaves running averages and the random state alone."""
     torch.manual_seed(0)
     first = timm_model("resnet10t")
     for module in first.modules():

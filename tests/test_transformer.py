@@ -541,7 +541,7 @@ def test_an_error_names_the_slot_of_the_score() -> None:
         ),
         (["model.share_embeddings=true", "data=multi30k", "data.joint=false"], r"data\.joint=true"),
         (["model.norm_type=batch"], "padding"),
-        (["pos_enc=learned_2d"], "needs pictures"),
+        (["pos_enc=learned_2d"], "needs images"),
         (["data=pydoc"], "reads pairs"),
     ],
 )

@@ -17,7 +17,7 @@ from ablate.model.vit import ViT, patch_grid
 CHANNELS, CLASSES, SIDE = SIZES["vit"]["channels"], SIZES["vit"]["classes"], 6
 
 
-def images(count: int = 2, *, side: int = SIDE, seed: int = 1) -> Tensor:
+def random_images(count: int = 2, *, side: int = SIDE, seed: int = 1) -> Tensor:
     return normal(count, CHANNELS, side, side, seed=seed)
 
 
@@ -47,14 +47,14 @@ def random_vit(**changes: Any) -> ViT:
 def test_it_equals_timms_with_the_same_weights(kernel: str) -> None:
     mine, theirs = random_vit(pos_enc="learned", kernel=kernel), timms()
     copy_timm(mine, theirs, "small")
-    torch.testing.assert_close(mine(images()), theirs(images()), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine(random_images()), theirs(random_images()), atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_equal_timms() -> None:
     mine, theirs = random_vit(pos_enc="learned"), timms()
     copy_timm(mine, theirs, "small")
     for model in (mine, theirs):
-        model(images()).square().sum().backward()
+        model(random_images()).square().sum().backward()
     torch.testing.assert_close(mine.patches.weight.grad, theirs.patch_embed.proj.weight.grad)
     torch.testing.assert_close(mine.stack.pos_enc.table.grad, theirs.pos_embed.grad[0])
 
@@ -63,7 +63,7 @@ def test_mean_pooling_equals_timms() -> None:
     mine = random_vit(pos_enc="learned", pool="mean")
     theirs = timms(class_token=False, global_pool="avg", fc_norm=False)
     copy_timm(mine, theirs, "small")
-    torch.testing.assert_close(mine(images()), theirs(images()), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine(random_images()), theirs(random_images()), atol=1e-5, rtol=1e-5)
 
 
 def test_a_head_for_other_classes_is_left_as_it_is() -> None:
@@ -120,7 +120,8 @@ def test_pretrained_weights_replace_the_drawn_ones(monkeypatch: pytest.MonkeyPat
     mine = vit(pos_enc="learned", pretrained="vit_tiny_patch16_224").double().eval()
     mine.initialise(0)
     assert asked == [("vit_tiny_patch16_224", True, CHANNELS)]
-    torch.testing.assert_close(mine(images()), timms()(images()), atol=1e-5, rtol=1e-5)
+    expected = timms()(random_images())
+    torch.testing.assert_close(mine(random_images()), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
@@ -143,20 +144,20 @@ def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("patch", "stride"), [(2, 2), (2, 1), (4, 2), (3, 3), (6, 6), (1, 1)])
 def test_patches_are_read_row_by_row(patch: int, stride: int) -> None:
     model = random_vit(patch=patch, stride=stride)
-    pictures = images()
+    images = random_images()
     rows = range(0, SIDE - patch + 1, stride)
     weight, bias = model.patches.weight.flatten(1), model.patches.bias
     expected = torch.stack(
         [
-            pictures[:, :, y : y + patch, x : x + patch].flatten(1) @ weight.T + bias
+            images[:, :, y : y + patch, x : x + patch].flatten(1) @ weight.T + bias
             for y in rows
             for x in rows
         ],
         dim=1,
     )
-    torch.testing.assert_close(model.patches(pictures), expected)
+    torch.testing.assert_close(model.patches(images), expected)
     assert patch_grid((SIDE, SIDE), patch, stride) == (len(rows), len(rows))
-    assert model(pictures).shape == (2, CLASSES)
+    assert model(images).shape == (2, CLASSES)
 
 
 def test_the_stride_is_the_patch_unless_set() -> None:
@@ -169,7 +170,7 @@ def test_patches_that_leave_pixels_out_are_refused(patch: int, stride: int) -> N
         vit(patch=patch, stride=stride)
 
 
-def test_pictures_need_not_be_square() -> None:
+def test_images_need_not_be_square() -> None:
     model = vit(image_size=(4, 6), pos_enc="learned_2d").double()
     assert patch_grid((4, 6), 2, 2) == (2, 3)
     assert model.stack.pos_enc.row_table.shape == (2, 6)
@@ -183,40 +184,40 @@ def test_pictures_need_not_be_square() -> None:
 def test_mean_pooling_has_no_class_token() -> None:
     model = random_vit(pool="mean", pos_enc="learned")
     assert not [name for name, _ in model.named_parameters() if "class_token" in name]
-    expected = model.head(model.stack(model.patches(images())).mean(1))
-    torch.testing.assert_close(model(images()), expected)
+    expected = model.head(model.stack(model.patches(random_images())).mean(1))
+    torch.testing.assert_close(model(random_images()), expected)
 
 
 def test_the_class_token_stands_first() -> None:
     model = random_vit(pos_enc="learned")
-    patches = model.patches(images())
+    patches = model.patches(random_images())
     first = model.class_token.weight.expand(2, 1, -1)
     expected = model.head(model.stack(torch.cat([first, patches], 1))[:, 0])
-    torch.testing.assert_close(model(images()), expected)
+    torch.testing.assert_close(model(random_images()), expected)
     assert model.stack.pos_enc.table.shape[0] == 1 + 9
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
 @pytest.mark.parametrize("pos_enc", options("pos_enc"))
 def test_positions_tell_where_a_patch_is(pos_enc: str, pool: str) -> None:
-    """The picture's quarters change places; without positions that makes no difference."""
+    """The image's quarters change places; without positions that makes no difference."""
     model = random_vit(pos_enc=pos_enc, pool=pool)
-    pictures = images()
-    moved = F.pad(pictures, (0, 0, 4, 0), mode="constant")[:, :, :SIDE]
-    moved[:, :, :4] = pictures[:, :, 2:]
-    moved[:, :, 4:] = pictures[:, :, :2]
-    same = torch.allclose(model(pictures), model(moved), atol=1e-9)
-    # Rotary turns pairs by their distance alone, but a picture's order still counts.
+    images = random_images()
+    moved = F.pad(images, (0, 0, 4, 0), mode="constant")[:, :, :SIDE]
+    moved[:, :, :4] = images[:, :, 2:]
+    moved[:, :, 4:] = images[:, :, :2]
+    same = torch.allclose(model(images), model(moved), atol=1e-9)
+    # Rotary turns pairs by their distance alone, but an image's order still counts.
     assert same == (pos_enc == "none")
 
 
 @pytest.mark.parametrize("score", scores())
 def test_every_score_reads_every_patch(score: str) -> None:
     model = random_vit(attention=score)
-    pictures = images().requires_grad_()
-    model(pictures).square().sum().backward()
-    assert pictures.grad is not None
-    assert pictures.grad.abs().min() > 0
+    images = random_images().requires_grad_()
+    model(images).square().sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().min() > 0
 
 
 def test_it_looks_both_ways() -> None:
@@ -226,14 +227,14 @@ def test_it_looks_both_ways() -> None:
 
 def test_evaluation_twice_is_equal() -> None:
     model = random_vit(dropout=0.5, drop_path=0.5)
-    assert torch.equal(model(images()), model(images()))
+    assert torch.equal(model(random_images()), model(random_images()))
     model.train()
-    assert not torch.allclose(model(images()), model(images()))
+    assert not torch.allclose(model(random_images()), model(random_images()))
 
 
-def test_a_picture_does_not_depend_on_its_batch() -> None:
+def test_a_image_does_not_depend_on_its_batch() -> None:
     model = random_vit(norm_type="batch", pos_enc="relative")
-    torch.testing.assert_close(model(images(3))[1:2], model(images(3)[1:2]))
+    torch.testing.assert_close(model(random_images(3))[1:2], model(random_images(3)[1:2]))
 
 
 def test_initial_values() -> None:

@@ -17,7 +17,7 @@ from ablate.cli.command import command, full_error
 from ablate.cli.job import failures, job
 from ablate.cli.pipe import Output
 from ablate.cli.version import described
-from ablate.config.override_errors import COMPOSING, explain, refuse_unread
+from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.tree import config_dir, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
 
@@ -87,18 +87,18 @@ def _compose_and_start(args: Namespace) -> None:
         with full_error("1"):
             start(job)()
     except OSError as error:
-        if isinstance(error, COMPOSING):
+        if isinstance(error, COMPOSITION_ERRORS):
             raise _explained(error, args) from error
         line = f"output_dir: cannot write there ({error}); choose another folder"
         raise UserError(line) from error
-    except COMPOSING as error:
+    except COMPOSITION_ERRORS as error:
         raise _explained(error, args) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
 
 
 def _explained(error: Exception, args: Namespace) -> Exception:
-    if unwrap(error) is not None or not isinstance(_origin(error), COMPOSING):
+    if unwrap(error) is not None or not isinstance(_origin(error), COMPOSITION_ERRORS):
         return error
     folder.remove_made()
     with open_tree(args.config_dir, args.config_name or "config") as tree:

@@ -19,7 +19,7 @@ class RunFailed(Exception):
 
 
 class Interrupted(Exception):
-    """A run stopped on request, with a checkpoint; the same command goes on. Exit code 130."""
+    """A run stopped on request, with a checkpoint; the same command resumes. Exit code 130."""
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
 
-Hidden tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
+Masked tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
 Captions: --image FILE. Forecasts: --steps N."""
 
 from pathlib import Path
@@ -64,9 +64,9 @@ def arguments() -> dict[str, Any]:
     captions.add_argument(
         "--image",
         action="append",
-        help="picture to write the caption of, white on black; several: --image A --image B",
+        help="image to write the caption of, white on black; several: --image A --image B",
     )
-    captions.add_argument("--index", type=int, help="or a picture of the validation split, from 0")
+    captions.add_argument("--index", type=int, help="or an image of the validation split, from 0")
     series = parser.add_argument_group("forecasters")
     series.add_argument("--steps", type=int, help="values to forecast; default: data.horizon")
     given = vars(parser.parse_args())

@@ -39,7 +39,7 @@ Examples
 Results
   OUTPUT_DIR/STUDY/RUN_ID/, which is outputs/runs/... unless output_dir= or study.name= say so:
   result.json, config.yaml, metrics.csv, checkpoints/, figures/. The id is a hash of what can change
-  the result: the same command finds its folder again, and goes on where it was stopped.
+  the result: the same command finds its folder again, and resumes where it was stopped.
 
 Other commands (each has --help; python -m ablate evaluate RUN_DIR is the same)
   python -m ablate.evaluate RUN_DIR data.seq_len=512           on other data or lengths

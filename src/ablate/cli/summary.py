@@ -54,7 +54,7 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
         console.print("A sample of what it writes:", style="bold")
         console.print(sample.read_text(encoding="utf-8"), markup=False)
         console.print()
-    console.print("Where it lies:", style="bold")
+    console.print("Output:", style="bold")
     console.print(f"  {run_dir}  (result.json, metrics.csv, figures/, checkpoints/)", markup=False)
     if result["logged_to"]:
         console.print(f"  {result['logged_to']}", markup=False)

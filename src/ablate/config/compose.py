@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config import run_id
 from ablate.config.check import check
-from ablate.config.override_errors import COMPOSING, explain, refuse_unread
+from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.tree import config_dir as config_dir
 from ablate.config.tree import open_tree
 
@@ -28,7 +28,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         refuse_unread(overrides, tree)
         try:
             cfg = tree.load(overrides)
-        except COMPOSING as error:
+        except COMPOSITION_ERRORS as error:
             raise explain(error, overrides, tree, many=False) from error
     choices = cfg.hydra.runtime.choices
     with open_dict(cfg):

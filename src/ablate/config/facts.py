@@ -32,7 +32,7 @@ STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
 LABELLED = "texts with classes"
-CAPTIONS = "captions"  # of pictures
+CAPTIONS = "captions"  # of images
 KINDS = {  # of data, by the module of its class
     "pydoc": TEXT,
     "text": TEXT,
@@ -63,12 +63,12 @@ READERS = {  # a model for each
     CAPTIONS: "captioner",
 }
 WORDS = {  # for kinds whose name says too little in a sentence
-    IMAGES: "pictures",
+    IMAGES: "images",
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
     SERIES: "a series of numbers",
     GRAPH: "a graph",
-    CAPTIONS: "pictures with captions",
+    CAPTIONS: "images with captions",
 }
 # Whether source and target share their tokens, where that cannot be chosen, by the module of data.
 JOINT = {"sequences": True, "dates": False, "cmudict": False}
@@ -174,7 +174,7 @@ class Facts:
 
     @property
     def side(self) -> int:
-        """Pixels along a picture's side."""
+        """Pixels along an image's side."""
         if self.is_ours("data") and self.option("data") in SIDES:
             return SIDES[self.option("data")]
         return int(self("data.size"))
@@ -200,7 +200,7 @@ class Facts:
 
     @property
     def across(self) -> int:
-        """Patches along a picture's side."""
+        """Patches along an image's side."""
         return int((self.side - self("model.patch")) // self.stride + 1)
 
     @property

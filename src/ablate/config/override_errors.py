@@ -20,7 +20,7 @@ from ablate.config.tree import Tree
 from ablate.errors import UserError, suggest
 
 # What a composition can raise.
-COMPOSING = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 # Other people's launchers and sweepers, and the packages that bring them.
 PLUGINS = {
@@ -51,7 +51,7 @@ def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: boo
     """One line for a composition that was refused with `error`; `many` where several runs are."""
     try:
         lines = list(dict.fromkeys(_mistakes(overrides, tree, many=many)))
-    except COMPOSING:
+    except COMPOSITION_ERRORS:
         lines = []  # not a matter of overrides: a broken file, which Hydra's own words tell
     causes = [str(e) for e in (error, error.__cause__) if e is not None]
     return UserError("; ".join(lines) or " ".join(" ".join(causes).split()))

@@ -19,7 +19,7 @@ class Cifar10(Images):
     """root: the folder that holds the unpacked archive's own folder; null downloads.
 
     The official test split is the test split; the validation split is held out of the training
-    split by a hash of each picture's number.
+    split by a hash of each image's number.
     """
 
     title: ClassVar[str] = "CIFAR10"

@@ -1,4 +1,4 @@
-"""Files on disk with one folder for each class, as pictures and texts are often kept.
+"""Files on disk with one folder for each class, as images and texts are often kept.
 
     root/train/CLASS/*.jpg  root/val/CLASS/*.jpg  root/test/CLASS/*.jpg     the given splits
     root/CLASS/*.jpg                                split by a hash of each file's relative path
@@ -17,7 +17,7 @@ from ablate.errors import UserError
 
 
 class ClassFolders:
-    """root: the folder, as it was written for data.root. what: "pictures", or "texts".
+    """root: the folder, as it was written for data.root. what: "images", or "texts".
 
     Files with other endings than those given are not looked at. UserError for what is missing.
     """

@@ -1,7 +1,7 @@
-"""Pictures of several handwritten digits, and the number that they make from left to right.
+"""Images of several handwritten digits, and the number that they make from left to right.
 
 The digits are those of data=digits, set on a black canvas at random: no two share a column of
-pixels, so that their order is clear, and rows are free. A digit's picture is used in one split
+pixels, so that their order is clear, and rows are free. A digit's image is used in one split
 only, so that what is read in validation and test was written by hands that training never saw. A
 batch holds
 
@@ -46,28 +46,28 @@ class Box(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The digits of all pictures of a split end to end, those of a picture from left to right.
+    """The digits of all images of a split end to end, those of an image from left to right.
 
-    picture: which one it stands in. digit: which of the split's digits it is. top, left: the first
+    image: which one it stands in. digit: which of the split's digits it is. top, left: the first
     row and column of its box.
     """
 
-    picture: Numbers
+    image: Numbers
     digit: Numbers
     top: Numbers
     left: Numbers
 
     def paint(self, digits: Pixels, *, count: int, height: int, width: int) -> Pixels:
-        """The pictures, b y x."""
+        """The images, b y x."""
         canvas = np.zeros((count, height, width), np.uint8)
         side = np.arange(SIDE)
-        picture, top, left = (n[:, None, None] for n in (self.picture, self.top, self.left))
-        canvas[picture, top + side[:, None], left + side] = digits[self.digit]
+        image, top, left = (n[:, None, None] for n in (self.image, self.top, self.left))
+        canvas[image, top + side[:, None], left + side] = digits[self.digit]
         return canvas
 
 
 class Captioned(Dataset[Batch]):
-    """The pictures of one split with their captions as batches. pixels: b y x."""
+    """The images of one split with their captions as batches. pixels: b y x."""
 
     def __init__(self, pixels: Pixels, captions: Sentences, *, mean: Tensor, std: Tensor) -> None:
         self.pixels, self.captions = torch.from_numpy(pixels), captions
@@ -87,10 +87,10 @@ class Captioned(Dataset[Batch]):
 
 
 class DigitStrings(Targets):
-    """height, width: pixels of a picture. min_digits, max_digits: in a picture, drawn uniformly.
+    """height, width: pixels of an image. min_digits, max_digits: in an image, drawn uniformly.
 
     data_seed: draws digits and places of all splits, which do not depend on the seed of the run.
-    mean, std: of the training pictures, between black 0 and white 1.
+    mean, std: of the training images, between black 0 and white 1.
     """
 
     kind: ClassVar[str] = "captions"
@@ -155,9 +155,9 @@ class DigitStrings(Targets):
         return self.captions[split][index]
 
     def boxes(self, split: str, index: int) -> list[Box]:
-        """Where the digits of a picture stand, from left to right."""
+        """Where the digits of an image stand, from left to right."""
         layout = self.layouts[split]
-        first, last = np.searchsorted(layout.picture, [index, index + 1])
+        first, last = np.searchsorted(layout.image, [index, index + 1])
         corners = zip(
             layout.top[first:last].tolist(), layout.left[first:last].tolist(), strict=True
         )
@@ -167,35 +167,35 @@ class DigitStrings(Targets):
         """1 y x as the model sees it -> y x between black 0 and white 1."""
         return (image[0] * self.std + self.mean).clamp(0, 1).float()
 
-    def picture(self, file: Path) -> Tensor:
-        """A picture file, white on black, as the model sees it: 1 1 y x."""
+    def read_image(self, file: Path) -> Tensor:
+        """An image file, white on black, as the model sees it: 1 1 y x."""
         height, width = self.size
         try:
             with Image.open(file) as image:
                 grey = np.asarray(image.convert("L"), np.float32) / 255
         except (OSError, ValueError) as error:
-            raise UserError(f"{file}: is no picture that can be read ({error})") from error
+            raise UserError(f"{file}: is no image that can be read ({error})") from error
         if grey.shape != self.size:
             raise UserError(
-                f"{file}: is {grey.shape[1]} pixels wide and {grey.shape[0]} high, and the pictures"
+                f"{file}: is {grey.shape[1]} pixels wide and {grey.shape[0]} high, and the images"
                 f" of this model are {width} and {height}"
             )
         return (torch.from_numpy(grey)[None, None] - self.mean.float()) / self.std.float()
 
     def example(self, index: int = 0) -> dict[str, Any]:
-        """A validation picture, with the tokens of its caption in printable characters."""
+        """A validation image, with the tokens of its caption in printable characters."""
         batch = super().example(index)
         tokens = batch["targets"][0].tolist()
         return batch | {"target_labels": [self.target_tokenizer.label(token) for token in tokens]}
 
     def typical_batch(self) -> Batch:
-        """`batch_size` pictures with captions of the mean length."""
+        """`batch_size` images with captions of the mean length."""
         first = super().typical_batch()
         mean = round(float(self._lengths("train").mean())) + 1
         return first | {"target_in": torch.full((self.batch_size, mean), PAD)}
 
     def _lengths(self, split: str) -> Numbers:
-        return np.bincount(self.layouts[split].picture)
+        return np.bincount(self.layouts[split].image)
 
     def _draw(self, split: str, digits: int) -> Layout:
         """Which digits stand where: the pixels that they leave free are shared out at random."""
@@ -203,13 +203,13 @@ class DigitStrings(Targets):
         height, width = self.size
         count = self.counts[split]
         lengths = rng.integers(self.least, self.most + 1, count)
-        picture = np.repeat(np.arange(count), lengths)
-        place = np.arange(len(picture)) - np.repeat(lengths.cumsum() - lengths, lengths)
-        before = rng.integers(width - SIDE * lengths[picture] + 1)  # free columns to the left
-        before = before[np.lexsort((before, picture))]
-        top = rng.integers(height - SIDE + 1, size=len(picture))
-        digit = rng.integers(digits, size=len(picture))
-        return Layout(picture, digit, top, before + SIDE * place)
+        image = np.repeat(np.arange(count), lengths)
+        place = np.arange(len(image)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        before = rng.integers(width - SIDE * lengths[image] + 1)  # free columns to the left
+        before = before[np.lexsort((before, image))]
+        top = rng.integers(height - SIDE + 1, size=len(image))
+        digit = rng.integers(digits, size=len(image))
+        return Layout(image, digit, top, before + SIDE * place)
 
     def _paint(self, split: str, source: Source) -> Pixels:
         digits: Pixels = source.pixels(np.arange(len(source.labels)))[..., 0]

@@ -1,7 +1,7 @@
 """Handwritten digits of 8 by 8 pixels in 17 shades: the 1,797 that come with scikit-learn.
 
 The test part of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998), UCI
-Machine Learning Repository, https://doi.org/10.24432/C50P49. No two of the pictures are equal.
+Machine Learning Repository, https://doi.org/10.24432/C50P49. No two of the images are equal.
 """
 
 import gzip
@@ -22,12 +22,12 @@ SIDE = 8
 
 
 class Digits(Images):
-    """Each picture goes to the split that the hash of its own pixels says."""
+    """Each image goes to the split that the hash of its own pixels says."""
 
     white: ClassVar[int] = 16
 
     def read(self) -> dict[str, Source]:
-        table = np.loadtxt(io.BytesIO(content()), np.uint8, delimiter=",")  # a picture, its digit
+        table = np.loadtxt(io.BytesIO(content()), np.uint8, delimiter=",")  # an image, its digit
         images, labels = rearrange(table[:, :-1], "b (y x) -> b y x 1", y=SIDE), table[:, -1]
         everything = Arrays(images, labels)
         self.class_names = [str(digit) for digit in range(10)]

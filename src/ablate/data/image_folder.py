@@ -1,4 +1,4 @@
-"""Any pictures on disk, one folder for each class: see ablate.data.class_folders."""
+"""Any images on disk, one folder for each class: see ablate.data.class_folders."""
 
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from ablate.data.images import Images, Source
 from ablate.errors import UserError
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-# Decoding every picture of a large folder only for its mean would take longer than an epoch.
+# Decoding every image of a large folder only for its mean would take longer than an epoch.
 MEASURED = 1000
 
 
 class Files:
-    """Pictures that are decoded when they are asked for, in colour, at the size wanted."""
+    """Images that are decoded when they are asked for, in colour, at the size wanted."""
 
     def __init__(self, paths: list[Path], labels: list[int], size: int) -> None:
         self.paths, self.size = paths, size
@@ -41,9 +41,9 @@ class Files:
 
 
 class ImageFolder(Images):
-    """root: the folder. size: pixels a side that every picture is scaled and cropped to.
+    """root: the folder. size: pixels a side that every image is scaled and cropped to.
 
-    Mean and deviation come from at most 1,000 training pictures, evenly spaced over the split.
+    Mean and deviation come from at most 1,000 training images, evenly spaced over the split.
     """
 
     def __init__(self, *, root: str, size: int, **options: Any) -> None:
@@ -51,7 +51,7 @@ class ImageFolder(Images):
         self.size = checked("size", size)
         if not isinstance(root, str) or not root:
             raise UserError(f"data.root={root}: must be a folder of images")
-        self.files = ClassFolders(root, endings=ENDINGS, what="pictures")
+        self.files = ClassFolders(root, endings=ENDINGS, what="images")
 
     def measured(self, count: int) -> NDArray[np.int64]:
         return np.unique(np.linspace(0, count - 1, min(count, MEASURED)).round().astype(np.int64))

@@ -1,4 +1,4 @@
-"""Pictures with one label each: normalised by the training split, augmented while training."""
+"""Images with one label each: normalised by the training split, augmented while training."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, Protocol

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 28 by 28 grey pictures in ten classes, 60,000 and 10,000 for the test.
+"""MNIST and Fashion-MNIST: 28 by 28 grey images in ten classes, 60,000 and 10,000 for the test.
 
 LeCun et al. 1998, "Gradient-based learning applied to document recognition", section III; Xiao et
 al. 2017 (arXiv 1708.07747). Both come as four files in the idx format: two bytes of zero, the type
@@ -33,7 +33,7 @@ class Mnist(Images):
     """root: a folder with the four files, plain or .gz, or torchvision's root; null downloads.
 
     The official test split is the test split; the validation split is held out of the training
-    split by a hash of each picture's number.
+    split by a hash of each image's number.
     """
 
     title: ClassVar[str] = "MNIST"
@@ -102,7 +102,7 @@ class Mnist(Images):
 
 
 class FashionMnist(Mnist):
-    """Zalando's pictures of clothing."""
+    """Zalando's images of clothing."""
 
     title = "FashionMNIST"
     md5: ClassVar[list[str]] = [

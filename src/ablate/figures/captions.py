@@ -1,4 +1,4 @@
-"""Attention of a captioner over the picture, word by word."""
+"""Attention of a captioner over the image, word by word."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCH = 1.7  # height of a panel
-SHEER = 0.75  # of the weights that are laid over the picture
+SHEER = 0.75  # of the weights that are laid over the image
 
 
 def caption_drawer(
     task: Task, examples: Sequence[dict[str, Any]], caption: str
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a row for each example: the picture, and for each word what is looked at then.
+    """Draws a row for each example: the image, and for each word what is looked at then.
 
     caption: where the words come from. Where the data knows what a word names, it is outlined.
     """
@@ -54,7 +54,7 @@ def caption_drawer(
 
 
 def rows(count: int, columns: int, height: int, width: int) -> tuple[Figure, Any]:
-    """A figure with places for so many rows of pictures of so many pixels."""
+    """A figure with places for so many rows of images of so many pixels."""
     from matplotlib.figure import Figure
 
     size = columns * INCH * width / height + 0.8, count * (INCH + 0.3) + 0.4
@@ -70,12 +70,12 @@ def draw_row(
     boxes: Sequence[Box],
     norm: Any,
 ) -> Any:
-    """The picture, y x, then for each word the weights of the places, i y x, laid over it; places
+    """The image, y x, then for each word the weights of the places, i y x, laid over it; places
     that are left over are removed."""
-    draw_picture(row[0], image, "the picture")
+    draw_image(row[0], image, "the image")
     for place, (word, weights) in enumerate(zip(words, cells, strict=True)):
         axis = row[1 + place]
-        draw_picture(axis, image, word)
+        draw_image(axis, image, word)
         heat = spread(weights, *image.shape)
         shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
         outline(axis, boxes[place : place + 1])
@@ -84,7 +84,7 @@ def draw_row(
     return shown
 
 
-def draw_picture(axis: Axes, image: Tensor, title: str) -> None:
+def draw_image(axis: Axes, image: Tensor, title: str) -> None:
     """image: y x, between black 0 and white 1."""
     axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axis.set_title(title, parse_math=False, fontsize=TITLE)

@@ -1,4 +1,4 @@
-"""Attention maps of a ViT: the weights of the patches in their places on the picture."""
+"""Attention maps of a ViT: the weights of the patches in their places on the image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def patch_drawer(
     extra = 0 if model.class_token is None else 1
     rows = [one.weights[:, 0] if extra else one.weights.mean(1) for one in maps]
     top = max(float(row[:, extra:].max()) for row in rows)
-    image = picture(data, example["images"][0])
+    image = unnormalised(data, example["images"][0])
     who = "the class token attends" if extra else "the patches attend, on average over queries"
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
@@ -47,7 +47,7 @@ def patch_drawer(
     return figure
 
 
-def picture(data: Images, image: Tensor) -> Tensor:
+def unnormalised(data: Images, image: Tensor) -> Tensor:
     """c y x as the model sees it -> y x c between 0 and 1, as a person does."""
     mean, std = (rearrange(t.float(), "c -> c 1 1") for t in (data.mean, data.std))
     image = (image * std + mean).clamp(0, 1)
@@ -59,13 +59,13 @@ def picture(data: Images, image: Tensor) -> Tensor:
 def draw_patches(
     heads: dict[str, Tensor], image: Tensor, patches: PatchEmbedding, title: str, top: float
 ) -> Figure:
-    """The picture, then for each head the weights of the patches in their places.
+    """The image, then for each head the weights of the patches in their places.
 
     heads: title -> weight of each patch, row by row. image: y x c.
     """
     figure, axes = grid(len(heads) + 1, width=2.9, height=2.9)
     axes[0].imshow(image)
-    axes[0].set_title("the picture", fontsize=TITLE)
+    axes[0].set_title("the image", fontsize=TITLE)
     for axis, (name, weights) in zip(axes[1:], heads.items(), strict=True):
         heat = spread(weights, patches, image.shape[0], image.shape[1])
         shown = axis.imshow(heat, norm=scale(top), interpolation="nearest")

@@ -37,7 +37,7 @@ Mode = Literal["online", "offline", "disabled"]
 
 
 class WandB(RunLogger):
-    """One W&B run with our run id, so that a resumed run goes on in it; grouped by study and arm.
+    """One W&B run with our run id, so that a resumed run continues in it; grouped by study and arm.
 
     project, entity: where it goes; no entity: the person's default.
     mode: auto does what WANDB_MODE says, and is online when there is a key. online and offline are
@@ -124,7 +124,9 @@ class WandB(RunLogger):
             send()
         except Exception as error:  # none of them concerns the run
             self._lost = True
-            log.warning("ablate: W&B has stopped, going on without it (%s)", first_line(error))
+            log.warning(
+                "ablate: W&B has stopped; the run continues without it (%s)", first_line(error)
+            )
 
     def _open(self, mode: Mode) -> wandb.Run:
         role = self.role
@@ -155,7 +157,7 @@ def open_run(
     mode: Mode, *, project: str, entity: str | None, run_id: str, name: str, group: str,
     job_type: str, tags: Iterable[str], config: dict[str, Any], folder: Path,
 ) -> wandb.Run:  # fmt: skip
-    """A W&B run that asks nothing and prints nothing, and goes on where one of its id stopped."""
+    """A W&B run that asks nothing and prints nothing, and resumes the one with its id."""
     import wandb
 
     return wandb.init(

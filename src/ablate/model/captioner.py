@@ -101,7 +101,7 @@ class Captioner(Seq2Seq):
         return [self.encoder]
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Teacher forcing: pictures b c y x, words b i -> b i target_vocab."""
+        """Teacher forcing: images b c y x, words b i -> b i target_vocab."""
         return self._read(target_in, self.encode(source))
 
     def encode(self, source: Tensor) -> RNNState:

@@ -1,4 +1,4 @@
-"""ResNet for small pictures: three stages of 3 x 3 convolutions with identity shortcuts.
+"""ResNet for small images: three stages of 3 x 3 convolutions with identity shortcuts.
 
 He et al. 2016, "Deep residual learning", section 4.2, https://arxiv.org/abs/1512.03385: 6 depth + 2
 layers. Where the width changes the shortcut is a 1 x 1 convolution (option B there). A gate may
@@ -19,7 +19,7 @@ STAGES = 3  # each but the first halves rows and columns and doubles the channel
 STRIDE = 2 ** (STAGES - 1)  # pixels from one place of the last feature map to the next
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
-    # Ba et al. 2016 over channels, rows and columns of a picture, with a gain for each channel.
+    # Ba et al. 2016 over channels, rows and columns of an image, with a gain for each channel.
     "layer": lambda channels: nn.GroupNorm(1, channels),
 }
 
@@ -92,7 +92,7 @@ def trunk(
 
 
 class ResNet(Model):
-    """Pictures in, logits of the classes out. `blocks` holds the keys of `trunk`."""
+    """Images in, logits of the classes out. `blocks` holds the keys of `trunk`."""
 
     def __init__(
         self,

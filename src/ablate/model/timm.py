@@ -39,7 +39,7 @@ class Timm(Model):
 
     @torch.no_grad()
     def _look_at(self, image: Tensor) -> None:
-        """Fails if the network cannot read such pictures: many find out in `forward` alone."""
+        """Fails if the network cannot read such images: many find out in `forward` alone."""
         self.network.eval()(image)
         self.network.train()
 

@@ -1,4 +1,4 @@
-"""ViT: a picture as a sequence of patches (Dosovitskiy et al. 2020).
+"""ViT: an image as a sequence of patches (Dosovitskiy et al. 2020).
 
 https://arxiv.org/abs/2010.11929. The patches are read row by row; a classification token stands
 first, or the outputs are averaged (`pool`). Patches overlap when the stride is less than their
@@ -26,7 +26,7 @@ class PatchEmbedding(nn.Conv2d):
 
 
 class ClassToken(nn.Module):
-    """A learned first token whose output describes the picture; N(0, 1e-6) as in timm."""
+    """A learned first token whose output describes the image; N(0, 1e-6) as in timm."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -41,7 +41,7 @@ class ClassToken(nn.Module):
 
 
 class ViT(Model):
-    """Pictures in, logits of the classes out. `stack` holds the keys of Stack."""
+    """Images in, logits of the classes out. `stack` holds the keys of Stack."""
 
     embeddings = ("patches.", "class_token.", "stack.pos_enc.")
 
@@ -92,7 +92,7 @@ def patch_grid(image_size: tuple[int, int], patch: int, stride: int) -> tuple[in
     for side in image_size:
         if patch > side or (side - patch) % stride:
             raise UserError(
-                f"model.patch={patch} with stride {stride} does not cover a picture of "
+                f"model.patch={patch} with stride {stride} does not cover an image of "
                 f"{image_size[0]} x {image_size[1]} pixels: (side - patch) must be a multiple of "
                 f"the stride"
             )

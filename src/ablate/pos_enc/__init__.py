@@ -20,7 +20,7 @@ class PosEnc(nn.Module):
     """Four hooks that do nothing; each encoding overrides the ones it acts through.
 
     One instance serves all layers of a stack: those of an encoder, or of a decoder. `length` is the
-    number of positions in training, all of them, `grid` the (rows, columns) of a picture's patches,
+    number of positions in training, all of them, `grid` the (rows, columns) of an image's patches,
     `extra` the number of leading tokens that have no place in the grid, and `causal` says that the
     model's attention only looks back.
     Positions are absolute, counted from 0, in 1-d integer tensors `i` (queries) and `j` (keys).
@@ -90,10 +90,10 @@ def require_positive_base(base: float) -> None:
 
 
 def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
-    """The rows and columns of a picture; UserError where there is none."""
+    """The rows and columns of an image; UserError where there is none."""
     if grid is None:
         raise UserError(
-            f"pos_enc={name} needs pictures cut into rows and columns of patches, and this "
+            f"pos_enc={name} needs images cut into rows and columns of patches, and this "
             f"model reads a sequence; pos_enc={name.removesuffix('_2d')} is the same in one "
             f"dimension"
         )
@@ -103,7 +103,7 @@ def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
 class GridPosEnc(PosEnc):
     """What two-dimensional encodings share: half of the width says the row, half the column.
 
-    Leading tokens outside the picture, such as a class token, get zeros.
+    Leading tokens outside the image, such as a class token, get zeros.
     """
 
     def __init__(self, name: str, **sizes: Any) -> None:
@@ -120,7 +120,7 @@ class GridPosEnc(PosEnc):
         if start or x.shape[1] != self.extra + patches:
             raise UserError(
                 f"pos_enc={self.name} was built for {self.rows} x {self.columns} patches and "
-                f"cannot take {x.shape[1] - self.extra}; use pictures and patches of the same size"
+                f"cannot take {x.shape[1] - self.extra}; use images and patches of the same size"
             )
         row, column = self.axes(x)
         grid = torch.cat(

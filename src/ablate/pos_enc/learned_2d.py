@@ -4,7 +4,7 @@ Dosovitskiy et al. 2021, "An image is worth 16x16 words", appendix D.4,
 https://arxiv.org/abs/2010.11929. Half of the width is for the row (the paper's Y-embedding), half
 for the column (its X-embedding). Drawn from a normal distribution of standard deviation 0.02, as
 its one-dimensional table.
-A picture is one sequence: no model has cross-attention to it.
+An image is one sequence: no model has cross-attention to it.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from ablate.pos_enc import GridPosEnc
 
 
 class Learned2d(GridPosEnc):
-    """A table for the rows and one for the columns of a picture's patches, added to the input."""
+    """A table for the rows and one for the columns of an image's patches, added to the input."""
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__("learned_2d", **sizes)

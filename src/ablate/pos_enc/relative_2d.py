@@ -5,8 +5,8 @@ https://arxiv.org/abs/1906.05909: half of the head's width is for the row, half 
 Their scores have no 1 / sqrt(k); here the sum is added to the key inside the scaled product, as
 pos_enc=relative does in one dimension (Shaw et al. 2018, equation 5), and nothing to the values.
 The tables are shared by the heads and not by the layers and drawn with Xavier's variance, as there.
-They hold every offset of the picture, which leaves those beyond a window of model.mask unused.
-A token outside the picture, such as a class token, has no offset: to and from it nothing is added.
+They hold every offset of the image, which leaves those beyond a window of model.mask unused.
+A token outside the image, such as a class token, has no offset: to and from it nothing is added.
 """
 
 import math
@@ -58,7 +58,7 @@ class Relative2d(PosEnc):
         return to_all if len(j) == to_all.shape[-1] else to_all[..., j]
 
     def _inside(self, q: Tensor, patch: Tensor) -> Tensor:
-        """The queries as the term is scaled; zero outside the picture."""
+        """The queries as the term is scaled; zero outside the image."""
         scaled = q / math.sqrt(self.head_dim)
         return scaled.masked_fill((patch < 0)[:, None], 0.0) if self.extra else scaled
 

@@ -23,7 +23,7 @@ from ablate.study.launch.state import State, state
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
-from ablate.study.plan.request import Asked, read
+from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
 
 log = logging.getLogger(__name__)
@@ -35,17 +35,17 @@ def sweep(
     """Run a study: what is missing of it. Raises UserError (refused), RunFailed, Interrupted."""
     gc.enable()  # it was off while modules were imported
     Folder.made.clear()  # a study that is refused has made no folder
-    asked = read(config, arguments, context.config_loader)
-    composer = Composer(context.config_loader, config, asked.fixed)
-    layout = lay_out(asked, composer)
-    config.study.name = asked.name
-    study = Study(asked, layout, composer, Path(str(config.hydra.sweep.dir)))
+    request = parse_request(config, arguments, context.config_loader)
+    composer = Composer(context.config_loader, config, request.fixed)
+    layout = lay_out(request, composer)
+    config.study.name = request.name
+    study = Study(request, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
     launches = str(config.hydra.runtime.choices["hydra/launcher"])
-    refuse_packs(Packing(asked.node["pack"], asked.node["batched"]), layout, launcher=launches)
+    refuse_packs(Packing(request.node["pack"], request.node["batched"]), layout, launcher=launches)
     study.plan_trials()
-    if asked.node["dry_run"]:
+    if request.node["dry_run"]:
         Output.trains = False
         study.show(slots=_slots(config.hydra.launcher))
         return []
@@ -57,12 +57,12 @@ def sweep(
 class Study:
     """What the phases of a study share."""
 
-    def __init__(self, asked: Asked, layout: Layout, composer: Composer, folder: Path):
-        self.asked, self.layout, self.composer, self.folder = asked, layout, composer, folder
-        self.metric = metric_of(asked.node, layout.baseline.config)
+    def __init__(self, request: StudyRequest, layout: Layout, composer: Composer, folder: Path):
+        self.request, self.layout, self.composer, self.folder = request, layout, composer, folder
+        self.metric = metric_of(request.node, layout.baseline.config)
         self.tuning: Tuning | None = tuning(
-            asked.node["tune"] or {},
-            asked.node["tune_seeds"],
+            request.node["tune"] or {},
+            request.node["tune_seeds"],
             seeds=layout.seeds,
             metric=self.metric["name"],
             taken=self._taken(),
@@ -74,17 +74,17 @@ class Study:
     def _taken(self) -> set[str]:
         """Keys that the study sets in its arms, which tuning cannot set too."""
         keys = {key for factor in self.layout.factors for key in factor.keys}
-        return keys | ({self.asked.node["match_by"]} if self.asked.node["match"] else set())
+        return keys | ({self.request.node["match_by"]} if self.request.node["match"] else set())
 
     def match_and_measure(self) -> None:
-        """Give every arm the baseline's budget if asked to, and count what each costs."""
+        """Give every arm the baseline's budget if requested, and count what each costs."""
         from ablate.study.plan.budget import DataSets, budgets
         from ablate.study.plan.match import match
 
         sets, arms = DataSets(), self.layout.arms
         for composed in arms:
             composed.config.seed = self.layout.seeds[0]
-        baseline, node = self.layout.baseline.name, self.asked.node
+        baseline, node = self.layout.baseline.name, self.request.node
         if node["match"]:
             configs = {composed.name: composed.config for composed in arms}
             found = match(
@@ -106,7 +106,7 @@ class Study:
         baseline = self.layout.baseline.name
         if baseline in refused:
             raise UserError(f"the baseline cannot be run: {refused[baseline]}")
-        if refused and self.asked.node["illegal"] == "refuse":
+        if refused and self.request.node["illegal"] == "refuse":
             raise UserError(refusal(refused, len(self.layout.arms)))
         self.layout.illegal |= refused
         self.layout.arms[:] = [one for one in self.layout.arms if one.name not in refused]
@@ -146,7 +146,7 @@ class Study:
 
     def _launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
         try:
-            return launch(launcher, cells, self.folder, self.asked.node["rerun"])
+            return launch(launcher, cells, self.folder, self.request.node["rerun"])
         finally:
             job.failures.clear()  # of runs in this process; their folders say the same
 
@@ -159,7 +159,7 @@ class Study:
             f" {finished} finished",
             flush=True,
         )
-        notes = preview.notes(self.asked, self.layout, self.tuning)
+        notes = preview.notes(self.request, self.layout, self.tuning)
         more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
         for line in [*notes[:SHOWN], *more]:
             print(f"ablate: {line}", flush=True)
@@ -171,7 +171,7 @@ class Study:
             self.trials.choose(self.folder, self.metric)
         cells = [*cells, *self.cells.by_seed(self.layout.arms, self.layout.seeds)]
         preview.show(
-            self.asked,
+            self.request,
             self.layout,
             folder=self.folder,
             metric=self.metric,
@@ -186,7 +186,7 @@ class Study:
             remember(self.folder.absolute(), of_sweep=True)  # a launcher may refuse all runs
         planfile.write(
             self.folder,
-            self.asked,
+            self.request,
             self.layout,
             question=self.question,
             metric=self.metric,

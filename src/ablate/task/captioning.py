@@ -1,4 +1,4 @@
-"""Captioning: write the text of a picture, and know where in the picture each word comes from."""
+"""Captioning: write the text of an image, and know where in the image each word comes from."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
 
 
 class Captioning(SequenceToSequence):
-    """What SequenceToSequence measures, of pictures; accuracy is told apart by words of a caption.
+    """What SequenceToSequence measures, of images; accuracy is told apart by words of a caption.
 
-    aer: the share of the words that name something in the picture whose most attended place of the
+    aer: the share of the words that name something in the image whose most attended place of the
     feature map has its centre, the pixel its receptive field lies around, outside the box of what
     they name; among places that weigh the same the first counts, row by row. 1 - aer is the
     pointing accuracy (the pointing game of Zhang et al. 2016, https://arxiv.org/abs/1608.00507).
@@ -56,11 +56,11 @@ class Captioning(SequenceToSequence):
         return (batch["targets"] != IGNORED).sum(1) - 1
 
     def read(self, sources: Sequence[str]) -> Tensor:
-        """Picture files as the model reads them: b c y x."""
-        return torch.cat([self.data.picture(Path(file)) for file in sources]).to(self.device)
+        """Image files as the model reads them: b c y x."""
+        return torch.cat([self.data.read_image(Path(file)) for file in sources]).to(self.device)
 
     def example(self, source: Tensor, tokens: list[int]) -> dict[str, Any]:
-        """A picture, c y x, and the tokens written for it, as a batch of size 1."""
+        """An image, c y x, and the tokens written for it, as a batch of size 1."""
         target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
         label = self.data.target_tokenizer.label
         return {
@@ -73,9 +73,9 @@ class Captioning(SequenceToSequence):
     def sample(self) -> str:
         """Validation examples: what was to be written, what was written."""
         count = min(SHOWN, self.data.length("val"))
-        pictures = torch.cat([self.data.example(n)["images"] for n in range(count)])
+        images = torch.cat([self.data.example(n)["images"] for n in range(count)])
         decode = self.data.target_tokenizer.decode
-        outputs = [decode(found[0].tokens) for found in self.search(pictures.to(self.device))]
+        outputs = [decode(found[0].tokens) for found in self.search(images.to(self.device))]
         return "\n\n".join(
             f"reference  {self.data.reference('val', number)}\noutput     {output}"
             for number, output in enumerate(outputs)

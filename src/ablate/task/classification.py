@@ -1,4 +1,4 @@
-"""Classification: one class for each picture or text."""
+"""Classification: one class for each image or text."""
 
 from typing import Any, ClassVar
 

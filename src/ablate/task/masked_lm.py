@@ -1,4 +1,4 @@
-"""Masked language modelling: say the hidden tokens, and whether two segments belong together.
+"""Masked language modelling: say the masked tokens, and whether two segments belong together.
 
 Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; what is hidden, and what a second
 segment is in a running text: ablate.data.masked.
@@ -22,10 +22,10 @@ SHOWN = 3  # validation examples in a sample
 
 
 class MaskedLM(Task):
-    """Trained on the sum of two mean cross-entropies: of the hidden tokens, and of the second
+    """Trained on the sum of two mean cross-entropies: of the masked tokens, and of the second
     segment being what follows (the paper's section A.2).
 
-    Loss, perplexity and accuracy are those of the hidden tokens alone, in training too, so that
+    Loss, perplexity and accuracy are those of the masked tokens alone, in training too, so that
     runs with and without pairs can be compared; `next_accuracy` is that of the pairs.
     """
 

@@ -110,7 +110,7 @@ class Checkpoints(Callback):
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         # Pressed twice, or there is nothing to save. Slurm sends SIGTERM several times at once.
         if (self._interrupted and number == signal.SIGINT) or not self._training:
-            raise Interrupted("stopped at once; the same command goes on from the last checkpoint")
+            raise Interrupted("stopped at once; the same command resumes from the last checkpoint")
         self._interrupted = signal.Signals(number).name
 
     def _asked_to_stop(self, trainer: L.Trainer) -> bool:
@@ -161,7 +161,7 @@ class Checkpoints(Callback):
         if self._interrupted:
             raise Interrupted(
                 f"stopped by {self._interrupted} after step {trainer.global_step}; "
-                f"the same command goes on from there"
+                f"the same command resumes from there"
             )
 
     def _write(

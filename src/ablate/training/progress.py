@@ -17,7 +17,7 @@ from ablate.files import PROGRESS, write_json
 SECONDS = 2.0  # between two states of the file
 
 
-class Bar(TQDMProgressBar):
+class ProgressBar(TQDMProgressBar):
     """Lightning's bar, with the loss and the rate and without the logger's version number."""
 
     def on_train_epoch_start(self, trainer: L.Trainer, *args: Any) -> None:
@@ -30,8 +30,8 @@ class Bar(TQDMProgressBar):
         return metrics
 
 
-class Paced(Callback):
-    """Knows how fast training goes, counted from where this process began."""
+class StepRate(Callback):
+    """Measures optimizer steps per second since this process started training."""
 
     def __init__(self) -> None:
         self.started: tuple[float, int] | None = None
@@ -46,7 +46,7 @@ class Paced(Callback):
         return (trainer.global_step - first) / (time.perf_counter() - began)
 
 
-class Lines(Paced):
+class ProgressLines(StepRate):
     """For a log file: one line after every validation."""
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -62,8 +62,8 @@ class Lines(Paced):
         print(f"step {step}/{last}: {values}; {rate:.1f} steps/s, {left:.0f} s left", flush=True)
 
 
-class Told(Paced):
-    """progress.json in the run's folder, from the first step to the last; a death leaves it."""
+class ProgressFile(StepRate):
+    """progress.json in the run's folder, written every 2 s; left behind by a crash."""
 
     def __init__(self, run_dir: Path):
         super().__init__()
@@ -93,4 +93,4 @@ class Told(Paced):
 
 def progress() -> Callback:
     """The bar where somebody watches, else lines."""
-    return Bar(refresh_rate=10, leave=True) if sys.stderr.isatty() else Lines()
+    return ProgressBar(refresh_rate=10, leave=True) if sys.stderr.isatty() else ProgressLines()

@@ -32,10 +32,10 @@ from ablate.training.curves import Curves
 from ablate.training.flops import flops_per_step
 from ablate.training.fsdp import Sharded
 from ablate.training.preflight import check_devices, check_output
-from ablate.training.progress import Told
+from ablate.training.progress import ProgressFile
 from ablate.training.record import debugged, only_one, recorded
 from ablate.training.trainer import make_trainer
-from ablate.training.transfer import told
+from ablate.training.transfer import describe_transfer
 
 # Lightning's remarks about its own settings are not news to the person who trains.
 for _part in ("lightning.pytorch", "lightning.fabric"):
@@ -57,14 +57,14 @@ def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
 
 
 def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
-    """Train a checked config in its folder, going on where an earlier try stopped.
+    """Train a checked config in its folder, resuming where an earlier try stopped.
 
     Returns what result.json holds. A run that is finished is not trained again.
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
     if (done := finished(cfg, run_dir)) is not None:
         return done
-    with begun(cfg, run_dir) as run:
+    with open_run(cfg, run_dir) as run:
         complete(run)
     return run.result
 
@@ -89,8 +89,8 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A run that nothing is trained of yet; `result` becomes what result.json holds."""
+class RunContext:
+    """A run before its first step; `result` becomes the content of result.json."""
 
     cfg: DictConfig
     run_dir: Path
@@ -103,19 +103,20 @@ class Begun:
 
 
 @contextmanager
-def begun(cfg: DictConfig, run_dir: Path) -> Iterator[Begun]:
-    """Everything built, the folder locked and told of; how the block ends is written down."""
+def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
+    """Build everything, lock the folder and write config.yaml and result.json; record how the
+    block ends."""
     data = build_data(cfg)
     model = build(cfg, data)
     if model.started_from is not None:
-        on_first_process(print)(f"ablate: {told(model.started_from)}")
+        on_first_process(print)(f"ablate: {describe_transfer(model.started_from)}")
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
     flops = count_flops(cfg, task)
     with only_one(run_dir, trainer), recorded(cfg, run_dir, data, task, trainer, flops) as result:
-        yield Begun(cfg, run_dir, data, trainer, task, curves, checkpoints, result)
+        yield RunContext(cfg, run_dir, data, trainer, task, curves, checkpoints, result)
 
 
-def complete(run: Begun) -> None:
+def complete(run: RunContext) -> None:
     """Train what is left to train, measure and show."""
     fit(run.trainer, run.task, run.data, run.run_dir, resume=not debugged(run.cfg))
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
@@ -136,7 +137,7 @@ def prepare(
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
     debug = [make(cfg.debug)] if "debug" in cfg else []
-    callbacks = [curves, checkpoints, Told(run_dir), *compiled, *debug]
+    callbacks = [curves, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg, run_dir, data, callbacks)
     return trainer, task, curves, checkpoints
 
@@ -147,7 +148,7 @@ def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bo
     for line in problems:
         on_first_process(print)(f"ablate: {line}")
     if checkpoint:
-        on_first_process(print)(f"ablate: going on from {checkpoint}")
+        on_first_process(print)(f"ablate: resuming from {checkpoint}")
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=False)

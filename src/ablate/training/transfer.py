@@ -184,7 +184,7 @@ def fitting(
     }
 
 
-def told(started_from: dict[str, Any]) -> str:
+def describe_transfer(started_from: dict[str, Any]) -> str:
     """One line: what was loaded, what is new, what was left."""
     counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
     rest = (f"{what}: {_few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))

@@ -5,9 +5,9 @@ from ablate.config.conflicts.blocks import BLOCKS
 from ablate.config.conflicts.data import DATA
 from ablate.config.conflicts.embedding import EMBEDDING
 from ablate.config.conflicts.graph import GRAPH
+from ablate.config.conflicts.images import IMAGE_MODELS
 from ablate.config.conflicts.kernel import KERNEL
 from ablate.config.conflicts.mixer import MIXER
-from ablate.config.conflicts.pictures import PICTURES
 from ablate.config.conflicts.pos_enc import POS_ENC
 from ablate.config.conflicts.recurrent import RECURRENT
 from ablate.config.conflicts.task import TASK
@@ -20,7 +20,7 @@ CONFLICTS = [
     *POS_ENC,
     *ATTENTION,
     *RECURRENT,
-    *PICTURES,
+    *IMAGE_MODELS,
     *MIXER,
     *GRAPH,
     *TASK,

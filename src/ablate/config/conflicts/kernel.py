@@ -76,7 +76,7 @@ KERNEL: list[Conflict] = [
             and c.option("model") == "vit"
             and c.option("model.mask") == "window"
         ),
-        "kernel={kernel} lets a query see one range of keys, and model.mask=window of a picture is"
+        "kernel={kernel} lets a query see one range of keys, and model.mask=window of an image is"
         " several; use kernel=auto",
     ),
     Conflict(

@@ -60,7 +60,7 @@ MIXER: list[Conflict] = [
             and c("model.ffn") == "none"
             and c.option("model") != "transformer"
         ),
-        "model.mixer=none with model.ffn=none leaves nothing of a block",
+        "model.mixer=none with model.ffn=none disables every sublayer",
     ),
     Conflict(
         lambda c: (
@@ -77,7 +77,7 @@ MIXER: list[Conflict] = [
             and c.option("model.mixer") == "convolution"
             and c.option("model.mask") == "causal"
         ),
-        "model.mask=causal goes along a text, and model.mixer=convolution over a picture; use"
+        "model.mask=causal goes along a text, and model.mixer=convolution over an image; use"
         " model.mask=none",
     ),
     Conflict(

@@ -59,7 +59,7 @@ POS_ENC: list[Conflict] = [
             c.option("pos_enc").endswith("_2d")
             and c.option("model") in ("gpt", "bert", "transformer", "transformer_forecaster")
         ),
-        "pos_enc={pos_enc} needs pictures, and model={model} reads a sequence; take the same"
+        "pos_enc={pos_enc} needs images, and model={model} reads a sequence; take the same"
         " without _2d",
     ),
     Conflict(
@@ -76,8 +76,8 @@ POS_ENC: list[Conflict] = [
     ),
     Conflict(
         lambda c: c.option("model") == "captioner" and c.option("pos_enc") in INSIDE,
-        "pos_enc={pos_enc} says a distance between two places of one sequence, and the words of"
-        " model=captioner have none to a picture; use pos_enc=none, learned, sinusoidal,"
+        "pos_enc={pos_enc} is relative: query and key must be of one sequence, and model=captioner"
+        " attends from words to image patches; use pos_enc=none, learned, sinusoidal,"
         " learned_from_sinusoidal, learned_2d or sinusoidal_2d",
     ),
     Conflict(

@@ -44,20 +44,19 @@ def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Confl
 
 TASK: list[Conflict] = [
     _reads(LANGUAGE, "text", TEXT, LABELLED, RECALL, data="pydoc"),
-    _reads(("vit", "timm", "resnet"), "pictures", IMAGES, data="digits"),
+    _reads(("vit", "timm", "resnet"), "images", IMAGES, data="digits"),
     _reads(FORECASTERS, "a series of numbers", SERIES, data="series"),
     _reads(WRITERS, "pairs of texts", PAIRS, data="dates"),
     _reads(("gat",), "a graph", GRAPH, data="karate"),
-    _reads(("captioner",), "pictures with captions", CAPTIONS, data="digit_strings"),
+    _reads(("captioner",), "images with captions", CAPTIONS, data="digit_strings"),
     _data("causal_lm", "text", TEXT),
-    _data("classification", "pictures or texts with classes", IMAGES, LABELLED),
+    _data("classification", "images or texts with classes", IMAGES, LABELLED),
     _data("masked_lm", "text", TEXT),
     Conflict(
         lambda c: (
             c.option("task") == "masked_lm" and c.is_ours("model") and c.option("model") != "bert"
         ),
-        "task=masked_lm needs a model that says hidden tokens, and model={model} does not; use"
-        " model=bert",
+        "task=masked_lm needs a masked-LM head, which model={model} does not have; use model=bert",
     ),
     Conflict(
         lambda c: (
@@ -82,8 +81,8 @@ TASK: list[Conflict] = [
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
     _data("node_classification", "a graph", GRAPH),
     *_models("node_classification", ("gat",), "reads a graph"),
-    _data("captioning", "pictures with captions", CAPTIONS),
-    *_models("captioning", ("captioner",), "reads a picture and writes a caption"),
+    _data("captioning", "images with captions", CAPTIONS),
+    *_models("captioning", ("captioner",), "reads an image and writes a caption"),
     Conflict(
         lambda c: c("task.doubly_stochastic") > 0 and c.option("model.normalizer") == "hard",
         "task.doubly_stochastic={task.doubly_stochastic} has no gradient with"
@@ -109,7 +108,7 @@ TASK: list[Conflict] = [
     ),
     Conflict(
         lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,
-        "task.mixup and task.cutmix mix pictures, and data={data} is {:words}",
+        "task.mixup and task.cutmix mix images, and data={data} is {:words}",
     ),
     Conflict(
         lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,

@@ -1,4 +1,4 @@
-"""Gates: what each channel of a picture is multiplied by. One class per file.
+"""Gates: what each channel of an image is multiplied by. One class per file.
 
 Letters: b batch, c channels, y rows, x columns.
 """

@@ -1,7 +1,7 @@
 """Squeeze and excitation: sigmoid(W2 relu(W1 mean(x))) times each channel.
 
 Hu et al. 2018, "Squeeze-and-excitation networks", section 3, https://arxiv.org/abs/1709.01507.
-Attention over channels: how much of each is let through depends on the whole picture.
+Attention over channels: how much of each is let through depends on the whole image.
 """
 
 from torch import Tensor

@@ -11,7 +11,7 @@ class Mask:
     Everything is said in absolute positions. When there are fewer queries than keys, as with a
     key/value cache, the caller's queries are the last positions: a causal mask is then aligned at
     its bottom right. `causal` says that the model is a decoder; `grid` and `extra` are those of
-    PosEnc: the rows and columns of a picture's patches, and the leading tokens outside it.
+    PosEnc: the rows and columns of an image's patches, and the leading tokens outside it.
     """
 
     # False: every query sees every key.

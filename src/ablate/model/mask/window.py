@@ -1,9 +1,9 @@
 """Window: a query at i sees the keys at |i - j| < size, in a decoder only those at j <= i.
 
-Of a picture, the patches within a square: those whose row and whose column are both nearer than
+Of an image, the patches within a square: those whose row and whose column are both nearer than
 `size`, k = 2 size - 1 patches a side, the local self-attention of Ramachandran et al. 2019,
 "Stand-alone self-attention in vision models", section 3.1, https://arxiv.org/abs/1906.05909. A
-token outside the picture, such as a class token, sees all and is seen by all: the global attention
+token outside the image, such as a class token, sees all and is seen by all: the global attention
 of Beltagy et al. 2020, "Longformer", section 3.1, https://arxiv.org/abs/2004.05150, whose sliding
 window w of a text counts both sides, w = 2 (size - 1). The causal window is that of Jiang et al.
 2023, "Mistral 7B", section 2, https://arxiv.org/abs/2310.06825.
@@ -54,7 +54,7 @@ class Window(Mask):
         return min(max(first - self.size + 1, 0), keys), min(last + ahead, keys)
 
     def _rows(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """Whole rows of the picture."""
+        """Whole rows of the image."""
         assert self.grid is not None
         columns = self.grid[1]
         above = (first - self.extra) // columns - self.size + 1

@@ -1,7 +1,7 @@
 """Convolution: every relative position within `size` has a transform of its own.
 
 Of a text as in Gehring et al. 2017, "Convolutional sequence to sequence learning",
-https://arxiv.org/abs/1705.03122; of a picture as in Ramachandran et al. 2019, "Stand-alone
+https://arxiv.org/abs/1705.03122; of an image as in Ramachandran et al. 2019, "Stand-alone
 self-attention in vision models", equation 1, https://arxiv.org/abs/1906.05909, to which attention
 is compared there. depthwise: the transform is a number for each channel (Chollet 2017,
 https://arxiv.org/abs/1610.02357), else a matrix.
@@ -19,7 +19,7 @@ from ablate.model.mixer import Mixer, Sizes
 
 class RelativeTransforms(nn.Module):
     """Along a text, where a causal mask leaves the transforms of earlier positions and of the same
-    one; over rows and columns, centred, of a picture.
+    one; over rows and columns, centred, of an image.
 
     `weight`: d inputs, then one axis or two of relative positions.
     """

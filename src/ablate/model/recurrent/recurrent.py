@@ -21,7 +21,7 @@ from ablate.model.layers.dropout import Dropout
 Hidden = tuple[Tensor, ...]
 
 
-class Drawn(nn.RNNBase):
+class SeededRNN(nn.RNNBase):
     """Initial values: U orthogonal and W Glorot's for each gate, biases 0, the forget gate's 1.
 
     Orthogonal: Saxe et al. 2013, https://arxiv.org/abs/1312.6120, as Bahdanau et al. 2015, appendix
@@ -43,15 +43,15 @@ class Drawn(nn.RNNBase):
                     nn.init.constant_(gate, float(forget))
 
 
-class RNN(Drawn, nn.RNN):
+class RNN(SeededRNN, nn.RNN):
     pass
 
 
-class GRU(Drawn, nn.GRU):
+class GRU(SeededRNN, nn.GRU):
     pass
 
 
-class LSTM(Drawn, nn.LSTM):
+class LSTM(SeededRNN, nn.LSTM):
     """oneDNN's LSTM in bfloat16 needs AVX-512 and fails without it; torch's own does not."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

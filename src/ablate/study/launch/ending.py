@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.files import RESULT, read_mapping, write_json
-from ablate.study.launch.state import GOES_ON, TAIL, State, last_lines, state_alone
+from ablate.study.launch.state import RESUMES, TAIL, State, last_lines, state_alone
 
 REFUSED, STOPPED = 2, 130  # exit codes of the command line
 RUN_ID = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # at the end of a run folder's name
@@ -33,11 +33,11 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
     """Make result.json say how a run ended whose process is gone; returns its state.
 
     code: the exit code, of a death minus the signal's number. before: as it was when the process
-    began. reason: why its launcher ended it, if it did; one that holds `GOES_ON` is no failure.
+    began. reason: why its launcher ended it, if it did; one that holds `RESUMES` is no failure.
     """
     result = read_mapping(folder / RESULT)
     told = result.get("status") not in (None, "running") and Mark.of(folder) != before
-    stopped = reason is not None and GOES_ON in reason
+    stopped = reason is not None and RESUMES in reason
     if result.get("status") == "finished" or (told and (reason is None or stopped)):
         return state_alone(folder)
     if not result and stopped:  # it had not begun
@@ -55,7 +55,7 @@ def _reason(folder: Path, code: int, *, asked: str | None) -> str:
     if code == REFUSED:
         return printed.rpartition("ablate: ")[2]
     if code == STOPPED:
-        return f"stopped before its first step; {GOES_ON}"
+        return f"stopped before its first step; {RESUMES}"
     if code >= 0:
         return f"ended with code {code}{TAIL}{printed}"
     name = signal.Signals(-code).name

@@ -19,7 +19,7 @@ from ablate.study.launch.live import View
 from ablate.study.launch.packs import ALONE, Packing
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
-from ablate.study.launch.state import GOES_ON, State, state
+from ablate.study.launch.state import RESUMES, State, state
 from ablate.study.launch.stop import stopping
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -122,7 +122,7 @@ def launch(
             packing=packing,
         ).work(runs)
     if stop.asked:
-        raise Interrupted(f"stopped by {stop.asked}; {GOES_ON} from the runs' last checkpoints")
+        raise Interrupted(f"stopped by {stop.asked}; {RESUMES} from the runs' last checkpoints")
     return [state(run.folder) for run in runs]
 
 

@@ -28,7 +28,7 @@ from ablate.study.launch.live import View
 from ablate.study.launch.local import modules_of
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
-from ablate.study.launch.state import GOES_ON, LOCK, State, held, state
+from ablate.study.launch.state import LOCK, RESUMES, State, held, state
 from ablate.study.launch.stop import stopping
 
 NAME = "hydra/launcher=ray"
@@ -88,7 +88,7 @@ def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -
             stop=stop,
         ).work(runs)
     if stop.asked:
-        raise Interrupted(f"stopped by {stop.asked}; {GOES_ON} from the runs' last checkpoints")
+        raise Interrupted(f"stopped by {stop.asked}; {RESUMES} from the runs' last checkpoints")
     return [state(run.folder) for run in runs]
 
 

@@ -15,12 +15,12 @@ from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
 from ablate.study.launch.packs import ALONE, Packing, packs, together
 from ablate.study.launch.run import Run
-from ablate.study.launch.state import COMMAND, GOES_ON, LOG, state_alone
+from ablate.study.launch.state import COMMAND, LOG, RESUMES, state_alone
 from ablate.study.launch.stop import Stop
 
 LOOK = 0.2  # seconds between looks at the clock
 LOOK_ELSEWHERE = 2.0  # seconds between looks at a run that another launcher has
-STOPPED = f"stopped with its study; {GOES_ON} from its last checkpoint"
+STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
 
 
 class Parent(Protocol):

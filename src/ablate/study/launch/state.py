@@ -1,6 +1,6 @@
 """What became of each run of a study, read from the files in its folder and nothing else.
 
-    missing    never begun, or stopped with a checkpoint: the same command goes on with it
+    missing    never begun, or stopped with a checkpoint: the same command resumes it
     queued     taken by a launcher, and not training yet
     running    a process trains in the folder now
     finished, failed, refused
@@ -28,7 +28,9 @@ from ablate.files import PLAN, PROGRESS, RESULT, read_mapping
 QUEUED, LOG = "queued.json", "stdout.log"
 COMMAND = "python -m ablate "  # begins the first line of LOG
 LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, by the launcher that took it
-GOES_ON = "the same command goes on"  # what a run that was stopped on request says of itself
+# What a run that was stopped on request says of itself; the second, before 2026-11-23.
+RESUMES = "the same command resumes"
+RESUMABLE = (RESUMES, "the same command goes on")
 TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
 SQUEUE_SECONDS = 5  # how long an answer of squeue is believed
 # So young a job may be missing in it; some of this is for clocks that differ.
@@ -76,7 +78,7 @@ def state_alone(folder: Path) -> State:
         if held(folder / LOCK):
             return State("running", where(now), **steps, result=result)
         return State("failed", f"died: {last_lines(folder)}", **steps, result=result)
-    if status == "failed" and GOES_ON in error.partition(TAIL)[0]:
+    if status == "failed" and any(text in error.partition(TAIL)[0] for text in RESUMABLE):
         return State("missing", error, result=result)
     if status in ("finished", "failed", "refused"):
         return State(status, error, result=result)

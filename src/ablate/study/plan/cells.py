@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.check import check
 from ablate.config.compose import add_choices
-from ablate.config.override_errors import COMPOSING, explain
+from ablate.config.override_errors import COMPOSITION_ERRORS, explain
 from ablate.config.run_id import fingerprint, folder_name, run_id
 from ablate.config.tree import Tree
 from ablate.errors import UserError
@@ -50,7 +50,7 @@ class Composer:
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         try:
             cfg = self._tree.load([*self._hydra, *overrides])
-        except COMPOSING as error:
+        except COMPOSITION_ERRORS as error:
             line = explain(error, overrides, self._tree, many=True)
             raise NoComposition(str(line)) from error
         choices = cfg.hydra.runtime.choices

@@ -1,4 +1,4 @@
-"""What is asked laid out: every arm composed and checked before anything is launched."""
+"""Expand a study request into arms, composed and checked before anything is launched."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from ablate.study.plan.design import (
     rows,
 )
 from ablate.study.plan.design import count as arms_of
-from ablate.study.plan.request import Asked
+from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
 LARGE = 1000  # runs that need study.yes=true
@@ -43,34 +43,34 @@ class Layout:
         return self.arms[0]
 
 
-def lay_out(asked: Asked, composer: Composer) -> Layout:
+def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     """Compose and check every arm. Raises a UserError that names everything that is wrong."""
-    factors, own = _factors(asked, composer)
-    _refuse_large(asked, factors, own)
-    check_exclude(asked.exclude, factors, own)
-    cells = list(_rows(asked, factors, own))
+    factors, own = _factors(request, composer)
+    _refuse_large(request, factors, own)
+    check_exclude(request.exclude, factors, own)
+    cells = list(_rows(request, factors, own))
     layout = Layout([], factors, own, ())
-    legal = _legal(asked, layout, composer, cells)
-    if asked.grid and legal:
+    legal = _legal(request, layout, composer, cells)
+    if request.grid and legal:
         layout.own = legal[0]  # the first that can be run is what the others are held to
     for row in legal:
-        made = _arm(asked, row, layout)
+        made = _arm(request, row, layout)
         config = composer(made.overrides)
         layout.arms.append(Composed(made, composer.all_of(made.overrides), config))
     _refuse_empty(layout)
-    layout.seeds = asked.seeds or (int(layout.baseline.config.seed),)
+    layout.seeds = request.seeds or (int(layout.baseline.config.seed),)
     return layout
 
 
-def _factors(asked: Asked, composer: Composer) -> tuple[list[Factor], dict[str, str]]:
+def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], dict[str, str]]:
     """With the baseline's own option of each; of values after commas that is the first."""
-    if asked.grid:
-        return list(asked.factors), {f.name: next(iter(f.options)) for f in asked.factors}
+    if request.grid:
+        return list(request.factors), {f.name: next(iter(f.options)) for f in request.factors}
     base = _baseline(composer)
-    assert asked.seeds is not None
-    if base.seed and base.seed not in asked.seeds:
+    assert request.seeds is not None
+    if base.seed and base.seed not in request.seeds:
         raise UserError(f"seed={base.seed}: the seeds of a study are study.seeds=[..]")
-    return own_options(asked.factors, base)
+    return own_options(request.factors, base)
 
 
 def _baseline(composer: Composer) -> DictConfig:
@@ -83,24 +83,28 @@ def _baseline(composer: Composer) -> DictConfig:
     return base
 
 
-def _rows(asked: Asked, factors: Sequence[Factor], own: Mapping[str, str]) -> Iterator[Row]:
-    if not asked.factors:
+def _rows(
+    request: StudyRequest, factors: Sequence[Factor], own: Mapping[str, str]
+) -> Iterator[Row]:
+    if not request.factors:
         return iter([{}])
-    return rows(asked.design, factors, own, resolution=asked.node["resolution"])
+    return rows(request.design, factors, own, resolution=request.node["resolution"])
 
 
-def _arm(asked: Asked, row: Row, layout: Layout) -> Arm:
-    all_set = asked.grid or asked.design in ALL_SET
-    return arm(row, layout.factors, layout.own, all_set=all_set, named=asked.grid)
+def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
+    all_set = request.grid or request.design in ALL_SET
+    return arm(row, layout.factors, layout.own, all_set=all_set, named=request.grid)
 
 
-def _legal(asked: Asked, layout: Layout, composer: Composer, cells: Sequence[Row]) -> list[Row]:
+def _legal(
+    request: StudyRequest, layout: Layout, composer: Composer, cells: Sequence[Row]
+) -> list[Row]:
     """The cells whose parts go together; the others are noted in the layout, or refused."""
     legal: list[Row] = []
     lost: list[tuple[Row, str]] = []  # no composition
     for row in cells:
-        made = _arm(asked, row, layout)
-        if (entry := excluded_by(row, asked.exclude)) is not None:
+        made = _arm(request, row, layout)
+        if (entry := excluded_by(row, request.exclude)) is not None:
             layout.excluded[made.name] = entry
             continue
         try:
@@ -114,7 +118,7 @@ def _legal(asked: Asked, layout: Layout, composer: Composer, cells: Sequence[Row
         except UserError as error:
             layout.illegal[made.name] = str(error)
     _refuse_mistakes(lost, [row for row in cells if not any(row is other for other, _ in lost)])
-    if layout.illegal and asked.node["illegal"] == "refuse":
+    if layout.illegal and request.node["illegal"] == "refuse":
         raise UserError(refusal(layout.illegal, len(cells)))
     return legal
 
@@ -138,17 +142,17 @@ def refusal(illegal: Mapping[str, str], arms: int) -> str:
     )
 
 
-def _refuse_large(asked: Asked, factors: Sequence[Factor], own: Mapping[str, str]) -> None:
-    node = asked.node
-    design = asked.design
+def _refuse_large(request: StudyRequest, factors: Sequence[Factor], own: Mapping[str, str]) -> None:
+    node = request.node
+    design = request.design
     if design == "fractional":
-        arms = len(list(_rows(asked, factors, own)))
+        arms = len(list(_rows(request, factors, own)))
     else:
         arms = arms_of(design, factors, own)
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)
-    runs = arms * (len(asked.seeds or (0,)) + (grid * each if node["tune"] else 0))
+    runs = arms * (len(request.seeds or (0,)) + (grid * each if node["tune"] else 0))
     if runs > LARGE and not node["yes"]:
         raise UserError(
             f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add study.yes=true"

@@ -14,7 +14,7 @@ from ablate.files import PLAN, read_json, write_json
 from ablate.logger import without_credentials
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.layout import Layout
-from ablate.study.plan.request import Asked
+from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 from ablate.training.preflight import check_output
 
@@ -23,7 +23,7 @@ NAMED = 4  # differing keys that a message names
 
 def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, str]) -> None:
     """Refuses a folder whose plan has another baseline, or one of other data under the same name:
-    its runs would answer another question. question: `content_of` the baseline as it was asked for;
+    its runs would answer another question. question: `content_of` the baseline as it was requested;
     data: seed -> fingerprint."""
     try:
         plan = read_json(folder / PLAN)
@@ -55,7 +55,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
 
 def write(
     folder: Path,
-    asked: Asked,
+    request: StudyRequest,
     layout: Layout,
     *,
     question: Mapping[str, Any],
@@ -67,19 +67,19 @@ def write(
     """Raises UserError where it cannot be written."""
     check_output(folder)
     plan = {
-        "study": asked.name,
-        "sweep": asked.sweep,
-        "asks": asked.asks,
+        "study": request.name,
+        "sweep": request.sweep,
+        "asks": request.description,
         "command": without_credentials(sys.argv[1:]),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "design": asked.design,
-        "resolution": asked.node["resolution"] if asked.design == "fractional" else None,
+        "design": request.design,
+        "resolution": request.node["resolution"] if request.design == "fractional" else None,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
         "own": layout.own,
         "seeds": layout.seeds,
         "metric": metric,
-        "margin": asked.node["margin"],
-        "match": _match(asked.node),
+        "margin": request.node["margin"],
+        "match": _match(request.node),
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {
             "overrides": without_credentials(list(layout.baseline.overrides)),

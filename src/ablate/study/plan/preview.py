@@ -17,14 +17,14 @@ from ablate.study.plan.design import ALL_SET
 from ablate.study.plan.fraction import promise
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.override import value_text
-from ablate.study.plan.request import Asked
+from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 
 KEYS = 4  # that one arm's row names
 
 
 def show(
-    asked: Asked,
+    request: StudyRequest,
     layout: Layout,
     *,
     folder: Path,
@@ -39,8 +39,8 @@ def show(
     counting = [cell for cell in cells if cell.kind == "run"]
     results = (state.result for state in states.values() if state.result)
     finished = [found for result in results if (found := done(result))]
-    console.print(_arms(layout, counting, states, finished, title=f"{asked.name} (dry run)"))
-    for line in notes(asked, layout, tuning):
+    console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
+    for line in notes(request, layout, tuning):
         console.print(line, markup=False, soft_wrap=True)
     ended = sum(states[name].name == "finished" for name in {cell.folder for cell in cells})
     total = len({cell.folder for cell in cells})
@@ -106,10 +106,10 @@ def _short(value: Any) -> str:
     return "-" if value is None else value_text(value)
 
 
-def notes(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
+def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[str]:
     """What is set beside the factors, what changes nothing, and what is left out."""
     lines = [
-        f"{composed.name}: study.match={asked.node['match']} sets {key}={value}"
+        f"{composed.name}: study.match={request.node['match']} sets {key}={value}"
         for composed in layout.arms
         for key, value in composed.set.items()
     ]
@@ -130,17 +130,17 @@ def notes(asked: Asked, layout: Layout, tuning: Tuning | None) -> list[str]:
     ]
     lines += [f"left out: {name}: {reason}" for name, reason in layout.illegal.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
-    return lines + _confused(asked, layout)
+    return lines + _confused(request, layout)
 
 
-def _confused(asked: Asked, layout: Layout) -> list[str]:
+def _confused(request: StudyRequest, layout: Layout) -> list[str]:
     """What the report will not be able to tell apart, said before anything is paid for."""
-    if asked.design not in ALL_SET:
+    if request.design not in ALL_SET:
         return []
     lines = []
-    if asked.design == "fractional":
+    if request.design == "fractional":
         every = prod(len(factor.options) for factor in layout.factors)
-        lines = [f"{len(layout.arms)} of {every} cells, {promise(asked.node['resolution'])}."]
+        lines = [f"{len(layout.arms)} of {every} cells, {promise(request.node['resolution'])}."]
     cells = [layout.own | dict(composed.arm.changes) for composed in layout.arms]
     return [*lines, *(f"{line}." for line in confused(cells, varied(cells, layout.own)))]
 

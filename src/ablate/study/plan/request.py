@@ -1,4 +1,4 @@
-"""What a study is asked for: by the node `study` of a sweep's file, or by values after commas."""
+"""The request for a study: the node `study` of a sweep's file, or values after commas."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +25,9 @@ NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The question. fixed: overrides of every arm; grid: it was asked by values after commas."""
+class StudyRequest:
+    """A parsed request. fixed: overrides of every arm; grid: the factors were typed as values after
+    commas."""
 
     name: str
     sweep: str | None
@@ -37,11 +38,13 @@ class Asked:
     design: str
     grid: bool
     node: Mapping[str, Any]  # the rest of `study`, such as metric and match
-    asks: str = ""  # what the sweep's file says of itself in its first lines
+    description: str = ""  # what the sweep's file says of itself in its first lines
 
 
-def read(config: DictConfig, arguments: Sequence[str], loader: ConfigLoader) -> Asked:
-    """From the composition of the whole command, and what was typed. Raises UserError."""
+def parse_request(
+    config: DictConfig, arguments: Sequence[str], loader: ConfigLoader
+) -> StudyRequest:
+    """Parse the composition of the whole command and the typed overrides. Raises UserError."""
     check_study(config)
     node = _content(config.study)
     sweep = config.hydra.runtime.choices.get("sweep")
@@ -51,14 +54,17 @@ def read(config: DictConfig, arguments: Sequence[str], loader: ConfigLoader) -> 
     typed = [one for one in overrides if not one.key_or_group.startswith("study.")]
     _refuse_swept_study(overrides)
     ask = _by_factors if node["factors"] else _by_commas
-    asked = replace(ask(node, typed, sweep), asks=_asks(config.hydra.runtime.config_sources, sweep))
+    request = replace(
+        ask(node, typed, sweep),
+        description=_description(config.hydra.runtime.config_sources, sweep),
+    )
     named = any(one.key_or_group == "study.name" for one in overrides)
     if node["name"] not in (UNNAMED, DEBUG) and not named:
-        return replace(asked, name=node["name"])  # by the sweep's file, which its runs read, too
-    name = node["name"] if named else sweep or _name(asked)
+        return replace(request, name=node["name"])  # by the sweep's file, which its runs read, too
+    name = node["name"] if named else sweep or _name(request)
     if node["name"] == DEBUG and not named:
         name = f"{DEBUG}/{name}"
-    return replace(asked, name=name, fixed=(*asked.fixed, f"study.name={value_text(name)}"))
+    return replace(request, name=name, fixed=(*request.fixed, f"study.name={value_text(name)}"))
 
 
 def _content(node: DictConfig) -> dict[str, Any]:
@@ -71,7 +77,7 @@ def _content(node: DictConfig) -> dict[str, Any]:
     }
 
 
-def _asks(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
+def _description(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
     """The comment at the top of a sweep's file, without the command that it names."""
     folders = [Path(one["path"]) for one in sources if one["schema"] == "file"]
     files = [path for folder in folders if (path := folder / "sweep" / f"{sweep}.yaml").is_file()]
@@ -82,7 +88,9 @@ def _asks(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
     return "\n".join(t for t in comment if t and not t.startswith(("@package", "python -m ")))
 
 
-def _by_factors(node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None) -> Asked:
+def _by_factors(
+    node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None
+) -> StudyRequest:
     factors = tuple(read_factor(str(name), given) for name, given in node["factors"].items())
     for one in typed:
         if one.is_sweep_override():
@@ -101,7 +109,7 @@ def _by_factors(node: Mapping[str, Any], typed: Sequence[Override], sweep: str |
         {str(name): which(option, options.get(str(name), {})) for name, option in entry.items()}
         for entry in node["exclude"]
     ]
-    return Asked(
+    return StudyRequest(
         name="",
         sweep=sweep,
         fixed=merged(baseline, (one.input_line or "" for one in typed)),
@@ -114,7 +122,9 @@ def _by_factors(node: Mapping[str, Any], typed: Sequence[Override], sweep: str |
     )
 
 
-def _by_commas(node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None) -> Asked:
+def _by_commas(
+    node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None
+) -> StudyRequest:
     """Every combination, as Hydra's own sweeper runs them; `seed` counts apart."""
     if node["baseline"] or node["exclude"] or node["design"] != "one_factor":
         given = next(key for key in ("baseline", "exclude", "design") if node[key])
@@ -145,7 +155,7 @@ def _by_commas(node: Mapping[str, Any], typed: Sequence[Override], sweep: str | 
             f"{what}: name what a study changes in study.factors, or give a key several values, as"
             " in -m model.attention=additive,dot"
         )
-    return Asked(
+    return StudyRequest(
         name="",
         sweep=sweep,
         fixed=merged(fixed),
@@ -198,10 +208,10 @@ def _refuse_swept_study(overrides: Sequence[Override]) -> None:
             )
 
 
-def _name(asked: Asked) -> str:
+def _name(request: StudyRequest) -> str:
     """The same command finds its folder again, and so does one with more values."""
-    varied = "+".join(factor.name for factor in asked.factors) or "seed"
-    fixed = sorted(text for text in asked.fixed if not key_of(text).startswith(NOT_WORK))
+    varied = "+".join(factor.name for factor in request.factors) or "seed"
+    fixed = sorted(text for text in request.fixed if not key_of(text).startswith(NOT_WORK))
     return f"{varied[:80]}-{sha256(' '.join(fixed).encode()).hexdigest()[:6]}"
 
 

@@ -91,9 +91,7 @@ def tuning(
 
 def _values(key: str, given: Any, taken: set[str]) -> list[Any]:
     if key == "seed" or key.split(".")[0].split("/")[0] in NOT_TUNED:
-        raise UserError(
-            f"study.tune: {key} is nothing that an arm could have its own best value of"
-        )
+        raise UserError(f"study.tune: {key} cannot be tuned per arm")
     if key in taken:
         raise UserError(f"study.tune: {key} is set by the study already; tune another key")
     values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []

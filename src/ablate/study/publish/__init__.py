@@ -1,7 +1,7 @@
 """python -m ablate.report STUDY_DIR --wandb: the report at Weights & Biases.
 
 What belongs there is written to wandb.json beside the report first, and then sent. The same command
-goes on where W&B was out of reach, and brings up to date what it sent before.
+resumes where W&B was out of reach, and brings up to date what it sent before.
 """
 
 from importlib.util import find_spec

@@ -57,10 +57,10 @@ def write(
     points = gather(study, report.metric, list(report.colours))
     crossed = crossed_effects(report, allow)
     drawn = figures.draw(report, points, study.folder / "figures")
-    pictures = [path.relative_to(study.folder).as_posix() for path in drawn]
+    paths = [path.relative_to(study.folder).as_posix() for path in drawn]
     texts = {
         PAGE: page(report, points, crossed),
-        "report.md": markdown(report, crossed, pictures),
+        "report.md": markdown(report, crossed, paths),
         "table.tex": latex(report),
         "runs.csv": runs_csv(report),
     }

@@ -10,7 +10,7 @@ from math import ceil
 from statistics import fmean
 
 from ablate.study.report.points import Curve, Panel
-from ablate.study.report.svg import Axis, axis, frame, line, picture, rungs, tag, text
+from ablate.study.report.svg import Axis, axis, figure, frame, line, rungs, tag, text
 from ablate.study.report.words import listed, number, shortened
 
 WIDTH, HEIGHT = 1100.0, 420.0
@@ -64,7 +64,7 @@ def draw_curves(curves: Sequence[Curve], look: Look) -> str:
         one = tag("g", body, class_=f"curve {kind}", data_arm=curve.arm)
         parts.append(tag("g", one, clip_path="url(#plot)"))
     parts += _end_labels(shown, look, x, y)
-    return picture(WIDTH, HEIGHT, f"Learning curves of {look.name}", *parts)
+    return figure(WIDTH, HEIGHT, f"Learning curves of {look.name}", *parts)
 
 
 def _settled(curves: Sequence[Curve], after: float) -> list[float]:
@@ -165,7 +165,7 @@ def _panel(panel: Panel, y: Axis, look: Look) -> str:
             low, where = PANEL_HEIGHT - 22, {"class_": "tick", "text_anchor": "middle"}
             parts.append(text(words, x(n), low, **where, data_tip=option))
     title = f"{look.name} by {panel.factor}: {listed(panel.options)}"
-    chart = picture(width, PANEL_HEIGHT - 10, title, *parts)
+    chart = figure(width, PANEL_HEIGHT - 10, title, *parts)
     return tag("figure", chart, tag("figcaption", tag("code", panel.factor)), class_="panel")
 
 

@@ -1,4 +1,4 @@
-"""Main effects and interactions of the designs in which factors meet, and their pictures."""
+"""Main effects and interactions of the designs in which factors meet, and their figures."""
 
 from collections.abc import Collection, Sequence
 from html import escape
@@ -8,11 +8,11 @@ from ablate.study.analysis.effects import Effect, Effects, effects
 from ablate.study.report.charts import Look
 from ablate.study.report.points import CROSSED
 from ablate.study.report.rows import Report
-from ablate.study.report.svg import Axis, axis, line, picture, rungs, tag, text
+from ablate.study.report.svg import Axis, axis, figure, line, rungs, tag, text
 from ablate.study.report.words import listed
 
 WIDTH, HEIGHT, LEFT = 300.0, 220.0, 56.0
-MOST_PICTURES = 6
+MOST_FIGURES = 6
 
 
 def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:
@@ -54,7 +54,7 @@ def in_short(crossed: Effects | str | None) -> list[str]:
 
 def draw_interactions(pairs: Sequence[Effect], look: Look) -> list[str]:
     """Means of every pair of options: lines that are not parallel are an interaction."""
-    shown = list(pairs[:MOST_PICTURES])
+    shown = list(pairs[:MOST_FIGURES])
     means = [mean for effect in shown for mean in effect.means.values()]
     if not means:
         return []
@@ -82,6 +82,6 @@ def _interaction(effect: Effect, y: Axis, look: Look) -> str:
         last, mean = at[-1]
         body += text(other, x(last) + 8, y(mean) + 4, class_="name")
         parts.append(tag("g", body, class_=kind))
-    chart = picture(WIDTH, HEIGHT - 10, f"{look.name} by {effect.name}", *parts)
+    chart = figure(WIDTH, HEIGHT - 10, f"{look.name} by {effect.name}", *parts)
     words = f"{tag('code', escape(first))} along, {tag('code', escape(second))} as lines"
     return tag("figure", chart, tag("figcaption", words), class_="panel")

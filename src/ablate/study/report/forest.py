@@ -2,7 +2,7 @@
 
 from ablate.study.analysis.stats import Interval
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.svg import Axis, around_zero, label, picture, tag, text
+from ablate.study.report.svg import Axis, around_zero, figure, label, tag, text
 from ablate.study.report.words import interval, signed
 
 WIDTH, HEIGHT, HEAD = 210.0, 26.0, 50.0
@@ -36,7 +36,7 @@ def head(axis: Axis, mode: str) -> str:
         kind = "better" if "better" in words else "worse"
         style = f"fill: var(--{kind})"
         parts.append(text(words, at, 14, text_anchor=anchor, style=style))
-    return picture(WIDTH, HEAD, "Axis of the forest plot", *parts, class_="axis")
+    return figure(WIDTH, HEAD, "Axis of the forest plot", *parts, class_="axis")
 
 
 def row(axis: Axis, one: Row, places: int) -> str:
@@ -62,7 +62,7 @@ def row(axis: Axis, one: Row, places: int) -> str:
         whole = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT}
         parts.append(tag("rect", **whole, fill="transparent", data_tip=tip))
     title = f"{one.arm.name}: {signed(one.difference, places)}"
-    return picture(WIDTH, HEIGHT, title, *parts, class_="row")
+    return figure(WIDTH, HEIGHT, title, *parts, class_="row")
 
 
 def _reach(axis: Axis, reach: Interval, kind: str, y: float) -> str:

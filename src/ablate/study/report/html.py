@@ -140,8 +140,8 @@ def _effects(report: Report, panels: Sequence[Panel], crossed: Effects | str | N
         if pairs:
             said = "Interactions: means that are not on parallel lines. The surest come first."
             lines = [tag("li", escape(f"{one.words()}.")) for one in pairs]
-            pictures = draw_interactions(pairs, look)
-            parts += [_said(said, class_="note"), tag("div", *pictures, class_="panels")]
+            figures = draw_interactions(pairs, look)
+            parts += [_said(said, class_="note"), tag("div", *figures, class_="panels")]
             parts.append(tag("ul", *lines))
     return _section("Main effects", *parts)
 

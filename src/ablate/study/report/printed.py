@@ -46,7 +46,7 @@ def show(written: Written) -> None:
     effects = [f"{line}." for line in in_short(written.crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:
         console.print(line, markup=False)
-    console.print("Where it lies:", style="bold")
+    console.print("Output:", style="bold")
     for path in written.files:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     if command := sync_command(report.study):

@@ -1,4 +1,4 @@
-"""What the report says, arm by arm, before it is put into words and pictures."""
+"""What the report says, arm by arm, before it is put into words and figures."""
 
 from __future__ import annotations
 

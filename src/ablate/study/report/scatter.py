@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ablate.study.report.charts import BOTTOM, LEFT, TOP, Look
 from ablate.study.report.points import Cost
-from ablate.study.report.svg import axis, frame, picture, tag, text
+from ablate.study.report.svg import axis, figure, frame, tag, text
 from ablate.study.report.words import shortened
 
 WIDTH, HEIGHT = 540.0, 340.0
@@ -57,7 +57,7 @@ def draw_cost(
         if kind != "rest":
             body += _name(shortened(look.labels[cost.arm], 30), spot, taken)
         parts.append(tag("g", body, class_=kind, data_arm=cost.arm))
-    return picture(WIDTH, HEIGHT, f"{look.name} by {what}", *parts)
+    return figure(WIDTH, HEIGHT, f"{look.name} by {what}", *parts)
 
 
 def _name(words: str, spot: tuple[float, float], taken: list[Box]) -> str:

@@ -119,7 +119,7 @@ def line(points: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def picture(width: float, height: float, title: str, *body: str, class_: str = "chart") -> str:
+def figure(width: float, height: float, title: str, *body: str, class_: str = "chart") -> str:
     """An <svg> that shrinks with the page; `title` is what a screen reader says."""
     return tag(
         "svg", *body, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=title,

@@ -31,7 +31,7 @@ TEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", MINUS: "$-$", "±": r"$\pm$", NOTHING: "--",
     "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
-PICTURES = {
+FIGURES = {
     "figures/forest.png": "difference from the baseline",
     "figures/curves.png": "learning curves",
 }
@@ -56,9 +56,9 @@ def _cells(row: Row, report: Report) -> list[str]:
 
 
 def markdown(
-    report: Report, crossed: Effects | str | None = None, pictures: Collection[str] = ()
+    report: Report, crossed: Effects | str | None = None, figures: Collection[str] = ()
 ) -> str:
-    """GitHub's Markdown: the same words and the table. pictures: files beside it, to be shown."""
+    """GitHub's Markdown: the same words and the table. figures: files beside it, to be shown."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {report.study.name}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
@@ -68,8 +68,8 @@ def markdown(
     lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
     lines += ["", *(f"{line}\n" for line in [*report.marks, *sure(report)])]
-    for name, words in PICTURES.items():
-        lines += [f"![{words}]({name})", ""] if name in pictures else []
+    for name, words in FIGURES.items():
+        lines += [f"![{words}]({name})", ""] if name in figures else []
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", "```", *commands(report), "```", "", "## What differed", ""]

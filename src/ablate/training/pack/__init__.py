@@ -1,7 +1,7 @@
 """Several seeds of one arm trained as one model: how runs are computed, never what comes out.
 
 Every seed has its own folder and leaves there what a run by itself leaves. Seeds that stand at
-different steps, after an accident, go on one by one.
+different steps, after an accident, are trained one by one.
 """
 
 import traceback
@@ -17,9 +17,9 @@ from ablate.training.pack.checkpoint import common
 from ablate.training.pack.loop import fit
 from ablate.training.pack.task import Packed
 from ablate.training.pack.trial import at_once, device_of, require_batchable, require_settings
-from ablate.training.train import begun, complete, finished
+from ablate.training.train import complete, finished, open_run
 
-Told = Callable[[dict[str, Any], Path], None]
+OnFinished = Callable[[dict[str, Any], Path], None]
 
 
 def members(cfg: DictConfig, run_dir: Path) -> dict[Path, DictConfig]:
@@ -33,7 +33,7 @@ def members(cfg: DictConfig, run_dir: Path) -> dict[Path, DictConfig]:
     return found
 
 
-def train(runs: Mapping[Path, DictConfig], told: Told) -> list[dict[str, Any]]:
+def train(runs: Mapping[Path, DictConfig], on_finished: OnFinished) -> list[dict[str, Any]]:
     """Train checked configs that differ in their seed, each in its folder; what their result.json
     hold. `told` hears of each when it is done.
 
@@ -50,7 +50,7 @@ def train(runs: Mapping[Path, DictConfig], told: Told) -> list[dict[str, Any]]:
             if results[folder] is None:
                 own = stack.enter_context(ExitStack())
                 try:
-                    pack.append(Packed(own.enter_context(begun(cfg, folder)), own))
+                    pack.append(Packed(own.enter_context(open_run(cfg, folder)), own))
                 except UserError as error:  # such as: somebody trains it by hand
                     refused = error
                     failed.append(f"seed {cfg.seed}: {error}")
@@ -73,7 +73,7 @@ def train(runs: Mapping[Path, DictConfig], told: Told) -> list[dict[str, Any]]:
                 failed.append(f"seed {run.cfg.seed}: {error}")
             else:
                 results[run.run_dir] = run.result
-                told(run.result, run.run_dir)
+                on_finished(run.result, run.run_dir)
     if failed:
         raise RunFailed("; ".join(failed))
     return [result for result in results.values() if result is not None]
@@ -85,7 +85,7 @@ def train_together(pack: Sequence[Packed]) -> None:
         return
     step = common([one.run.run_dir for one in pack])
     if step is None:
-        print("ablate: the seeds of this pack stand at different steps and go on one by one")
+        print("ablate: the seeds of this pack stand at different steps and are trained one by one")
         return
     cfg = pack[0].run.cfg
     batched = at_once(cfg)

@@ -6,7 +6,7 @@ from ablate.errors import RunFailed
 from ablate.training.checkpoint import LAST
 from ablate.training.pack.callbacks import PackCheckpoints, PackCurves
 from ablate.training.pack.task import PackData, Packed, PackTask
-from ablate.training.progress import Told
+from ablate.training.progress import ProgressFile
 from ablate.training.trainer import make_trainer
 
 
@@ -15,9 +15,9 @@ def fit(pack: Sequence[Packed], step: int, *, batched: bool) -> None:
     first = pack[0].run
     task = PackTask(pack, batched=batched)
     checkpoints = PackCheckpoints(pack, every=first.cfg.checkpoint_every)
-    told = [Told(one.run.run_dir) for one in pack]
+    progress = [ProgressFile(one.run.run_dir) for one in pack]
     trainer = make_trainer(
-        first.cfg, first.run_dir, first.data, [PackCurves(pack), checkpoints, *told]
+        first.cfg, first.run_dir, first.data, [PackCurves(pack), checkpoints, *progress]
     )
     if step >= trainer.max_steps:
         return

@@ -14,14 +14,14 @@ from ablate.errors import RunFailed
 from ablate.seeding import derive
 from ablate.task import NEVER, parameter_groups, scheduled
 from ablate.training.pack.batched import losses, share, stack
-from ablate.training.train import Begun
+from ablate.training.train import RunContext
 
 
 @dataclass(eq=False)
 class Packed:
     """A run of a pack. `context` ends what was begun; failed: why it is trained no further."""
 
-    run: Begun
+    run: RunContext
     context: ExitStack
     failed: RunFailed | None = None
 

@@ -1,8 +1,8 @@
-"""Models of pictures: patches, pooling, weights from elsewhere."""
+"""Models of images: patches, pooling, weights from elsewhere."""
 
 from ablate.config.conflicts.conflict import Conflict
 
-PICTURES: list[Conflict] = [
+IMAGE_MODELS: list[Conflict] = [
     Conflict(
         lambda c: c.option("model") == "captioner" and c("model.dim") % 4 != 0,
         "model.dim={model.dim} must be a multiple of 4: the encoder of model=captioner begins with"
@@ -14,12 +14,12 @@ PICTURES: list[Conflict] = [
     ),
     Conflict(
         lambda c: c("model.patch") > c.side,
-        "model.patch={model.patch} is larger than the pictures, which are {:side} pixels a side",
+        "model.patch={model.patch} is larger than the images, which are {:side} pixels a side",
     ),
     Conflict(
         lambda c: c("model.patch") <= c.side and (c.side - c("model.patch")) % c.stride != 0,
         "model.patch={model.patch} with model.stride={:stride} leaves pixels out at the border of"
-        " pictures of {:side} pixels a side",
+        " images of {:side} pixels a side",
     ),
     Conflict(
         lambda c: c.stride > c("model.patch"),
@@ -28,7 +28,7 @@ PICTURES: list[Conflict] = [
     Conflict(
         lambda c: c("model.pool") == "class" and c.option("model.mask") in ("causal", "prefix"),
         "model.mask={model.mask} with model.pool=class: the classification token stands first and"
-        " would not see the picture; set model.pool=mean",
+        " would not see the image; set model.pool=mean",
     ),
     Conflict(
         lambda c: (
