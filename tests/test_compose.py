@@ -172,7 +172,7 @@ def test_every_sweep_composes_every_run(monkeypatch: pytest.MonkeyPatch) -> None
             layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
             assert len(layout.arms) > 1
             assert layout.baseline.arm.is_baseline
-            assert not layout.illegal
+            assert not layout.invalid
 
 
 def test_each_file_says_in_its_first_line_what_it_is() -> None:

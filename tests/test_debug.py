@@ -98,7 +98,7 @@ def test_every_study_can_be_looked_at(sweep: str, monkeypatch: pytest.MonkeyPatc
         asked = parse_request(command, typed, tree.loader)
         assert asked.name == f"debug/{sweep}"
         layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
-        assert not layout.illegal
+        assert not layout.invalid
         assert {arm.config.trainer.max_steps for arm in layout.arms} == {4}
         assert {arm.config.study.name for arm in layout.arms} == {f"debug/{sweep}"}
 

@@ -67,7 +67,7 @@ def test_runs_that_cannot_be_are_refused_before_any_runs(
     assert err.startswith("ablate: 2 of 4 arms cannot be run: [model.heads=3] model.heads=3 does")
     assert "[model.heads=5]" in err
     assert not (tmp_path / "outputs").exists()
-    code, _, _ = ablate_command("-m", *tiny, "model.heads=3,2,4,5", HERE, "study.illegal=skip")
+    code, _, _ = ablate_command("-m", *tiny, "model.heads=3,2,4,5", HERE, "study.on_invalid=skip")
     assert code == 0
     assert [cfg.model.heads for cfg, _ in runs] == [2, 4]
     (plan,) = (tmp_path / "outputs").glob("*/plan.json")
@@ -136,7 +136,7 @@ def test_an_arm_that_cannot_be_built_is_found_before_any_runs(
     code, _, err = ablate_command(*argv)
     assert (code, runs, err.count("\n")) == (2, [], 1)
     assert "[data.seq_len=4000]" in err
-    assert ablate_command(*argv, "study.illegal=skip")[0] == 2  # nothing is left to compare
+    assert ablate_command(*argv, "study.on_invalid=skip")[0] == 2  # nothing is left to compare
 
 
 def test_a_report_that_fails_hides_nothing(

@@ -167,9 +167,9 @@ def test_all_illegal_cells_are_listed(tmp_path: Path) -> None:
     assert line.startswith("4 of 6 arms cannot be run: [model.heads=3] ")
     for name in ("model.heads=5", "model.heads=3 model.norm=post", "model.heads=5 model.norm=post"):
         assert f"[{name}] model.heads=" in line
-    layout = laid_out(tmp_path, study, "study.illegal=skip")
+    layout = laid_out(tmp_path, study, "study.on_invalid=skip")
     assert names(layout) == ["baseline", "model.norm=post"]
-    assert set(layout.illegal) == {
+    assert set(layout.invalid) == {
         "model.heads=3",
         "model.heads=5",
         "model.heads=3 model.norm=post",
@@ -178,13 +178,13 @@ def test_all_illegal_cells_are_listed(tmp_path: Path) -> None:
 
 
 def test_a_part_that_one_model_of_several_lacks_is_illegal_there(tmp_path: Path) -> None:
-    """Known names in a cell without a sense: a matter of study.illegal, not a typing mistake."""
-    study = """{design: factorial, illegal: skip, factors: {model.norm: [post],
+    """Known names in a cell without a sense: a matter of study.on_invalid, not a typing mistake."""
+    study = """{design: factorial, on_invalid: skip, factors: {model.norm: [post],
         kind: {gpt: [], rnn: [model=rnn_lm]}}}"""
     with asked(tmp_path, study, left_out=("model.heads",)) as (question, composer):
         layout = lay_out(question, composer)
     assert names(layout) == ["baseline", "kind=rnn", "model.norm=post"]
-    assert "model.norm" in layout.illegal["model.norm=post kind=rnn"]
+    assert "model.norm" in layout.invalid["model.norm=post kind=rnn"]
 
 
 def test_excluded_cells_are_left_out_and_remembered(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ Command = Callable[..., tuple[int, str, str]]
 Runs = list[tuple[DictConfig, Path]]
 STUDY = """{factors: {model.attention: [dot, uniform], model.dim: [24],
     model.drop_path: {same: [model.drop_path=0.0, model.norm_eps=1.0e-5], x: [model.bias=false]}},
-    seeds: 3, illegal: skip}"""
+    seeds: 3, on_invalid: skip}"""
 
 
 @pytest.mark.parametrize("columns", [60, 120])
@@ -63,7 +63,7 @@ def test_what_is_done_counts(ablate_command: Command, runs: Runs, tmp_path: Path
 
 WHAT = """{factors: {model.depth: [2], again: {x: [model.depth=2]}, model.ffn_dim: [64],
     model.heads: [3], many: {x: [model.ffn=relu, model.norm=post, model.norm_type=rms,
-    model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, illegal: skip}"""
+    model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, on_invalid: skip}"""
 
 
 def rows(out: str) -> dict[str, list[list[str]]]:

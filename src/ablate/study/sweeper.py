@@ -106,9 +106,9 @@ class Study:
         baseline = self.layout.baseline.name
         if baseline in refused:
             raise UserError(f"the baseline cannot be run: {refused[baseline]}")
-        if refused and self.request.node["illegal"] == "refuse":
+        if refused and self.request.node["on_invalid"] == "error":
             raise UserError(refusal(refused, len(self.layout.arms)))
-        self.layout.illegal |= refused
+        self.layout.invalid |= refused
         self.layout.arms[:] = [one for one in self.layout.arms if one.name not in refused]
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")

@@ -23,7 +23,7 @@ from ablate.study.plan.design import count as arms_of
 from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
-LARGE = 1000  # runs that need study.yes=true
+LARGE = 1000  # runs that need study.confirm_large=true
 SHOWN = 20  # refused arms that one message names
 
 
@@ -35,7 +35,7 @@ class Layout:
     factors: list[Factor]
     own: dict[str, str]  # the baseline's option of every factor
     seeds: tuple[int, ...]
-    illegal: dict[str, str] = field(default_factory=dict)  # arm -> reason
+    invalid: dict[str, str] = field(default_factory=dict)  # arm -> reason
     excluded: dict[str, Row] = field(default_factory=dict)  # arm -> entry of study.exclude
 
     @property
@@ -114,30 +114,30 @@ def _legal(
             legal.append(row)
         except NoComposition as error:
             lost.append((row, str(error)))
-            layout.illegal[made.name] = str(error)
+            layout.invalid[made.name] = str(error)
         except UserError as error:
-            layout.illegal[made.name] = str(error)
+            layout.invalid[made.name] = str(error)
     _refuse_mistakes(lost, [row for row in cells if not any(row is other for other, _ in lost)])
-    if layout.illegal and request.node["illegal"] == "refuse":
-        raise UserError(refusal(layout.illegal, len(cells)))
+    if layout.invalid and request.node["on_invalid"] == "error":
+        raise UserError(refusal(layout.invalid, len(cells)))
     return legal
 
 
 def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -> None:
-    """An option that composes in no cell at all is a mistake, and no matter of study.illegal."""
+    """An option that composes in no cell at all is a mistake, and no matter of study.on_invalid."""
     works = {option for row in composed for option in row.items()}
     lines = [line for row, line in lost if not row or any(o not in works for o in row.items())]
     if lines:
         raise UserError("; ".join(dict.fromkeys(lines)))
 
 
-def refusal(illegal: Mapping[str, str], arms: int) -> str:
+def refusal(invalid: Mapping[str, str], arms: int) -> str:
     """All of them with their reasons, in one line."""
-    named = [f"[{name}] {reason}" for name, reason in list(illegal.items())[:SHOWN]]
-    if len(illegal) > SHOWN:
-        named.append(f"and {len(illegal) - SHOWN} more")
+    named = [f"[{name}] {reason}" for name, reason in list(invalid.items())[:SHOWN]]
+    if len(invalid) > SHOWN:
+        named.append(f"and {len(invalid) - SHOWN} more")
     return (
-        f"{len(illegal)} of {arms} arms cannot be run: {'; '.join(named)}; study.illegal=skip"
+        f"{len(invalid)} of {arms} arms cannot be run: {'; '.join(named)}; study.on_invalid=skip"
         " leaves such arms out"
     )
 
@@ -153,9 +153,9 @@ def _refuse_large(request: StudyRequest, factors: Sequence[Factor], own: Mapping
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)
     runs = arms * (len(request.seeds or (0,)) + (grid * each if node["tune"] else 0))
-    if runs > LARGE and not node["yes"]:
+    if runs > LARGE and not node["confirm_large"]:
         raise UserError(
-            f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add study.yes=true"
+            f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add study.confirm_large=true"
         )
 
 
@@ -169,4 +169,4 @@ def _refuse_empty(layout: Layout) -> None:
 
 def _left_out(layout: Layout) -> str:
     excluded = {name: f"excluded by {entry}" for name, entry in layout.excluded.items()}
-    return "; ".join(f"[{name}] {why}" for name, why in {**layout.illegal, **excluded}.items())
+    return "; ".join(f"[{name}] {why}" for name, why in {**layout.invalid, **excluded}.items())

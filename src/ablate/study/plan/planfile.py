@@ -89,7 +89,7 @@ def write(
         },
         "arms": [_arm(composed, layout) for composed in layout.arms],
         "cells": [vars(cell) for cell in cells],
-        "illegal": [{"arm": name, "reason": reason} for name, reason in layout.illegal.items()],
+        "illegal": [{"arm": name, "reason": reason} for name, reason in layout.invalid.items()],
         "excluded": [{"arm": name, "by": entry} for name, entry in layout.excluded.items()],
     }
     try:

@@ -128,7 +128,7 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
         for composed in layout.arms
         if composed.budget is not None and composed.budget.no_effect
     ]
-    lines += [f"left out: {name}: {reason}" for name, reason in layout.illegal.items()]
+    lines += [f"left out: {name}: {reason}" for name, reason in layout.invalid.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
     return lines + _confused(request, layout)
 

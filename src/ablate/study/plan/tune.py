@@ -256,7 +256,7 @@ class Trials:
             composed.warnings = choice.warnings
         if reason := self.untuned.get(layout.baseline.name):
             raise RunFailed(reason)
-        layout.illegal |= self.untuned
+        layout.invalid |= self.untuned
         layout.arms[:] = [one for one in layout.arms if one.name not in self.untuned]
         for number, composed in enumerate(layout.arms):
             more = [f"{key}={value_text(value)}" for key, value in composed.tuned.items()]

@@ -53,11 +53,11 @@ def tuning(report: Report) -> list[list[str]]:
 
 
 def troubles(report: Report) -> list[list[str]]:
-    """Arm, seed, state, reason: runs without a result, illegal arms, excluded cells."""
+    """Arm, seed, state, reason: runs without a result, invalid arms, excluded cells."""
     study = report.study
     rows = _alike(study.runs) + _alike(study.tuning, " (tuning)")
     for one in study.plan.get("illegal") or []:
-        rows.append([one["arm"], NOTHING, "illegal", one["reason"]])
+        rows.append([one["arm"], NOTHING, "invalid", one["reason"]])
     for one in study.plan.get("excluded") or []:
         by = listed(f"{factor}={option}" for factor, option in one["by"].items())
         rows.append([one["arm"], NOTHING, "excluded", f"study.exclude: {by}"])
