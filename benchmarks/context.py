@@ -45,7 +45,9 @@ def measure(way: Way, length: int, sizes: list[str], device: str, gigabytes: flo
     chosen = [f"model.attention={way.score}", f"kernel={way.kernel}"]
     if device == "cuda":
         chosen.append("trainer=gpu")  # which kernels for a GPU are refused without
-    cfg = ablate.compose(*chosen, f"model.checkpoint={str(way.checkpoint).lower()}", *sizes)
+    cfg = ablate.compose(
+        *chosen, f"model.activation_checkpointing={str(way.checkpoint).lower()}", *sizes
+    )
     data: Any = SimpleNamespace(sizes={"vocab_size": VOCABULARY, "length": length})
     model = ablate.build(cfg, data).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -38,7 +38,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.ffn": ["gelu", "gelu_tanh", "relu", "swiglu", "geglu", "none"],
     "model.ffn_dim": [None, 5],
     "model.share_layers": [False, True],
-    "model.checkpoint": [False, True],
+    "model.activation_checkpointing": [False, True],
     "model.tie_embeddings": [True, False],
     "model.freeze": ["none", "embeddings", "encoder"],
     "model.share_embeddings": [False, True],

@@ -48,7 +48,7 @@ STACK: Refused = [
     ("model.depth", [1], "model.share_layers", [True]),
     ("model.norm", ["none"], "model.norm_type", ["batch"]),
     ("model.norm_type", ["batch"], "model.bias", [False]),
-    ("model.norm_type", ["batch"], "model.checkpoint", [True]),
+    ("model.norm_type", ["batch"], "model.activation_checkpointing", [True]),
 ]
 LANGUAGE: Refused = [
     ("task", ["causal_lm"], "data", ["recall"]),
@@ -69,7 +69,7 @@ DOCUMENTS_OF_BERT: Refused = [
 ]
 FROZEN: Refused = [
     ("model.freeze", ["embeddings", "encoder"], "model.norm_type", ["batch"]),
-    ("model.freeze", ["encoder"], "model.checkpoint", [True]),
+    ("model.freeze", ["encoder"], "model.activation_checkpointing", [True]),
 ]
 RESIDUAL: Refused = [("model.depth", [1], "model.residual", [True])]
 NO_ATTENTION: Refused = [

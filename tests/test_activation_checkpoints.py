@@ -1,4 +1,4 @@
-"""model.checkpoint: the same values, gradients and dropout, from less that is kept."""
+"""model.activation_checkpointing: the same values, gradients and dropout, from less memory."""
 
 from typing import Any
 
@@ -63,7 +63,9 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(
     found = []
     for on in (False, True):
         assert not calls
-        model = random_parts(make(checkpoint=on, **({"dropout": 0.3} | CHANGES[change])))
+        model = random_parts(
+            make(activation_checkpointing=on, **({"dropout": 0.3} | CHANGES[change]))
+        )
         found.append(step(model, inputs()))
     assert calls == ([0, 1, 0, 1] if name == "transformer" else [0, 1])
     assert found[0].keys() == found[1].keys() >= dict(model.named_parameters()).keys()
@@ -103,15 +105,15 @@ def kept(depth: int, **changes: Any) -> int:
 
 def test_a_block_keeps_its_input_alone() -> None:
     b, i, d, double = 2, 7, 12, 8
-    one = kept(5, checkpoint=True) - kept(4, checkpoint=True)
+    one = kept(5, activation_checkpointing=True) - kept(4, activation_checkpointing=True)
     assert one == b * i * d * double
     assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
 
 
-def kept_compiled(depth: int, *, checkpoint: bool) -> int:
+def kept_compiled(depth: int, *, on: bool) -> int:
     """Bytes that a compiled forward pass leaves for the backward pass."""
     torch.compiler.reset()
-    model, storages = random_parts(gpt(depth=depth, checkpoint=checkpoint)), {}
+    model, storages = random_parts(gpt(depth=depth, activation_checkpointing=on)), {}
     others = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     model.compile(backend="aot_eager", fullgraph=True)
 
@@ -129,23 +131,25 @@ def kept_compiled(depth: int, *, checkpoint: bool) -> int:
 @pytest.mark.slow
 def test_a_compiled_block_keeps_its_input_alone() -> None:
     b, i, d, double = 2, 7, 12, 8
-    one, all_of_it = (
-        kept_compiled(3, checkpoint=on) - kept_compiled(2, checkpoint=on) for on in (True, False)
-    )
+    one, all_of_it = (kept_compiled(3, on=on) - kept_compiled(2, on=on) for on in (True, False))
     assert one == b * i * d * double
     assert all_of_it > 10 * one
 
 
 def test_what_is_kept_is_the_same_for_a_shared_block() -> None:
-    shared = {"share_layers": True, "checkpoint": True}
-    assert kept(5, **shared) - kept(4, **shared) == kept(5, checkpoint=True) - kept(
-        4, checkpoint=True
+    shared = {"share_layers": True, "activation_checkpointing": True}
+    assert kept(5, **shared) - kept(4, **shared) == kept(5, activation_checkpointing=True) - kept(
+        4, activation_checkpointing=True
     )
 
 
 def test_a_cache_is_filled_once() -> None:
     """Generation may run with gradients on; keys read twice would be there twice."""
-    model, cache, x = random_parts(gpt(checkpoint=True)), KeyValueCache(), tokens(1, 6)
+    model, cache, x = (
+        random_parts(gpt(activation_checkpointing=True)),
+        KeyValueCache(),
+        tokens(1, 6),
+    )
     parts = [model(part, cache=cache) for part in x.split(2, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), model(x))
     assert cache.length() == 6
@@ -155,10 +159,12 @@ def test_a_run_is_the_same_run(tmp_path: Any) -> None:
     """One id, one cost; the option reaches the blocks of what is trained."""
     found = []
     for on in ("false", "true"):
-        cfg = ablate.compose(*overrides(tmp_path, f"model.checkpoint={on}", "model.depth=2"))
+        cfg = ablate.compose(
+            *overrides(tmp_path, f"model.activation_checkpointing={on}", "model.depth=2")
+        )
         data = build_data(cfg)
         model = make_model(cfg, data, Reference())
         _, task, _, _ = prepare(cfg, tmp_path, data, model)
-        assert model.stack.checkpoint == (on == "true")
+        assert model.stack.activation_checkpointing == (on == "true")
         found.append((ablate.config.run_id.run_id(cfg), count_flops(cfg, task)))
     assert found[0] == found[1]

@@ -26,7 +26,7 @@ pytest_plugins = ["command_line"]
 Command = Callable[..., tuple[int, str, str]]
 Runs = list[tuple[DictConfig, Path]]
 
-SOURCE = str(Path(job.__file__).parents[1])
+SOURCE = str(Path(job.__file__).parents[2])
 
 
 def in_a_process(

@@ -20,7 +20,7 @@ pytest_plugins = ["command_line"]
 
 Command = Callable[..., tuple[int, str, str]]
 
-SOURCE = str(Path(commands.__file__).parents[1])
+SOURCE = str(Path(commands.__file__).parents[2])
 
 
 def test_every_command_is_a_word_of_ablate(

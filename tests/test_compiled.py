@@ -31,6 +31,7 @@ from ablate.training.train import prepare
 QUICK = ("gpt", "transformer", "captioner", "rnn_lm", "rnn_seq2seq", "rnn_forecaster")
 NAMES = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in MODELS]
 # Parts that a model can have and that reach for something of their own.
+CHECKPOINTED = "model.activation_checkpointing=true"
 PARTS = [
     ("gpt", "kernel=chunked", "kernel.chunk=6", "model.attention=additive", "model.dropout=0.1"),
     ("gpt", "kernel=chunked", "kernel.compile=true", "model.attention=gatv2"),
@@ -56,11 +57,22 @@ BESIDE = [
 ]
 # Blocks that are computed again for the gradient.
 AGAIN = [
-    ("gpt", "model.checkpoint=true", "model.dropout=0.1"),
-    ("gpt", "model.checkpoint=true"),
-    ("vit", "model.checkpoint=true", "model.dropout=0.3", "model.drop_path=0.5"),
-    ("transformer", "model.checkpoint=true", "model.share_layers=true", "model.dropout=0.1"),
-    ("gpt", "model.checkpoint=true", "model.depth=1", "model.normalizer=hard", *PARTS[0][1:]),
+    ("gpt", CHECKPOINTED, "model.dropout=0.1"),
+    ("gpt", CHECKPOINTED),
+    ("vit", CHECKPOINTED, "model.dropout=0.3", "model.drop_path=0.5"),
+    (
+        "transformer",
+        CHECKPOINTED,
+        "model.share_layers=true",
+        "model.dropout=0.1",
+    ),
+    (
+        "gpt",
+        CHECKPOINTED,
+        "model.depth=1",
+        "model.normalizer=hard",
+        *PARTS[0][1:],
+    ),
 ]
 
 
@@ -217,7 +229,7 @@ def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
     return result["metrics"], (folder / "metrics.csv").read_text(), weights
 
 
-@pytest.mark.parametrize("more", [(), ("model.dropout=0.0", "model.checkpoint=true")])
+@pytest.mark.parametrize("more", [(), ("model.dropout=0.0", CHECKPOINTED)])
 def test_a_run_is_the_same_and_compiled_in_training_alone(
     more: tuple[str, ...], tmp_path: Path, captured: Counted
 ) -> None:
@@ -322,7 +334,7 @@ def test_what_torch_cannot_compile_is_refused_in_one_line() -> None:
     ("score", "says"), [("additive", "chunked (fused)"), ("gatv2", "chunked (compiled)")]
 )
 def test_a_score_of_its_own_is_called_so(score: str, says: str) -> None:
-    more = ("model.checkpoint=true", "model.depth=1")  # where nothing may be noted
+    more = (CHECKPOINTED, "model.depth=1")  # where nothing may be noted
     network = made("gpt", "kernel=chunked", f"model.attention={score}", *more)[0]
     Compiled().begin(network, backend="eager")
     tokens = torch.zeros(1, 4, dtype=torch.long)

@@ -40,8 +40,14 @@ REFUSED = [
     ),
     ("model.norm=none model.norm_type=rms", "model.norm_type=rms has no effect"),
     ("model.norm_type=batch model.bias=false", "always has a bias"),
-    ("model.checkpoint=true model.norm_type=batch", "model.norm_type=batch would count every"),
-    ("model=vit model.checkpoint=true model.freeze=encoder", "model.checkpoint=true has no effect"),
+    (
+        "model.activation_checkpointing=true model.norm_type=batch",
+        "model.norm_type=batch would count every",
+    ),
+    (
+        "model=vit model.activation_checkpointing=true model.freeze=encoder",
+        "model.activation_checkpointing=true has no effect",
+    ),
     (
         "model=transformer data=multi30k data.joint=false model.share_embeddings=true",
         "model.share_embeddings=true needs one vocabulary",

@@ -74,11 +74,11 @@ RUNS = {
     "text": (overrides, PLAIN, ["none"]),
     "images": (images, PLAIN, ["none"]),
     "pairs": (copies, PLAIN, ["none"]),
-    "checkpoints": (shared, (*PLAIN, "model.checkpoint=true"), ["none"]),
+    "checkpoints": (shared, (*PLAIN, "model.activation_checkpointing=true"), ["none"]),
     "uneven": (translations, PLAIN, ["none"]),
     "split": (
         deep,
-        (*SPLIT, "model.dropout=0.0", "model.checkpoint=true", held.OVERRIDE),
+        (*SPLIT, "model.dropout=0.0", "model.activation_checkpointing=true", held.OVERRIDE),
         ["none"],
     ),
     "split pairs": (translations, (*SPLIT, "model.dropout=0.0"), ["none"]),

@@ -79,7 +79,7 @@ BLOCKS: dict[str, list[str]] = {
     "model.drop_path": ["0.5"],
     "model.bias": ["false"],
     "model.share_layers": ["true"],
-    "model.checkpoint": [],  # changes nothing: test_activation_checkpoints.py
+    "model.activation_checkpointing": [],  # changes nothing: test_activation_checkpoints.py
 }
 KNOBS: dict[str, dict[str, list[str]]] = {
     "gpt": BLOCKS

@@ -14,7 +14,7 @@ TOKENS = 1 + 9  # of the tiny ViT
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "shared blocks": {"share_layers": True},
-    "computed again": {"checkpoint": True},
+    "computed again": {"activation_checkpointing": True},
     "no residual": {"residual": False},
     "no feed-forward": {"ffn": "none"},
     "one block": {"depth": 1},

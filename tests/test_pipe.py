@@ -11,7 +11,7 @@ from tiny import overrides
 
 from ablate.cli import pipe
 
-SOURCE = str(Path(pipe.__file__).parents[1])
+SOURCE = str(Path(pipe.__file__).parents[2])
 
 
 def unread(

@@ -51,7 +51,7 @@ def unimportant(path: str) -> bool:
         "data.root",
         "data.sha256",
         "data.workers",
-        "model.checkpoint",
+        "model.activation_checkpointing",
         "output_dir",
         "trainer.log_every_n_steps",
     }

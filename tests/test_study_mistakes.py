@@ -51,7 +51,7 @@ MISTAKES = [
     ("{seeds: 1}", [], ["sweep=mine is empty", "study.factors"]),
     ("{design: factorial}", [], ["study.design needs study.factors"]),
     ("{factors: {model.heads: [3]}, on_invalid: skip}", [], ["no arm is left beside the baseline"]),
-    ("{factors: {pos_enc: [none]}, seeds: 501}", [], ["has 1,002 runs", "add study.confirm_large=true"]),
+    ("{factors: {pos_enc: [none]}, seeds: 501}", [], ["1,002 runs", "study.confirm_large=true"]),
     ("{factors: {pos_enc: [none], model.attention: [dot, additive]}, design: leave_one_out}", [],
      ["leave_one_out: model.attention has 2 options"]),
     ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", [], ["no factor pos_en"]),

@@ -5,6 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import ablate
+
 try:
     __version__ = version("ablate")
 except PackageNotFoundError:  # the sources are on the path, and nothing was installed
@@ -29,7 +31,7 @@ def checkout(package: Path) -> dict[str, Any] | None:
 
 def described() -> str:
     """Such as "ablate 0.1.0 (commit 1a2b3c4d5e6f, with changes)"."""
-    if (known := checkout(Path(__file__).parent)) is None:
+    if (known := checkout(Path(ablate.__file__).parent)) is None:
         return f"ablate {__version__}"
     changes = ", with changes" if known["dirty"] else ""
     return f"ablate {__version__} (commit {known['commit'][:12]}{changes})"

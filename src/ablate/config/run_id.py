@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
+from ablate.config.history import first_form
 from ablate.errors import UserError, unwrap
 
 # Keys of data.* that say where files lie; what is in them enters by the data's fingerprint.
@@ -34,7 +35,7 @@ EXCLUDED = (
     *(f"data.{key}" for key in FILES),
     "data.sha256",
     "data.workers",
-    "model.checkpoint",
+    "model.activation_checkpointing",
     "trainer.log_every_n_steps",
     "trainer.profiler",
 )
@@ -77,7 +78,7 @@ def resolve(*, _root_: DictConfig) -> str:
 
 
 def _digest(cfg: DictConfig, fingerprint: str) -> str:
-    text = json.dumps([content(cfg), fingerprint], sort_keys=True)
+    text = json.dumps([first_form(content(cfg)), fingerprint], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:12]
 
 

@@ -91,7 +91,7 @@ VALUES: dict[str, Rule] = {
     "model.difference": Bool(),
     "model.init_std": or_null(POSITIVE),
     "model.share_layers": Bool(),
-    "model.checkpoint": Bool(),
+    "model.activation_checkpointing": Bool(),
     "model.patch": COUNT,
     "model.stride": or_null(COUNT),
     "model.out_heads": COUNT,

@@ -24,14 +24,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+import ablate
 from ablate.errors import UserError
 
 
 def config_dir() -> Path:
     """The folder of all our choices: in the installed package, or at the top of the checkout."""
-    here = Path(__file__).resolve()
-    installed = here.parent / "conf"
-    return installed if installed.is_dir() else here.parents[2] / "conf"
+    package = Path(ablate.__file__).resolve().parent
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"
 
 
 class Repository(ConfigRepository):

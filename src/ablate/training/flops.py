@@ -22,7 +22,7 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
         model = make_model()
     for part in model.modules():
         if isinstance(part, Stack):
-            part.checkpoint = False
+            part.activation_checkpointing = False
     with FlopCounterMode(display=False) as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()

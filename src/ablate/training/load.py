@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.history import upgrade
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.files import read_mapping
@@ -43,6 +44,7 @@ def load(run_dir: str | Path) -> Run:
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
     config = OmegaConf.load(path / "config.yaml")
     assert isinstance(config, DictConfig)
+    config = upgrade(config)
     data = read_data(config, made_tokens(path))
     # The checkpoint has every parameter: none is drawn, learned by word2vec or downloaded again.
     kernel = make(config.kernel)

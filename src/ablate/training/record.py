@@ -20,6 +20,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+import ablate
 from ablate.cli.version import checkout
 from ablate.config.run_id import FILES, run_id
 from ablate.data import Data, digest
@@ -80,7 +81,7 @@ def code(package: Path) -> dict[str, Any]:
 
 
 # As it is when this process reads it: files may change while it trains.
-CODE = code(Path(__file__).parent)
+CODE = code(Path(ablate.__file__).parent)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:

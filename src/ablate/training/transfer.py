@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.facts import LABELLED, PAIRS, TEXT
+from ablate.config.history import upgrade
 from ablate.config.keys import OURS
 from ablate.config.rules import written
 from ablate.config.run_id import WEIGHTS
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 # What may differ between two runs of which one starts from the other: how it is trained, and keys
 # of the output map. A list, so that a key that is added later must be the same.
 FREE = {
-    "model.checkpoint",
+    "model.activation_checkpointing",
     "model.dropout",
     "model.drop_path",
     "model.freeze",
@@ -110,7 +111,7 @@ def made_tokens(run_dir: Path) -> DictConfig | None:
 def _read(path: Path) -> DictConfig:
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
-    return config
+    return upgrade(config)
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:

@@ -47,14 +47,17 @@ BLOCKS: list[Conflict] = [
     ),
     Conflict(
         lambda c: (
-            c("model.checkpoint") and c("model.norm") != "none" and c("model.norm_type") == "batch"
+            c("model.activation_checkpointing")
+            and c("model.norm") != "none"
+            and c("model.norm_type") == "batch"
         ),
-        "model.checkpoint=true computes blocks twice, and model.norm_type=batch would count every"
-        " batch twice; use model.norm_type=layer or rms, or model.checkpoint=false",
+        "model.activation_checkpointing=true computes blocks twice, and model.norm_type=batch would"
+        " count every batch twice; use model.norm_type=layer or rms, or"
+        " model.activation_checkpointing=false",
     ),
     Conflict(
-        lambda c: c("model.checkpoint") and c("model.freeze") == "encoder",
-        "model.checkpoint=true has no effect with model.freeze=encoder, whose blocks keep nothing"
-        " for a gradient; set model.checkpoint=false",
+        lambda c: c("model.activation_checkpointing") and c("model.freeze") == "encoder",
+        "model.activation_checkpointing=true has no effect with model.freeze=encoder, whose blocks"
+        " keep nothing for a gradient; set model.activation_checkpointing=false",
     ),
 ]

@@ -25,8 +25,9 @@ class Stack(nn.Module):
 
     The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
     `grid`, `extra` and `causal` say what the model reads (see PosEnc); `embedding_norm` asks for a
-    norm of tokens and positions where the placement has one (see Sublayers). `checkpoint` keeps
-    only the input of each block for the backward pass, which computes the rest again.
+    norm of tokens and positions where the placement has one (see Sublayers).
+    `activation_checkpointing` keeps only the input of each block for the backward pass, which
+    computes the rest again.
     """
 
     def __init__(
@@ -46,11 +47,11 @@ class Stack(nn.Module):
         grid: tuple[int, int] | None = None,
         extra: int = 0,
         embedding_norm: bool = False,
-        checkpoint: bool = False,
+        activation_checkpointing: bool = False,
         **sublayers: Any,
     ):
         super().__init__()
-        self.depth, self.checkpoint = depth, checkpoint
+        self.depth, self.activation_checkpointing = depth, activation_checkpointing
         built = 1 if share_layers else depth
         self.mask = mask(causal=causal, grid=grid, extra=extra)
         self.pos_enc = pos_enc(
@@ -104,7 +105,7 @@ class Stack(nn.Module):
         x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
         x = self.dropout(x)
         # A cache would be filled a second time; without gradients nothing is kept anyway.
-        again = self.checkpoint and cache is None and torch.is_grad_enabled()
+        again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]

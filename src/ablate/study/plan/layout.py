@@ -155,7 +155,8 @@ def _refuse_large(request: StudyRequest, factors: Sequence[Factor], own: Mapping
     runs = arms * (len(request.seeds or (0,)) + (grid * each if node["tune"] else 0))
     if runs > LARGE and not node["confirm_large"]:
         raise UserError(
-            f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add study.confirm_large=true"
+            f"the plan has {runs:,} runs ({arms:,} arms); if that is meant, add"
+            " study.confirm_large=true"
         )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.history import first_form, since
+from ablate.config.keys import flatten
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError
 from ablate.files import PLAN, read_json, write_json
@@ -28,18 +30,20 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     try:
         plan = read_json(folder / PLAN)
         there = (plan or {}).get("baseline", {})
-        before, data_before = _flat(there.get("asked", {})), dict(there.get("data", {}))
+        before, data_before = _counted(there.get("asked", {})), dict(there.get("data", {}))
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
         ) from error
     if plan is None:
         return
-    now = _flat(dict(question))
-    keys = [key for key in {**before, **now} if key.split(".")[0] != "choices"]
-    differ = [key for key in keys if before.get(key, ...) != now.get(key, ...)]
+    now = _counted(question)
+    differ = [key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...)]
     if differ:
-        lines = [f"{k}={before.get(k)} there and {now.get(k)} here" for k in differ[:NAMED]]
+        lines = [
+            f"{key}={before.get(key)} there and {now.get(key)} here{since(key, before.get(key))}"
+            for key in differ[:NAMED]
+        ]
         more = f", and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
         raise UserError(
             f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
@@ -143,10 +147,6 @@ def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
     }
 
 
-def _flat(node: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {path: node}
-    found: dict[str, Any] = {}
-    for key, value in node.items():
-        found |= _flat(value, f"{path}.{key}" if path else str(key))
-    return found
+def _counted(question: Mapping[str, Any]) -> dict[str, Any]:
+    """What counts of a baseline, by dotted keys."""
+    return flatten({k: v for k, v in first_form(question).items() if k != "choices"})

@@ -1,0 +1,119 @@
+"""Configs across versions: ids that stay, and old files that stay readable.
+
+A run's id hashes its config in the form that the config had first (`first_form`): by the first name
+of every key and module, without keys that were added later and change nothing at the value that
+they have. Files of earlier versions are read by today's names (`upgrade`).
+
+Whoever renames a key or moves a part adds a line to RENAMED or MOVED; whoever adds a key whose
+neutral value is not null adds one to ADDED; whoever changes a default that changes results adds one
+to CHANGED.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+OURS = "ablate."
+
+# Today's key -> its first name.
+RENAMED = {"model.activation_checkpointing": "model.checkpoint"}  # since 2026-11-23
+
+# Today's _target_ of a part of ours -> its first.
+MOVED: dict[str, str] = {}
+
+# Key -> the value at which a run is what it was before there was the key.
+ADDED: dict[str, Any] = {}
+
+# Key -> since when its default is another one, and what it was.
+CHANGED: dict[str, tuple[str, Any]] = {}
+
+# A null of any other key of ours does not count: a key that is added with null changes no id.
+COUNTED_NULLS = frozenset(
+    {
+        "data.columns",
+        "data.max_length",
+        "data.period",
+        "data.randaugment",
+        "data.test_fraction",
+        "data.val_fraction",
+        "data.vocab_size",
+        "kernel.chunk",
+        "model.attention.hidden",
+        "model.attention.max_length",
+        "model.cross_attention.hidden",
+        "model.cross_attention.max_length",
+        "model.embedding_dim",
+        "model.ffn_dim",
+        "model.init_std",
+        "model.pretrained",
+        "model.stride",
+        "task.max_length",
+        "trainer.check_val_every_n_epoch",
+        "trainer.gradient_clip_val",
+        "trainer.max_epochs",
+        "trainer.val_check_interval",
+    }
+)
+
+Path = tuple[str, ...]
+
+
+def first_form(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What an id counts of a config's plain content."""
+    first: dict[str, Any] = {}
+    for path, value, ours in _leaves(content):
+        key = ".".join(path)
+        if ours and value is None and key not in COUNTED_NULLS:
+            continue
+        if key in ADDED and value == ADDED[key]:
+            continue
+        if path[-1] == "_target_":
+            value = MOVED.get(value, value)
+        *above, leaf = RENAMED[key].split(".") if key in RENAMED else path
+        node = first
+        for name in above:
+            node = node.setdefault(name, {})
+        node[leaf] = value
+    return first
+
+
+def upgrade(config: DictConfig) -> DictConfig:
+    """A config that an earlier version wrote, by today's names; changed in place."""
+    targets = {first: today for today, first in MOVED.items()}
+    with open_dict(config):
+        for today, first in RENAMED.items():
+            above, _, leaf = first.rpartition(".")
+            node = OmegaConf.select(config, above) if above else config
+            if OmegaConf.is_dict(node) and leaf in node:
+                OmegaConf.update(config, today, node.pop(leaf), force_add=True)
+        _retarget(config, targets)
+    return config
+
+
+def since(key: str, before: Any) -> str:
+    """What a message adds on a key whose default was changed, where `before` is the old one."""
+    date, was = CHANGED.get(key, ("", ...))
+    return f" (the default since {date})" if before == was else ""
+
+
+def _leaves(
+    node: Mapping[str, Any], path: Path = (), ours: bool = True
+) -> Iterator[tuple[Path, Any, bool]]:
+    """Path, value, and whether it belongs to a part of ours. An empty mapping is a leaf."""
+    if "_target_" in node:
+        ours = str(node["_target_"]).startswith(OURS)
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*path, key), ours)
+        else:
+            yield (*path, key), value, ours
+
+
+def _retarget(node: Any, targets: Mapping[str, str]) -> None:
+    if OmegaConf.is_dict(node):
+        if node.get("_target_") in targets:
+            node["_target_"] = targets[node["_target_"]]
+        for key in node:
+            if not OmegaConf.is_missing(node, key) and not OmegaConf.is_interpolation(node, key):
+                _retarget(node[key], targets)
