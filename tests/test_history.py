@@ -1,0 +1,98 @@
+"""Ids and old files across versions: a key that is added or renamed, a part that moves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+import ablate
+from ablate.config import history
+from ablate.config.run_id import run_id
+from ablate.errors import UserError
+from ablate.files import PLAN, write_json
+from ablate.study.plan.planfile import content_of, refuse_other
+
+# Ids that commit 97072c0 of 2026-11-23 gave, of data with the fingerprint "x".
+FIRST = {
+    "model=bert": "5a0ad3e55e92",
+    "model=captioner": "a8d4e306049b",
+    "model=gat": "01f432b1e87c",
+    "model=gpt": "ca8da480add0",
+    "model=resnet": "2551b40e6bd7",
+    "model=rnn_forecaster": "afa21242e498",
+    "model=rnn_lm": "e374828c0afa",
+    "model=rnn_seq2seq": "f6975b08438c",
+    "model=timm": "c644127f5cff",
+    "model=transformer": "6b32860ede37",
+    "model=transformer_forecaster": "519fca4f2d13",
+    "model=vit": "a8e210a4a5e7",
+    "model=gpt pos_enc=rotary": "24cbb8a21714",
+    "model=gpt model.attention=additive": "c2d34a2667a3",
+    "model=vit pos_enc=relative_2d": "ed72de45eb7d",
+    "optimizer=sgd": "f2f15f0b2f73",
+    "schedule=noam": "085b24f4bc67",
+}
+
+
+@pytest.mark.parametrize("command", FIRST)
+def test_a_run_of_the_first_version_has_its_id(command: str) -> None:
+    assert run_id(ablate.compose(*command.split()), "x") == FIRST[command]
+
+
+def grown(cfg: DictConfig, key: str, value: Any) -> DictConfig:
+    """The composition of a version with one more key."""
+    cfg = cfg.copy()
+    OmegaConf.update(cfg, key, value, force_add=True)
+    return cfg
+
+
+def test_a_key_that_is_added_with_its_neutral_value_changes_no_id(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = ablate.compose()
+    write_json(tmp_path / PLAN, {"baseline": {"asked": content_of(before)}})
+    monkeypatch.setitem(history.ADDED, "model.qk_norm", False)
+    for key, neutral, other in (("model.kv_heads", None, 2), ("model.qk_norm", False, True)):
+        same, changed = (grown(before, key, value) for value in (neutral, other))
+        assert run_id(same, "x") == run_id(before, "x") != run_id(changed, "x")
+        refuse_other(tmp_path, content_of(same), {})
+        with pytest.raises(UserError, match=f"{key}=None there and {other} here"):
+            refuse_other(tmp_path, content_of(changed), {})
+
+
+def test_a_part_that_moved_keeps_the_ids_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ablate.compose()
+    target = before.schedule._target_
+    monkeypatch.setitem(history.MOVED, "ablate.new_home.cosine", target)
+    after = grown(before, "schedule._target_", "ablate.new_home.cosine")
+    assert run_id(after, "x") == run_id(before, "x")
+    assert history.upgrade(before.copy()) == after
+
+
+def test_nulls_of_a_persons_own_part_count() -> None:
+    cfg = grown(ablate.compose(), "schedule._target_", "my.schedule")
+    assert run_id(grown(cfg, "schedule.rate", None), "x") != run_id(cfg, "x")
+
+
+def test_an_old_file_is_read_by_todays_names() -> None:
+    for today, first in history.RENAMED.items():
+        cfg = ablate.compose()
+        old = cfg.copy()
+        node, _, leaf = today.rpartition(".")
+        OmegaConf.set_struct(old, False)
+        value = OmegaConf.select(old, node).pop(leaf)
+        OmegaConf.update(old, first, value)
+        assert history.upgrade(old) == cfg
+        assert OmegaConf.select(old, today) == value
+
+
+def test_the_message_says_since_when_a_default_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = ablate.compose("model.depth=2")
+    write_json(tmp_path / PLAN, {"baseline": {"asked": content_of(before)}})
+    monkeypatch.setitem(history.CHANGED, "model.depth", ("2027-01-01", 2))
+    said = r"model.depth=2 there and 4 here \(the default since 2027-01-01\)"
+    with pytest.raises(UserError, match=said):
+        refuse_other(tmp_path, content_of(ablate.compose("model.depth=4")), {})
