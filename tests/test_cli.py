@@ -214,7 +214,10 @@ def test_a_real_process_refuses_in_one_line() -> None:
     [
         ["logger=wandb"],
         # Imports torch's compiler and Triton.
-        ["model.attention=additive", "kernel=chunked", "kernel.compile=true"],
+        pytest.param(
+            ["model.attention=additive", "kernel=chunked", "kernel.compile=true"],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["wandb", "compiled"],
 )

@@ -154,7 +154,7 @@ def weights(folder):
         ("pairs", copies),
         pytest.param("checkpoints", shared, marks=pytest.mark.slow),
         pytest.param("uneven", translations, marks=pytest.mark.slow),
-        ("split", deep),
+        pytest.param("split", deep, marks=pytest.mark.slow),
         pytest.param("split pairs", translations, marks=pytest.mark.slow),
         pytest.param("split and shared", shared, marks=pytest.mark.slow),
     ],

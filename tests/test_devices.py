@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from make_model import options
 
 GROUPS = (
@@ -28,6 +29,7 @@ WAIT = {"model=rnn_seq2seq", "model.attention=none"}
 WAIT |= {f"model.window={name}" for name in options("model.window")}
 
 
+@pytest.mark.slow
 def test_no_part_makes_a_tensor_on_another_device_or_waits_for_one() -> None:
     every = [f"{group}={name}" for group in GROUPS for name in options(group)]
     chosen = [one for one in every if one not in SELF_COMPILED]

@@ -164,6 +164,7 @@ def test_every_option_of_word2vec_changes_the_vectors() -> None:
     assert not torch.equal(first, table(8, 6, text(), seed=1, **usual).weight)
 
 
+@pytest.mark.slow
 def test_the_vectors_are_the_same_in_every_process() -> None:
     """Python hashes texts differently in each, from which gensim once drew; where BLAS has other
     sums for another processor, the last digits alone differ."""

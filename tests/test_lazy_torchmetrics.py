@@ -44,6 +44,7 @@ def test_before_the_first_step_nothing_is_imported_that_it_does_without(tmp_path
     assert in_a_process(UNTIL_THE_FIRST_STEP, tmp_path) == ["[]", "[]"]
 
 
+@pytest.mark.slow
 def test_torchmetrics_is_whole_for_whoever_asks(tmp_path: Path) -> None:
     script = """
 import sys, ablate, lightning.pytorch

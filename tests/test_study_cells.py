@@ -13,7 +13,7 @@ from ablate.errors import UserError
 from ablate.study.plan.cells import Cells
 from ablate.study.plan.layout import Layout, lay_out
 from ablate.study.plan.override import equal, key_of, merged, parse, quoted, value_text
-from ablate.study.plan.request import read
+from ablate.study.plan.request import parse_request
 
 
 def names(layout: Layout) -> list[str]:
@@ -77,7 +77,7 @@ def test_what_a_sweep_asks_stands_in_its_first_lines(tmp_path: Path) -> None:
         assert question.asks == "Mine."
     with open_tree() as tree:
         argv = ["sweep=attention_scores"]
-        question, paper = read(tree.load(argv), argv, tree.loader).asks.splitlines()
+        question, paper = parse_request(tree.load(argv), argv, tree.loader).asks.splitlines()
     assert question.startswith("Which score function learns best?")
     assert "arxiv.org/abs/1508.04025" in paper
 

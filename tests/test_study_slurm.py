@@ -95,6 +95,7 @@ def straight(run: Run, folder: Path) -> dict[str, float]:
     return metrics
 
 
+@pytest.mark.slow
 def test_a_requeued_run_goes_on_and_a_cancelled_one_has_failed(
     slurm: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -377,7 +377,9 @@ def assert_within_level(found, studies=1000):
     assert scipy_stats.binomtest(found, studies, LEVEL, alternative="greater").pvalue > 1e-3, found
 
 
-@pytest.mark.parametrize(("n", "arms"), [(5, 1), (5, 3), (6, 1)])
+@pytest.mark.parametrize(
+    ("n", "arms"), [(5, 1), pytest.param(5, 3, marks=pytest.mark.slow), (6, 1)]
+)
 def test_noise_is_called_a_difference_no_more_often_than_the_level(n, arms):
     assert_within_level(false_findings(DRAWS["normal"], n, arms))
 

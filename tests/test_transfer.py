@@ -14,7 +14,7 @@ import ablate
 from ablate.config.run_id import WEIGHTS, run_dir, run_id
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
-from ablate.training.transfer import Source, told
+from ablate.training.transfer import Source, describe_transfer
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,10 @@ def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Pa
     note = model.started_from
     assert note is not None
     assert (note["new"], note["left"]) == (["head.weight"], [])
-    assert told(note) == f"{len(theirs)} tensors from {first}; new: head.weight; left: none"
+    assert (
+        describe_transfer(note)
+        == f"{len(theirs)} tensors from {first}; new: head.weight; left: none"
+    )
 
 
 @pytest.mark.parametrize("pairs", ["true", "false"])

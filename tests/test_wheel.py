@@ -83,6 +83,7 @@ def the_readmes_part(folder):
     return command.split()[3:]
 
 
+@pytest.mark.slow
 def test_the_readmes_part_of_a_persons_own(site, tmp_path):
     """It is found in the current folder; from another one, one line says where to go."""
     words = the_readmes_part(tmp_path)

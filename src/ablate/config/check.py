@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import Facts, Unreadable
-from ablate.config.keys import locate, unknown_keys, unknown_study_keys
+from ablate.config.keys import MISSING, locate, plain, unknown_keys, unknown_study_keys
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
@@ -25,7 +25,8 @@ OF_ONE_RUN = {"study.name", "study.arm", "study.packed", "study.batched"}
 def check(cfg: DictConfig) -> None:
     """Refuses a composition with a UserError of one line that lists everything wrong with it."""
     try:
-        lines = [*unknown_keys(cfg), *_wrong_values(cfg), *conflicts(cfg)]
+        values = plain(cfg)
+        lines = [*unknown_keys(values), *_wrong_values(values), *conflicts(values)]
     except OmegaConfBaseException as error:  # ${..} that leads nowhere
         raise UserError(" ".join(str(error).split())) from error
     if lines:
@@ -59,28 +60,27 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
         )
 
 
-def _wrong_values(cfg: DictConfig, node: str = "") -> Iterator[str]:
+def _wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
     for path, value in leaves(cfg, node):
-        if value == "???":
+        if value == MISSING:
             yield f"{path} is missing; write {path}=VALUE"
         elif (rule := rule_of(path)) is not None and not rule.allows(value):
             yield refusal(path, value, rule)
 
 
-def leaves(cfg: DictConfig, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key that holds a value, such as ("model.heads", 4); "???" where it is missing."""
-    for key in cfg:
-        full = f"{path}.{key!s}" if path else str(key)
+def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that holds a value, such as ("model.heads", 4); MISSING where it is missing."""
+    for key, value in plain(cfg).items():
+        full = f"{path}.{key}" if path else key
         if full in NOT_OURS:
             continue
-        value: Any = "???" if OmegaConf.is_missing(cfg, key) else cfg[key]
-        if OmegaConf.is_dict(value):
+        if isinstance(value, dict):
             yield from leaves(value, full)
         else:
             yield full, value
 
 
-def conflicts(cfg: DictConfig) -> Iterator[str]:
+def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
     facts = Facts(cfg)
     for conflict in CONFLICTS:
         try:
@@ -96,7 +96,7 @@ def _filled(match: re.Match[str], facts: Facts) -> str:
     if fact:
         return str(getattr(facts, path))
     value = facts(path)
-    return facts.name(path) if OmegaConf.is_dict(value) else written(value)
+    return facts.name(path) if isinstance(value, dict) else written(value)
 
 
 DIRECTIONS = {"min": "minimize", "max": "maximize"}

@@ -6,11 +6,10 @@ has nothing to say.
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from ablate.config.keys import OURS, locate
+from ablate.config.keys import MISSING, OURS, locate, plain
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
@@ -80,32 +79,20 @@ class Unreadable(Exception):
 
 
 class Facts:
-    """Of one composition, which stays as it is: many rules ask for the same keys."""
+    """Of one composition."""
 
-    def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = cfg
-        self._known: dict[str, Any] = {}
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        self.values = plain(cfg)
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
-        if path not in self._known:
-            try:
-                self._known[path] = self._read(path)
-            except Unreadable as error:
-                self._known[path] = error
-        value = self._known[path]
-        if isinstance(value, Unreadable):
-            raise Unreadable(path)
-        return value
-
-    def _read(self, path: str) -> Any:
-        node, _, leaf = path.rpartition(".")
-        parent = OmegaConf.select(self.cfg, node) if node else self.cfg
-        there = OmegaConf.is_dict(parent) and leaf in parent
-        if not there or OmegaConf.is_missing(parent, leaf):
-            raise Unreadable(path)
-        value, rule = parent[leaf], rule_of(path)
-        if rule is not None and not rule.allows(value):
+        value: Any = self.values
+        for name in path.split("."):
+            if not isinstance(value, dict) or name not in value:
+                raise Unreadable(path)
+            value = value[name]
+        rule = rule_of(path)
+        if value == MISSING or (rule is not None and not rule.allows(value)):
             raise Unreadable(path)
         return value
 
@@ -122,7 +109,7 @@ class Facts:
 
     def name(self, group: str) -> str:
         """What a person writes after GROUP= for a part: several options can have one module."""
-        chosen = OmegaConf.select(self.cfg, "choices", default={}).get(group)
+        chosen = self.values.get("choices", {}).get(group)
         return str(chosen or self.option(group))
 
     def is_ours(self, group: str) -> bool:
