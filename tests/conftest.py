@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,39 @@ SMOKE = {
 }  # fmt: skip
 
 
+# `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
+AREAS = {
+    "config": "check compose config_tree conflicts facts history override_errors run_id schema",
+    "model": """activation_checkpoints attention bert block captioner dropout embedding
+        feed_forward forecasters formulas gpt graph hugging_face init knobs knobs_pairs
+        local_attention mask mixer multi_head norm normalizer only pairs pos_enc precision recurrent
+        resnet rnn_* timm transformer vit""",
+    "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
+    "data": "data_* knobs_data",
+    "task": "forecasting masked_lm sample search task task_seq2seq",
+    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack resume
+        schedule threads train transfer wandb_server""",
+    "study": "multirun optuna publish report report_* study_*",
+    "cli": "cli command commands figures generate package pipe readme show versions wheel",
+}
+
+
+def areas(stem: str) -> list[str]:
+    name = stem.removeprefix("test_")
+    return [a for a, names in AREAS.items() if any(fnmatchcase(name, n) for n in names.split())]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for area in AREAS:
+        config.addinivalue_line("markers", f"{area}: see CONTRIBUTING.md")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SMOKE:
             item.add_marker(pytest.mark.smoke)
+        for area in areas(item.path.stem):
+            item.add_marker(area)
 
 
 @pytest.fixture

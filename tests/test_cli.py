@@ -12,6 +12,7 @@ import pytest
 from omegaconf import DictConfig
 from tiny import overrides
 
+from ablate.cli import command as commands
 from ablate.cli import job
 from ablate.cli.help import help_text
 from ablate.config.compose import compose
@@ -93,7 +94,7 @@ def test_a_mistake_shows_its_traceback_when_asked(
     ablate_command: Command, fail: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail.append(UserError("wrong"))
-    monkeypatch.setattr(job, "TYPED", "1")
+    monkeypatch.setattr(commands, "TYPED", "1")
     code, _, err = ablate_command()
     assert code == 2
     assert "Traceback" in err

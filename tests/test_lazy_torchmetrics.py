@@ -14,13 +14,13 @@ from ablate._lazy_torchmetrics import Finder
 UNTIL_THE_FIRST_STEP = """
 import sys
 import ablate.__main__ as command
-from ablate.training.progress import Told
+from ablate.training.progress import ProgressFile
 
 class Enough(BaseException): pass
 
 def enough(*args, **kwargs): raise Enough
 
-Told.on_train_batch_end = enough
+ProgressFile.on_train_batch_end = enough
 for more in (["model.depth=1"], ["model=vit"]):
     sys.argv[1:] = ["trainer.max_steps=1", "schedule.warmup=0", "logger=none", *more]
     try: command.main()

@@ -6,12 +6,18 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from conftest import AREAS, areas
 
 from ablate.config.compose import compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"python -m ablate (?!-)([^`\n#|]*)", README)
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROMISES = "".join(
+    page.read_text() for page in PAGES if page.stem not in ("decisions", "benchmarks")
+)
+COMMANDS = re.findall(r"python -m ablate (?!-)([^`\n#|]*)", PROMISES)
 
 
 def test_ci_runs_the_two_lines_of_the_start():
@@ -39,14 +45,34 @@ def test_every_command_composes(overrides, tmp_path):
         compose(*words)
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"python -m ablate\.(\w+)", README))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"python -m ablate\.(\w+)", PROMISES))))
 def test_every_other_command_exists(name):
     assert callable(import_module(f"ablate.{name}").main)
 
 
-def test_the_tree_in_the_readme_is_there():
-    tree = README.split("## Where things are")[1].split("CONTRIBUTING")[0]
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=str)
+def test_every_link_to_a_file_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_every_path_in_contributing_is_there():
+    for path in re.findall(r"`((?:conf|src|tests|docs|sweeps|benchmarks)/[^` ]*)`", CONTRIBUTING):
+        if "NAME" not in path:
+            assert any(ROOT.glob(path.rstrip("/"))), path
+    tree = CONTRIBUTING.split("## Where things are")[1].split("\n## ")[0]
     for path in re.findall(r"^    (\w+/)", tree, re.MULTILINE):
         assert (ROOT / path).is_dir(), path
-    for path in re.findall(r"^      (\w+(?:\.py|/))", tree, re.MULTILINE):
+    for path in re.findall(r"^      ([\w.]+(?:\.py|/))", tree, re.MULTILINE):
         assert (ROOT / "src" / "ablate" / path).exists(), path
+
+
+def test_every_test_file_has_an_area_that_contributing_names():
+    for path in (ROOT / "tests").glob("test_*.py"):
+        assert len(areas(path.stem)) == 1, path.name
+    for area in AREAS:
+        assert f"-m {area}`" in CONTRIBUTING, area
