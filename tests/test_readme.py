@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROMISES = "".join(
+LOGS = ("decisions", "benchmarks")
+PROMISES = "".join(page.read_text() for page in PAGES if page.stem not in LOGS)
     page.read_text() for page in PAGES if page.stem not in ("decisions", "benchmarks")
 )
 COMMANDS = re.findall(r"python -m ablate (?!-)([^`\n#|]*)", PROMISES)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import conflicts
 from ablate.errors import UserError
-from ablate.kernel.chunked import compiler
+from ablate.kernel import chunked
 
 
 def check_devices(cfg: DictConfig) -> None:
@@ -32,7 +32,7 @@ def check_devices(cfg: DictConfig) -> None:
             f"trainer.strategy={cfg.trainer.strategy} cannot run on Apple's GPU (mps); use"
             " trainer.strategy=auto, or trainer.accelerator=cpu"
         )
-    if cfg.get("compile") and not compiler(kind):
+    if cfg.get("compile") and not chunked.compiler(kind):
         raise UserError("compile=true needs a C++ compiler (g++ or clang++) on the path")
     if kind == cfg.trainer.accelerator:  # `check` has seen it
         return
