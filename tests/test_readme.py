@@ -16,8 +16,6 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LOGS = ("decisions", "benchmarks")
 PROMISES = "".join(page.read_text() for page in PAGES if page.stem not in LOGS)
-    page.read_text() for page in PAGES if page.stem not in ("decisions", "benchmarks")
-)
 COMMANDS = re.findall(r"python -m ablate (?!-)([^`\n#|]*)", PROMISES)
 
 

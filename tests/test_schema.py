@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from ablate.config.check import leaves
+from ablate.config.compose import compose
 from ablate.config.rules import Bool, Exactly, Int, ListOf, OneOf, Real, Rule, Text, either, or_null
 from ablate.config.schema import VALUES, rule_of
 from ablate.config.tree import config_dir
+from ablate.errors import UserError
 
 FREE = ("model.args", "study.factors.", "study.tune.")  # handed to timm; a person's own keys
 
@@ -42,6 +44,24 @@ def test_every_key_of_every_file_has_a_rule_and_every_default_keeps_it() -> None
         rule = rule_of(path)
         assert rule is not None, f"no rule in schema.py for {where}"
         assert value == "???" or rule.allows(value), where
+
+
+def test_a_key_without_a_rule_of_its_own_has_that_of_its_type() -> None:
+    assert "model.bias" not in VALUES
+    assert rule_of("model.bias") == Bool()
+    with pytest.raises(UserError, match=r"model\.bias=1: must be true or false"):
+        compose("model.bias=1")
+    assert rule_of("model.nobody_knows") is None
+
+
+def test_the_fragment_of_a_block_is_in_every_model_with_blocks() -> None:
+    fragment = OmegaConf.load(config_dir() / "_block.yaml")
+    having = {
+        path.stem for path in config_dir().glob("model/*.yaml") if "_block" in path.read_text()
+    }
+    assert having == {"gpt", "bert", "vit", "transformer", "transformer_forecaster"}
+    for name in having:
+        assert set(fragment) <= set(compose(f"model={name}").model)
 
 
 def test_every_rule_has_a_key() -> None:

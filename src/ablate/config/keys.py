@@ -15,6 +15,7 @@ from ablate.config.tree import config_dir
 from ablate.errors import UserError, suggest
 
 OURS = "ablate."
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
 EVERYWHERE = {"_target_", "_partial_"}
 ROOT = {"choices", "hydra"}
 # What train.py gives the Trainer itself: set here, it would be overruled without a word.
@@ -133,19 +134,42 @@ def keys_of(target: str) -> frozenset[str]:
     """
     keys: set[str] = set()
     for path in config_dir().glob("*/*.yaml"):
-        text = path.read_text()
-        if f"_target_: {target}\n" not in text:
+        if f"_target_: {target}\n" not in path.read_text():
             continue
-        content = yaml.safe_load(text)
-        if "@package _global_" in text:
-            node = path.parent.name
-            slots = [next(iter(entry)) for entry in content.get("defaults", [])]
-            keys |= {slot.removeprefix(f"/{node}.") for slot in slots if "." in slot}
-            content = content[node]
+        content, defaults = _option(path)
+        prefix = f"/{path.parent.name}."
+        slots = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
+        keys |= {slot.removeprefix(prefix) for slot in slots if slot.startswith(prefix)}
         keys |= set(content) | EVERYWHERE
         for key, value in content.items():
             keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else set()
     return frozenset(keys)
+
+
+@cache
+def default_of(path: str) -> Any:
+    """The default that our files give a key such as "model.bias", whichever file is found first;
+    None where none does."""
+    group, _, key = path.rpartition(".")
+    files = sorted(config_dir().glob(f"{group}/*.yaml")) if group else []
+    found = (_option(file)[0].get(key) for file in files)
+    return next((value for value in found if value is not None), None)
+
+
+@cache
+def _option(path: Path) -> tuple[dict[str, Any], list[Any]]:
+    """What an option's file gives its node, fragments such as _block.yaml included, and its
+    defaults list."""
+    text = path.read_text()
+    content: dict[str, Any] = yaml.load(text, Loader=LOADER) or {}
+    defaults = content.pop("defaults", [])
+    if "@package _global_" in text:
+        content = content.get(path.parent.name, {})
+    for entry in defaults:
+        if isinstance(entry, str) and "@" in entry:
+            fragment = entry.partition("@")[0].strip("/")
+            content = _option(config_dir() / f"{fragment}.yaml")[0] | content
+    return content, defaults
 
 
 @cache

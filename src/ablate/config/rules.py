@@ -20,13 +20,17 @@ class Rule(Protocol):
 class Int:
     """A whole number; true and 4.0 are none."""
 
-    least: int
+    least: float = -math.inf
 
     def allows(self, value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
 
     def __str__(self) -> str:
-        return f"a whole number of at least {self.least}"
+        return (
+            f"a whole number of at least {self.least}"
+            if self.least > -math.inf
+            else "a whole number"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What every key may be set to. A key of conf/ that stands nowhere here fails a test.
+"""What every key may be set to. A key that stands nowhere here may have any value of the type of
+its default in conf/.
 
 The first pattern that fits a path counts; `*` stands for one part of it.
 """
@@ -6,6 +7,7 @@ The first pattern that fits a path counts; `*` stands for one part of it.
 from fnmatch import fnmatchcase
 from functools import cache
 
+from ablate.config.keys import default_of
 from ablate.config.rules import (
     Bool,
     Exactly,
@@ -62,19 +64,14 @@ VALUES: dict[str, Rule] = {
     "model.decoder.depth": COUNT,
     "model.embedding_dim": or_null(COUNT),
     "model.cell": one_of("rnn", "gru", "lstm"),
-    "model.bidirectional": Bool(),
     "model.decoder": one_of("luong", "bahdanau"),
-    "model.input_feeding": Bool(),
-    "model.gating_scalar": Bool(),
     "model.embedding.algorithm": one_of("skip_gram", "cbow"),
     "model.embedding.window": COUNT,
     "model.embedding.negative": COUNT,
     "model.embedding.epochs": COUNT,
-    "model.embedding.freeze": Bool(),
     "model.window.size": COUNT,
     "model.gate.reduction": COUNT,
     "model.mixer.size": COUNT,
-    "model.mixer.depthwise": Bool(),
     "model.normalizer.temperature": POSITIVE,
     "model.heads": COUNT,
     "model.ffn": one_of("gelu", "gelu_tanh", "relu", "swiglu", "geglu", "none"),
@@ -82,20 +79,12 @@ VALUES: dict[str, Rule] = {
     "model.norm": one_of("pre", "post", "sandwich", "none"),
     "model.norm_type": one_of("layer", "rms", "batch"),
     "model.norm_eps": POSITIVE,
-    "model.residual": Bool(),
     "model.dropout": SHARE,
     "model.drop_path": SHARE,
-    "model.bias": Bool(),
-    "model.tie_embeddings": Bool(),
-    "model.share_embeddings": Bool(),
-    "model.difference": Bool(),
     "model.init_std": or_null(POSITIVE),
-    "model.share_layers": Bool(),
-    "model.activation_checkpointing": Bool(),
     "model.patch": COUNT,
     "model.stride": or_null(COUNT),
     "model.out_heads": COUNT,
-    "model.shared": Bool(),
     "model.pool": one_of("class", "mean"),
     "model.pretrained": either(Bool(), or_null(Text())),
     "model.freeze": one_of("none", "embeddings", "encoder"),
@@ -107,11 +96,8 @@ VALUES: dict[str, Rule] = {
     "model.mask.size": COUNT,
     # positions
     "pos_enc.base": POSITIVE,
-    "pos_enc.scale": Bool(),
     "pos_enc.layout": one_of("half", "interleaved"),
     "pos_enc.max_distance": COUNT,
-    "pos_enc.keys": Bool(),
-    "pos_enc.values": Bool(),
     "pos_enc.buckets": Int(2),
     # a quick look
     "debug.ratio": Real(0, 1, above=True, below=True),
@@ -169,7 +155,6 @@ VALUES: dict[str, Rule] = {
     "task.beam": COUNT,
     "task.length_penalty": NOT_NEGATIVE,
     "task.max_length": or_null(COUNT),
-    "task.next_sentence": Bool(),
     "task.mask_rate": Real(0, 1, above=True, below=True),
     "task.mask_share": Real(0, 1),
     "task.random_share": Real(0, 1),
@@ -208,9 +193,16 @@ VALUES: dict[str, Rule] = {
 }
 
 
+# The rule of a key of ours that stands nowhere above: the type of its default.
+OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: Text()}
+
+
 @cache
 def rule_of(path: str) -> Rule | None:
     """The rule of a key such as "model.heads"; None for keys that belong to someone else's code."""
     if path in VALUES:
         return VALUES[path]
-    return next((rule for pattern, rule in VALUES.items() if fnmatchcase(path, pattern)), None)
+    for pattern, rule in VALUES.items():
+        if fnmatchcase(path, pattern):
+            return rule
+    return OF_TYPE.get(type(default_of(path)))
