@@ -252,7 +252,7 @@ def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path
 def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment, number):
     cfg, straight = whole
     assert strike(cfg, tmp_path, **MOMENTS[moment], number=number) == 130
-    assert "goes on from" in json.loads((tmp_path / "result.json").read_text())["error"]
+    assert "resumes from" in json.loads((tmp_path / "result.json").read_text())["error"]
     ablate.run(cfg, tmp_path)
     assert_equal(tmp_path, straight)
 
