@@ -74,10 +74,10 @@ def test_the_command_line_wins_over_the_baseline_and_arms_win_over_both(tmp_path
 
 def test_what_a_sweep_asks_stands_in_its_first_lines(tmp_path: Path) -> None:
     with asked(tmp_path, "{factors: {pos_enc: [none]}}") as (question, _):
-        assert question.asks == "Mine."
+        assert question.description == "Mine."
     with open_tree() as tree:
         argv = ["sweep=attention_scores"]
-        question, paper = parse_request(tree.load(argv), argv, tree.loader).asks.splitlines()
+        question, paper = parse_request(tree.load(argv), argv, tree.loader).description.splitlines()
     assert question.startswith("Which score function learns best?")
     assert "arxiv.org/abs/1508.04025" in paper
 
