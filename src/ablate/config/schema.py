@@ -1,7 +1,6 @@
-"""What every key may be set to. A key that stands nowhere here may have any value of the type of
-its default in conf/.
+"""The allowed values of every key. A key without a rule here takes the type of its default.
 
-The first pattern that fits a path counts; `*` stands for one part of it.
+An exact key counts before patterns; of the patterns, the first that matches (`*` as in fnmatch).
 """
 
 from fnmatch import fnmatchcase
@@ -23,7 +22,7 @@ from ablate.config.rules import (
     or_null,
 )
 
-HUGGING_FACE = "hf:"  # what stands before the name of something of theirs
+HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
 SHARE = Real(0, 1, below=True)  # of units dropped, labels smoothed, a rate's floor
 POSITIVE = Real(0, above=True)
 NOT_NEGATIVE = Real(0)
@@ -99,7 +98,7 @@ VALUES: dict[str, Rule] = {
     "pos_enc.layout": one_of("half", "interleaved"),
     "pos_enc.max_distance": COUNT,
     "pos_enc.buckets": Int(2),
-    # a quick look
+    # debugging
     "debug.ratio": Real(0, 1, above=True, below=True),
     "debug.steps": COUNT,
     "debug.rows": COUNT,
@@ -199,7 +198,7 @@ OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: Text(
 
 @cache
 def rule_of(path: str) -> Rule | None:
-    """The rule of a key such as "model.heads"; None for keys that belong to someone else's code."""
+    """Return the rule of a key such as "model.heads"; None for keys of external code."""
     if path in VALUES:
         return VALUES[path]
     for pattern, rule in VALUES.items():
