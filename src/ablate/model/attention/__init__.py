@@ -80,8 +80,8 @@ class Score(nn.Module):
         return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
 
     def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
-        """compare(q, prepared) computed faster on a CPU, without a tensor of queries x keys x width;
-        only if `fuses`.
+        """compare(q, prepared), faster on a CPU: without a tensor of queries x keys x width; only
+        if `fuses`.
         """
         raise NotImplementedError
 

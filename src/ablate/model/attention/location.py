@@ -1,9 +1,10 @@
 """Location-based: score(q, j) = q . w_j, with a vector w_j learned per head and key position.
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", equation 8,
-https://arxiv.org/abs/1508.04025: a = softmax(W_a h_t); the rows of W_a are the w_j here. The content
-of a position is ignored. Initialised uniformly in [-0.1, 0.1], as all parameters there (section
-4.1). The number of positions is fixed: the paper truncates longer sentences, here they are refused.
+https://arxiv.org/abs/1508.04025: a = softmax(W_a h_t); the rows of W_a are the w_j here. The
+content of a position is ignored. Initialised uniformly in [-0.1, 0.1], as all parameters there
+(section 4.1). The number of positions is fixed: the paper truncates longer sentences, here they are
+refused.
 """
 
 from typing import Any, ClassVar

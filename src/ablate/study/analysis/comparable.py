@@ -45,7 +45,7 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
 
 
 def lines(found: Collection[Objection]) -> list[str]:
-    """Write one line for each broken rule that is not allowed: arms, reasons, and how to allow it."""
+    """Write a line for each broken rule that is not allowed: arms, reasons, how to allow it."""
     texts = []
     for rule in RULES:
         of_rule = [one for one in found if one.rule == rule and not one.allowed]
@@ -151,7 +151,7 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
 
 
 def _off(target: float | None, own: float | None, unit: str) -> str:
-    """Describe a deviation, as "900,000 parameters, +10.5% of the baseline's 814,720"; "" if small."""
+    """Describe a deviation, as "900,000 parameters, +10.5% of the baseline's 814,720", or ""."""
     if not target or own is None or abs(own / target - 1) <= TOLERANCE:
         return ""
     return f"{own:,.0f} {unit}, {own / target - 1:+.1%} of the baseline's {target:,.0f}"

@@ -60,7 +60,7 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
 
 
 def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
-    """Return the cells that study.rerun selects, each folder once; runs elsewhere are waited for."""
+    """Return the cells that study.rerun selects, each folder once; wait for runs elsewhere."""
     once: dict[str, Cell] = {}
     for cell in cells:
         once.setdefault(cell.folder, cell)

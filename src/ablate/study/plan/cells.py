@@ -112,7 +112,7 @@ def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Co
 
 
 def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor], dict[str, str]]:
-    """Return the factors with the baseline's option first, even if not listed, and these options."""
+    """Return the factors with the baseline's option first, listed or not, and these options."""
     complete: list[Factor] = []
     own: dict[str, str] = {}
     for factor in factors:
