@@ -1,4 +1,4 @@
-"""What all commands share: where they start, one line for a mistake, and the exit codes."""
+"""Entry point shared by all commands: one-line error messages and exit codes."""
 
 import os
 import sys
@@ -14,20 +14,20 @@ from ablate.cli.folder import remove_made
 from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-TYPED = os.environ.get(FULL_ERROR)  # as the person set it; the command line sets its own
+TYPED = os.environ.get(FULL_ERROR)  # as the user set it; the command line sets its own
 CLOSED = (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
-    """Refuses like everything else here: by a UserError, without the usage."""
+    """An argument parser that raises UserError instead of printing its usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 
 
 def command(main: Callable[[], None]) -> NoReturn:
-    """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, and
-    nobody read the answer to its end."""
+    """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, with
+    a broken output pipe."""
     pipe.survive_readers()
     code: str | int | None = 0
     try:
@@ -47,13 +47,13 @@ def command(main: Callable[[], None]) -> NoReturn:
 
 
 def report(error: Exception) -> int:
-    """Prints how a run ended and returns the exit code."""
+    """Print an error and return the exit code."""
     ours = unwrap(error)
     if ours is None or TYPED == "1":
         traceback.print_exception(error)
     if ours is None:
         return 1
-    # Of the processes of a node, which fail alike, one says so.
+    # All processes of a node fail alike; only one prints.
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(f"ablate: {one_line(ours)}", file=sys.stderr)
     if isinstance(ours, UserError):
@@ -64,7 +64,7 @@ def report(error: Exception) -> int:
 
 @contextmanager
 def full_error(value: str | None) -> Iterator[None]:
-    """Sets HYDRA_FULL_ERROR; with "1" Hydra hands exceptions on and prints nothing itself."""
+    """Set HYDRA_FULL_ERROR; with "1" Hydra passes exceptions on and prints nothing itself."""
     before = os.environ.pop(FULL_ERROR, None)
     if value is not None:
         os.environ[FULL_ERROR] = value
@@ -81,7 +81,7 @@ def one_line(error: Exception) -> str:
 
 
 def _unwritable(error: Exception) -> UserError | None:
-    """What to say of a file that cannot be written, or read, or that finds no more room."""
+    """Make the error for a file that cannot be read or written, or a full disk; else None."""
     if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
         return None
     return UserError(f"{error.filename}: cannot be read or written here ({error.strerror})")
@@ -96,8 +96,8 @@ def _refuse_windows() -> None:
 
 
 def _look_here() -> None:
-    """Parts of a person's own are found in the current folder, as `python -m` does, by the
-    installed command too; Python's -P says otherwise, for the processes of the runs as well."""
+    """Put the current folder on the path, so that the installed command finds a user's own parts as
+    `python -m` does; Python's -P disables this, also for the processes of the runs."""
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
         return

@@ -1,4 +1,4 @@
-"""A refused run leaves no folder behind that was not there before it."""
+"""Remove the folders that a refused run has created."""
 
 import shutil
 from pathlib import Path
@@ -10,10 +10,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 class Folder(Callback):
-    """Remembers which folders are going to be made: Hydra makes them before a run is checked."""
+    """Record which folders will be created: Hydra creates them before a run is checked."""
 
-    made: ClassVar[list[Path]] = []  # the folder, then those above it that were not there
-    of_sweep: ClassVar[bool] = False  # it holds the folders of runs
+    made: ClassVar[list[Path]] = []  # the folder, then its parents that did not exist
+    of_sweep: ClassVar[bool] = False  # whether it holds the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         _remember(config, "hydra.run.dir", of_sweep=False)
@@ -26,24 +26,24 @@ def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
     try:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
-        return  # nothing will be made: Hydra meets the same error
+        return  # nothing will be created: Hydra raises the same error
     if not of_sweep:
-        # Hydra asks again, and the name of the folder may need data that takes seconds to make.
+        # Hydra resolves this again, and the folder's name may need data that takes seconds to make.
         with read_write(config):
             OmegaConf.update(config, key, str(folder))
     remember(folder, of_sweep=of_sweep)
 
 
 def remember(folder: Path, *, of_sweep: bool) -> None:
-    """That it is going to be made, if it is not there."""
+    """Record a folder, and its parents, that do not exist yet."""
     Folder.of_sweep = of_sweep
     Folder.made[:] = [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def remove_made() -> None:
-    """Removes the folder that this run made, and those above it that hold nothing else.
+    """Remove the folder that this run created, and its parents if they hold nothing else.
 
-    The folder of a sweep goes only while it has no runs in it.
+    The folder of a sweep is removed only if it has no runs in it.
     """
     if not Folder.made:
         return
@@ -54,4 +54,4 @@ def remove_made() -> None:
         try:
             path.rmdir()
         except OSError:
-            return  # another run wrote there in the meantime
+            return  # another run has written there meanwhile

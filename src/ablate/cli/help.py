@@ -1,6 +1,6 @@
-"""--help: what can be chosen, how it is said, and where results go.
+"""--help: the options, the command syntax, and where results go.
 
-Everything that lists options is read from the folders of choices, a person's own included.
+All lists of options are read from the config folders, including a user's own.
 """
 
 import re
@@ -53,7 +53,7 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
 
 
 def help_text(own: str | None, groups: list[str]) -> str:
-    """The whole page, or the options of the named groups."""
+    """Return the whole page, or the options of the named groups."""
     with open_tree(own) as tree:
         folders = [config_dir(), *([Path(own)] if own else [])]
         named = [group for group in groups if group in tree.groups]
@@ -64,7 +64,7 @@ def help_text(own: str | None, groups: list[str]) -> str:
 
 
 def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
-    """A line for every group, ours in the order of config.yaml, the model and its parts first."""
+    """Yield a line for every group: the model and its parts, then the order of config.yaml."""
     text = (config_dir() / "config.yaml").read_text()
     meaning = dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
     order = ["model", *(g for g in tree.groups if "." in g), *(g for g in meaning if g != "model")]
@@ -91,7 +91,7 @@ def _entry(name: str, options: str, meaning: str) -> str:
 
 
 def _options(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:
-    """What each option says about itself in the first lines of its file."""
+    """Yield each option with the comment at the top of its file."""
     for option in tree.options(group):
         files = [folder / group / f"{option}.yaml" for folder in folders]
         lines = next((f.read_text().splitlines() for f in files if f.is_file()), [])

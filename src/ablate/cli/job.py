@@ -1,4 +1,4 @@
-"""One run of the command line: checked, trained, and its end reported."""
+"""Check and train one run from the command line, and report errors."""
 
 import atexit
 import gc
@@ -16,19 +16,19 @@ from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 
 log = logging.getLogger(__name__)
 
-# What went wrong in the runs of a sweep that run in this process: (overrides, error).
+# Errors of a sweep's runs in this process: (overrides, error).
 failures: list[tuple[str, UserError | RunFailed]] = []
 
 
 def job(cfg: DictConfig) -> float | None:
-    """Trains; returns the metric's value, which a sweeper that searches looks at.
+    """Train; return the metric's value, which search sweepers optimise.
 
-    A run by itself that goes wrong ends the process; a run of a sweep leaves the others their turn.
+    An error ends the process for a single run; in a sweep the other runs continue.
     """
     hydra = HydraConfig.get()
     add_choices(cfg, hydra.runtime.choices)
     try:
-        with full_error(TYPED):  # Lightning starts further processes with this environment
+        with full_error(TYPED):  # Lightning starts its worker processes with this environment
             alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
             check_alone(cfg, [*alone, *hydra.overrides.task])
             check(cfg)
@@ -36,8 +36,8 @@ def job(cfg: DictConfig) -> float | None:
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
 
-            gc.freeze()  # what was imported stays
-            # Else modules bound by nanobind, Triton's among them, report all they hold as leaked.
+            gc.freeze()  # imported modules stay in memory
+            # Else modules bound by nanobind, such as Triton's, report everything as leaked.
             atexit.register(gc.unfreeze)
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
@@ -56,7 +56,7 @@ def job(cfg: DictConfig) -> float | None:
 
 
 def _kept_apart(error: Exception) -> UserError | RunFailed:
-    """The error of one run in a sweep: logged in its folder, kept for the end."""
+    """Log the error of one run of a sweep in its folder, and keep it for the end."""
     ours = unwrap(error)
     overrides = " ".join(HydraConfig.get().overrides.task)
     if isinstance(ours, UserError | RunFailed):

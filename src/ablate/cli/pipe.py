@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-UNREAD = 141  # a shell's exit code for a program killed by SIGPIPE
+UNREAD = 141  # a shell's exit status for a program killed by SIGPIPE
 
 
 class Output(io.FileIO):
@@ -36,11 +36,11 @@ class Output(io.FileIO):
 
 
 def survive_readers() -> None:
-    """From now on, in this process, where its output is that of the process and not captured."""
+    """Replace stdout and stderr by `Output`, unless they are closed or captured."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or stream is not getattr(sys, f"__{name}__"):
-            continue  # closed, or somebody else's
+            continue  # closed, or captured
         stream.flush()
         raw = Output(stream.fileno(), "w", closefd=False)
         unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
@@ -55,7 +55,7 @@ def survive_readers() -> None:
 
 
 def exit_code(code: Any) -> Any:
-    """The code of a command that ends with `code`: another where it only answers, unread."""
+    """Return the exit code: 141 instead of 0 if the pipe broke and the command does not train."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

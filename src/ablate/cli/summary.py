@@ -1,4 +1,4 @@
-"""The table at the end of a run: what came out, what it cost, where it lies, what to do next."""
+"""The table at the end of a run: results, cost, output folder, and commands to run next."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from rich.table import Table
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
-# What a person may ask a model to write, by its task.
+# Example arguments of ablate.generate, by task.
 ASK = {
     "causal_lm": ' --prompt "The "',
     "masked_lm": ' --prompt "The [MASK]tatement"',
@@ -17,7 +17,7 @@ ASK = {
 
 
 def show_result(result: dict[str, Any], run_dir: Path) -> None:
-    """Print a finished run from what it left in its folder."""
+    """Print the summary of a finished run."""
     sample = run_dir / "sample.txt"
     table = Table(
         title=f"{_names(result)}, seed {result['seed']}",
@@ -64,10 +64,10 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
 
 
 def _names(result: dict[str, Any]) -> str:
-    """The choices that make the model, in words."""
+    """Return the options that make up the model and the data."""
     choices = result["choices"]
     shown = ("model", "model.attention", "model.cross_attention", "pos_enc", "model.mask", "data")
-    silent = (None, "same")  # no such part, or nothing of its own
+    silent = (None, "same")  # no such part, or no option of its own
     return ", ".join(f"{name}={choices[name]}" for name in shown if choices.get(name) not in silent)
 
 

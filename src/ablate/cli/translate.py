@@ -1,4 +1,4 @@
-"""What a sequence-to-sequence model writes for a source, or for every line of a file."""
+"""Generate targets of a sequence-to-sequence model for a source, or for every line of a file."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ BATCH = 64  # lines of a file at once
 
 
 def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> None:
-    """What --source or --input asks for."""
+    """Handle --source, or --input with --output."""
     if ("source" in given) == ("input" in given):
         raise UserError("give --source TEXT, or --input FILE and --output FILE")
     if ("input" in given) != ("output" in given):
@@ -38,7 +38,7 @@ def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
 
 
 def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
-    """Search as was asked for."""
+    """Set beam size and length penalty from the arguments."""
     task.beam = given.get("beam", task.beam)
     if task.beam == 1 and "length_penalty" in given:
         raise UserError("--length-penalty ranks what a beam finds: give --beam 2 or more, too")
@@ -48,9 +48,9 @@ def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
 
 
 def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> Iterator[str]:
-    """For each source a line for each hypothesis, its score after a tab; where its drawings lie.
+    """Yield a line per hypothesis of each source, with its score after a tab, and paths of figures.
 
-    Those of several sources lie in a folder for each: 1, 2, ...
+    The figures of several sources are written to one folder per source: 1, 2, ...
     """
     sources = [source.strip() for source in given["source"]]
     read = task.read(sources)
@@ -63,7 +63,7 @@ def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
 def write_best(
     run: Run, task: SequenceToSequence, given: dict[str, Any], sources: Sequence[Any], read: Tensor
 ) -> Iterator[str]:
-    """What write_sources yields, of sources that are read already."""
+    """Yield the lines of `write_sources` for sources that are already tensors."""
     found = task.search(read, n_best=given.get("n_best", 1))
     folder = run.path / "figures" / "generated"
     for number, (source, hypotheses) in enumerate(zip(sources, found, strict=True), 1):
@@ -78,7 +78,7 @@ def write_best(
 def draw(
     run: Run, task: SequenceToSequence, example: dict[str, Any], folder: Path
 ) -> Sequence[Path]:
-    """Where the model looked in the source while it wrote its best target."""
+    """Draw the attention to the source for the best target; return the paths."""
     caption = "the target is what the model wrote"
     paths = attention_figures(task, folder, examples=[example], kinds=["cross"], caption=caption)
     if not paths:
@@ -87,7 +87,7 @@ def draw(
 
 
 def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
-    """The target of every line, in the same line; the file appears when it is whole."""
+    """Write the target of every line to the same line; the file appears once complete."""
     read = read_lines(source)
     if not target.parent.is_dir():
         raise UserError(f"--output {target}: there is no folder {target.parent}")
@@ -98,7 +98,7 @@ def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
     if target.suffix == ".gz":
         raise UserError(f"--output {target}: is written as plain text; give a name without .gz")
     written = [""] * len(read)
-    # Lines of similar length share a batch; the longest come first, so that memory fails at once.
+    # Lines of similar length share a batch; the longest come first, to run out of memory early.
     order = sorted((n for n, line in enumerate(read) if line), key=lambda n: -len(read[n]))
     with tqdm(total=len(order), unit="line", disable=None) as bar:
         for start in range(0, len(order), BATCH):
@@ -111,12 +111,12 @@ def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Of a file, plain or gzip, as the data reads its own; without spaces at their ends."""
+    """Read the lines of a plain or gzip file, as the data does, stripped of outer spaces."""
     return [line.strip() for line in lines(str(path), "--input")]
 
 
 def write_captions(run: Run, task: Captioning, given: dict[str, Any]) -> None:
-    """For what --image or --index names a line for each hypothesis, its score after a tab."""
+    """Print a line per hypothesis for --image or --index, with its score after a tab."""
     if ("image" in given) == ("index" in given):
         raise UserError("give --image FILE, or --index N of the validation split")
     set_search(task, given)

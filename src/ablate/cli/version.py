@@ -1,4 +1,4 @@
-"""Which ablate this is: the installed version, and the commit where it runs from a checkout."""
+"""The installed version of ablate, and the commit if it runs from a checkout."""
 
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -9,19 +9,19 @@ import ablate
 
 try:
     __version__ = version("ablate")
-except PackageNotFoundError:  # the sources are on the path, and nothing was installed
+except PackageNotFoundError:  # on the path, but not installed
     __version__ = "unknown"
 
 
 def checkout(package: Path) -> dict[str, Any] | None:
-    """The commit, and whether the package's files differ from it; None outside a checkout."""
+    """Return the commit and whether the package's files differ from it; None outside a checkout."""
 
     def git(*arguments: str) -> bytes:
         command = ["git", "-C", str(package), *arguments]
         return subprocess.run(command, capture_output=True, check=True).stdout.strip()
 
     try:
-        # A virtual environment may lie in a checkout of something else.
+        # A virtual environment may be inside the checkout of another project.
         git("ls-files", "--error-unmatch", ".")
         commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
@@ -30,7 +30,7 @@ def checkout(package: Path) -> dict[str, Any] | None:
 
 
 def described() -> str:
-    """Such as "ablate 0.1.0 (commit 1a2b3c4d5e6f, with changes)"."""
+    """Return the version, such as "ablate 0.1.0 (commit 1a2b3c4d5e6f, with changes)"."""
     if (known := checkout(Path(ablate.__file__).parent)) is None:
         return f"ablate {__version__}"
     changes = ", with changes" if known["dirty"] else ""

@@ -1,1 +1,1 @@
-"""A composition: what was chosen, made into one checked configuration, without torch."""
+"""Compose the chosen options into one checked configuration, without torch."""

@@ -1,7 +1,7 @@
-"""Whether the parts of a composition fit together: pure, quick, everything wrong at once.
+"""Check that the parts of a composition fit together, and report all errors at once.
 
 Three questions in this order: is every key read by something (keys.py), is every value allowed
-(schema.py), do the parts go together (conflicts/). torch is not imported for parts of ours.
+(schema.py), do the parts go together (conflicts/). torch is not imported for our own parts.
 """
 
 import re
@@ -23,24 +23,24 @@ OF_ONE_RUN = {"study.name", "study.arm", "study.packed", "study.batched"}
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuses a composition with a UserError of one line that lists everything wrong with it."""
+    """Raise a one-line UserError that lists everything wrong with a composition."""
     try:
         values = plain(cfg)
         lines = [*unknown_keys(values), *_wrong_values(values), *conflicts(values)]
-    except OmegaConfBaseException as error:  # ${..} that leads nowhere
+    except OmegaConfBaseException as error:  # an interpolation that cannot be resolved
         raise UserError(" ".join(str(error).split())) from error
     if lines:
         raise UserError("; ".join(lines))
 
 
 def check_study(cfg: DictConfig) -> None:
-    """Refuses what is wrong with the node `study` of a command that starts several runs."""
+    """Raise UserError for errors in the node `study` of a command that starts several runs."""
     if lines := [*unknown_study_keys(cfg), *_wrong_values(cfg.study, "study")]:
         raise UserError("; ".join(lines))
 
 
 def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuses a plan that was handed to one run, which would do nothing with it."""
+    """Raise UserError for keys of a study that are given to a single run, which ignores them."""
     keys = [text.partition("=")[0].lstrip("+") for text in overrides]
     for key in keys:
         if key.startswith("study.") and key not in OF_ONE_RUN:
@@ -69,7 +69,7 @@ def _wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
 
 
 def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key that holds a value, such as ("model.heads", 4); MISSING where it is missing."""
+    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
     for key, value in plain(cfg).items():
         full = f"{path}.{key}" if path else key
         if full in NOT_OURS:
@@ -91,7 +91,7 @@ def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _filled(match: re.Match[str], facts: Facts) -> str:
-    """The value of a key, the name of a part, or (after a colon) a fact."""
+    """Return the value of a key, the name of a part, or (after a colon) a fact."""
     fact, path = match.groups()
     if fact:
         return str(getattr(facts, path))
@@ -103,13 +103,13 @@ DIRECTIONS = {"min": "minimize", "max": "maximize"}
 
 
 def value_of(result: Mapping[str, Any]) -> float | None:
-    """From what result.json holds; None where a run has none."""
+    """Return the metric's value from the content of result.json; None if it has none."""
     value: float | None = (result.get("metric") or {}).get("value")
     return value
 
 
 def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
-    """Refuses a search that would look for the worst value: Optuna's minimises unless told."""
+    """Raise UserError for a search in the wrong direction; Optuna minimises by default."""
     given = OmegaConf.select(sweeper, "direction")
     if given is None:
         return

@@ -12,16 +12,16 @@ from ablate.config.tree import config_dir as config_dir
 from ablate.config.tree import open_tree
 
 OmegaConf.register_new_resolver("run_folder", run_id.resolve, replace=True)
-# A sweep's file is always several runs.
+# A sweep file always starts several runs.
 OmegaConf.register_new_resolver(
     "study_mode", lambda sweep: None if sweep is None else "MULTIRUN", replace=True
 )
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
-    """The checked configuration that the command line would run with the same overrides.
+    """Compose and check the configuration that the command line would run with these overrides.
 
-    `config_dir` adds a person's own options to every group. Node `choices` holds the option of
+    `config_dir` adds a user's own options to every group. The node `choices` holds the option of
     every config group. Raises UserError.
     """
     with open_tree(config_dir) as tree:
@@ -39,9 +39,9 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
 
 
 def add_choices(cfg: DictConfig, choices: Mapping[str, str | None]) -> None:
-    """Stores the option of every group in node `choices`.
+    """Store the option of every group in the node `choices`.
 
-    Hydra's own groups are left out, and what follows from a choice: the sizes of debug=fast.
+    Hydra's own groups are left out, and those that an option brings in: the sizes of debug=fast.
     """
     with open_dict(cfg):
         cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}

@@ -1,7 +1,6 @@
 """A composition as the conflict rules read it: values, options, and facts about the parts.
 
-Reading what is not there, or what has a wrong value, raises Unreadable: a rule that needs it then
-has nothing to say.
+Reading a missing or invalid value raises Unreadable, and the rule that reads it does not apply.
 """
 
 import math
@@ -13,9 +12,9 @@ from ablate.config.keys import MISSING, OURS, locate, plain
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
-# What our parts state about themselves as class attributes: for each attribute what most say, and
-# those that say otherwise. A test holds both together. It is written here so that a composition is
-# checked without importing torch; other people's parts are imported.
+# Class attributes of our parts: for each attribute the usual value, and the options with the other
+# value. A test keeps both in step. They are repeated here so that a composition is checked without
+# importing torch; external parts are imported.
 STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
     "model.attention": {
         "query": (True, {"uniform", "none"}),
@@ -69,17 +68,17 @@ WORDS = {  # for kinds whose name says too little in a sentence
     GRAPH: "a graph",
     CAPTIONS: "images with captions",
 }
-# Whether source and target share their tokens, where that cannot be chosen, by the module of data.
+# Whether source and target share their tokens, where that is fixed, by the module of the data.
 JOINT = {"sequences": True, "dates": False, "cmudict": False}
 SIDES = {"digits": 8, "mnist": 28, "cifar": 32}  # pixels
 
 
 class Unreadable(Exception):
-    """What a rule asked for is not in this composition."""
+    """A value that a rule reads is missing or invalid in this composition."""
 
 
 class Facts:
-    """Of one composition."""
+    """The values and facts of one composition."""
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         self.values = plain(cfg)
@@ -103,12 +102,12 @@ class Facts:
             return default
 
     def option(self, group: str) -> str:
-        """The name of a part of ours, as it is chosen; the class path of another."""
+        """The option name of one of our parts, from its module; the class path of another."""
         target = str(self(f"{group}._target_"))
         return target.split(".")[-2] if target.startswith(OURS) else target
 
     def name(self, group: str) -> str:
-        """What a person writes after GROUP= for a part: several options can have one module."""
+        """The value of GROUP=; unlike `option`, it tells apart options that share a module."""
         chosen = self.values.get("choices", {}).get(group)
         return str(chosen or self.option(group))
 
@@ -116,7 +115,7 @@ class Facts:
         return str(self(f"{group}._target_")).startswith(OURS)
 
     def states(self, group: str, attribute: str) -> bool:
-        """What a part says about itself, such as whether a score reads the `query`."""
+        """The value of a part's class attribute, such as whether a score reads the `query`."""
         if self.is_ours(group):
             usual, others = STATED[group][attribute]
             return usual != (self.option(group) in others)
@@ -130,7 +129,7 @@ class Facts:
 
     @property
     def kind(self) -> str:
-        """What the data is, such as text. UserError if its class does not say so."""
+        """The kind of the data, such as text. UserError if its class has no `kind`."""
         if self.is_ours("data") and self.option("data") in KINDS:
             return KINDS[self.option("data")]
         target = self("data._target_")
@@ -144,7 +143,7 @@ class Facts:
 
     @property
     def words(self) -> str:
-        """What the data is, in a sentence."""
+        """The kind of the data in words, for a sentence."""
         return WORDS.get(self.kind, self.kind)
 
     @property
@@ -192,12 +191,12 @@ class Facts:
 
     @property
     def interpreted(self) -> bool:
-        """Whether Triton's kernels run on a CPU, one operation after the other."""
+        """Whether Triton's kernels run in its interpreter on a CPU."""
         return os.environ.get("TRITON_INTERPRET") == "1"
 
     @property
     def several_processes(self) -> bool:
-        """Whether the model may be trained by more than one; "auto" can be any number of GPUs."""
+        """Whether several processes may train the model; "auto" can be any number of GPUs."""
         devices = self("trainer.devices")
         if devices == "auto":
             devices = 1 if self("trainer.accelerator") == "cpu" else math.inf

@@ -1,4 +1,4 @@
-"""Which keys anything reads, so that a typo added with `+` or in an experiment file is found."""
+"""Find keys that nothing reads, such as a typo added with `+` or in an experiment file."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Set
@@ -17,7 +17,7 @@ from ablate.errors import UserError, suggest
 OURS = "ablate."
 EVERYWHERE = {"_target_", "_partial_"}
 ROOT = {"choices", "hydra"}
-# What train.py gives the Trainer itself: set here, it would be overruled without a word.
+# Arguments of the Trainer that are not config keys: training/trainer.py passes its own values.
 GIVEN = {
     "lightning.pytorch.Trainer": {
         "callbacks",
@@ -47,7 +47,7 @@ MISSING = "???"
 
 
 def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a composition, without Hydra's node: MISSING where one is missing.
+    """Return a composition as a dictionary, without Hydra's node; MISSING for missing values.
 
     Reading a key of a DictConfig takes a hundred times as long as one of a dictionary.
     """
@@ -63,7 +63,7 @@ def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """A line for every key of the composition that nothing would read."""
+    """Yield a line for every key of the composition that nothing reads."""
     cfg, allowed = plain(cfg), _top()
     yield from _wrong(cfg, "", allowed)
     nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
@@ -80,20 +80,20 @@ def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
 
 @cache
 def _top() -> frozenset[str]:
-    """What may stand at the root of a composition."""
+    """Return the keys that are allowed at the root of a composition."""
     groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
     return frozenset({group for group in groups if "." not in group} | set(_values()) | ROOT)
 
 
 @cache
 def _values() -> dict[str, Any]:
-    """What config.yaml itself holds beside the choices: values, and the node `study`."""
+    """Return the content of config.yaml without the defaults list: values and the node `study`."""
     content = yaml.safe_load((config_dir() / "config.yaml").read_text())
     return {key: value for key, value in content.items() if key not in {"defaults", *ROOT}}
 
 
 def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The keys of a part, and of the parts in it."""
+    """Yield a line for every unread key of a part, and of the parts in it."""
     target = node.get("_target_")
     if target is None:
         yield from _wrong(node, path, set())
@@ -127,9 +127,9 @@ def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[st
 
 @cache
 def keys_of(target: str) -> frozenset[str]:
-    """The keys that our YAML files give a class; none for a class that stands in no file.
+    """Return the keys that our YAML files give a class; none for a class in no file.
 
-    Those of a node in it, such as encoder.depth, are among them; an empty node takes any.
+    Keys of inner nodes, such as encoder.depth, are included; an empty node takes any.
     """
     keys: set[str] = set()
     for path in config_dir().glob("*/*.yaml"):
@@ -150,9 +150,9 @@ def keys_of(target: str) -> frozenset[str]:
 
 @cache
 def parameters(target: str) -> frozenset[str]:
-    """The constructor's parameters of somebody else's class or function; "**" if it takes any.
+    """Return the parameters of an external class or function; "**" if it takes any.
 
-    A constructor with **kwargs hands them to its base class, whose parameters count too.
+    A constructor with **kwargs passes them to its base class, whose parameters count too.
     """
     found = set(EVERYWHERE)
     made = locate(target)
@@ -161,7 +161,7 @@ def parameters(target: str) -> frozenset[str]:
             continue
         kinds = inspect.signature(part.__init__ if inspect.isclass(part) else part).parameters
         named = [p for p in kinds.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        # What is handed over by position (self, the optimizer's parameters) is no key.
+        # Positional arguments (self, the optimizer's parameters) are not keys.
         found |= {p.name for p in named if p.name not in ("self", "params")}
         if not any(p.kind == p.VAR_KEYWORD for p in kinds.values()):
             return frozenset(found - GIVEN.get(target, set()))
@@ -169,7 +169,7 @@ def parameters(target: str) -> frozenset[str]:
 
 
 def locate(target: str) -> Any:
-    """The class or function of that path."""
+    """Import the class or function of a dotted path; raise UserError if that fails."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_module(module), name)
@@ -185,7 +185,7 @@ def locate(target: str) -> Any:
 
 
 def targets(node: Any) -> Iterator[str]:
-    """The path of every class and function that a node of a composition names."""
+    """Yield the path of every class and function that a node of a composition names."""
     for key, value in plain(node).items():
         if key == "_target_":
             yield value
@@ -194,7 +194,7 @@ def targets(node: Any) -> Iterator[str]:
 
 
 def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key, or group -> the values or options on both sides, None where it is absent."""
+    """Map each differing key or group to its values or options on both sides; None if absent."""
     a, b = (flatten(OmegaConf.to_container(c, resolve=True)) for c in (first, second))
     names = [*a, *(name for name in b if name not in a)]
     return {
@@ -205,7 +205,7 @@ def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, 
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves of a nested dictionary by their dotted keys."""
+    """Return the leaves of a nested dictionary by dotted key."""
     if not isinstance(node, dict):
         return {prefix: node}
     leaves: dict[str, Any] = {}

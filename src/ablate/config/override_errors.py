@@ -1,8 +1,8 @@
-"""What is wrong with a list of overrides, in one line with the nearest name.
+"""Explain wrong overrides in one line, with the nearest valid name.
 
 Hydra's own messages speak of struct mode and defaults lists. Here, once Hydra has refused a
-composition, every override is looked up again among the choices, and all that is wrong is said
-at once.
+composition, every override is looked up again among the options, and all errors are reported at
+once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ from yaml import YAMLError
 from ablate.config.tree import Tree
 from ablate.errors import UserError, suggest
 
-# What a composition can raise.
+# Errors that a composition can raise.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
-# Other people's launchers and sweepers, and the packages that bring them.
+# External launchers and sweepers, and the packages that provide them.
 PLUGINS = {
     "joblib": "hydra-joblib-launcher",
     "submitit_local": "hydra-submitit-launcher",
@@ -35,7 +35,7 @@ PLUGINS = {
 
 
 def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
-    """Refuses what cannot be parsed, and what Hydra would accept though nothing would read it."""
+    """Raise UserError for overrides that cannot be parsed, or that Hydra accepts but none reads."""
     lines: list[str] = []
     for text in overrides:
         override = _parse(text)
@@ -48,11 +48,11 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
 
 
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
-    """One line for a composition that was refused with `error`; `many` where several runs are."""
+    """Make a one-line UserError for a composition refused with `error`. many: of several runs."""
     try:
         lines = list(dict.fromkeys(_mistakes(overrides, tree, many=many)))
     except COMPOSITION_ERRORS:
-        lines = []  # not a matter of overrides: a broken file, which Hydra's own words tell
+        lines = []  # not the overrides but a broken file, which Hydra's message describes
     causes = [str(e) for e in (error, error.__cause__) if e is not None]
     return UserError("; ".join(lines) or " ".join(" ".join(causes).split()))
 
@@ -110,7 +110,7 @@ def _several(override: Override) -> str:
 
 
 def _options(override: Override, tree: Tree) -> list[str]:
-    """The options that an override of a group names; those of glob(*) are right by themselves."""
+    """Return the options that an override of a group names; those of glob(*) always exist."""
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         return list(tree.options(override.key_or_group))
     if override.is_discrete_sweep():
@@ -137,7 +137,7 @@ def _to_install(group: str, option: str) -> str:
 
 
 def _misplaced(chosen: dict[str, str], tree: Tree) -> Iterator[tuple[str, str]]:
-    """Parts of a model that the chosen model has no slot for."""
+    """Yield the chosen parts for which the chosen model has no slot, each with an error line."""
     top = {g: o for g, o in chosen.items() if "." not in g}
     if top == chosen:
         return
@@ -152,7 +152,7 @@ def _misplaced(chosen: dict[str, str], tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _paths(path: str, value: object) -> Iterator[str]:
-    """The keys that an override sets: several where its value is {..}."""
+    """Yield the keys that an override sets: several if its value is {..}."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _paths(f"{path}.{key}", inner)
@@ -161,14 +161,14 @@ def _paths(path: str, value: object) -> Iterator[str]:
 
 
 def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Iterator[str]:
-    """A key that no chosen option has, with the keys of the node where its path ends."""
+    """Yield an error for a key that no chosen option has, with the keys of the node it ends in."""
     node: Any = base
     done = ""
     for part in path.split("."):
         if not OmegaConf.is_dict(node):
             yield f"{override.input_line}: {done} is one value and has no keys"
             return
-        if part not in node.keys():  # noqa: SIM118  # `in` denies what is ???
+        if part not in node.keys():  # noqa: SIM118  # `in` is false for ???
             yield f"{override.input_line}: {_no_key(part, done, node, tree)}"
             return
         done = f"{done}.{part}" if done else part
@@ -194,7 +194,7 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
 
 
 def _in_sweep(base: DictConfig, tree: Tree, given: set[str]) -> Iterator[str]:
-    """The same for what a sweep's file varies, where one run's values are not given already."""
+    """Yield errors of what a sweep file varies, unless the command line sets all of it."""
     params = OmegaConf.select(base, "hydra.sweeper.params")
     if params and not given.issuperset(params):
         chosen = base.hydra.runtime.choices

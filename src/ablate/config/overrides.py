@@ -1,4 +1,4 @@
-"""KEY=VALUE arguments of the commands beside training, read by Hydra's own grammar."""
+"""KEY=VALUE arguments of the commands other than training, parsed with Hydra's grammar."""
 
 from itertools import product
 from typing import Any
@@ -10,7 +10,7 @@ from ablate.errors import UserError
 
 
 def parse(arguments: list[str]) -> dict[str, list[Any]]:
-    """Each key with its values: `data.seq_len=64,128` has two."""
+    """Map each key to its values: `data.seq_len=64,128` has two."""
     try:
         overrides = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
@@ -28,5 +28,5 @@ def parse(arguments: list[str]) -> dict[str, list[Any]]:
 
 
 def variants(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the values, one dictionary each; one empty one if there are none."""
+    """Return every combination of the values as a dictionary; one empty one if there are none."""
     return [dict(zip(values, row, strict=True)) for row in product(*values.values())]

@@ -1,4 +1,4 @@
-"""Kinds of values that a key can take: each says in words what it allows."""
+"""Rules for the values of a key; the text of a rule describes what it allows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number; true and 4.0 are none."""
+    """A whole number; true and 4.0 are not."""
 
     least: int
 
@@ -84,7 +84,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Named:
-    """Something of somebody else: `prefix`, then its name or path."""
+    """An external name: `prefix`, then a name or path."""
 
     prefix: str
 
@@ -116,7 +116,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Keys:
-    """A node whose keys are a person's own: who reads it looks at what is in it."""
+    """A node with free keys; its content is checked where it is read."""
 
     def allows(self, value: object) -> bool:
         return isinstance(value, Mapping)
@@ -160,13 +160,13 @@ def or_null(rule: Rule) -> Either:
 
 
 def refusal(path: str, value: object, rule: Rule) -> str:
-    """What is wrong with a value that its rule does not allow, and the nearest name."""
+    """Return the error for a value that its rule does not allow, with the nearest valid name."""
     near = suggest(str(value), _names(rule)) if isinstance(value, str) else ""
     return f"{path}={written(value)}: must be {rule}{near}"
 
 
 def written(value: object) -> str:
-    """A value as it is written on the command line, so that the text '4' is not taken for 4."""
+    """Write a value as on the command line, so that the text '4' is not read as 4."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""The name of a run: a hash of everything that can change its result.
+"""The id of a run: a hash of everything that can change its result.
 
-The same work always has the same id, however it was written down: a run that is started again
-finds its own folder, and a study sees which of its runs are done.
+The same work always has the same id, however its config was written: a run that is started again
+finds its folder, and a study sees which of its runs are done.
 """
 
 import json
@@ -16,13 +16,13 @@ from ablate.config.check import check
 from ablate.config.history import first_form
 from ablate.errors import UserError, unwrap
 
-# Keys of data.* that say where files lie; what is in them enters by the data's fingerprint.
+# Paths of files in data.*; the content of the files enters through the data's fingerprint.
 FILES = (
     "path",
     "root",
     *(f"{split}{side}" for split in ("", "val_", "test_") for side in ("source", "target")),
 )
-# What cannot change a result: where things lie, what is shown, how fast data is read, and what is
+# Keys that cannot change a result: locations, what is logged, how fast data is read, and what is
 # kept for the backward pass.
 EXCLUDED = (
     "checkpoint_every",
@@ -46,9 +46,9 @@ LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 
 
 def run_id(cfg: DictConfig, data: str | None = None) -> str:
-    """12 hexadecimal digits. `data`: its fingerprint, where it is known already.
+    """Return 12 hexadecimal digits. data: its fingerprint, if it is known already.
 
-    Data that cannot be read counts as none; the run itself reports it.
+    Unreadable data counts as no data; the run itself reports it.
     """
     return _digest(cfg, fingerprint(cfg) if data is None else data)
 
@@ -58,16 +58,16 @@ def run_dir(cfg: DictConfig) -> Path:
 
 
 def folder_name(arm: str | None, run_id: str) -> str:
-    """A run's folder in that of its study; of the arm's name only what any file system takes."""
+    """Return the name of a run's folder; in the arm's name, unsafe characters are replaced."""
     slug = re.sub(r"[^A-Za-z0-9.=_+-]", "_", arm or "")[:LONGEST_SLUG]
     return f"{slug}-{run_id}" if slug else run_id
 
 
 def resolve(*, _root_: DictConfig) -> str:
-    """The resolver ${run_folder:}, which names the folder before the run is checked.
+    """Resolve ${run_folder:}, which names the folder before the run is checked.
 
-    A composition that is going to be refused needs a folder's name too, since Hydra makes the
-    folder first; its parts are not touched.
+    A composition that will be refused needs a folder name too, since Hydra creates the folder
+    first; its parts are not instantiated.
     """
     try:
         check(_root_)
@@ -83,7 +83,7 @@ def _digest(cfg: DictConfig, fingerprint: str) -> str:
 
 
 def weights(run_dir: str) -> str:
-    """The hash of the weights to start from; the run itself reports what cannot be read."""
+    """Return the hash of the weights to start from; the run itself reports unreadable ones."""
     try:
         return sha256((Path(str(run_dir)).expanduser() / WEIGHTS).read_bytes()).hexdigest()
     except OSError:
@@ -91,7 +91,7 @@ def weights(run_dir: str) -> str:
 
 
 def content(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved values, without what is excluded, with equal numbers written equally."""
+    """Return the resolved values without the excluded keys, with equal numbers in one form."""
     content: dict[str, Any] = {}
     for key in cfg:
         if key not in EXCLUDED:
@@ -100,7 +100,7 @@ def content(cfg: DictConfig) -> dict[str, Any]:
             if OmegaConf.is_config(value):
                 value = OmegaConf.to_container(value, resolve=True)
             content[str(key)] = value
-    # Not where the weights lie, but what they are.
+    # The hash of the weights takes the place of their path.
     if (start := content.pop("init_from", None)) is not None:
         content["init_from"] = weights(start)
     for path in EXCLUDED:
@@ -122,7 +122,7 @@ def _canonical(value: Any) -> Any:
 
 
 def fingerprint(cfg: DictConfig) -> str:
-    """Of the data's content."""
+    """Return the fingerprint of the data's content; NO_DATA if it cannot be read."""
     from hydra.utils import instantiate
 
     try:

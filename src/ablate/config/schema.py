@@ -1,6 +1,6 @@
-"""What every key may be set to. A key of conf/ that stands nowhere here fails a test.
+"""The allowed values of every key. A key of conf/ without a rule here fails a test.
 
-The first pattern that fits a path counts; `*` stands for one part of it.
+An exact key counts before patterns; of the patterns, the first that matches (`*` as in fnmatch).
 """
 
 from fnmatch import fnmatchcase
@@ -21,7 +21,7 @@ from ablate.config.rules import (
     or_null,
 )
 
-HUGGING_FACE = "hf:"  # what stands before the name of something of theirs
+HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
 SHARE = Real(0, 1, below=True)  # of units dropped, labels smoothed, a rate's floor
 POSITIVE = Real(0, above=True)
 NOT_NEGATIVE = Real(0)
@@ -113,7 +113,7 @@ VALUES: dict[str, Rule] = {
     "pos_enc.keys": Bool(),
     "pos_enc.values": Bool(),
     "pos_enc.buckets": Int(2),
-    # a quick look
+    # debugging
     "debug.ratio": Real(0, 1, above=True, below=True),
     "debug.steps": COUNT,
     "debug.rows": COUNT,
@@ -210,7 +210,7 @@ VALUES: dict[str, Rule] = {
 
 @cache
 def rule_of(path: str) -> Rule | None:
-    """The rule of a key such as "model.heads"; None for keys that belong to someone else's code."""
+    """Return the rule of a key such as "model.heads"; None for keys of external code."""
     if path in VALUES:
         return VALUES[path]
     return next((rule for pattern, rule in VALUES.items() if fnmatchcase(path, pattern)), None)

@@ -1,7 +1,7 @@
-"""Where a run is shown: one class per file; what they share.
+"""Base class of the loggers, one class per file.
 
-A logger only repeats what the run's folder holds (config.yaml, metrics.csv, figures, result.json),
-so nothing that goes wrong in it may fail a run.
+A logger only repeats the content of the run's folder (config.yaml, metrics.csv, figures,
+result.json), so an error in a logger must not fail a run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s@]*@)?([^\s?]*)(?:\?\S*)?", re
 
 
 class RunLogger(ABC):
-    """A run's way into one tool. `config` is the resolved config with `choices` and `ablate`.
+    """Send one run to a tracking tool. `config` is the resolved config with `choices` and `ablate`.
 
     Nothing is opened before Lightning or one of the methods needs it.
     """
@@ -39,12 +39,12 @@ class RunLogger(ABC):
     @property
     @abstractmethod
     def lightning(self) -> Logger:
-        """What goes into Trainer(logger=...)."""
+        """The logger for Trainer(logger=...)."""
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """One line for a person: where the run can be seen."""
+        """One line that tells the user where to see the run."""
 
     @abstractmethod
     def figure(self, name: str, path: Path) -> None:
@@ -73,7 +73,7 @@ class RunLogger(ABC):
 
 
 def without_credentials(value: Any) -> Any:
-    """The same values, without the user part and the query of any URL in them."""
+    """Remove the user part and the query from every URL in the values."""
     if isinstance(value, dict):
         return {key: without_credentials(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

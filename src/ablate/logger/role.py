@@ -1,4 +1,4 @@
-"""What a run is in its study, which a logger files it under."""
+"""The role of a run in its study, by which loggers group it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any
 
 from ablate.files import PLAN, read_json
 
-TOGETHER = " + "  # between factors that an arm changes together
+TOGETHER = " + "  # joins factors that an arm changes together
 
 
 @dataclass(frozen=True)
 class Role:
-    """Of a run without a study only the folder's name, `study`, is known.
+    """The role of a run. For a run outside a study, only the folder's name, `study`, is known.
 
-    arm: its name; runs that only tune an arm have " (tuning)" behind it, so that runs with the
-    same one differ in nothing but the seed. factor, option: what the arm changes and to what, "a +
-    b" and "x + y" where it changes several; None of the baseline. is_baseline: None without a plan.
+    arm: its name; tuning runs append " (tuning)", so that runs with the same name differ only in
+    the seed. factor, option: what the arm changes and to what, "a + b" and "x + y" where it changes
+    several; None for the baseline. is_baseline: None without a plan.
     """
 
     study: str
@@ -28,7 +28,7 @@ class Role:
 
     @classmethod
     def of(cls, run_dir: Path, study: str, arm: str | None) -> "Role":
-        """By the plan in the study's folder. A plan that is missing or damaged stops no run."""
+        """Read the role from the plan in the study's folder; ignore a missing or damaged plan."""
         if arm is None:
             return cls(study)
         plan = _plan(run_dir.parent)
@@ -49,7 +49,7 @@ class Role:
         )
 
     def block(self, *, seed: int, parameters: int, flops: int) -> dict[str, Any]:
-        """The flat block `ablate` of a run's config. flops: of one optimizer step."""
+        """Return the flat block `ablate` of a run's config. flops: of one optimizer step."""
         return {
             "study": self.study,
             "arm": self.arm,

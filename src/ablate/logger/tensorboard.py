@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(RunLogger):
-    """Metrics are scalars, figures images; config and measures stand under HPARAMS and as text."""
+    """Log metrics as scalars and figures as images; config and results go to HPARAMS and text."""
 
     @cached_property
     def lightning(self) -> TensorBoardLogger:

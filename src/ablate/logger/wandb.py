@@ -1,7 +1,7 @@
 """Weights & Biases (https://docs.wandb.ai): online with an API key, else offline, never a prompt.
 
-A server that cannot be reached or refuses never fails a run and holds it up for seconds only: the
-run is then written offline, which one warning says.
+A server that cannot be reached or refuses never fails a run and delays it for seconds only: the run
+is then written offline, with one warning.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MODES = ("auto", "online", "offline")
-# Seconds that a server may take to answer at the start, and to take the rest at the end.
+# Seconds to wait for an answer at the start, and for the upload of the rest at the end.
 START, END = 15, 60
-# Characters that W&B takes.
+# Limits of W&B, in characters.
 LONGEST_NAME, LONGEST_TAG = 128, 64
 
 Mode = Literal["online", "offline", "disabled"]
@@ -39,9 +39,9 @@ Mode = Literal["online", "offline", "disabled"]
 class WandB(RunLogger):
     """One W&B run with our run id, so that a resumed run continues in it; grouped by study and arm.
 
-    project, entity: where it goes; no entity: the person's default.
-    mode: auto does what WANDB_MODE says, and is online when there is a key. online and offline are
-    stronger than WANDB_MODE; online without a key is refused.
+    project, entity: where it goes; without an entity, to the user's default one.
+    mode: auto follows WANDB_MODE, else is online if there is a key. online and offline override
+    WANDB_MODE; online without a key raises UserError.
     """
 
     def __init__(self, *, project: str, entity: str | None, mode: str, **run: Any) -> None:
@@ -65,10 +65,10 @@ class WandB(RunLogger):
         if mode == "online":
             try:
                 return self._open(mode)
-            except Exception as error:  # whatever goes wrong with a server must not stop a run
+            except Exception as error:  # no server error may stop a run
                 log.warning("ablate: W&B is out of reach, writing offline (%s)", first_line(error))
                 mode = "offline"
-                # Its service holds the run that did not start and would refuse another of that id.
+                # W&B's service still holds the run that did not start, and would refuse its id.
                 import wandb
 
                 wandb.teardown()
@@ -91,7 +91,7 @@ class WandB(RunLogger):
         if self.run.disabled:
             return "W&B is switched off (WANDB_MODE)"
         if self.run.offline:
-            # A resumed run has several folders, and all belong together.
+            # A resumed run has several folders, which belong together.
             folder = f"{shlex.quote(str(self.run_dir))}/wandb/offline-run-*"
             return f"W&B offline; to send it: wandb sync {folder}"
         return str(self.run.url)
@@ -117,12 +117,12 @@ class WandB(RunLogger):
             )
 
     def _send(self, send: Callable[[], None]) -> None:
-        """Hand something to W&B's own process; once that is dead, warn and let the run go on."""
+        """Hand something to W&B's process; if that has died, warn once and continue the run."""
         if self._lost:
             return
         try:
             send()
-        except Exception as error:  # none of them concerns the run
+        except Exception as error:  # no logger error may stop a run
             self._lost = True
             log.warning(
                 "ablate: W&B has stopped; the run continues without it (%s)", first_line(error)
@@ -147,7 +147,7 @@ class WandB(RunLogger):
             config=self.config,
             folder=self.run_dir,
         )
-        # As Lightning does for the runs that it opens.
+        # Lightning does the same for the runs that it opens.
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         return run
@@ -157,7 +157,7 @@ def open_run(
     mode: Mode, *, project: str, entity: str | None, run_id: str, name: str, group: str,
     job_type: str, tags: Iterable[str], config: dict[str, Any], folder: Path,
 ) -> wandb.Run:  # fmt: skip
-    """A W&B run that asks nothing and prints nothing, and resumes the one with its id."""
+    """Open a W&B run without prompts or output; resume the run with this id if it exists."""
     import wandb
 
     return wandb.init(
@@ -171,7 +171,7 @@ def open_run(
         dir=str(folder),
         config=config,
         resume="allow",
-        # Neither a run that is already open in this process nor its end is any of our business.
+        # Leave W&B runs opened by the caller alone.
         reinit="create_new",
         mode=mode,
         settings=wandb.Settings(
@@ -190,7 +190,7 @@ def open_run(
 
 
 def fitted(name: str, most: int) -> str:
-    """The name, or as much of it as fits and a mark that keeps it apart from others."""
+    """Cut a name to `most` characters, ending in a hash that keeps it unique."""
     if len(name) <= most:
         return name
     mark = "…" + sha256(name.encode()).hexdigest()[:8]
@@ -198,7 +198,7 @@ def fitted(name: str, most: int) -> str:
 
 
 def _auto_mode() -> Mode:
-    """What WANDB_MODE or `wandb offline` says; else online if there is a key."""
+    """Follow WANDB_MODE or `wandb offline`; else online if there is a key."""
     configured = settings().mode
     if configured == "disabled":
         return "disabled"
@@ -220,16 +220,16 @@ def has_key() -> bool:
 
 
 def settings() -> wandb.Settings:
-    # W&B reports errors of its own client to its server, which takes long where that is away.
+    # W&B reports client errors to its server, which takes long if that cannot be reached.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    # Silent from the first call on, or its login speaks.
+    # Silent from the first call on, since the login prints otherwise.
     return wandb.setup(wandb.Settings(silent=True)).settings
 
 
 def _name(config: dict[str, Any]) -> str:
-    """The parts of the model and the data, which tell the runs of a study apart for a person."""
+    """Name a run after the parts of its model and its data, so that users can tell runs apart."""
     choices = config["choices"]
     shown = [g for g in choices if g in ("model", "pos_enc", "data") or g.startswith("model.")]
     return " ".join([*(str(choices[group]) for group in shown), f"seed {config['seed']}"])

@@ -1,4 +1,4 @@
-"""A study, from its question to its report."""
+"""Run a study, from its request to its report."""
 
 import gc
 import logging
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 def sweep(
     config: DictConfig, arguments: Sequence[str], context: HydraContext, task: TaskFunction
 ) -> list[State]:
-    """Run a study: what is missing of it. Raises UserError (refused), RunFailed, Interrupted."""
-    gc.enable()  # it was off while modules were imported
-    Folder.made.clear()  # a study that is refused has made no folder
+    """Run what is missing of a study. Raises UserError (refused), RunFailed, Interrupted."""
+    gc.enable()  # disabled while modules were imported
+    Folder.made.clear()  # a refused study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
     composer = Composer(context.config_loader, config, request.fixed)
     layout = lay_out(request, composer)
@@ -55,7 +55,7 @@ def sweep(
 
 
 class Study:
-    """What the phases of a study share."""
+    """State that the phases of a study share."""
 
     def __init__(self, request: StudyRequest, layout: Layout, composer: Composer, folder: Path):
         self.request, self.layout, self.composer, self.folder = request, layout, composer, folder
@@ -102,7 +102,7 @@ class Study:
             composed.budget = measured[composed.name]
 
     def _leave_out(self, refused: Mapping[str, str]) -> None:
-        """Arms that cannot be built, which shows only when the data is read."""
+        """Leave out arms that cannot be built, which shows only when the data is read."""
         baseline = self.layout.baseline.name
         if baseline in refused:
             raise UserError(f"the baseline cannot be run: {refused[baseline]}")
@@ -114,15 +114,15 @@ class Study:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
 
     def plan_trials(self) -> None:
-        """After budgets are matched: values are tried in the arms as they will run."""
+        """Plan the tuning after budgets are matched, so that values are tried in the final arms."""
         self.trials = Trials(self.tuning, self.layout, self.composer, self.cells)
 
     def tune(self, launcher: Launcher) -> None:
-        """Each arm's own best values, found before the runs that count."""
+        """Find each arm's own best values, before the runs that count."""
         if not self.tuning:
             return
         cells = self.trials.cells
-        # Those that count stay in the plan meanwhile: the report and --status read it.
+        # The runs that count stay in the plan meanwhile, for the report and --status.
         counting = planfile.counting(self.folder, {one.name for one in self.layout.arms})
         self._write([*cells, *counting])
         self._launch(launcher, cells)
@@ -132,7 +132,7 @@ class Study:
                 print(f"ablate: {line}", flush=True)
 
     def run(self, launcher: Launcher) -> list[State]:
-        """The runs that count, and what came of them."""
+        """Launch the runs that count, write the report and return their states."""
         cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
         self._write([*self.trials.cells, *cells])
         self._say(cells)
@@ -165,7 +165,7 @@ class Study:
             print(f"ablate: {line}", flush=True)
 
     def show(self, *, slots: int) -> None:
-        """The plan, on the screen."""
+        """Print the plan."""
         cells = self.trials.cells
         if self.tuning and all(state(self.folder / c.folder).name == "finished" for c in cells):
             self.trials.choose(self.folder, self.metric)
@@ -197,7 +197,7 @@ class Study:
 
 
 def _slots(launcher: DictConfig) -> int:
-    """Runs at once, as far as a launcher's file says."""
+    """Return the number of runs at once, as far as the launcher's config says."""
     if "slots" in launcher:
         settings = {str(key): value for key, value in launcher.items() if key != "_target_"}
         return Settings(**settings).at_once(os.environ)
@@ -205,7 +205,8 @@ def _slots(launcher: DictConfig) -> int:
 
 
 def metric_of(node: Mapping[str, Any], baseline: DictConfig) -> dict[str, str]:
-    """What the arms are compared by, and whether its min or max is best; else the task's own."""
+    """Return the metric that compares the arms, by default the task's, and whether min or max is
+    best."""
     task = locate(baseline.task._target_)
     name, mode = node["metric"] or task.metric, node["mode"]
     if not name.startswith(("val/", "test/")):
@@ -219,7 +220,7 @@ def metric_of(node: Mapping[str, Any], baseline: DictConfig) -> dict[str, str]:
 
 
 def report(folder: Path) -> None:
-    """Write the report and print its table; whatever goes wrong with it, the runs stand."""
+    """Write the report and print its table; an error is only logged, since the runs are done."""
     try:
         from ablate.study.report import write_report
 

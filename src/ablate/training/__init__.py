@@ -1,1 +1,1 @@
-"""One run: its parts built, trained, measured and loaded again."""
+"""Building, training, measuring and loading a single run."""

@@ -1,4 +1,4 @@
-"""A composed config made into what it names: data, model, task."""
+"""Instantiate the data, model and task of a composed config."""
 
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ from ablate.training.transfer import WITH_TOKENS, Source, start_from
 
 
 def make(node: Any, *arguments: Any, **more: Any) -> Any:
-    """Hydra's instantiate, with our own errors as they were raised, and one for a part that cannot
-    be imported here."""
+    """Call Hydra's `instantiate`; re-raise our own errors unwrapped, and raise UserError for a part
+    that cannot be imported."""
     try:
         return instantiate(node, *arguments, **more)
     except InstantiationException as error:
@@ -33,26 +33,26 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
 
 
 def plain(made: Any) -> Any:
-    """A partial of Hydra's as one of Python's: theirs looks its policy up at every call, which
-    takes a millisecond."""
+    """Turn Hydra's partial into a plain one: Hydra's looks up its policy at every call, which takes
+    a millisecond."""
     if isinstance(made, partial):
         return partial(made.func, *made.args, **made.keywords)
     return made
 
 
 def make_data(cfg: DictConfig) -> Data:
-    """The data, not read yet, told by task and model what its batches have to hold."""
+    """Make the data, not read yet; task and model declare what its batches must hold."""
     data: Data = make(cfg.data, seed=cfg.seed)
     task = make(cfg.task, _partial_=True)
     task.func.ask(data, **task.keywords)
     model = locate(cfg.model._target_)
-    if hasattr(model, "ask"):  # not where somebody's function makes the model
+    if hasattr(model, "ask"):  # a user's function that makes the model has none
         model.ask(data)
     return data
 
 
 def build_data(cfg: DictConfig) -> Data:
-    """The data, read and split; with the tokens of the run that this one starts from."""
+    """Read and split the data; with init_from, use the tokens of that run."""
     if cfg.init_from is None:
         return read_data(cfg)
     source = Source(cfg.init_from)
@@ -61,7 +61,7 @@ def build_data(cfg: DictConfig) -> Data:
 
 
 def read_data(cfg: DictConfig, tokens: DictConfig | None = None) -> Data:
-    """The data, read and split. tokens: what `Source.tokens` says of those it uses."""
+    """Read and split the data. tokens: config of the run whose tokens it uses (`Source.tokens`)."""
     data = make_data(cfg)
     if tokens is not None and data.kind in WITH_TOKENS:
         data.measure_as(read_data(tokens))
@@ -70,14 +70,13 @@ def read_data(cfg: DictConfig, tokens: DictConfig | None = None) -> Data:
 
 
 def build(cfg: DictConfig, data: Data | None = None) -> Model:
-    """The model of a composed config, a torch module. It has its initial values, or the weights to
-    start from.
+    """Build the model of a composed config, with initial values or the weights to start from.
 
-    Its sizes come from the data, which is read if it is not given; so does what a part learns by
-    itself, as word2vec does.
+    Its sizes come from the data, which is read if not given. Parts that are fitted beforehand, such
+    as word2vec, learn from the same data.
     """
     data = data or build_data(cfg)
-    # Models from outside draw their values while they are made.
+    # External models draw their initial values in the constructor.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(cfg.seed, "init"))
         model = make_model(cfg, data, make(cfg.kernel))
@@ -94,8 +93,8 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
 
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
-    """The model's parts put together: with a kernel if it attends, with positions if it says that
-    it takes them, or is made of Stacks, which have a mask."""
+    """Instantiate the model: with a kernel if it has attention, and with a positional encoding if
+    it is made of Stacks, which have a mask, or its class sets `places`."""
     slots: dict[str, Any] = {}
     if "attention" in cfg.model:
         slots["kernel"] = kernel
@@ -106,7 +105,7 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
 
 
 def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
-    """The LightningModule that trains and measures the model."""
+    """Make the LightningModule that trains and measures the model."""
     task: Task = make(
         cfg.task,
         model,

@@ -1,9 +1,9 @@
-"""Checkpoints that survive being killed at any moment, and what a run resumes from.
+"""Checkpoints that survive a kill at any moment, and resuming from them.
 
     last.ckpt       the newest state of training; previous.ckpt the one before it
     best.ckpt       the weights with the best validation so far
 
-Each is written under another name beside it, flushed to the disk, then renamed.
+Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
 """
 
 import os
@@ -21,14 +21,14 @@ from ablate.errors import Interrupted
 from ablate.task import Task, require_finite
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
-HALF = ".tmp"  # ends the name of what is being written
+HALF = ".tmp"  # suffix of a file that is being written
 
 
 class Flushed(TorchCheckpointIO):
-    """Writes the file where it is told to, and on to the disk.
+    """Write checkpoints directly to their path and flush them to disk.
 
-    Lightning's own goes through the system's folder for temporary files, which may be too small,
-    and leaves a file there when it is killed.
+    Lightning's own plugin goes through the system's temporary folder, which may be too small, and
+    leaves a file there when the process is killed.
     """
 
     def save_checkpoint(
@@ -41,10 +41,10 @@ class Flushed(TorchCheckpointIO):
 
 
 class Checkpoints(Callback):
-    """Saves every `every` steps, after every validation and at the end; Ctrl-C saves, then stops.
+    """Save every `every` steps, after every validation and at the end; Ctrl-C saves, then stops.
 
-    A step that is followed by a validation is saved after it, because Lightning leaves out the
-    validation of a step that it resumes from.
+    A step followed by a validation is saved after the validation, because Lightning skips the
+    validation of the step it resumes from.
     """
 
     def __init__(self, folder: Path, *, every: int):
@@ -84,7 +84,7 @@ class Checkpoints(Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._training = False
-        # Asked to stop: after the last step had looked.
+        # The request to stop may have come after the check of the last step.
         if self._asked_to_stop(trainer) or self._saved_step != trainer.global_step:
             self._save_last(trainer, pl_module)
 
@@ -97,7 +97,8 @@ class Checkpoints(Callback):
         self._give_signals_back()
 
     def _take_signals(self) -> None:
-        """Called before and after Lightning takes them, so that those before both come back."""
+        """Install our handlers. Called before and after Lightning installs its own, so that the
+        original handlers can be restored."""
         for number in (signal.SIGINT, signal.SIGTERM):
             before = signal.signal(number, self._interrupt)
             self._handlers.setdefault(number, before)
@@ -108,13 +109,13 @@ class Checkpoints(Callback):
         self._handlers = {}
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        # Pressed twice, or there is nothing to save. Slurm sends SIGTERM several times at once.
+        # Ctrl-C twice, or nothing to save. Slurm sends SIGTERM several times at once.
         if (self._interrupted and number == signal.SIGINT) or not self._training:
             raise Interrupted("stopped at once; the same command resumes from the last checkpoint")
         self._interrupted = signal.Signals(number).name
 
     def _asked_to_stop(self, trainer: L.Trainer) -> bool:
-        """All processes stop after the same step, or they wait for each other for ever."""
+        """Whether any process was asked to stop. All stop after the same step, or they hang."""
         asked = bool(self._interrupted)
         several = trainer.world_size > 1
         if several and trainer.strategy.reduce_boolean_decision(asked, all=False) and not asked:
@@ -145,7 +146,7 @@ class Checkpoints(Callback):
             self._save_last(trainer, pl_module)
 
     def best_so_far(self, value: float, task: Task, step: int) -> bool:
-        """Notes a validation; whether none before was as good. RunFailed where it is no number."""
+        """Record a validation; return whether it is the best. Raise RunFailed if not finite."""
         require_finite(value, step)
         self.validated_step = step
         better = self.best is None or (
@@ -167,7 +168,7 @@ class Checkpoints(Callback):
     def _write(
         self, trainer: L.Trainer, task: L.LightningModule, name: str, *, weights_only: bool
     ) -> None:
-        """Replace a file by what the training is now; RunFailed where that is no longer finite."""
+        """Replace a file by the current state; RunFailed if a loss or a weight is not finite."""
         assert isinstance(task, Task)
         require_finite_weights(task, trainer.global_step)
         target = self.folder / name
@@ -181,14 +182,14 @@ class Checkpoints(Callback):
 
 
 def require_finite_weights(task: Task, step: int) -> None:
-    """RunFailed where a loss so far or a weight is not finite."""
+    """Raise RunFailed if a loss so far or a weight is not finite."""
     task.require_finite_losses()
     for parameter in task.parameters():
         require_finite(parameter.detach().sum().item(), step)
 
 
 def resumable(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that can be read, and a line about each that cannot."""
+    """Return the newest readable checkpoint, and a line about each unreadable one."""
     problems = []
     for name in (LAST, PREVIOUS):
         path = folder / name

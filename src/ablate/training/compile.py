@@ -1,8 +1,8 @@
-"""compile=true: the training pass of a model as fused loops (torch.compile).
+"""compile=true: compile the training pass of a model with torch.compile.
 
-Compiled in place, so that names in checkpoints stay, and in training alone: validation, figures and
-generation meet new shapes all the time, and are computed as written. Random numbers are drawn as
-without it.
+Modules are compiled in place, so that names in checkpoints stay the same, and only for training:
+validation, figures and generation see new shapes all the time and run uncompiled. Random numbers
+are those of an uncompiled run.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ from ablate.task import Task
 
 
 class Compiled(Callback):
-    """Has the parts that a model names compiled while it trains.
+    """Compile the parts listed in `model.compiles` while the model trains.
 
-    Whole (fullgraph): what cannot be compiled is refused, not left out. A second length of the
-    batches makes lengths a variable of the code.
+    With fullgraph=True, code that cannot be compiled is an error, not a graph break. A second batch
+    length makes the length dynamic.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Compiled(Callback):
         self.begin(pl_module.model, options={"fallback_random": True})
 
     def begin(self, model: Model, **settings: Any) -> None:
-        torch.compiler.reset()  # torch keeps but a few versions of a model's code in a process
+        torch.compiler.reset()  # torch limits the compiled versions of a model in one process
         for part in model.compiles:
             part.compile(fullgraph=True, **settings)
             self.calls[part] = part._compiled_call_impl
@@ -54,14 +54,14 @@ class Compiled(Callback):
         self.calls = {}
 
     def _switch(self, *, on: bool) -> None:
-        # torch has no word for this: the attribute is what Module.compile sets.
+        # torch has no API for this; Module.compile sets this attribute.
         for part, call in self.calls.items():
             part._compiled_call_impl = call if on else None
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What torch cannot compile, in one line."""
+    """Turn torch's compilation errors into a one-line UserError."""
     try:
         yield
     except Exception as error:
@@ -70,7 +70,7 @@ def refusing() -> Iterator[None]:
         if not isinstance(error, TorchDynamoException | FailOnRecompileLimitHit):
             raise
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, FailOnRecompileLimitHit):  # its own text names an option of torch's
+        if isinstance(error, FailOnRecompileLimitHit):  # torch's message names an option of torch
             line = "batches of ever new shapes would each be compiled anew"
         raise UserError(
             f"compile=true: torch cannot compile this model ({line}); set compile=false"

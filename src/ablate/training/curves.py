@@ -1,6 +1,6 @@
-"""metrics.csv: every logged metric by step, and the time that training took.
+"""Record every logged metric by step in metrics.csv, and measure the training time.
 
-The rows travel inside the checkpoint, so that a resumed run has the file of one never stopped.
+The rows are saved in the checkpoint, so that a resumed run writes the file of an uninterrupted one.
 """
 
 import csv
@@ -19,12 +19,12 @@ from ablate.training.record import write_text
 
 
 class Curves(Callback):
-    """Collects what the task logs and writes it after every validation and at the end."""
+    """Collect what the task logs; write it after every validation and at the end."""
 
     def __init__(self, path: Path):
         self.path = path
         self.rows: list[dict[str, float]] = []
-        self.units: int | Tensor = 0  # a tensor where counting at once would make a GPU wait
+        self.units: int | Tensor = 0  # a tensor where an int would need a GPU synchronization
         self.train_seconds = 0.0
         self._since = 0.0
 
@@ -48,7 +48,7 @@ class Curves(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any, **kwargs: Any
     ) -> None:
-        if trainer.fit_loop.epoch_loop._should_accumulate():  # half of an optimizer step
+        if trainer.fit_loop.epoch_loop._should_accumulate():  # in the middle of an optimizer step
             return
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if trainer.global_step % every == 0:
@@ -58,7 +58,7 @@ class Curves(Callback):
         self._stop_clock(pl_module.device)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # After training the best weights are measured: a result, not a point of the curve.
+        # The validation of the best weights after training is a result, not a point of the curve.
         last = self.rows[-1] if self.rows else {"step": -1.0}
         measured = any(name.startswith("val/") for name in last)
         if last["step"] != trainer.global_step or not measured:
@@ -73,7 +73,7 @@ class Curves(Callback):
             self.write()
 
     def write(self) -> None:
-        """The whole file anew: later rows may have columns that earlier ones lack."""
+        """Rewrite the whole file: later rows may have columns that earlier ones lack."""
         columns = ["step", *sorted({name for row in self.rows for name in row} - {"step"})]
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -90,7 +90,7 @@ class Curves(Callback):
         self.add(trainer.global_step, values)
 
     def add(self, step: int, values: dict[str, float]) -> None:
-        """Points of the curves at a step."""
+        """Add values to the row of a step."""
         if self.rows and self.rows[-1]["step"] == step:
             self.rows[-1].update(values)
         elif values:
@@ -98,7 +98,7 @@ class Curves(Callback):
 
     def _stop_clock(self, device: torch.device) -> None:
         if self._since:
-            if device.type == "cuda":  # it may have steps before it that it was only told of
+            if device.type == "cuda":  # steps that were launched may still be running
                 torch.cuda.synchronize(device)
             self.train_seconds += time.perf_counter() - self._since
             self._since = 0.0

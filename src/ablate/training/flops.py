@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, counted without computing anything."""
+"""Count the floating-point operations of a training step without computing it."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from ablate.model.layers.stack import Stack
 
 
 def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
-    """Matrix products of one forward and backward pass over a batch, on torch's meta device.
+    """Count the matrix products of one forward and backward pass, on torch's meta device.
 
-    `make_model` builds the model with the reference kernel, so that two arms are compared by what
-    they compute and not by how. A multiplication and an addition count as two, as in
-    torch.utils.flop_counter; tanh, softmax and other pointwise work counts as none, and so does
-    what activation checkpointing computes again.
+    `make_model` builds the model with the reference kernel, so that arms are compared by what they
+    compute, not by how. A multiply-add counts as two, as in torch.utils.flop_counter; tanh, softmax
+    and other pointwise operations count as zero, and so does the recomputation of activation
+    checkpointing.
     """
     with torch.device("meta"):
         model = make_model()

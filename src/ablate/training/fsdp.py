@@ -1,12 +1,12 @@
-"""trainer.strategy=fsdp: parameters, gradients and optimizer state split over the processes.
+"""trainer.strategy=fsdp: shard parameters, gradients and optimizer state over the processes.
 
-Zhao et al. 2023, PyTorch FSDP, https://arxiv.org/abs/2304.11277; here torch's second one,
-`fully_shard`, which keeps every parameter, and its name, and runs on a CPU too. Lightning's
-FSDPStrategy is the first, and is for GPUs alone.
+Zhao et al. 2023, PyTorch FSDP, https://arxiv.org/abs/2304.11277. This uses FSDP2 (`fully_shard`),
+which keeps every parameter under its name and also runs on CPUs; Lightning's FSDPStrategy is the
+first version, for GPUs only.
 
-Training alone is sharded. A model is built whole in every process, so that its initial values are
-those of one process, and measured whole, since a search may take more steps in one process than in
-another; checkpoints hold whole tensors under the names of one process.
+Only training is sharded. Every process builds the full model, so that its initial values are those
+of a single process. Evaluation uses the full model too, since a search may take more steps in one
+process than in another. Checkpoints hold full tensors under the names of a single process.
 """
 
 from copy import deepcopy
@@ -31,13 +31,13 @@ from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.block import Block
 
-# As one process has them: whole tensors by name, in the file that the first process writes.
+# Full tensors by name, as in a single process; the first process writes the file.
 IN_FILE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 EVERYWHERE = StateDictOptions(full_state_dict=True)
 
 
 class Sharded(ModelParallelStrategy):
-    """Data parallelism whose processes keep a part of every parameter each while they train."""
+    """Data parallelism in which each process keeps a shard of every parameter during training."""
 
     def __init__(self) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False)
@@ -48,28 +48,28 @@ class Sharded(ModelParallelStrategy):
         super().setup_environment()
 
     def split(self, model: Model) -> None:
-        """For training. What it is without, for `joined`, stays on the CPU."""
-        # Kernels remember what they did: result.json says it.
+        """Shard for training; keep an unsharded CPU copy for `joined()`."""
+        # The copy shares the kernels, which record for result.json what they ran.
         kernels = [part.kernel for part in model.modules() if hasattr(part, "kernel")]
         self.whole = deepcopy(model, {id(kernel): kernel for kernel in kernels})
         shard(model, self.device_mesh["data_parallel"])
 
     def joined(self, model: Model) -> Model:
-        """After training: the model with the weights of the sharded one, in every process."""
+        """Return the unsharded model with the trained weights, in every process."""
         assert self.whole is not None
         self.whole.load_state_dict(get_model_state_dict(model, options=EVERYWHERE))
         return self.whole
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """By the names of parameters; the numbers that Lightning makes of them are not those that
-        they have in one process."""
+        """Return the state keyed by parameter name: Lightning's indices differ from those of a
+        single process."""
         assert self.model is not None
         return get_optimizer_state_dict(self.model, optimizer, options=IN_FILE)
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Every process reads the file and takes its part."""
+        """Read the file in every process and load that process's shard."""
         assert self.model is not None
         checkpoint: dict[str, Any] = torch.load(
             checkpoint_path, map_location="cpu", weights_only=False
@@ -81,10 +81,10 @@ class Sharded(ModelParallelStrategy):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split a model's parameters, a block at a time where it has some; UserError where it cannot.
+    """Shard a model's parameters block by block, then the rest; raise UserError for batch norm.
 
-    What a decoder remembers of its source is made before its blocks are reached, so that their
-    parameters are gathered with those that stand outside of blocks.
+    Blocks with cross-attention are sharded with the rest, because the decoder's memory of the
+    source is computed from their parameters before the blocks are called.
     """
     for name, part in model.named_modules():
         if isinstance(part, _BatchNorm):

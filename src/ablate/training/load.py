@@ -1,4 +1,4 @@
-"""A finished run, as it was: config, model with its best weights, data, task."""
+"""Load a run from its folder: config, model with its best weights, data, task."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class Run:
 
 
 def load(run_dir: str | Path) -> Run:
-    """Rebuild a run from its folder; UserError if the folder is no run, or has no weights yet."""
+    """Rebuild a run from its folder; UserError if it is not a run, or has no weights yet."""
     from ablate.kernel.auto import Auto
     from ablate.training.build import make, make_model, make_task, read_data
     from ablate.training.train import load_weights
@@ -48,7 +48,7 @@ def load(run_dir: str | Path) -> Run:
     data = read_data(config, made_tokens(path))
     # The checkpoint has every parameter: none is drawn, learned by word2vec or downloaded again.
     kernel = make(config.kernel)
-    if kernel.unavailable():  # no kernel changes a result, and the run was made elsewhere
+    if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
         kernel = Auto()
     task = make_task(config, data, make_model(config, data, kernel))
     load_weights(task, path / "checkpoints" / BEST)

@@ -1,4 +1,4 @@
-"""What a run needs of the machine: devices, a compiler, a folder that can be written."""
+"""Check the machine before a run: devices, a compiler, a writable folder."""
 
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -12,7 +12,7 @@ from ablate.kernel.chunked import compiler
 
 
 def check_devices(cfg: DictConfig) -> None:
-    """Refuses devices that this machine does not have, and to compile without a compiler."""
+    """Raise UserError for devices that this machine lacks, or compile=true without a compiler."""
     kind, there = accelerator(cfg.trainer.accelerator)
     devices = cfg.trainer.devices
     if kind == "cpu":
@@ -34,9 +34,9 @@ def check_devices(cfg: DictConfig) -> None:
         )
     if cfg.get("compile") and not compiler(kind):
         raise UserError("compile=true needs a C++ compiler (g++ or clang++) on the path")
-    if kind == cfg.trainer.accelerator:  # `check` has seen it
+    if kind == cfg.trainer.accelerator:  # `check` has covered it
         return
-    # What is refused on a CPU is refused where no GPU was found, too.
+    # Check the conflicts for the accelerator found: without a GPU, the rules for CPUs apply.
     here = cfg.copy()
     here.trainer.accelerator = kind
     if lines := list(conflicts(here)):
@@ -44,7 +44,7 @@ def check_devices(cfg: DictConfig) -> None:
 
 
 def accelerator(asked: str) -> tuple[str, int]:
-    """What Lightning takes for trainer.accelerator here (cuda, mps or cpu), and how many GPUs."""
+    """Return what Lightning would choose here (cuda, mps or cpu), and the number of GPUs."""
     there = {
         "mps": int(torch.backends.mps.is_available()),
         "cuda": torch.cuda.device_count(),
@@ -60,7 +60,7 @@ def accelerator(asked: str) -> tuple[str, int]:
 
 
 def check_output(run_dir: Path) -> None:
-    """Makes a run's folder, or refuses one that cannot be written."""
+    """Create a run's folder; raise UserError if it cannot be written."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=run_dir):

@@ -1,5 +1,5 @@
-"""What is seen while a run trains: a bar on a terminal, a line per validation elsewhere, and for
-those who look from outside a small file."""
+"""Show the progress of training: a bar on a terminal, a line per validation elsewhere, and a small
+file for other processes."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
 from ablate.files import PROGRESS, write_json
 
-SECONDS = 2.0  # between two states of the file
+SECONDS = 2.0  # between two writes of the file
 
 
 class ProgressBar(TQDMProgressBar):
@@ -31,7 +31,7 @@ class ProgressBar(TQDMProgressBar):
 
 
 class StepRate(Callback):
-    """Measures optimizer steps per second since this process started training."""
+    """Measure optimizer steps per second since this process started training."""
 
     def __init__(self) -> None:
         self.started: tuple[float, int] | None = None
@@ -47,7 +47,7 @@ class StepRate(Callback):
 
 
 class ProgressLines(StepRate):
-    """For a log file: one line after every validation."""
+    """Print one line after every validation, for log files."""
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not self.started or trainer.state.fn != "fit":
@@ -63,7 +63,7 @@ class ProgressLines(StepRate):
 
 
 class ProgressFile(StepRate):
-    """progress.json in the run's folder, written every 2 s; left behind by a crash."""
+    """Write progress.json in the run's folder every 2 s; a crash leaves it behind."""
 
     def __init__(self, run_dir: Path):
         super().__init__()
@@ -83,7 +83,7 @@ class ProgressFile(StepRate):
             "pid": os.getpid(),
             "host": platform.node(),
         }
-        with suppress(OSError):  # nothing is lost with it
+        with suppress(OSError):  # training does not depend on it
             write_json(self.path, content, flush=False)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -92,5 +92,5 @@ class ProgressFile(StepRate):
 
 
 def progress() -> Callback:
-    """The bar where somebody watches, else lines."""
+    """Return a bar on a terminal, else lines."""
     return ProgressBar(refresh_rate=10, leave=True) if sys.stderr.isatty() else ProgressLines()

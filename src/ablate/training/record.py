@@ -1,6 +1,6 @@
-"""What a run leaves behind beside its weights: config.yaml, result.json, provenance.json.
+"""Records of a run beside its weights: config.yaml, result.json, provenance.json.
 
-Readers may look while a run writes: every file is written under another name, then renamed.
+Readers may look at any time: every file is written under a temporary name, then renamed.
 """
 
 import platform
@@ -39,7 +39,7 @@ PACKAGES = (
 
 
 def write_config(run_dir: Path, cfg: DictConfig) -> None:
-    """The composed config, resolved, with absolute paths: enough to run it from any folder."""
+    """Write the resolved config with absolute paths, so that it can be run from any folder."""
     cfg = cfg.copy()
     if cfg.init_from is not None:
         cfg.init_from = str(Path(cfg.init_from).expanduser().absolute())
@@ -51,7 +51,7 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
 
 
 def provenance(fingerprint: str) -> dict[str, Any]:
-    """Where and with what a run was made. No environment variables, so no secrets."""
+    """Return where and with what a run was made; no environment variables, so no secrets."""
     return {
         **CODE,
         "packages": {name: _version(name) for name in PACKAGES},
@@ -73,19 +73,19 @@ def _version(name: str) -> str | None:
 
 
 def code(package: Path) -> dict[str, Any]:
-    """git: of the checkout, None outside one. source: 16 hex digits over the package's Python
-    files, which tell uncommitted changes apart."""
+    """git: commit of the checkout, None outside one. source: hash of the package's Python files (16
+    hex digits), which distinguishes uncommitted changes."""
     files = {path for path in package.rglob("*.py") if path.is_file()}  # an editor may leave links
     content = {str(one.relative_to(package)): sha256(one.read_bytes()).hexdigest() for one in files}
     return {"git": checkout(package), "source": digest(content)}
 
 
-# As it is when this process reads it: files may change while it trains.
+# Computed at import, since files may change while the run trains.
 CODE = code(Path(ablate.__file__).parent)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """All, those that are trained, and those outside the tables that tokens and positions index."""
+    """Count all parameters, the trainable ones, and those outside token and position tables."""
     named = list(model.named_parameters())
     embeddings = getattr(model, "embeddings", ())
     return {
@@ -96,7 +96,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 
 
 def reset_peak_memory() -> None:
-    """Count from here, so that a run of a multirun does not report the peak of one before it."""
+    """Reset the peak, so that a run of a multirun does not report that of an earlier run."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):  # not Linux: the peak stays that of the whole process
@@ -104,7 +104,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory_bytes() -> int:
-    """Of the GPU's allocator where one is used, else the largest resident size of the process."""
+    """Return the peak of the GPU allocator if it was used, else of the resident set size."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     import resource  # not on Windows, where ablate.cli.command says so
@@ -114,17 +114,18 @@ def peak_memory_bytes() -> int:
 
 
 def debugged(cfg: DictConfig) -> bool:
-    """Whether this is a quick look (debug=...), which starts anew each time: code may be new."""
+    """Whether this is a debug=... run, which never resumes, since the code may have changed."""
     return cfg.choices.get("debug") is not None
 
 
 @contextmanager
 def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
-    """One process group at a time trains in a folder; the kernel drops the lock of a dead one."""
+    """Hold the run lock, so that one process group trains in a folder; the OS releases it when the
+    holder dies."""
     lock = FileLock(run_dir / ".lock")
     if trainer.is_global_zero:
         try:
-            lock.acquire(timeout=1)  # study/launch/state.py looks at the lock for an instant
+            lock.acquire(timeout=1)  # study/launch/state.py takes the lock briefly to test it
         except Timeout:
             raise UserError(f"{run_dir}: another process is training this run now") from None
         for left_by_a_kill in run_dir.rglob(".*.tmp"):
@@ -139,9 +140,9 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
 def recorded(
     cfg: DictConfig, run_dir: Path, data: Data, task: Task, trainer: L.Trainer, flops: int
 ) -> Iterator[dict[str, Any]]:
-    """Writes config.yaml, provenance.json and result.json, whatever happens; closes the logger."""
+    """Write config.yaml, provenance.json and result.json, also after errors; close the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    # A run that was stopped and goes on has used the time of both; a killed process left none.
+    # A resumed run adds the time of the interrupted one; a killed process recorded none.
     earlier = {} if debugged(cfg) else read_mapping(run_dir / "result.json")
     started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
     reset_peak_memory()
@@ -189,7 +190,7 @@ def recorded(
 
 
 def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunLogger | None:
-    """The logger of the run, or None for logger=none."""
+    """Return the logger of the run, or None for logger=none."""
     if not cfg.logger:
         return None
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""One run: build, fit, measure, write down."""
+"""One run: build, fit, measure, record."""
 
 import logging
 import warnings
@@ -37,29 +37,29 @@ from ablate.training.record import debugged, only_one, recorded
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer
 
-# Lightning's remarks about its own settings are not news to the person who trains.
+# Hide Lightning's messages about its own settings.
 for _part in ("lightning.pytorch", "lightning.fabric"):
     logging.getLogger(_part).setLevel(logging.WARNING)
-# Nor that CUDA's compiler is installed beside no GPU, which torch.compile remarks on a CPU.
+# Hide torch.compile's message on a CPU that the CUDA compiler is installed without a GPU.
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
 warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-# Where Slurm is installed: hydra/launcher=slurm uses srun, and other runs do without.
+# Issued where Slurm is installed; hydra/launcher=slurm uses srun, and other runs do not need it.
 warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
-# torchmetrics has combined the processes before a measure is logged.
+# torchmetrics reduces over the processes before a metric is logged.
 warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
-    """Check and train a composed config; returns what result.json holds."""
+    """Check and train a composed config; return the content of result.json."""
     check(cfg)
     return train(cfg, run_dir or default_run_dir(cfg))
 
 
 def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
-    """Train a checked config in its folder, resuming where an earlier try stopped.
+    """Train a checked config in its folder, resuming where an earlier attempt stopped.
 
-    Returns what result.json holds. A run that is finished is not trained again.
+    Returns the content of result.json. A finished run is not trained again.
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
     if (done := finished(cfg, run_dir)) is not None:
@@ -70,11 +70,11 @@ def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
-    """What result.json holds where the run is finished; UserError where another has the folder."""
+    """Return result.json if the run is finished; UserError if the folder holds another run."""
     check_devices(cfg)
     check_output(run_dir)
     done = read_mapping(run_dir / "result.json")
-    # A launcher may have written that the run died before it could say its id.
+    # A launcher may have recorded the crash of a run that had not written its id.
     if done and done.get("run_id") not in (None, wanted := run_id(cfg)):
         raise UserError(
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
@@ -104,7 +104,7 @@ class RunContext:
 
 @contextmanager
 def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
-    """Build everything, lock the folder and write config.yaml and result.json; record how the
+    """Build everything, take the run lock, and write config.yaml and result.json; record how the
     block ends."""
     data = build_data(cfg)
     model = build(cfg, data)
@@ -117,7 +117,7 @@ def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
 
 
 def complete(run: RunContext) -> None:
-    """Train what is left to train, measure and show."""
+    """Train the remaining steps, measure the best weights and write the figures."""
     fit(run.trainer, run.task, run.data, run.run_dir, resume=not debugged(run.cfg))
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
@@ -127,15 +127,15 @@ def complete(run: RunContext) -> None:
 def prepare(
     cfg: DictConfig, run_dir: Path, data: Data, model: Model
 ) -> tuple[L.Trainer, Task, Curves, Checkpoints]:
-    """The Trainer of a run and what it needs to know.
+    """Make the Trainer of a run, its task and its callbacks.
 
-    Training is one pass over a stream of batches that goes through the data as often as needed, so
-    that steps are the only clock: max_epochs and validation by epoch are turned into steps.
+    Training is one pass over a stream of batches that repeats the data as often as needed, so steps
+    are the only clock: max_epochs and validation by epoch are converted to steps.
     """
     task = make_task(cfg, data, model)
     checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
     curves = Curves(run_dir / "metrics.csv")
-    compiled = [Compiled()] if cfg.get("compile") else []  # not in runs of before there was one
+    compiled = [Compiled()] if cfg.get("compile") else []  # older configs lack the key
     debug = [make(cfg.debug)] if "debug" in cfg else []
     callbacks = [curves, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg, run_dir, data, callbacks)
@@ -143,7 +143,7 @@ def prepare(
 
 
 def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bool = True) -> None:
-    """Train, from the last readable checkpoint if there is one and it is wanted."""
+    """Train; with `resume`, start from the last readable checkpoint, if there is one."""
     checkpoint, problems = resumable(run_dir / "checkpoints") if resume else (None, [])
     for line in problems:
         on_first_process(print)(f"ablate: {line}")
@@ -159,7 +159,7 @@ def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bo
 def measure(
     trainer: L.Trainer, task: Task, data: Data, curves: Curves, checkpoints: Checkpoints
 ) -> dict[str, Any]:
-    """Validation and test of the best weights, and what training cost."""
+    """Validate and test the best weights; return the metrics and the cost of training."""
     steps = trainer.global_step
     if checkpoints.validated_step != steps:  # the last weights may be the best
         trainer.validate(task, datamodule=data, verbose=False)
@@ -178,7 +178,7 @@ def measure(
 
 
 def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
-    """Every measure on the validation split, and on the test split where there is one."""
+    """Compute every metric on the validation split, and on the test split if there is one."""
     trainer.loggers = []  # a result, not a further point of the curves
     measured = dict(trainer.validate(task, datamodule=data, verbose=False)[0])
     if data.has_test:
@@ -187,13 +187,13 @@ def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
 
 
 def load_weights(task: Task, path: Path) -> None:
-    """Put the weights of a checkpoint into the task."""
+    """Load the weights of a checkpoint into the task."""
     state = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
     task.load_state_dict(state)
 
 
 def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:
-    """Attention maps of fixed validation examples, curves, and what the model writes."""
+    """Write attention maps of fixed validation examples, curves, and a sample of the output."""
     if not trainer.is_global_zero:
         return
     from ablate.figures import attention_figures, draw_curves
@@ -207,9 +207,9 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:
 
 
 def count_flops(cfg: DictConfig, task: Task) -> int:
-    """Floating-point operations of one optimizer step, forward and backward, over all processes.
+    """Count the FLOPs of one optimizer step, forward and backward, over all processes.
 
-    Of `Data.typical_batch`, so that they are the same for every seed.
+    Counted on `Data.typical_batch`, so that the count is the same for every seed.
     """
     make_one = partial(make_model, cfg, task.data, Reference())
     one = flops_per_step(make_one, *task.inputs(task.data.typical_batch()))

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as a run needs it, and how long it trains."""
+"""Lightning's Trainer for a run, and the length of training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from ablate.training.progress import progress
 def make_trainer(
     cfg: DictConfig, run_dir: Path, data: Data, callbacks: Sequence[Callback]
 ) -> L.Trainer:
-    """One that shows how it goes; `data` is told how many batches it is going to give."""
+    """Make the Trainer with its progress display; set `data.train_batches`."""
     settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
     steps, every = length_of_training(settings, data)
     check_warmup(cfg.schedule, steps)
@@ -50,8 +50,8 @@ def make_trainer(
 
 
 def check_warmup(schedule: DictConfig, steps: int) -> None:
-    """Refuses a warm-up longer than the training; says where the default one gives way to it."""
-    warmup = schedule.get("warmup", 0)  # a schedule of one's own may have none
+    """Raise UserError if the warm-up is longer than training; print where `auto` shortens it."""
+    warmup = schedule.get("warmup", 0)  # a user's own schedule may have none
     name = schedule._target_.removeprefix("ablate.schedule.")
     if warmup == "auto":
         usual = AUTO_STEPS.get(name, 0)
@@ -63,7 +63,7 @@ def check_warmup(schedule: DictConfig, steps: int) -> None:
 
 
 def length_of_training(settings: dict[str, Any], data: Data) -> tuple[int, int]:
-    """Optimizer steps of the run, and training batches between validations."""
+    """Return the optimizer steps of the run, and the training batches between validations."""
     epoch = data.batches_per_epoch()
     steps = settings["max_steps"]
     if settings["max_epochs"] is not None:
@@ -72,6 +72,6 @@ def length_of_training(settings: dict[str, Any], data: Data) -> tuple[int, int]:
     every = settings["val_check_interval"]
     if every is None:
         every = (settings["check_val_every_n_epoch"] or 1) * epoch
-    # A validation, and the checkpoint after it, stands between two optimizer steps.
+    # Validation, and the checkpoint after it, must fall between two optimizer steps.
     accumulate = settings["accumulate_grad_batches"]
     return steps, min(-(-every // accumulate), steps) * accumulate

@@ -1,9 +1,9 @@
-"""init_from=RUN_DIR: a run that starts from another run's best weights.
+"""init_from=RUN_DIR: start a run from another run's best weights.
 
-Parameters meet by their names. Those of an output for something else (`Model.heads`) are drawn
-anew, or left where they were; every other one must be there in both, with one shape, and the models
-must be made of the same parts, since a part can differ without a parameter that shows it. Where the
-data is text, its tokens are the other run's.
+Parameters are matched by name. Those of output heads (`Model.heads`) that do not match are newly
+initialised, or not loaded; every other one must exist in both models with the same shape. The
+models must also be made of the same parts, since parts can differ without any difference in their
+parameters. For text data, the tokens are those of the other run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from ablate.model.base import Model
 
-# What may differ between two runs of which one starts from the other: how it is trained, and keys
-# of the output map. A list, so that a key that is added later must be the same.
+# Keys that may differ between a run and the run it starts from: how it is trained, and keys of the
+# output map. An allow-list, so that keys added later must be equal.
 FREE = {
     "model.activation_checkpointing",
     "model.dropout",
@@ -41,13 +41,13 @@ FREE = {
 }
 WITH_TOKENS = {TEXT, LABELLED, PAIRS}  # kinds of data
 TOKENS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
-MADE_TOKENS = "tokens.yaml"  # what says how the tokens of this run were made by another one
+MADE_TOKENS = "tokens.yaml"  # config of the other run that made this run's tokens
 SHOWN = 8  # differences, and names of parameters, in a line
 
 
 @dataclass
 class Source:
-    """A run to start from. asked: the folder, as it was written for init_from."""
+    """A run to start from. asked: its folder, as given in init_from."""
 
     asked: str
 
@@ -70,9 +70,9 @@ class Source:
         return self.folder / WEIGHTS
 
     def require_same_parts(self, cfg: DictConfig) -> None:
-        """UserError that lists what differs, as it would have to be written here."""
+        """Raise UserError that lists the keys that differ, with both values."""
         there, here = parts_of(self.config), parts_of(cfg)
-        # Of a part that is another one, the keys differ anyway; other data has other keys.
+        # Leave out the keys of a part that is another class, and keys that only one data set has.
         other = tuple(f"{part}." for part in there if there[part] != here.get(part))
         differing = [
             key
@@ -89,7 +89,7 @@ class Source:
             raise UserError(f"init_from={self.asked} is made of other parts: {_few(lines, '; ')}")
 
     def tokens(self) -> DictConfig:
-        """The keys of the run that made the tokens: this one, or one that it started from."""
+        """Return the config of the run that made the tokens: this one, or one it started from."""
         if (made := made_tokens(self.folder)) is not None:
             return made
         config = self.config
@@ -97,13 +97,13 @@ class Source:
 
 
 def check_start(cfg: DictConfig) -> None:
-    """Refuses an init_from that is no run, or one of other parts."""
+    """Raise UserError if init_from is not a run, or a run with other parts."""
     if cfg.init_from is not None:
         Source(cfg.init_from).require_same_parts(cfg)
 
 
 def made_tokens(run_dir: Path) -> DictConfig | None:
-    """The keys of the run that made the tokens of this one; None where it made its own."""
+    """Return the config of the run that made this run's tokens; None if it made its own."""
     path = run_dir / MADE_TOKENS
     return _read(path) if path.exists() else None
 
@@ -115,8 +115,8 @@ def _read(path: Path) -> DictConfig:
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:
-    """Every key of the model, its positions and its tokens, with its value; a part of ours by the
-    name of its option.
+    """Return every key of the model, its positions and its tokens with its value; our own parts by
+    the name of their option.
     """
     from ablate.config.check import leaves
 
@@ -134,7 +134,7 @@ def _value(parts: dict[str, Any], key: str) -> str:
 
 
 def start_from(model: Model, cfg: DictConfig) -> None:
-    """Copy the weights of cfg.init_from into the model, and note it in `model.started_from`."""
+    """Load the weights of cfg.init_from into the model; record it in `model.started_from`."""
     import torch
 
     source = Source(cfg.init_from)
@@ -160,9 +160,9 @@ def start_from(model: Model, cfg: DictConfig) -> None:
 def fitting(
     mine: dict[str, Tensor], theirs: dict[str, Tensor], heads: tuple[str, ...], what: str
 ) -> dict[str, Tensor]:
-    """Those of `theirs` that go into `mine`; UserError that begins with `what` and lists what does
-    not fit. Only an output map, by the beginning of its name in `heads`, may be missing, unknown or
-    of another shape."""
+    """Return the tensors of `theirs` to load into `mine`; raise UserError that starts with `what`
+    and lists the mismatches. Only parameters of output maps, whose names start with one of `heads`,
+    may be missing, unknown or of another shape."""
     here, there = (
         {name: value for name, value in one.items() if not name.startswith(heads)}
         for one in (mine, theirs)
@@ -186,14 +186,14 @@ def fitting(
 
 
 def describe_transfer(started_from: dict[str, Any]) -> str:
-    """One line: what was loaded, what is new, what was left."""
+    """Describe in one line what was loaded, what is new and what was not loaded."""
     counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
     rest = (f"{what}: {_few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
     return f"{counted}; {'; '.join(rest)}"
 
 
 def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
-    """Write down whose tokens a run uses, so that it can be loaded when init_from is gone."""
+    """Save the config that made a run's tokens, so that it can be loaded without init_from."""
     write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(Source(cfg.init_from).tokens()))
 
 

@@ -1,4 +1,4 @@
-"""What cannot be combined, as a table: when it happens, and what to change. A file a subject."""
+"""Combinations that are refused, with what to change; one file per subject."""
 
 from ablate.config.conflicts.attention import ATTENTION
 from ablate.config.conflicts.blocks import BLOCKS

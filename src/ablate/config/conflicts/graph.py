@@ -1,4 +1,4 @@
-"""Graphs: what goes by order, of which nodes have none, and what works along edges alone."""
+"""Graphs: parts that need an order, which nodes do not have, and parts that need edges."""
 
 from ablate.config.conflicts.conflict import Conflict
 

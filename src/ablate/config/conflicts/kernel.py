@@ -1,14 +1,14 @@
-"""Kernels: what each cannot compute, and where there is nothing to compute."""
+"""Kernels: what each cannot compute, and models without anything to compute."""
 
 from ablate.config.conflicts.conflict import Conflict
 
-HIDES = ("sdpa", "triton", "flex")  # never show the weights
-RANGES = ("triton", "flex")  # go by the distance j - i, and a range of keys for each query
+HIDES = ("sdpa", "triton", "flex")  # do not return the weights
+RANGES = ("triton", "flex")  # use the distance j - i, and one range of keys per query
 SLOTS = ("model.attention", "model.cross_attention")
 
 
 def _computes(kernel: str, slot: str, stated: str, scores: str) -> Conflict:
-    """A kernel computes some scores alone, those that have `stated`."""
+    """The conflict of a kernel that only computes scores with the attribute `stated`."""
     return Conflict(
         lambda c: (
             c.option("kernel") == kernel and c.option(slot) != "none" and not c.states(slot, stated)

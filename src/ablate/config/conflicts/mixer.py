@@ -1,4 +1,4 @@
-"""Mixers: what acts inside attention alone, and where a convolution goes."""
+"""Mixers: parts that act inside attention only, and the limits of convolutions."""
 
 from ablate.config.conflicts.conflict import Conflict
 from ablate.config.conflicts.pos_enc import INSIDE
@@ -6,7 +6,7 @@ from ablate.config.facts import Facts
 
 
 def _without_attention(c: Facts) -> bool:
-    """No layer of the model attends; a Transformer's decoder always attends to its source."""
+    """Whether no layer has attention; a Transformer's decoder always attends to its source."""
     return c.option("model.mixer") != "attention" and c.option("model") != "transformer"
 
 

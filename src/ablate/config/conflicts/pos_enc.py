@@ -1,8 +1,8 @@
-"""Positions: widths they need, scores they act on, models that have a use for them."""
+"""Positional encodings: widths they need, scores they act on, models that can use them."""
 
 from ablate.config.conflicts.conflict import Conflict
 
-# Positions that change scores, not what is read.
+# Positional encodings that change the scores, not the input.
 INSIDE = ("rotary", "alibi", "relative", "relative_2d", "t5")
 
 POS_ENC: list[Conflict] = [

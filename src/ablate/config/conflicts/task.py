@@ -1,4 +1,4 @@
-"""Model, task and data: who reads what, and what is measured on it."""
+"""Model, task and data: which data each model reads and each task measures."""
 
 from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
@@ -9,7 +9,7 @@ FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read v
 
 
 def _data(task: str, words: str, *kinds: str) -> Conflict:
-    """A task measures some kinds of data."""
+    """The conflict of a task with data of other kinds than `kinds`."""
     return Conflict(
         lambda c: c.option("task") == task and c.kind not in kinds,
         f"task={task} needs {words}, and data={{data}} is {{:words}}",
@@ -17,7 +17,7 @@ def _data(task: str, words: str, *kinds: str) -> Conflict:
 
 
 def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Conflict]:
-    """A task has models of its own, and they have no other; other people's may do as well."""
+    """The conflicts of a task with our other models, and of `models` with other tasks."""
     use = " or ".join(f"model={model}" for model in models)
     return (
         Conflict(
@@ -34,7 +34,7 @@ def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Co
 
 
 def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Conflict:
-    """What models read, and data that has it."""
+    """The conflict of models with data of other kinds than `kinds`."""
     return Conflict(
         lambda c: c.option("model") in models and c.kind not in kinds,
         f"model={{model}} reads {words}, and data={{data}} is {{:words}}; use model={{:reader}}, or"

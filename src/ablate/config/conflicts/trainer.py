@@ -13,7 +13,7 @@ TRAINER: list[Conflict] = [
         "nothing says how long to train; set trainer.max_steps or trainer.max_epochs",
     ),
     Conflict(
-        # Where the training counts in epochs, trainer.py asks once they are steps.
+        # For training by epochs, training/trainer.py checks this once they are steps.
         lambda c: (
             c("schedule.warmup") != "auto" and 0 < c("trainer.max_steps") < c("schedule.warmup")
         ),

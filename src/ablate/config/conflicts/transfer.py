@@ -1,4 +1,4 @@
-"""Starting from other weights, and what is not trained."""
+"""Pretrained weights and frozen parameters."""
 
 from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import LABELLED

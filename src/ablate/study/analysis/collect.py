@@ -1,7 +1,7 @@
-"""A study's folder, read: its plan, what became of every run, and the curves.
+"""Read a study's folder: its plan, the state of every run, and the curves.
 
-A folder that is half written, foreign or gone is no error here: it is a run without a result, and
-`Run.detail` says what was found instead. Curves are read when they are asked for.
+A run's folder that is half written, foreign or gone is not an error: it is a run without a result,
+and `Run.detail` says what was found instead. Curves are read on demand.
 """
 
 import csv
@@ -22,10 +22,10 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class Arm:
-    """What plan.json says of an arm; `differs`: config key -> value of the baseline, own value.
+    """An arm of plan.json. differs: config key -> value of the baseline, own value.
 
-    `set` is what matching a budget set, `tuned` what tuning chose, `same_as` the arm whose runs
-    these are too.
+    set: values from budget matching. tuned: values from tuning. same_as: the arm with the same
+    runs.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Run:
-    """A cell of the plan and what its folder holds. `state`: as in state.py; `detail`: why."""
+    """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
 
     arm: str
     seed: int
@@ -63,21 +63,21 @@ class Run:
         return self.state == "finished"
 
     def value(self, metric: str) -> float | None:
-        """None unless the run is finished and the number is finite."""
+        """The value of a metric; None unless the run is finished and the number is finite."""
         found = _mapping(self.result.get("metrics")).get(metric)
         if not self.finished or not isinstance(found, int | float) or not isfinite(found):
             return None
         return float(found)
 
     def number(self, *path: str) -> float | None:
-        """A number of result.json, such as ("parameters", "total"); None where there is none."""
+        """A number of result.json, such as ("parameters", "total"); None if there is none."""
         found: Any = self.result
         for part in path:
             found = _mapping(found).get(part)
         return float(found) if isinstance(found, int | float) else None
 
     def curve(self, column: str) -> list[tuple[int, float]]:
-        """Steps and finite values of a column of metrics.csv; empty where there is none."""
+        """Steps and finite values of a column of metrics.csv; empty if there is none."""
         try:
             with open(self.folder / "metrics.csv", encoding="utf-8", newline="") as file:
                 rows = csv.reader(file)
@@ -96,7 +96,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A plan and its runs. `runs`: those that count; `tuning`: those that chose values before."""
+    """A plan and its runs. runs: those that count; tuning: those that chose values before."""
 
     folder: Path
     plan: Mapping[str, Any]
@@ -146,13 +146,13 @@ class Study:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Names of everything that finished runs measured."""
+        """Names of all metrics of finished runs."""
         found = [_mapping(run.result.get("metrics")) for run in self.runs if run.finished]
         return sorted({name for metrics in found for name in metrics})
 
 
 def collect(study_dir: str | Path) -> Study:
-    """Read a study's folder. UserError if it is none."""
+    """Read a study's folder. UserError if it is not one."""
     folder = Path(study_dir)
     plan = _plan(folder)
     arms = tuple(_arm(content) for content in plan["arms"])
@@ -178,7 +178,7 @@ def _plan(folder: Path) -> dict[str, Any]:
 
 
 def not_a_study(folder: Path) -> str:
-    """One line: what was given, and where the nearest studies are."""
+    """Describe in one line what was given, and where the nearest studies are."""
     if (folder.parent / PLAN).exists():
         return f"{folder} is a folder inside a study; did you mean '{folder.parent}'?"
     what = "has no plan.json" if folder.is_dir() else "there is no such folder"
@@ -210,7 +210,7 @@ def _arm(content: Mapping[str, Any]) -> Arm:
 
 
 def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
-    """A cell's run; two arms that are the same runs read them once."""
+    """Read a cell's run; a folder that several arms share is read once."""
     own = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
     own["overrides"] = tuple(cell.get("overrides", ()))
     if (known := read.get(cell["folder"])) is not None:

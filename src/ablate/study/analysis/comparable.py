@@ -1,7 +1,7 @@
-"""Which arms may be compared with the baseline: rules, and the reasons against.
+"""Rules that decide which arms may be compared with the baseline.
 
-Runs are compared in pairs of one seed, so data, code and budget are held against the run of the
-baseline that has the same seed. Whoever knows better allows a rule by its name.
+Runs are compared in pairs of one seed, so data, code and budget must agree with the baseline's run
+of the same seed. The user can allow the violation of a rule by its name.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -12,12 +12,12 @@ from ablate.errors import UserError, suggest
 from ablate.study.analysis.collect import Run, Study
 
 RULES = ("seeds", "data", "code", "budget")
-TOLERANCE = 0.02  # of a budget that is a size: study.match promises as much
+TOLERANCE = 0.02  # relative difference of budgets; study.match guarantees as much
 
 
 @dataclass(frozen=True)
 class Objection:
-    """Why an arm must not be compared; `allowed`: the person said to compare it all the same."""
+    """Why an arm must not be compared. allowed: the user asked to compare it nevertheless."""
 
     rule: str
     arm: str
@@ -26,7 +26,7 @@ class Objection:
 
 
 def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[Objection]:
-    """In the order of arms and rules. UserError for a rule that does not exist."""
+    """Return all objections, in the order of arms and rules. UserError for an unknown rule."""
     for rule in allow:
         if rule not in RULES:
             hint = suggest(rule, RULES)
@@ -45,7 +45,7 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
 
 
 def lines(found: Collection[Objection]) -> list[str]:
-    """One line for each broken rule that is not allowed: arms, reasons, and how to allow it."""
+    """Write a line for each broken rule that is not allowed: arms, reasons, and how to allow it."""
     texts = []
     for rule in RULES:
         of_rule = [one for one in found if one.rule == rule and not one.allowed]
@@ -65,7 +65,7 @@ def missing(study: Study, arm: str, metric: str) -> list[int]:
 
 
 def why_missing(study: Study, arm: str, seed: int, metric: str) -> str:
-    """What follows "seed 3": "failed", "not run"."""
+    """Describe why a seed has no value, as "failed" or "not run"."""
     run = study.runs_of(arm).get(seed)
     if run is None or run.state == "missing":
         return "not run"
@@ -73,7 +73,7 @@ def why_missing(study: Study, arm: str, seed: int, metric: str) -> str:
 
 
 def _seeds(study: Study, arm: str, metric: str) -> str:
-    """Such as "seed 3 failed, seed 4 was not run; of the baseline seed 1 failed"."""
+    """Describe missing seeds, as "seed 3 failed, seed 4 not run; of the baseline seed 1 failed"."""
     texts = []
     for name in (arm, study.baseline.name):
         by_reason: dict[str, list[int]] = {}
@@ -96,7 +96,7 @@ def _named(seeds: list[int], of: int) -> str:
 
 
 def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
-    """Runs of the baseline and of the arm with one seed, both with a number."""
+    """Pair the runs of the baseline and of the arm by seed, if both have a number."""
     ours, theirs = study.runs_of(study.baseline.name), study.runs_of(arm)
     both = [(ours[seed], theirs[seed]) for seed in study.seeds if seed in ours and seed in theirs]
     return [(a, b) for a, b in both if a.value(metric) is not None and b.value(metric) is not None]
@@ -118,8 +118,8 @@ def _fingerprint(run: Run) -> str | None:
 
 
 def _code(run: Run) -> str | None:
-    """Such as "69eaca4d77, torch 2.15.0", "69eaca4d77 with changes (source 0b1f), torch 2.15.0";
-    None where it is not recorded."""
+    """Describe a run's code, as "69eaca4d77, torch 2.15.0" or "69eaca4d77 with changes (source
+    0b1f), torch 2.15.0"; None if it is not recorded."""
     git, source = run.provenance.get("git"), run.provenance.get("source")
     packages = run.provenance.get("packages")
     packages = packages if isinstance(packages, dict) else {}
@@ -151,27 +151,27 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
 
 
 def _off(target: float | None, own: float | None, unit: str) -> str:
-    """Such as "900,000 parameters, +10.5% of the baseline's 814,720"; "" where both are alike."""
+    """Describe a difference, as "900,000 parameters, +10.5% of the baseline's 814,720"; or ""."""
     if not target or own is None or abs(own / target - 1) <= TOLERANCE:
         return ""
     return f"{own:,.0f} {unit}, {own / target - 1:+.1%} of the baseline's {target:,.0f}"
 
 
 def _read(run: Run) -> float | None:
-    """How much training has read, whatever the sizes of batches and windows."""
+    """Return how much data training has read, whatever the sizes of batches and windows."""
     rate, seconds = run.number("throughput", "value"), run.number("train_seconds")
     return None if rate is None or seconds is None else rate * seconds
 
 
 def _unit(run: Run) -> str:
-    """What `_read` counts, such as tokens or images."""
+    """Return the unit of `_read`, such as tokens or images."""
     throughput = run.result.get("throughput")
     unit = throughput.get("unit") if isinstance(throughput, dict) else None
     return str(unit or "examples").removesuffix("/s")
 
 
 def versions(study: Study) -> dict[str, dict[str, list[str]]]:
-    """What the finished runs were made with: heading -> value -> arms that have it."""
+    """Return what the finished runs were made with: heading -> value -> arms that have it."""
     heads: dict[str, Callable[[Run], str | None]] = {
         "code": _code,
         "data": _fingerprint,

@@ -1,19 +1,19 @@
-"""Arms against the baseline on one metric: the tests of all, Holm over them, and each verdict.
+"""Compare arms with the baseline on one metric: tests, Holm's correction, and verdicts.
 
-What a verdict rests on is settled by the number of seeds and of arms, before any value is seen:
+The test behind a verdict depends on the number of seeds and of arms, not on any value:
 
-- the exact sign-flip test, wherever its smallest p survives Holm. It asks for no distribution.
-- the paired t test otherwise, from three seeds on. Five seeds give a sign-flip p of 0.0625 at best,
-  so that no effect however large would ever be called one; and a study of five seeds is what most
-  people can pay. A t test takes differences to be normal, which the warning says. Heavy tails make
-  it careful; tails as light as differences of alike runs can have them hardly raise its rate of
-  false findings (uniform noise and three seeds, the worst found: 5.3 % at a level of 5 %). It also
-  wants every difference on the same side of zero: where the signs disagree, the sign-flip p counts
-  when it is the larger. The larger of two p values is never too small.
-- nothing, with one or two seeds: a pair of coins agrees too often.
+- the sign-flip test (exact up to `stats.EXACT` pairs), if its smallest p survives Holm. It assumes
+  no distribution.
+- otherwise the paired t test, from three seeds on. With five seeds, which is what most people can
+  afford, the sign-flip p is 0.0625 at best, so that no effect could ever be shown. The t test
+  assumes normal differences, which the warning says. Heavy tails make it conservative; tails as
+  light as those of differences between equal runs hardly raise its false positive rate (worst case
+  found, uniform noise and three seeds: 5.3 % at a level of 5 %). If the signs of the differences
+  disagree, the larger of the t and the sign-flip p counts, which is never too small.
+- none, with one or two seeds: two coins agree too often.
 
 Holm (1979) holds for any mixture of tests and any dependence, such as that of a shared baseline.
-Equivalence is a claim of its own, so Holm runs over its p values separately.
+Equivalence is a separate claim, so Holm is applied to its p values separately.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ FEWEST = 3  # pairs for any verdict but "no difference shown"
 
 @dataclass(frozen=True)
 class Summary:
-    """Of one arm, over all its seeds with a number; None where there are too few."""
+    """Mean and standard deviation of an arm over its seeds with a number; None if too few."""
 
     n: int
     mean: float | None
@@ -103,11 +103,11 @@ def compare(
     allow_missing: bool = False,
     level: float = LEVEL,
 ) -> Comparisons:
-    """Every arm of values (arm -> seed -> number, None for a run without one) with the baseline.
+    """Compare every arm with the baseline. values: arm -> seed -> number, None if a run has none.
 
     mode is "min" or "max", whichever is better. An arm that lacks a seed of the baseline's, or has
-    one more, is compared only with allow_missing, over the seeds that both have; the ones it lacks
-    may be the ones it failed on.
+    one more, is compared only with allow_missing, over the seeds that both have; it may lack those
+    that it failed on.
     """
     assert mode in ("min", "max")
     if margin is not None and not margin > 0:
@@ -131,7 +131,7 @@ def compare(
 def decide(
     paired: Sequence[Pairs], *, margin: float | None = None, level: float = LEVEL
 ) -> list[Tests]:
-    """The tests of the arms of one metric, which are one family."""
+    """Test all arms on one metric; they are one family."""
     if not paired:
         return []
     flips = [stats.sign_flip(each.differences, each.grain) for each in paired]
@@ -165,7 +165,7 @@ def decide(
 def _decisive(
     flip: stats.SignFlip, t: float | None, n: int, family: int, level: float
 ) -> tuple[float, str]:
-    """The p that the verdict rests on, and the name of its test."""
+    """Return the p that the verdict rests on, and the name of its test."""
     if family * flip.smallest <= level:
         return flip.p, "sign-flip"
     if t is None or n < FEWEST:
@@ -174,9 +174,9 @@ def _decisive(
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p values adjusted over their family (Holm 1979).
+    """Adjust p values over their family (Holm 1979).
 
-    As statsmodels' multipletests has it, which collects garbage at every call: a third of a second.
+    Same as statsmodels' multipletests, which collects garbage at every call: a third of a second.
     """
     order = np.argsort(ps)
     steps = np.array(ps)[order] * np.arange(len(ps), 0, -1)
@@ -231,7 +231,7 @@ def _comparison(
 
 
 def _kind(tests: Tests, loss: float) -> str:
-    """Equivalent comes first: a margin says what difference would matter."""
+    """Choose the verdict. Equivalence comes first: a margin says what difference would matter."""
     if tests.equivalent:
         return EQUIVALENT
     if not tests.differs:
@@ -240,5 +240,5 @@ def _kind(tests: Tests, loss: float) -> str:
 
 
 def _oriented(interval: stats.Interval, mode: str) -> stats.Interval:
-    """Of the loss against the baseline: positive is worse."""
+    """Turn an interval of the difference into one of the loss, of which positive is worse."""
     return interval if mode == "min" else stats.Interval(-interval.high, -interval.low)

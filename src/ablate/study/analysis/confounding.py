@@ -1,7 +1,7 @@
-"""What the cells of a design can tell apart: its factors as columns of numbers.
+"""The design matrix of a study, and the effects that its cells cannot tell apart.
 
 Sum-to-zero coding, so that a main effect is an average over the options of all other factors. A
-term is a factor or a pair of them; one whose columns follow from those before it is aliased.
+term is a factor or a pair of factors; one whose columns depend on earlier ones is aliased.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ EXACTLY = 1e-9  # entries of design matrices are small integers
 
 
 def varied(cells: Sequence[Mapping[str, str]], own: Mapping[str, str]) -> Factors:
-    """The factors that vary in these cells with the options that occur, the baseline's own first.
+    """Return the factors that vary in these cells, with their options, the baseline's own first.
 
-    Of an option that was left out everywhere there is nothing to estimate.
+    An option that was left out everywhere cannot be estimated.
     """
     found = {
         factor: list(dict.fromkeys([first, *(cell[factor] for cell in cells)]))
@@ -28,7 +28,7 @@ def varied(cells: Sequence[Mapping[str, str]], own: Mapping[str, str]) -> Factor
 
 
 def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
-    """What these cells cannot tell apart, whatever comes out: a line an effect, main ones first."""
+    """Describe what these cells cannot tell apart: one line per effect, main effects first."""
     rows = [tuple(cell[factor] for factor in factors) for cell in cells]
     _, places, aliased = design_matrix(rows, [0] * len(rows), factors)
     lines = []
@@ -39,7 +39,7 @@ def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
 
 
 def beyond_one(aliased: Mapping[Term, tuple[Term, ...]]) -> list[str]:
-    """Terms that equal no single effect, whose words would name them."""
+    """Describe aliased terms that do not equal one single effect, whose own line names them."""
     return [
         f"{TIMES.join(term)} cannot be told from {_listed(equals, ' + ')}"
         if equals
@@ -56,7 +56,7 @@ def _listed(terms: Sequence[Term], sign: str) -> str:
 def design_matrix(
     cells: Sequence[Term], seeds: Sequence[int], factors: Factors
 ) -> tuple[np.ndarray, dict[Term, slice], dict[Term, tuple[Term, ...]]]:
-    """The design matrix, the columns of each term, and what the terms left out are equal to."""
+    """Return the design matrix, the columns of each term, and what each aliased term equals."""
     place = {factor: i for i, factor in enumerate(factors)}
     coded = {
         factor: _sum_to_zero([cell[place[factor]] for cell in cells], factors[factor])
@@ -85,6 +85,6 @@ def design_matrix(
 
 
 def _sum_to_zero(values: Sequence, levels: Sequence) -> np.ndarray:
-    """A column for each level but the first: 1 at that level, -1 at the first, 0 elsewhere."""
+    """Make a column for each level but the first: 1 at that level, -1 at the first, 0 elsewhere."""
     columns = [[(v == level) - (v == levels[0]) for level in levels[1:]] for v in values]
     return np.array(columns, dtype=float).reshape(len(values), len(levels) - 1)

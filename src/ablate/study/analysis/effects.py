@@ -1,10 +1,10 @@
-"""Main effects and interactions of factorial designs and of fractions of them.
+"""Main effects and interactions of factorial and fractional designs.
 
 Ordinary least squares with the seed as a block and sum-to-zero coding, so that a main effect is an
 average over the options of all other factors; a term's p is that of its F test given all others
-(type III). Interactions of more than two factors are taken to be none (Box, Hunter and Hunter 2005,
-Statistics for Experimenters, chapters 5 and 6). Residuals are taken to be normal and equally wide
-in every cell: where some cells nearly diverge, look at the cells.
+(type III). Interactions of more than two factors are assumed to be zero (Box, Hunter and Hunter
+2005, Statistics for Experimenters, chapters 5 and 6). Residuals are assumed to be normal with equal
+variance in every cell: if some cells nearly diverge, look at the cells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, see
 
 @dataclass(frozen=True)
 class Effect:
-    """One factor, or what two do together beyond the sum of each."""
+    """The main effect of one factor, or the interaction of two."""
 
     factors: Term
     options: tuple[tuple[str, ...], ...]  # of each factor, the baseline's first
@@ -36,7 +36,7 @@ class Effect:
     interval: Interval | None  # t, in units of the metric, not widened for several effects
     level: float
     df: int
-    p: float | None  # None where nothing is left to judge by
+    p: float | None  # None without residual variance
     p_holm: float | None  # over the main effects, or over the interactions
     aliases: tuple[Term, ...]  # terms that this design cannot tell from it, with either sign
     means: dict[Term, float]  # plain mean over the runs of each option, or pair of options
@@ -51,13 +51,13 @@ class Effect:
         return self.p_holm is not None and self.p_holm <= self.level
 
     def words(self, unit: str = "") -> str:
-        """Such as "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
+        """Write "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
         return effect_words(self, unit)
 
 
 @dataclass(frozen=True)
 class Effects:
-    """What a study's factors do to one metric."""
+    """The effects of a study's factors on one metric."""
 
     effects: tuple[Effect, ...]  # main effects in the order of factors, then interactions
     aliased: dict[Term, tuple[Term, ...]]  # terms left out: they equal these, or a sum of them
@@ -67,7 +67,7 @@ class Effects:
     warnings: tuple[str, ...]
 
     def of(self, *factors: str) -> Effect | None:
-        """Of one factor, or of two in either order; None where it is not estimated."""
+        """The effect of one factor, or of two in either order; None if it is not estimated."""
         return next((each for each in self.effects if set(each.factors) == set(factors)), None)
 
 
@@ -79,10 +79,10 @@ def effects(
     allow_missing: bool = False,
     level: float = LEVEL,
 ) -> Effects:
-    """Of all factors and pairs of factors, from the runs of a factorial or fractional design.
+    """Estimate all factors and pairs of factors, from runs of a factorial or fractional design.
 
-    A run without a number is missing, and so is a seed that another cell has. Nothing is estimated
-    then, unless allow_missing; the effects are those of the fitted model, no longer plain
+    A run without a number is missing, and so is a seed that only another cell has. Nothing is
+    estimated then, unless allow_missing; the effects are those of the fitted model, no longer plain
     differences of means.
     """
     assert mode in ("min", "max")
@@ -126,7 +126,7 @@ def effects(
 def _cells(
     runs: Iterable[Run], factors: Factors
 ) -> tuple[list[tuple[Term, int, float]], tuple[tuple[Term, int], ...]]:
-    """Runs with a number, by cell and seed, and the (cell, seed) that have none."""
+    """Return the runs with a number, by cell and seed, and the (cell, seed) without one."""
     by_cell: dict[Term, dict[int, float | None]] = {}
     for options, seed, value in runs:
         cell = tuple(options[factor] for factor in factors)
@@ -166,7 +166,7 @@ def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -
 
 
 def _with_holm(found: Sequence[Effect]) -> list[Effect]:
-    """Main effects are one family and interactions another: they answer different questions."""
+    """Apply Holm to main effects and interactions separately: they answer different questions."""
     adjusted: dict[Term, float] = {}
     for order in (1, 2):
         family = {e.factors: e.p for e in found if len(e.factors) == order and e.p is not None}
@@ -193,7 +193,7 @@ def _warnings(
 
 
 def effect_words(found: "Effect", unit: str) -> str:
-    """One sentence that a stranger to experimental design can read."""
+    """Describe an effect in one sentence, for readers new to experimental design."""
     said = _two_options(found, unit) if found.effect is not None else _more_options(found)
     if found.aliases:
         others = ", ".join(TIMES.join(each) for each in found.aliases)
@@ -202,9 +202,9 @@ def effect_words(found: "Effect", unit: str) -> str:
 
 
 def _two_options(found: "Effect", unit: str) -> str:
-    """With a p that does not reach the level, or without one, nothing is claimed."""
+    """Describe an effect of two options; nothing is claimed unless its p reaches the level."""
     assert found.effect is not None
-    times = len(found.factors)  # an interaction is told as a difference between two effects
+    times = len(found.factors)  # an interaction is described as a difference of two effects
     change = times * found.effect * (1 if found.mode == "min" else -1)
     interval = found.interval
     if interval is not None:

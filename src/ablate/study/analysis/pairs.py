@@ -1,8 +1,8 @@
-"""Runs of an arm beside the baseline's runs of the same seeds.
+"""Pair the runs of an arm with the baseline's runs of the same seeds.
 
-Pairs are made by the value of the seed, never by position: a seed shares the order of the data and
-the initial value of every parameter that two arms have in common, which is what a difference within
-a seed takes away.
+Runs are matched by the value of the seed, never by position: runs of a seed share the order of the
+data and the initial value of every parameter that both arms have, so that their difference removes
+this variation.
 """
 
 import math
@@ -33,17 +33,17 @@ class Pairs:
 
     @property
     def complete(self) -> bool:
-        """Whether no planned run of either lacks its number."""
+        """Whether every planned run of both has a number."""
         return not self.missing and not self.baseline_missing
 
     @cached_property
     def grain(self) -> np.ndarray:
-        """The largest difference, by seed and in units of the metric, that rounding can make."""
+        """The largest difference that rounding can cause, by seed, in units of the metric."""
         return PRECISION * np.maximum(np.abs(self.values), np.abs(self.baseline))
 
     @cached_property
     def differences(self) -> np.ndarray:
-        """Arm minus baseline by seed. What rounding can make is 0, and makes equal ones equal."""
+        """Arm minus baseline by seed; 0 if within rounding, and equal if equal up to rounding."""
         found = np.array(self.values) - np.array(self.baseline)
         found[np.abs(found) <= self.grain] = 0.0
         if len(found) and (np.abs(found - found[0]) <= np.maximum(self.grain, self.grain[0])).all():
@@ -51,15 +51,15 @@ class Pairs:
         return found
 
     def words(self) -> str:
-        """What is missing, such as "'x' has no result for seeds 3, 4"; "" where nothing is."""
+        """Describe what is missing, as "'x' has no result for seeds 3, 4"; "" if nothing is."""
         lacks = ((repr(self.arm), self.missing), ("the baseline", self.baseline_missing))
         return "; ".join(f"{who} has no result for {_seeds(s)}" for who, s in lacks if s)
 
 
 def by_arm(runs: Iterable[tuple[str, int, float | None]]) -> dict[str, dict[int, float | None]]:
-    """Numbers by arm and seed from (arm, seed, value), value None for a run without a number.
+    """Group (arm, seed, value) by arm and seed; value is None for a run without a number.
 
-    Two runs of the same arm and seed are refused: they would count as one, or as two.
+    Raises UserError for two runs of the same arm and seed.
     """
     values: dict[str, dict[int, float | None]] = {}
     for arm, seed, value in runs:
@@ -70,10 +70,10 @@ def by_arm(runs: Iterable[tuple[str, int, float | None]]) -> dict[str, dict[int,
 
 
 def pair(values: Values, baseline: str) -> list[Pairs]:
-    """Every other arm beside the baseline, in the order given.
+    """Pair every other arm with the baseline, in the given order.
 
-    A value that is None, NaN or infinite is missing: a run that failed has no number to average.
-    Any seed that the arm or the baseline names, with a number or without, was planned for both.
+    A value that is None, NaN or infinite is missing: a failed run has no number to average. Any
+    seed of the arm or the baseline, with a number or without, was planned for both.
     """
     if baseline not in values:
         near = suggest(baseline, values)
@@ -100,7 +100,7 @@ def pair(values: Values, baseline: str) -> list[Pairs]:
 
 
 def numbers(values: Mapping[int, float | None]) -> dict[int, float]:
-    """The seeds that have a finite value."""
+    """Return the finite values, by seed."""
     return {s: float(v) for s, v in values.items() if v is not None and math.isfinite(v)}
 
 

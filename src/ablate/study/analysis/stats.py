@@ -1,9 +1,9 @@
-"""What the paired differences of one arm say: intervals, effect, p values, seeds needed.
+"""Statistics of one arm's paired differences: intervals, effect size, p values, seeds needed.
 
-Every test here is of the null hypothesis that the change does nothing: given all that a seed
-shares, the two runs are independent draws of one distribution. Their difference is then symmetric,
-which is all that the sign-flip test asks, and peaked at zero, which keeps a t test near its level
-on few pairs even where the metric is far from normal (tests/test_study_stats.py).
+The null hypothesis of every test is that the change does nothing: given all that a seed shares, the
+two runs are independent draws of one distribution. Their difference is then symmetric, which is all
+that the sign-flip test assumes, and peaked at zero, which keeps a t test near its level on few
+pairs even if the metric is far from normal (tests/test_study_stats.py).
 """
 
 from bisect import bisect_left
@@ -16,11 +16,11 @@ from scipy import special, stats
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-EXACT = 12  # up to so many pairs every pattern of signs is counted
+EXACT = 12  # up to this number of pairs, every pattern of signs is counted
 FLIPS = 9_999  # patterns drawn beyond that
 RESAMPLES = 9_999  # of the bootstrap
 POWER = 0.8
-MOST = 1_000  # no advice to run more seeds than this
+MOST = 1_000  # more seeds than this are never suggested
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class SignFlip:
-    """Two-sided p of the sign-flip test, and the smallest that so many pairs can give."""
+    """Two-sided p of the sign-flip test, and the smallest p possible with this number of pairs."""
 
     p: float
     smallest: float
@@ -46,11 +46,11 @@ def smallest_p(n: int) -> float:
 
 
 def sign_flip(differences: np.ndarray, grain: np.ndarray) -> SignFlip:
-    """How often a sum at least as far from zero arises when every sign is a coin's (Fisher 1935).
+    """Test how often random signs give a sum at least as far from zero (Fisher 1935).
 
-    A pattern whose sum equals the observed one counts, also where rounding parts the two: flipping
-    the set F takes 2 * sum(F) off the sum, of which sum(grain of F) may be rounding. scipy has the
-    same test with ties told by float64 equality, which metrics computed in float32 never meet.
+    A pattern whose sum equals the observed one counts, even if rounding separates them: flipping
+    the set F takes 2 * sum(F) off the sum, of which sum(grain of F) may be rounding. scipy's test
+    finds ties by float64 equality, which metrics computed in float32 never meet.
     """
     n = len(differences)
     cost = 2 * differences * (1 if differences.sum() >= 0 else -1) - grain
@@ -78,10 +78,10 @@ def _flips(n: int) -> np.ndarray:
 def t_p(differences: np.ndarray) -> float | None:
     """Two-sided p of the paired t test; None for one pair.
 
-    Equal differences have no spread to judge by. Zeros give 1. For another number c a t test would
-    say 0; instead: two runs of one distribution differ by exactly c with probability at most 1/4
-    (Motzkin and Straus 1965, on the graph that joins values c apart, which has no triangle; a
-    coin attains it), so n pairs share some c with probability at most 4^(1 - n).
+    Equal differences have no variance. Zeros give 1. For another number c a t test would give 0;
+    instead: two runs of one distribution differ by exactly c with probability at most 1/4 (Motzkin
+    and Straus 1965, on the graph that joins values c apart, which has no triangle; a coin attains
+    it), so n pairs share some c with probability at most 4^(1 - n).
     """
     n = len(differences)
     if n < 2:
@@ -92,7 +92,7 @@ def t_p(differences: np.ndarray) -> float | None:
 
 
 def t_interval(differences: np.ndarray, level: float) -> Interval | None:
-    """Of the mean, at confidence 1 - level; None without spread, which one pair never has."""
+    """t interval of the mean at confidence 1 - level; None without variance, as with one pair."""
     if len(differences) < 2 or np.ptp(differences) == 0:
         return None
     found = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - level)
@@ -100,10 +100,10 @@ def t_interval(differences: np.ndarray, level: float) -> Interval | None:
 
 
 def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None:
-    """Of the mean over seeds, bias-corrected and accelerated (Efron 1987); the same every time.
+    """Bootstrap interval of the mean, bias-corrected and accelerated (Efron 1987); deterministic.
 
     With few seeds it is too narrow (of five differences no resample is wider than the five), so
-    verdicts never rest on it. None for fewer than three pairs, and without spread.
+    verdicts never rest on it. None for fewer than three pairs, and without variance.
     """
     if len(differences) < 3 or np.ptp(differences) == 0:
         return None
@@ -123,7 +123,7 @@ def effect_size(differences: np.ndarray) -> float | None:
     """d_z, the mean in standard deviations of the differences, corrected for few seeds.
 
     The factor is Hedges' (1981, equation 6e) for n - 1 degrees of freedom. None for fewer than
-    three pairs, where it is 0, and without spread.
+    three pairs, where it is 0, and without variance.
     """
     n = len(differences)
     if n < 3 or np.ptp(differences) == 0:
@@ -136,7 +136,7 @@ def effect_size(differences: np.ndarray) -> float | None:
 def equivalent_p(differences: np.ndarray, margin: float) -> float | None:
     """p of two one-sided t tests that the mean lies within +-margin (Schuirmann 1987).
 
-    Differences without spread give the limit: 0 inside the margin, 1 outside. None for one pair.
+    Differences without variance give the limit: 0 inside the margin, 1 outside. None for one pair.
     """
     n = len(differences)
     if n < 2:
@@ -149,17 +149,17 @@ def equivalent_p(differences: np.ndarray, margin: float) -> float | None:
 def seeds_to_reach(family: int, level: float) -> int | None:
     """The fewest seeds whose smallest sign-flip p stays within level after Holm over the family.
 
-    None where no number of seeds does, because patterns are drawn.
+    None if no number of seeds does, because patterns are drawn.
     """
     enough = (n for n in range(1, EXACT + 2) if family * smallest_p(n) <= level)
     return next(enough, None)
 
 
 def seeds_needed(differences: np.ndarray, family: int, level: float) -> int | None:
-    """How many seeds would show an effect as large as the observed one, four times out of five.
+    """Return the seeds that would show an effect as large as the observed one, with power `POWER`.
 
-    From the power of the t test at level / family, where Holm is hardest, and never fewer than the
-    sign-flip test needs to reach the level. None: more than MOST, or no effect to be shown. The
+    From the power of the t test at level / family, where Holm is strictest, and never fewer than
+    the sign-flip test needs to reach the level. None: more than MOST, or no effect to be shown. The
     observed effect of few seeds is itself uncertain, and so is this number.
     """
     if not differences.any():

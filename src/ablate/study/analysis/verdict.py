@@ -1,4 +1,4 @@
-"""Verdicts, and numbers, in the words of a report."""
+"""Verdicts and numbers in words, for the report."""
 
 from dataclasses import dataclass
 from math import floor, log10
@@ -10,21 +10,21 @@ BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no differenc
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said of an arm on one metric, and with how much confidence."""
+    """The verdict on an arm and one metric, with its evidence."""
 
     kind: str  # BETTER, WORSE, EQUIVALENT or NONE
     loss: float  # mean difference from the baseline in units of the metric; positive is worse
     interval: Interval | None  # t interval of the loss, not widened for several arms
     level: float
     n: int  # seeds compared
-    planned: int  # seeds that the arm or the baseline ought to have
+    planned: int  # seeds that were planned for the arm or the baseline
     p: float | None  # after Holm; of equivalence where that is the verdict
     family: int  # arms that Holm ran over
     margin: float | None  # within which a difference does not matter, in units of the metric
-    seeds_needed: int | None  # of "no difference shown"; None: more than anybody would run
+    seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
 
     def words(self, unit: str = "") -> str:
-        """Such as "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
+        """Describe it, as "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
         if self.loss == 0 and self.interval is None:
             return self._same(unit)
         way = WORSE if self.loss > 0 else BETTER
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def caution(rests_on: str, n: int, family: int, level: float) -> str:
-    """What a reader must know about the test behind a verdict; "" for a sign-flip test."""
+    """Return what readers must know about the test behind a verdict; "" for a sign-flip test."""
     if rests_on == "sign-flip":
         return ""
     least = smallest_p(n)
@@ -82,14 +82,14 @@ def caution(rests_on: str, n: int, family: int, level: float) -> str:
 
 
 def interval_words(interval: Interval, level: float, *, flip: bool = False) -> str:
-    """Such as "95 % 0.025 to 0.037"; flip turns the sign."""
+    """Format an interval, as "95 % 0.025 to 0.037"; flip turns the sign."""
     half = (interval.high - interval.low) / 2
     low, high = (-interval.high, -interval.low) if flip else (interval.low, interval.high)
     return f"{100 * (1 - level):g} % {number(low, half)} to {number(high, half)}"
 
 
 def number(value: float, spread: float | None = None) -> str:
-    """To the digit that the spread leaves certain; to three digits without one."""
+    """Format a number to the digit that its spread leaves certain; to three digits without one."""
     if not spread:
         return f"{value:.3g}"
     places = -floor(log10(spread)) + (1 if spread < 2 * 10 ** floor(log10(spread)) else 0)
@@ -100,7 +100,7 @@ def number(value: float, spread: float | None = None) -> str:
 
 
 def p_words(p: float) -> str:
-    """Such as 0.31, 0.002 and < 0.001."""
+    """Format a p value, as 0.31, 0.002 or < 0.001."""
     if p < 0.001:
         return "< 0.001"
     return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}"

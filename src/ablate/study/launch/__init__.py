@@ -1,1 +1,1 @@
-"""Launching a study's runs: locally, by Slurm or by Ray; resumed wherever they stopped."""
+"""Launch a study's runs locally, by Slurm or by Ray; stopped runs are resumed."""

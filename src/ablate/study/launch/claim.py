@@ -1,7 +1,7 @@
-"""A run belongs to one launcher at a time, on all machines that share its folder.
+"""Claim a run, so that one launcher at a time has it, on all machines that share its folder.
 
-A claim is a lock on `.claim` in the run's folder, which the kernel drops when its holder dies, and
-`queued.json`, which says who holds it.
+A claim is a lock on `.claim` in the run's folder, which the OS releases when its holder dies, and
+`queued.json`, which names the holder.
 """
 
 import fcntl
@@ -17,15 +17,15 @@ from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 
 
 class Claim:
-    """Held until `release`; made by `take`."""
+    """A claim on a run, made by `take` and held until `release`."""
 
     def __init__(self, folder: Path, descriptor: int, *, made: bool):
         self.folder, self._descriptor = folder, descriptor
-        self._made = made  # the folder, by taking
+        self._made = made  # whether taking the claim created the folder
 
     @classmethod
     def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
-        """None where another launcher has the run: it holds the claim, or its job waits or runs."""
+        """Claim a run; None if another launcher holds the claim, or its job waits or runs."""
         made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
@@ -45,7 +45,7 @@ class Claim:
             os.close(descriptor)
             return cls.take(folder, launcher=launcher)
         entry = queued(folder)
-        # The lock is ours: a launcher that says it holds it is gone, and only a job can be left.
+        # We have the lock, so a launcher named in the entry is gone; only its job may be left.
         if entry and outlives_launcher(entry):
             os.close(descriptor)
             return None
@@ -53,7 +53,7 @@ class Claim:
         return claim
 
     def _stands(self) -> bool:
-        """Whether the folder still has the file that was locked: another may have moved it away."""
+        """Whether the locked file is still in the folder: another process may have moved it."""
         try:
             there = os.stat(self.folder / CLAIM)
         except FileNotFoundError:
@@ -61,7 +61,7 @@ class Claim:
         return os.path.samestat(there, os.fstat(self._descriptor))
 
     def note(self, launcher: str, job: str | None = None) -> None:
-        """Say who has the run: this process, or the job of a queue, which counts without us."""
+        """Record the holder: this process, or a queued job, which outlives this process."""
         entry = {
             "launcher": launcher,
             "job": job,
@@ -72,17 +72,17 @@ class Claim:
         write_json(self.folder / QUEUED, entry, flush=False)
 
     def move(self, place: Path) -> None:
-        """Move the folder away, with all that is in it."""
+        """Move the folder and its content away."""
         self.folder = self.folder.rename(place)
 
     def release(self, *, keep_note: bool = False) -> None:
-        """`keep_note` where a job of a queue goes on without this process."""
+        """Release the run. keep_note: keep the entry of a job that continues without us."""
         if not keep_note:
             (self.folder / QUEUED).unlink(missing_ok=True)
         os.close(self._descriptor)
 
     def abandon(self) -> None:
-        """Release a run that nothing was done for: a folder that was made for it goes."""
+        """Release a run that was not started; remove the folder if it was created for the claim."""
         if self._made:
             (self.folder / CLAIM).unlink(missing_ok=True)
         self.release()

@@ -1,4 +1,4 @@
-"""How a process ended, written down where the run itself could not do it any more."""
+"""Record the exit status of a crashed run."""
 
 import os
 import re
@@ -10,13 +10,13 @@ from typing import Any
 from ablate.files import RESULT, read_mapping, write_json
 from ablate.study.launch.state import RESUMES, TAIL, State, last_lines, state_alone
 
-REFUSED, STOPPED = 2, 130  # exit codes of the command line
+REFUSED, STOPPED = 2, 130  # exit statuses of the command line
 RUN_ID = re.compile(r"(?:^|-)([0-9a-f]{12})$")  # at the end of a run folder's name
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What result.json was at a moment, so that a later look knows whether it was written since."""
+    """The identity of result.json at some moment, to detect whether it was written since."""
 
     identity: tuple[int, int] | None
 
@@ -30,17 +30,18 @@ class Mark:
 
 
 def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) -> State:
-    """Make result.json say how a run ended whose process is gone; returns its state.
+    """Write the exit status of an ended process to the run's result.json; return the run's state.
 
-    code: the exit code, of a death minus the signal's number. before: as it was when the process
-    began. reason: why its launcher ended it, if it did; one that holds `RESUMES` is no failure.
+    code: the exit status, or minus the number of the signal that killed it. before: result.json
+    when the process started. reason: why the launcher ended it, if it did; one with `RESUMES` is a
+    stop that can be resumed, not a failure.
     """
     result = read_mapping(folder / RESULT)
     told = result.get("status") not in (None, "running") and Mark.of(folder) != before
     stopped = reason is not None and RESUMES in reason
     if result.get("status") == "finished" or (told and (reason is None or stopped)):
         return state_alone(folder)
-    if not result and stopped:  # it had not begun
+    if not result and stopped:  # the run had not started
         return state_alone(folder)
     status = "refused" if code == REFUSED and reason is None else "failed"
     error = reason if stopped else _reason(folder, code, asked=reason)
@@ -64,6 +65,6 @@ def _reason(folder: Path, code: int, *, asked: str | None) -> str:
 
 
 def _nothing(folder: Path) -> dict[str, Any]:
-    """What every result.json holds, of a run that did not come to write it."""
+    """The minimal content of result.json, for a run that did not write one."""
     found = RUN_ID.search(folder.name)
     return {"run_id": found[1] if found else None, "metrics": {}}

@@ -1,4 +1,4 @@
-"""How long a study takes, from its runs that are finished."""
+"""Estimate the duration of a study from its finished runs."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Done:
-    """A finished run. wall_seconds: with what it does before and after training; flops: of the
-    whole training."""
+    """A finished run. wall_seconds: including work before and after training; flops: of the whole
+    training."""
 
     arm: str
     wall_seconds: float
@@ -19,12 +19,12 @@ class Done:
 
 
 def done(result: Mapping[str, Any]) -> Done | None:
-    """From what result.json holds; None unless the run is finished."""
+    """Make a `Done` from the content of result.json; None unless the run is finished."""
     if result["status"] != "finished":
         return None
     return Done(
         arm=result["arm"],
-        # A pack's time is that of all its seeds; train_seconds is a share of it already.
+        # wall_seconds of a pack covers all its seeds; train_seconds is divided already.
         wall_seconds=result["wall_seconds"] / result.get("packed", 1),
         train_seconds=result["train_seconds"],
         flops=float(result["flops_per_step"] * result["steps"]),
@@ -32,10 +32,10 @@ def done(result: Mapping[str, Any]) -> Done | None:
 
 
 def seconds(arm: str, flops: float, finished: Sequence[Done]) -> float | None:
-    """Of one run of an arm with so many FLOPs in its whole training; None where nothing is known.
+    """Estimate a run of an arm with `flops` in its whole training; None without finished runs.
 
-    As the arm's own runs took; without any, training as long as its FLOPs take elsewhere, and
-    beside it what the others' runs need beside theirs.
+    The median of the arm's own runs; without any, the median seconds per FLOP of the other arms'
+    training, plus their median time outside training.
     """
     if own := [run.wall_seconds for run in finished if run.arm == arm]:
         return median(own)
@@ -48,9 +48,9 @@ def seconds(arm: str, flops: float, finished: Sequence[Done]) -> float | None:
 
 
 def left(runs: Sequence[float | None], slots: int) -> float | None:
-    """Seconds until all runs are done, `slots` at once, each slot taking the next that waits.
+    """Return the seconds until all runs are done, if each free slot takes the next waiting run.
 
-    runs: what each still needs, in the order of launching; None: unknown, and so is the whole.
+    runs: seconds that each needs, in launch order; if one is unknown (None), so is the result.
     """
     assert slots > 0
     free = [0.0] * slots

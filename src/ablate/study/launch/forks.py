@@ -1,10 +1,9 @@
-"""Runs as processes of their own, without the seconds in which each would import torch.
+"""A fork server: runs are separate processes that need not import torch again.
 
-`Forks` starts one parent, `python -m ablate.study.launch.forks`, which imports what runs need,
-computes nothing, and forks for every run; a fork then is `python -m ablate ARGUMENTS`, by runpy.
-Where forking after imports is not safe (macOS), the parent imports nothing and every run starts
-afresh.
-When whoever asked for the runs dies, the parent asks them to stop: they leave a checkpoint.
+`Forks` starts the server, `python -m ablate.study.launch.forks`. It imports what runs need,
+computes nothing, and forks for every run; the fork runs `python -m ablate ARGUMENTS` by runpy.
+Where forking after imports is not safe (macOS), the server imports nothing and every run starts a
+new interpreter. When the client dies, the server asks its runs to stop with a checkpoint.
 """
 
 import atexit
@@ -33,12 +32,12 @@ from ablate.study.launch.state import COMMAND, LOG
 
 PRELOADED = sys.platform == "linux"
 ALWAYS = ("ablate.cli.job", "ablate.training.train", "ablate.cli.summary", "ablate.figures")
-POLL = 0.05  # seconds between looks at who has ended
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+POLL = 0.05  # seconds between checks for ended runs
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl
 
 
 class Event(NamedTuple):
-    """A run began (there is no code yet) or ended, perhaps for a reason it could not know."""
+    """A run started (`code` is None) or ended. reason: why, if the run itself cannot know."""
 
     run: int
     pid: int | None = None
@@ -47,11 +46,11 @@ class Event(NamedTuple):
 
 
 class ParentDied(Exception):
-    """The process that forks was killed; the runs it had are on their own."""
+    """The fork server was killed; its runs have no parent any more."""
 
 
 class Forks:
-    """The asking side. `modules`: what the runs will import beside what all do."""
+    """The client of the fork server. modules: to preload beside those that every run imports."""
 
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str], grace: float):
         self._socket, theirs = socket.socketpair()
@@ -62,7 +61,7 @@ class Forks:
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             env=dict(environment),
-            start_new_session=True,  # Ctrl-C is for the launcher, which then asks the runs to stop
+            start_new_session=True,  # only the launcher gets Ctrl-C, and asks the runs to stop
         )
         theirs.close()
         self._received = b""
@@ -71,18 +70,18 @@ class Forks:
     def start(
         self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
     ) -> None:
-        """Answered by an event with the pid. `environment`: what this run has beside the others."""
+        """Start a run; an event with its pid follows. environment: additions for this run."""
         request = {
             "run": run,
             "arguments": list(arguments),
             "folder": str(folder),
             "environment": dict(environment),
         }
-        with suppress(OSError):  # the parent died: `events` will say so
+        with suppress(OSError):  # the server died: `events` will raise ParentDied
             self._socket.sendall(json.dumps(request).encode() + b"\n")
 
     def events(self, seconds: float) -> list[Event]:
-        """What happened; waits for it at most so long."""
+        """Return the next events, waiting at most `seconds`."""
         if not select([self._socket], [], [], seconds)[0]:
             return []
         lines = _receive(self._socket, self._received)
@@ -94,11 +93,11 @@ class Forks:
         return found
 
     def ask(self, run: int) -> None:
-        """To stop, with a checkpoint."""
+        """Ask a run to stop with a checkpoint."""
         send(self._pids[run], signal.SIGTERM)
 
     def kill(self, run: int) -> None:
-        """With all that it has started."""
+        """Kill a run and all processes that it has started."""
         send(self._pids[run], signal.SIGKILL, group=True)
 
     def close(self) -> None:
@@ -107,7 +106,7 @@ class Forks:
 
 
 def _receive(connection: socket.socket, before: bytes) -> list[bytes] | None:
-    """Whole lines, then the beginning of the next; None at the end."""
+    """Return complete lines, then the start of the next one; None at the end of the stream."""
     try:
         received = connection.recv(65536)
     except ConnectionResetError:
@@ -116,7 +115,7 @@ def _receive(connection: socket.socket, before: bytes) -> list[bytes] | None:
 
 
 def main() -> NoReturn:
-    """The parent. What comes after `serve` is a run."""
+    """Run the fork server. The code after `serve` is executed in a fork, as a run."""
     descriptor, grace, *modules = sys.argv[1:]
     connection = socket.socket(fileno=int(descriptor))
     connection.set_inheritable(False)
@@ -124,7 +123,7 @@ def main() -> NoReturn:
         _preload(modules)
     request = serve(connection, float(grace))
     if request is None:
-        os._exit(0)  # nothing was begun that would have to end
+        os._exit(0)  # nothing to clean up
     try:
         become(request)
         if not modules:
@@ -144,7 +143,7 @@ def main() -> NoReturn:
 
 
 def _end(code: str | int | None) -> NoReturn:
-    """As Python ends, but for taking all modules apart: of a fork's memory, that takes seconds."""
+    """Exit as Python does, but without tearing down modules, which takes seconds in a fork."""
     if isinstance(code, str):
         print(code, file=sys.stderr)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
@@ -156,21 +155,21 @@ def _end(code: str | int | None) -> NoReturn:
 
 def _preload(modules: Sequence[str]) -> None:
     for name in modules:
-        # What a run cannot import it will say itself.
+        # A run reports its own import errors.
         with suppress(ImportError):
             import_module(name)
     from hydra.core.plugins import Plugins
 
-    Plugins.instance()  # looks through all installed plugins, once
+    Plugins.instance()  # searches all installed plugins, once
     gc.collect()
-    gc.freeze()  # what is shared stays shared: no collection writes into it
+    gc.freeze()  # keep pages shared: no collection writes to them
 
 
 def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
-    """Fork for every request. Returns the request in the fork; None in the parent, at the end."""
+    """Fork for every request. Returns the request in the fork; None in the server, at the end."""
     runs: dict[int, int] = {}  # pid -> run
     received = b""
-    asked = True  # until nobody asks any more
+    asked = True  # until the client has gone
     deadline = float("inf")
     while asked or runs:
         if select([connection] if asked else [], [], [], POLL)[0]:
@@ -202,18 +201,18 @@ def _reap(runs: dict[int, int], connection: socket.socket) -> None:
         if pid == 0:
             return
         code = os.waitstatus_to_exitcode(status)
-        if code:  # processes that it started wait for it
+        if code:  # processes that it has started would wait for it
             send(pid, signal.SIGKILL, group=True)
         _tell(connection, run=runs.pop(pid), code=code)
 
 
 def _tell(connection: socket.socket, **event: int) -> None:
-    with suppress(OSError):  # nobody listens: the end comes with the next look
+    with suppress(OSError):  # the client has gone; `serve` notices at the next check
         connection.sendall(json.dumps(event).encode() + b"\n")
 
 
 def send(pid: int, number: int, *, group: bool = False) -> None:
-    """A signal, to one who may be gone."""
+    """Send a signal to a process that may have ended."""
     with suppress(ProcessLookupError, PermissionError):
         if group:
             os.killpg(pid, number)
@@ -222,9 +221,9 @@ def send(pid: int, number: int, *, group: bool = False) -> None:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """A process in a session of its own that prints into its run's folder."""
+    """Make this fork a process in its own session, with its output in the run's folder."""
     os.setsid()
-    if sys.platform == "linux":  # asked to stop, too, when the parent is killed
+    if sys.platform == "linux":  # also stop when the server is killed
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)

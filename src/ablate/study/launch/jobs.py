@@ -1,5 +1,5 @@
-"""Between Hydra and a launcher of ours: what Hydra hands over, as commands that a person could type
-and the folders they write to; and how the runs ended, as Hydra wants to hear it."""
+"""Adapter between Hydra and our launchers: turn Hydra's jobs into command lines and output folders,
+and the states of runs into Hydra's results."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from ablate.errors import RunFailed, UserError
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
 
-# What says how a sweep is run, which a run by itself need not know.
+# Overrides that say how a sweep is run, which a single run does not need.
 OF_SWEEPS = re.compile(r"\+{0,2}hydra[./](launcher|sweeper|sweep|mode|run)\b")
 SUBDIR = "hydra.sweep.subdir"
 
@@ -30,7 +30,7 @@ def launch_jobs(
     job_overrides: Sequence[Sequence[str]],
     first: int,
 ) -> list[JobReturn]:
-    """Hydra's `Launcher.launch`, for a launcher that takes runs and says what became of them."""
+    """Implement Hydra's `Launcher.launch` by `launch`, which takes runs and returns states."""
     check_direction(config.hydra.sweeper, config.task)
     if not job_overrides:
         return []
@@ -52,7 +52,7 @@ def launch_jobs(
 def folder(
     hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
 ) -> Path:
-    """Where a run belongs: as the sweeper says, else as its composition does."""
+    """Return the folder of a run: from the sweeper's override, else from its composition."""
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         if override.key_or_group == SUBDIR:
             return Path(str(config.hydra.sweep.dir), str(override.value())).absolute()
@@ -63,7 +63,7 @@ def folder(
 
 
 def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[str]:
-    """Those of `python -m ablate` that train one run of a sweep by itself."""
+    """Return the arguments of `python -m ablate` that train one run of a sweep by itself."""
     own = [*map(str, config.hydra.overrides.hydra), *overrides]
     kept = [override for override in own if not OF_SWEEPS.match(override)]
     return [*_flags(config), *kept, "hydra.mode=RUN", f"hydra.run.dir={quoted(str(path))}"]
@@ -78,20 +78,20 @@ def _flags(config: DictConfig) -> Iterator[str]:
 
 
 def quoted(text: str) -> str:
-    """As a value in Hydra's grammar, in the quotes that a shell needs no escapes for."""
+    """Quote a value for Hydra's grammar, in quotes that need no escapes in a shell."""
     if re.fullmatch(r"[A-Za-z0-9_./+-]+", text):
         return text
     return QuotedString(text=text, quote=Quote.double).with_quotes()
 
 
 def environment() -> dict[str, str]:
-    """That of the runs: the person's, without what the command line sets while it composes."""
+    """Return the environment of the runs: the user's, without what the command line has set."""
     own = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
     return own if TYPED is None else own | {FULL_ERROR: TYPED}
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:
-    """The metric of a finished run, which sweepers that search look at; else why there is none."""
+    """Return the metric of a finished run, which search sweepers optimise; else the error."""
     ended = JobReturn(overrides=list(overrides), working_dir=str(path), task_name="ablate")
     if state.name == "finished":
         ended.status = JobStatus.COMPLETED

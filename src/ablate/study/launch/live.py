@@ -1,5 +1,5 @@
-"""How a study stands: a table that follows its launcher, a line per ended run where nobody watches,
-and the same table later, from the folders alone."""
+"""Progress of a study: a live table on a terminal, else a line per ended run; and the same table
+later, from the run folders."""
 
 import math
 import time
@@ -19,7 +19,7 @@ from ablate.files import PLAN, read_mapping
 from ablate.study.launch.estimate import left
 from ablate.study.launch.state import State, state, states
 
-SECONDS = 1.0  # between two looks at the folders
+SECONDS = 1.0  # between two reads of the folders
 ROWS = 20  # runs shown one by one
 NAMES = ("finished", "running", "queued", "missing", "failed", "refused")
 SHOWN = {"missing": "to do"}
@@ -27,7 +27,7 @@ STYLES = {"finished": "green", "running": "bold", "failed": "red", "refused": "r
 
 
 def status_table(study_dir: Path) -> RenderableType:
-    """Of a study at this moment, whoever runs it. `slots`: as many as run now."""
+    """Return the current table of a study; it assumes as many slots as runs are running."""
     found = states(study_dir)
     running = sum(one.name == "running" for one in found.values())
     return _table(Names.of(study_dir), found, slots=running)
@@ -35,7 +35,7 @@ def status_table(study_dir: Path) -> RenderableType:
 
 @dataclass(frozen=True)
 class Names:
-    """What the plan says of its folders; without a plan, the folders' own names."""
+    """Names of runs and of the metric from the plan; without a plan, names of folders."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     metric: Mapping[str, str] | None = None  # name and mode
@@ -52,7 +52,7 @@ class Names:
         return self.labels.get(folder, folder)
 
     def value(self, one: State) -> tuple[str, float, str] | None:
-        """Name, value and mode of a finished run's metric."""
+        """Return name, value and mode of a finished run's metric."""
         metric = self.metric or one.result.get("metric") or {}
         name, mode = metric.get("name"), metric.get("mode")
         found = (one.result.get("metrics") or {}).get(name)
@@ -61,7 +61,8 @@ class Names:
         return str(name), found, str(mode)
 
     def best(self, found: Mapping[str, State]) -> str | None:
-        """Such as "val/loss 1.832 (model.attention=dot, seed 1)"; tuning runs do not count."""
+        """Describe the best run, as "val/loss 1.832 (model.attention=dot, seed 1)"; without tuning
+        runs."""
         runs = {f: value for f, one in found.items() if (value := self.value(one))}
         runs = {f: value for f, value in runs.items() if not self.label(f).startswith(TUNING)}
         if not runs:
@@ -81,7 +82,7 @@ def _label(cell: Mapping[str, Any]) -> str:
 
 
 class View:
-    """What a launcher shows while it works. `slots`: runs at once; None: as many as run now."""
+    """The display of a launcher. slots: runs at once; None: as many as are running now."""
 
     def __init__(
         self, folders: Sequence[Path], *, slots: int | None, console: Console, live: Live | None
@@ -90,7 +91,7 @@ class View:
         self._console, self._live, self._slots = console, live, slots
         self._names = Names.of(study_dir)
         self._found = states(study_dir) if (study_dir / PLAN).exists() else {}
-        # What this launcher is going to see to, whatever became of it earlier.
+        # This launcher will handle these runs, whatever their earlier state.
         self._found |= {folder.name: State("queued") for folder in folders}
         self._shown = -math.inf
 
@@ -107,7 +108,7 @@ class View:
             view._show()
 
     def update(self, running: Iterable[Path]) -> None:
-        """To be called often; looks at the runs that have a slot once a second."""
+        """Refresh the running runs, at most once a second, however often it is called."""
         if self._live is None or time.monotonic() < self._shown + SECONDS:
             return
         self._found |= {folder.name: state(folder) for folder in running}
@@ -118,7 +119,7 @@ class View:
         self._say(folder, SHOWN.get(found.name, found.name), found)
 
     def again(self, folder: Path, found: State) -> None:
-        """A run that failed is tried once more."""
+        """Show that a failed run is tried again."""
         self._found[folder.name] = State("queued")
         self._say(folder, f"{found.name}, tried again", found)
 
@@ -150,7 +151,7 @@ class View:
 
 
 def _table(names: Names, found: Mapping[str, State], *, slots: int) -> RenderableType:
-    """What runs and what went wrong, one by one, under the counts of all."""
+    """Make a table of running and failed runs, under the counts of all."""
     head = [", ".join(_counts(found.values())) or "no runs"]
     if best := names.best(found):
         head.append(f"best {best}")
@@ -178,7 +179,7 @@ def _counts(found: Iterable[State]) -> Iterator[str]:
 
 
 def _outcome(names: Names, one: State) -> str:
-    """What there is to say of a run, in one line."""
+    """Describe a run in one line."""
     if one.name == "finished":
         value = names.value(one)
         took = about(one.result.get("wall_seconds", 0.0))
@@ -190,10 +191,10 @@ def _outcome(names: Names, one: State) -> str:
 
 
 def time_left(found: Mapping[str, State], slots: int) -> str | None:
-    """Until all are done, `slots` at once; None while nothing is known, or nothing is left.
+    """Estimate the time until all are done, `slots` at once; None if unknown, or nothing is left.
 
-    A run takes what others of its arm took, whose folders bear its name; of a new arm, what all
-    others took.
+    A run takes the median of its arm's finished runs, whose folders share a name; in a new arm, the
+    median of all finished runs.
     """
     took: dict[str, list[float]] = {}
     for folder, one in found.items():
@@ -225,7 +226,7 @@ def _needed(one: State, typical: float | None) -> float | None:
 
 
 def about(seconds: float) -> str:
-    """ "40 s", "5 min", "2 h 10 min"."""
+    """Format a duration, as "40 s", "5 min" or "2 h 10 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)

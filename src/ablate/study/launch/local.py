@@ -1,6 +1,6 @@
-"""hydra/launcher=local: a process per run on this machine, several at once.
+"""hydra/launcher=local: a worker process per run on this machine, several at once.
 
-What became of a run stands in its folder. Two launchers may work on the same runs, here or on two
+The state of a run is read from its folder. Two launchers may work on the same runs, here or on two
 machines that share the folder: each takes what the other has not, and waits for the rest.
 """
 
@@ -24,12 +24,12 @@ from ablate.study.launch.stop import stopping
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 AUTO = "auto"
-AT_MOST = 4  # runs at once that nobody asked for: each holds a model and its data in memory
+AT_MOST = 4  # default limit of runs at once: each holds a model and its data in memory
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Those of conf/hydra/launcher/local.yaml."""
+    """The settings of conf/hydra/launcher/local.yaml."""
 
     slots: int | str
     gpus_per_run: int
@@ -49,9 +49,9 @@ class Settings:
             raise _wrong("timeout", self.timeout, "a number of seconds above 0, or null")
 
     def at_once(self, environment: Mapping[str, str]) -> int:
-        """What `slots` comes to here. auto: all GPUs are handed out by `gpus_per_run`; runs that
-        see every GPU take turns; without a GPU each run has a core, as two cores that share a run
-        of a small model are slower."""
+        """Return the number of slots. auto: as many as `gpus_per_run` allows; one if every run sees
+        all GPUs; without a GPU one per core (at most `AT_MOST`), as two cores that share a run of a
+        small model are slower."""
         if isinstance(self.slots, int):
             return self.slots
         there = len(_visible(environment))
@@ -75,7 +75,7 @@ def _wrong(name: str, value: object, allowed: str) -> UserError:
 def launcher(
     settings: Mapping[str, Any], config: DictConfig
 ) -> Callable[[Sequence[Run]], list[State]]:
-    """`launch` with what the launcher's file says, for runs of this composition."""
+    """Return `launch` with the settings of the launcher's file, for runs of this composition."""
     return partial(
         launch,
         settings=Settings(**settings),
@@ -86,7 +86,7 @@ def launcher(
 
 
 def modules_of(config: DictConfig) -> list[str]:
-    """What runs of a composition import beside what all do."""
+    """Return the modules that runs of a composition import beside those that all import."""
     here = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     return targets(OmegaConf.to_container(here))
 
@@ -99,11 +99,11 @@ def launch(
     environment: Mapping[str, str],
     packing: Packing = ALONE,
 ) -> list[State]:
-    """Train every run that is not finished, wait for those that others train; their states.
+    """Train every unfinished run, wait for those that other launchers train; return the states.
 
-    modules: what the runs import beside what all do. environment: theirs. packing: which of them
-    share a process. Raises UserError before
-    anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs have stopped.
+    modules: what the runs import beside what all do. environment: that of the runs. packing: which
+    of them share a process. Raises UserError before anything was started, and Interrupted after
+    Ctrl-C or SIGTERM, when all runs have stopped.
     """
     slots = settings.at_once(environment)
     devices = gpus(slots, settings.gpus_per_run, environment)
@@ -127,7 +127,7 @@ def launch(
 
 
 def threads(slots: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The cores divided between the slots, unless the person says how many threads a run has."""
+    """Divide the cores between the slots, unless the user has set the number of threads."""
     if environment.get("OMP_NUM_THREADS"):
         return {}
     share = str(max(1, _cores() // slots))
@@ -141,7 +141,7 @@ def _cores() -> int:
 
 
 def gpus(slots: int, each: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """For each slot, the environment by which its runs see their GPUs and no others."""
+    """Return for each slot the environment in which its runs see only their GPUs."""
     if not each:
         return [{}] * slots
     names = _visible(environment)
@@ -155,7 +155,7 @@ def gpus(slots: int, each: int, environment: Mapping[str, str]) -> list[dict[str
 
 
 def _visible(environment: Mapping[str, str]) -> list[str]:
-    """The GPUs that this process may see, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may see, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     there = torch.cuda.device_count()
@@ -165,7 +165,7 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
 
 
 def targets(config: Any) -> list[str]:
-    """The modules of every `_target_` in a composition: what its run is going to import."""
+    """Return the module of every `_target_` in a composition, which its run will import."""
     found = set()
     if isinstance(config, Mapping):
         target = config.get("_target_")

@@ -1,4 +1,4 @@
-"""Which runs are trained together: those whose commands differ in the seed alone.
+"""Group runs whose commands differ only in the seed into packs.
 
 `ablate.training.pack` trains them.
 """
@@ -20,7 +20,7 @@ SEED, FOLDER = "seed=", "hydra.run.dir="
 
 @dataclass(frozen=True)
 class Packing:
-    """study.pack and study.batched."""
+    """The settings study.pack and study.batched."""
 
     size: int = 1
     batched: bool | str = "auto"
@@ -30,7 +30,7 @@ ALONE = Packing()
 
 
 def packs(runs: Sequence[Run], size: int) -> list[list[Run]]:
-    """At most `size` runs in each, in the order in which their first ones come."""
+    """Split runs into packs of at most `size`, in the order of their first runs."""
     alike: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         alike.setdefault(_shared(run) if size > 1 else (str(run.folder),), []).append(run)
@@ -43,13 +43,13 @@ def packs(runs: Sequence[Run], size: int) -> list[list[Run]]:
 
 
 def _shared(run: Run) -> tuple[str, ...]:
-    """What a pack's runs have in common; a run whose seed is not said is alone."""
+    """Return the arguments that a pack's runs share; a run without an explicit seed is alone."""
     shared = [text for text in run.arguments if not text.startswith((SEED, FOLDER))]
     return tuple(shared if len(shared) == len(run.arguments) - 2 else [str(run.folder)])
 
 
 def together(runs: Sequence[Run], batched: bool | str) -> list[str]:
-    """The arguments of the command that trains them, in the folder of the first."""
+    """Return the arguments of the command that trains all of them in the folder of the first."""
     first, *others = runs
     if not others:
         return list(first.arguments)
@@ -63,7 +63,7 @@ def _seed(run: Run) -> str:
 
 
 def refuse_packs(packing: Packing, layout: "Layout", *, launcher: str) -> None:
-    """UserError for what cannot be done, before anything is trained; it names the arm."""
+    """Raise UserError, before anything is trained, if packing is impossible; it names the arm."""
     if packing.size == 1:
         if packing.batched != ALONE.batched:
             raise UserError(

@@ -1,8 +1,8 @@
-"""hydra/launcher=ray: a task of Ray for every run, on a cluster whose nodes share output_dir.
+"""hydra/launcher=ray: a Ray task for every run, on a cluster whose nodes share output_dir.
 
-The loop is that of the local launcher (slots.py). A task begins its run as a process (forks.py) on
-the node that Ray has chosen for it, and ends it with a checkpoint when Ray cancels the task. Ray's
-tasks end with whoever asked for them: the runs of a controller that is killed write a checkpoint.
+The loop is that of the local launcher (slots.py). A task starts its run as a process (forks.py) on
+the node that Ray has chosen, and ends it with a checkpoint when Ray cancels the task. Ray's tasks
+end with their controller: if that is killed, its runs write a checkpoint.
 """
 
 import os
@@ -32,19 +32,20 @@ from ablate.study.launch.state import LOCK, RESUMES, State, held, state
 from ablate.study.launch.stop import stopping
 
 NAME = "hydra/launcher=ray"
-AT_ONCE = 256  # runs that Ray is told of; of the others any launcher may take some
-LONGER = 10.0  # seconds by which the controller is more patient than the tasks themselves
+AT_ONCE = 256  # runs submitted to Ray at once; other launchers may take the rest
+LONGER = 10.0  # seconds that the controller waits longer than the tasks themselves
 
 
 def require() -> None:
-    """Raises UserError where the package is missing."""
+    """Raise UserError if the package is missing."""
     if find_spec("ray") is None:
         raise UserError(f"{NAME} needs the package ray: pip install ray")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Those of conf/hydra/launcher/ray.yaml: arguments of ray.init and ray.remote, and seconds."""
+    """The settings of conf/hydra/launcher/ray.yaml: arguments of ray.init and ray.remote; seconds
+    of grace."""
 
     init: Mapping[str, Any]
     remote: Mapping[str, Any]
@@ -62,12 +63,12 @@ class Settings:
 
 
 def launcher(settings: Settings, config: DictConfig) -> Callable[[Sequence[Run]], list[State]]:
-    """`launch`, for runs of this composition."""
+    """Return `launch` for runs of this composition."""
     return partial(launch, settings=settings, modules=modules_of(config))
 
 
 def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -> list[State]:
-    """Train every run that is not finished, wait for those that others train; their states.
+    """Train every unfinished run, wait for those that other launchers train; return the states.
 
     Raises UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all
     runs have stopped.
@@ -93,14 +94,14 @@ def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -
 
 
 class Tasks:
-    """Begins runs on a cluster; to slots.py what `Forks` is on one machine."""
+    """Start runs on a cluster; the counterpart of `Forks` for slots.py."""
 
     def __init__(self, settings: Settings, modules: Sequence[str]):
         import ray
 
         _connect(settings.init)
         self._more = {"modules": list(modules), "grace": settings.grace, "cwd": os.getcwd()}
-        task: Any = train  # Ray's types know no keywords
+        task: Any = train  # Ray's types do not support keyword arguments
         try:
             self._train = ray.remote(task).options(**settings.remote)
         except (TypeError, ValueError) as error:
@@ -113,7 +114,7 @@ class Tasks:
     def start(
         self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
     ) -> None:
-        assert not environment  # what a run sees of its node is Ray's business
+        assert not environment  # Ray assigns the devices of a run
         task = self._train.remote(list(arguments), str(folder), typed=TYPED, **self._more)
         self._runs[task] = run
         self._begun.append(run)
@@ -159,7 +160,7 @@ class Tasks:
 
 
 def _connect(init: Mapping[str, Any]) -> None:
-    """To a cluster, or to one that is made here; signals mean afterwards what they did before."""
+    """Connect to a cluster, or start one here; restore the signal handlers that Ray replaces."""
     import ray
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -174,7 +175,7 @@ def _connect(init: Mapping[str, Any]) -> None:
 
 
 def _say_what_no_node_has(remote: Mapping[str, Any]) -> None:
-    """Nothing is refused: a cluster may grow."""
+    """Print a note if no node has the resources; not an error, since a cluster may grow."""
     import ray
 
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
@@ -194,7 +195,7 @@ def train(
     cwd: str,
     typed: str | None,
 ) -> int:
-    """The task: the exit code of a run, which has `grace` seconds to end when it is cancelled."""
+    """Train a run in a Ray task; return its exit status. grace: seconds to end when cancelled."""
     if not Path(folder).is_dir():
         raise FileNotFoundError(
             f"{folder} is not there on {platform.node()}: output_dir must lie where all nodes look"
@@ -202,7 +203,7 @@ def train(
     os.chdir(cwd)
     end = time.monotonic() + grace
     while held(Path(folder, LOCK)) and time.monotonic() < end:
-        time.sleep(POLL)  # a try whose worker was lost writes its checkpoint
+        time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
     own = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
     forks = Forks(
         modules, environment=own if typed is None else own | {FULL_ERROR: typed}, grace=grace
@@ -213,12 +214,12 @@ def train(
             for event in forks.events(POLL):
                 if event.code is not None:
                     return event.code
-    except KeyboardInterrupt:  # Ray's way to cancel
+    except KeyboardInterrupt:  # Ray cancels tasks this way
         return STOPPED
     finally:
-        forks.close()  # and with it the run
+        forks.close()  # this also ends the run
 
 
 def _line(error: Exception) -> str:
-    """The last line says what happened, those before it where."""
+    """Return the last line of an error, which says what happened; the others say where."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -9,12 +9,12 @@ from ablate.study.launch.ending import Mark
 
 @dataclass
 class Run:
-    """`arguments` are those of the command that trains it in `folder`."""
+    """A run. arguments: those of the command that trains it in `folder`."""
 
     folder: Path
     arguments: Sequence[str]
     before: Mark = field(init=False)  # its result when the launch began
-    look_at: float = 0.0  # not before that moment
+    look_at: float = 0.0  # time before which not to check it again
 
     def __post_init__(self) -> None:
         self.before = Mark.of(self.folder)

@@ -1,4 +1,4 @@
-"""The runs of a study handed to a launcher, and what became of them, read from their folders."""
+"""Pass the runs of a study to a launcher, and read their outcome from their folders."""
 
 import os
 import time
@@ -18,10 +18,10 @@ from ablate.study.launch.claim import Claim
 from ablate.study.launch.state import State, state, state_alone
 from ablate.study.plan.cells import Cell
 
-MOVED = "old"  # folder in the study's, for runs that study.rerun=all starts anew
-SINCE = ".rerun_all"  # file in the study's folder, made when a study.rerun=all began
-LOOK = 2.0  # seconds between looks at runs that another command has
-REASONS = 3  # of runs that did not finish, in the last line
+MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
+SINCE = ".rerun_all"  # file in the study's folder, created when a study.rerun=all starts
+LOOK = 2.0  # seconds between checks of runs that another command has
+REASONS = 3  # unfinished runs whose reason the last line gives
 
 
 def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -> Launcher:
@@ -37,9 +37,9 @@ def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -
 
 
 def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) -> Exception | None:
-    """Run what is to be run of these cells, once each, and wait for what others run.
+    """Run those of the cells that `rerun` selects, once each, and wait for runs of other commands.
 
-    Returns what the launcher broke with: how the runs ended is read from their folders.
+    Returns the launcher's exception, if any: the outcome of the runs is read from their folders.
     """
     wanted = to_run(cells, folder, rerun)
     trouble: Exception | None = None
@@ -54,13 +54,13 @@ def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) 
             trouble = error
     while any(state(folder / cell.folder).name in ("queued", "running") for cell in wanted):
         time.sleep(LOOK)
-    if trouble is None and any(cell.kind == "run" for cell in cells):  # tuning is half of it
+    if trouble is None and any(cell.kind == "run" for cell in cells):  # not after tuning alone
         (folder / SINCE).unlink(missing_ok=True)
     return trouble
 
 
 def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
-    """Those that study.rerun wants, each folder once; those that run elsewhere are waited for."""
+    """Return the cells that study.rerun selects, each folder once; runs elsewhere are included."""
     once: dict[str, Cell] = {}
     for cell in cells:
         once.setdefault(cell.folder, cell)
@@ -71,9 +71,9 @@ def to_run(cells: Sequence[Cell], folder: Path, rerun: str) -> list[Cell]:
 
 
 def move_aside(folder: Path, names: Sequence[str]) -> None:
-    """Clear the place of runs that were there before this study.rerun=all; nothing is lost.
+    """Move away runs that are older than this study.rerun=all; nothing is deleted.
 
-    It begins once: the same command beside it, or after it was killed, goes on with it.
+    The same command beside it, or after it was killed, continues it instead of starting another.
     """
     with open(folder / SINCE, "a") as file:
         began = os.fstat(file.fileno()).st_mtime_ns
@@ -83,7 +83,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
         if not _older(folder / name, began):
             continue
         claim = Claim.take(folder / name, launcher="rerun")
-        if claim is None:  # another command is at it now
+        if claim is None:  # another command has it now
             continue
         if _older(folder / name, began) and state_alone(folder / name).name != "running":
             place.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
 
 
 def _older(folder: Path, moment: int) -> bool:
-    """Whether what its result says was written by then."""
+    """Whether the run's result was written by that moment."""
     try:
         return (folder / RESULT).stat().st_mtime_ns <= moment
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def _older(folder: Path, moment: int) -> bool:
 def refuse_unfinished(
     cells: Sequence[Cell], found: Mapping[str, State], trouble: Exception | None
 ) -> None:
-    """Raises RunFailed, in one line, where a run is not finished."""
+    """Raise RunFailed, in one line, if a run is not finished."""
     first = {cell.folder: cell for cell in reversed(cells)}
     missed = {name: one for name, one in found.items() if one.name != "finished"}
     if not missed:

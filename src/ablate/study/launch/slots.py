@@ -1,4 +1,4 @@
-"""The loop of a launcher whose runs end with it: what waits, what has a slot, what has ended."""
+"""The loop of launchers whose runs end with them: waiting runs, slots, and ended runs."""
 
 import shlex
 import signal
@@ -18,13 +18,13 @@ from ablate.study.launch.run import Run
 from ablate.study.launch.state import COMMAND, LOG, RESUMES, state_alone
 from ablate.study.launch.stop import Stop
 
-LOOK = 0.2  # seconds between looks at the clock
-LOOK_ELSEWHERE = 2.0  # seconds between looks at a run that another launcher has
+LOOK = 0.2  # seconds between checks of the time limits
+LOOK_ELSEWHERE = 2.0  # seconds between checks of a run that another launcher has
 STOPPED = f"stopped with its study; {RESUMES} from its last checkpoint"
 
 
 class Parent(Protocol):
-    """What begins runs, says what becomes of them and ends them: here (forks.py) or elsewhere."""
+    """Starts runs, reports their events and ends them: here (forks.py) or elsewhere."""
 
     def start(
         self, run: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
@@ -41,32 +41,32 @@ class Parent(Protocol):
 
 @dataclass
 class Taken:
-    """A run that is ours."""
+    """A run that this launcher has claimed."""
 
     run: Run
     claim: Claim
-    before: Mark  # its result when this try began
+    before: Mark  # its result when this attempt started
 
 
 @dataclass
 class Process:
-    """A slot's: a run, or a pack of them."""
+    """The process of a slot: a run, or a pack of them."""
 
     taken: list[Taken]
     slot: int
     tries: int = 0
-    began: float | None = None  # when this try did
+    began: float | None = None  # time when this attempt started
     reason: str | None = None  # why it was asked to stop
     asked_at: float = 0.0
 
 
 class Slots:
-    """Trains every run that is not finished, and waits for those that other launchers have.
+    """Train every unfinished run, and wait for those that other launchers have.
 
-    devices: for each slot, what the environment of its runs has beside the others. timeout: of one
-    try, in seconds. retries: further tries of a run that failed. grace: seconds that a run which is
-    asked to stop may take for its checkpoint. parent: begins what begins the runs. packing: which
-    of them share a process.
+    devices: for each slot, additions to the environment of its runs. timeout: seconds of one
+    attempt. retries: further attempts of a failed run. grace: seconds that a run which is asked to
+    stop may take for its checkpoint. parent: starts the `Parent`, such as the fork server. packing:
+    which runs share a process.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Slots:
         self._claims: list[Claim] = []
         self._free = list(range(len(devices)))
         self._number = 0
-        self._forked = False  # the parent has proved that it can
+        self._forked = False  # whether the parent has started a run yet
 
     def work(self, runs: Sequence[Run]) -> None:
         waiting = packs(runs, self.packing.size)
@@ -108,7 +108,7 @@ class Slots:
         finally:
             if self._parent is not None:
                 self._parent.close()
-            for claim in self._claims:  # where a full disk, say, ended this loop
+            for claim in self._claims:  # if an error, such as a full disk, ended the loop
                 claim.release()
 
     def _take(self, waiting: list[list[Run]]) -> None:
@@ -122,15 +122,15 @@ class Slots:
                 self._start(Process(taken, self._free.pop(0)))
 
     def _taken(self, run: Run, waiting: list[Run]) -> Taken | None:
-        """What nobody else has; what is over, or ours now, waits no more."""
+        """Claim a run, or return None; remove runs from `waiting` that are claimed or ended."""
         if time.monotonic() < run.look_at:
             return None
         claim = Claim.take(run.folder, launcher=self.launcher)
         found = state_alone(run.folder)
-        if claim is None or found.name == "running":  # another launcher; somebody by hand
+        if claim is None or found.name == "running":  # another launcher; a command by hand
             run.look_at = time.monotonic() + LOOK_ELSEWHERE
         elif found.name == "finished" or (
-            # Its end was written down since: another launcher has tried it.
+            # Another launcher has tried it and recorded the outcome since.
             found.result.get("status") != "running"
             and found.ended
             and Mark.of(run.folder) != run.before
@@ -164,7 +164,7 @@ class Slots:
 
     def _listen(self) -> None:
         if self._parent is None or not self._processes:
-            time.sleep(LOOK)  # only runs of others
+            time.sleep(LOOK)  # only runs of other launchers are left
             return
         for event in self._parent.events(LOOK):
             self._happened(event)
@@ -197,7 +197,7 @@ class Slots:
             self._free = sorted([*self._free, process.slot])
 
     def _orphaned(self) -> None:
-        """The parent of all processes was killed: so are they, and each has lost a try."""
+        """After the death of the parent: kill all its processes, each of which loses an attempt."""
         assert self._parent is not None
         self._parent.close()
         for number, process in self._processes.items():

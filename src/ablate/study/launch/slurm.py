@@ -1,7 +1,7 @@
-"""hydra/launcher=slurm: a job of Slurm for every run, submitted by submitit in arrays.
+"""hydra/launcher=slurm: a Slurm job for every run, submitted by submitit in arrays.
 
-The jobs do not need this process: it submits what nobody has, watches, and writes down what became
-of jobs that could not do it themselves. What becomes of the others stands in their folders.
+The jobs do not need this process: it submits runs that no launcher has, watches them, and records
+the end of jobs that could not do so themselves. The others record theirs in their folders.
 """
 
 import io
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 NAME = "hydra/launcher=slurm"
 PACKAGE = "hydra-submitit-launcher"
 ARRAY = 500  # runs submitted at once; Slurm's own limit is 1,000 unless its administrator set it
-LOOK = 2.0  # seconds between looks at the folders
-WAKE = 0.2  # seconds until a signal is noticed
+LOOK = 2.0  # seconds between checks of the folders
+WAKE = 0.2  # seconds until a signal is noticed, at most
 
 
 def require() -> None:
-    """Raises UserError where a package or a program is missing."""
+    """Raise UserError if a package or a program is missing."""
     if find_spec("submitit") is None or find_spec("hydra_plugins.hydra_submitit_launcher") is None:
         raise UserError(f"{NAME} needs the package {PACKAGE}: pip install {PACKAGE}")
     missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
@@ -49,9 +49,9 @@ def require() -> None:
 
 
 def executor(settings: Mapping[str, Any], trainer: DictConfig) -> "AutoExecutor":
-    """What submits jobs with the settings of conf/hydra/launcher/slurm.yaml.
+    """Make an executor with the settings of conf/hydra/launcher/slurm.yaml.
 
-    Their names, types and meanings are those of hydra-submitit-launcher.
+    Names, types and meanings of the settings are those of hydra-submitit-launcher.
     """
     from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf, SlurmQueueConf
     from submitit import AutoExecutor
@@ -73,8 +73,8 @@ def executor(settings: Mapping[str, Any], trainer: DictConfig) -> "AutoExecutor"
     folder, times = values.pop("submitit_folder"), values.pop("max_num_timeout")
     shared = set(OmegaConf.structured(BaseQueueConf))
     made = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=times)
-    # One task that fails ends the others, which would wait for it. Since Slurm 22.05 a task does
-    # not get the processors of its job unless it is told.
+    # A task that fails ends the others, which would wait for it. Since Slurm 22.05 a task does not
+    # inherit the processors of its job.
     arguments = ["--kill-on-bad-exit=1"]
     if checked.cpus_per_task:
         arguments.append(f"--cpus-per-task={checked.cpus_per_task}")
@@ -86,7 +86,8 @@ def executor(settings: Mapping[str, Any], trainer: DictConfig) -> "AutoExecutor"
 
 
 def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int]:
-    """Nodes, and tasks on each: as the trainer has nodes and devices. Refuses what differs."""
+    """Return nodes and tasks per node, from the trainer's nodes and devices; UserError if they
+    differ from the launcher's settings."""
     devices = trainer.devices
     if devices == "auto":
         devices = 1 if trainer.accelerator == "cpu" else settings["gpus_per_node"]
@@ -108,10 +109,10 @@ def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int
 
 
 def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
-    """Submit what nobody has, wait for all; their states.
+    """Submit the runs that no launcher has, wait for all and return their states.
 
-    Raises UserError where Slurm refuses the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
-    go on.
+    Raises UserError if Slurm refuses the jobs, and Interrupted after Ctrl-C or SIGTERM: the jobs
+    continue.
     """
     with stopping() as stop, View.of([run.folder for run in runs], slots=None) as view:
         Jobs(executor, view, stop).work(runs)
@@ -124,11 +125,11 @@ def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
 
 
 class Jobs:
-    """Submits every run that is not finished and that nobody has, and waits for all."""
+    """Submit every unfinished run that no launcher has, and wait for all."""
 
     def __init__(self, executor: "AutoExecutor", view: View, stop: Stop):
         self.executor, self.view, self.stop = executor, view, stop
-        self._seen: dict[Path, str] = {}  # run -> the job that has, or had it
+        self._seen: dict[Path, str] = {}  # run -> the job that has or had it
 
     def work(self, runs: Sequence[Run]) -> None:
         waiting = list(runs)
@@ -146,9 +147,9 @@ class Jobs:
                 self._see(run)
                 continue
             claim = Claim.take(run.folder, launcher="slurm")
-            if claim is None:  # somebody has taken it just now
+            if claim is None:  # another launcher has just taken it
                 continue
-            if state_alone(run.folder).name == "running":  # somebody by hand
+            if state_alone(run.folder).name == "running":  # started by hand
                 claim.release()
             elif found := self._ended(run):
                 claim.release()
@@ -168,7 +169,7 @@ class Jobs:
             self._seen[run.folder] = str(entry["job"])
 
     def _ended(self, run: Run) -> State | None:
-        """How a run ended that nobody has any more; None where it is still to be done."""
+        """Return the final state of a run that no launcher has; None if it is still to be done."""
         found = state_alone(run.folder)
         told = found.ended and found.result.get("status") != "running"
         if found.name == "finished" or (told and Mark.of(run.folder) != run.before):
@@ -178,7 +179,7 @@ class Jobs:
             return None
         from ablate.study.launch.slurm_job import described
 
-        # Of an array, Slurm forgets at once what was cancelled while it waited.
+        # Slurm forgets array tasks at once that were cancelled while they waited.
         said = described(job).get("JobState", "cancelled or lost")
         return settle(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {said}")
 
@@ -201,7 +202,7 @@ class Jobs:
                 claim.abandon()
             if ours:
                 shutil.rmtree(self._folder(), ignore_errors=True)
-            if self.stop.asked:  # Ctrl-C reaches sbatch, too
+            if self.stop.asked:  # Ctrl-C also reaches sbatch
                 return
             raise UserError(f"{NAME}: {' '.join(str(error).split())}") from error
         for (run, claim), job in zip(taken, jobs, strict=True):
@@ -210,7 +211,7 @@ class Jobs:
             self._seen[run.folder] = job.job_id
 
     def _folder(self) -> Path:
-        """Where submitit keeps its files."""
+        """The folder where submitit keeps its files."""
         from submitit.core.utils import JobPaths
 
         return JobPaths.get_first_id_independent_folder(self.executor.folder)
@@ -218,7 +219,7 @@ class Jobs:
 
 @contextmanager
 def _outside() -> Iterator[None]:
-    """A job that is submitted from inside another is none of its parts."""
+    """Hide the variables of an outer Slurm job, so that a job submitted inside it is separate."""
     inner = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_") if "SLURM_JOB_ID" in os.environ else ()
     own = {k: v for k, v in os.environ.items() if k.startswith(inner) and k != "SLURM_CONF"}
     for name in own:

@@ -1,14 +1,14 @@
-"""What became of each run of a study, read from the files in its folder and nothing else.
+"""The state of each run of a study, read from the files in its folder.
 
-    missing    never begun, or stopped with a checkpoint: the same command resumes it
-    queued     taken by a launcher, and not training yet
+    missing    never started, or stopped with a checkpoint: the same command resumes it
+    queued     claimed by a launcher, and not training yet
     running    a process trains in the folder now
     finished, failed, refused
 
-A file `queued.json` says which launcher took a run: {"launcher", "job", "host", "pid", "time"}.
-It counts while that launcher holds its claim (claim.py), or while Slurm knows the job, which goes
-on without the launcher. A job that Slurm knows no more, and whose run has not ended by itself, was
-cancelled or lost: the run failed. torch is not imported here.
+A file `queued.json` names the launcher that took a run: {"launcher", "job", "host", "pid", "time"}.
+It counts while that launcher holds its claim (claim.py), or while Slurm knows the job, which
+continues without the launcher. A job that Slurm no longer knows, and whose run has not ended by
+itself, was cancelled or lost: the run failed. torch is not imported here.
 """
 
 import os
@@ -26,20 +26,20 @@ from typing import Any
 from ablate.files import PLAN, PROGRESS, RESULT, read_mapping
 
 QUEUED, LOG = "queued.json", "stdout.log"
-COMMAND = "python -m ablate "  # begins the first line of LOG
-LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, by the launcher that took it
-# What a run that was stopped on request says of itself; the second, before 2026-11-23.
+COMMAND = "python -m ablate "  # start of the first line of LOG
+LOCK, CLAIM = ".lock", ".claim"  # held by the process that trains, and by its launcher
+# In the error of a run that was stopped on request; the second text is from before 2026-11-23.
 RESUMES = "the same command resumes"
 RESUMABLE = (RESUMES, "the same command goes on")
 TAIL = "; last lines: "  # before what a run printed, in an error that its launcher wrote
-SQUEUE_SECONDS = 5  # how long an answer of squeue is believed
-# So young a job may be missing in it; some of this is for clocks that differ.
+SQUEUE_SECONDS = 5  # how long an answer of squeue is cached
+# A younger job may be missing in the cached answer; includes a margin for clocks that differ.
 YOUNG = SQUEUE_SECONDS + 10
 
 
 @dataclass(frozen=True)
 class State:
-    """One run. `detail` is for people: an error, the last lines of a death, where it runs."""
+    """The state of a run. detail: for people: an error, the last lines of a crash, its place."""
 
     name: str
     detail: str = ""
@@ -69,7 +69,7 @@ def state(folder: Path) -> State:
 
 
 def state_alone(folder: Path) -> State:
-    """The state whatever a launcher may have in mind."""
+    """Return the state regardless of launchers."""
     result = read_mapping(folder / RESULT)
     status, error = result.get("status"), result.get("error") or ""
     if status == "running":
@@ -86,7 +86,7 @@ def state_alone(folder: Path) -> State:
 
 
 def states(study_dir: Path) -> dict[str, State]:
-    """Folder name -> state, in the order of the plan; of all run folders where there is no plan."""
+    """Map folder names to states, in the order of the plan; of all run folders without a plan."""
     if plan := read_mapping(study_dir / PLAN):
         names = list(dict.fromkeys(cell["folder"] for cell in plan["cells"]))
     else:
@@ -97,7 +97,7 @@ def states(study_dir: Path) -> dict[str, State]:
 
 
 def queued(folder: Path) -> dict[str, Any] | None:
-    """The entry of the launcher that has taken the run and lives."""
+    """Return the entry of the living launcher or job that has the run, or None."""
     entry = read_mapping(folder / QUEUED)
     return entry if entry and _alive(folder, entry) else None
 
@@ -121,18 +121,18 @@ def _process_lives(pid: Any) -> bool:
     except (ProcessLookupError, TypeError, ValueError):
         return False
     except PermissionError:
-        return True  # somebody else's
+        return True  # another user's
     return True
 
 
 def _age(entry: Mapping[str, Any]) -> float:
-    """Seconds since it was written."""
+    """Return the seconds since the entry was written."""
     return (datetime.now(UTC) - datetime.fromisoformat(str(entry["time"]))).total_seconds()
 
 
 def slurm_jobs() -> Mapping[str, str] | None:
-    """Every job and array task that waits or runs, and what Slurm says of it, such as "PENDING
-    (Priority)"; None where Slurm cannot be asked."""
+    """Map every waiting or running job and array task to Slurm's description, such as "PENDING
+    (Priority)"; None if Slurm is not available."""
     return _slurm_jobs(int(time.monotonic() / SQUEUE_SECONDS))
 
 
@@ -149,7 +149,7 @@ def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
 
 
 def held(lock: Path) -> bool:
-    """Whether a living process, on whatever machine, holds the lock."""
+    """Whether a living process, on any machine, holds the lock."""
     import fcntl  # not on Windows, where ablate.cli.command says so
 
     try:
@@ -166,7 +166,7 @@ def held(lock: Path) -> bool:
 
 
 def where(entry: Mapping[str, Any]) -> str:
-    """Such as "job 17 (slurm), PENDING (Priority)", "pid 4711 on desk"."""
+    """Describe the holder, as "job 17 (slurm), PENDING (Priority)" or "pid 4711 on desk"."""
     if not entry:
         return ""
     if not outlives_launcher(entry):
@@ -176,7 +176,7 @@ def where(entry: Mapping[str, Any]) -> str:
 
 
 def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
-    """The end of what the run printed, in one line."""
+    """Return the end of the run's output in one line."""
     try:
         with open(folder / LOG, "rb") as file:
             file.seek(max(0, os.path.getsize(folder / LOG) - 10_000))
@@ -186,7 +186,7 @@ def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
     printed: list[str] = []
     for line in text.splitlines():
         if line.startswith(COMMAND):
-            printed.clear()  # of the last try
+            printed.clear()  # keep only the last attempt
         elif line.strip():
             printed.append(line.strip())
     kept = printed[-lines:]

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal, noted by a launcher instead of obeyed at once."""
+"""Let a launcher record Ctrl-C, SIGTERM and a closed terminal instead of ending at once."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Stop:
-    """The signal that asked to stop, and whether one came again."""
+    """The first signal that asked to stop, and whether a second one came."""
 
     asked: str | None = None
     at_once: bool = False
@@ -17,7 +17,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Signals mean afterwards what they did before."""
+    """Record signals in a `Stop` within the block; restore the handlers afterwards."""
     stop = Stop()
 
     def note(number: int, frame: object) -> None:

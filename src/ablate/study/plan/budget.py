@@ -1,8 +1,8 @@
-"""What each arm of a study costs, and whether it changes the model at all; nothing is trained.
+"""The cost of each arm, and whether it changes the model at all, without any training.
 
 Parameters and FLOPs are counted on torch's meta device, where a model of any size takes no memory.
-Only an arm whose parameters have the names and shapes of the baseline's is ever made real, to be
-compared with it; above `LARGEST` parameters that is left out, since it needs both in memory.
+Only an arm whose parameters have the names and shapes of the baseline's is built for real, to be
+compared with it; not above `LARGEST` parameters, since both models must fit in memory.
 """
 
 import json
@@ -32,18 +32,18 @@ from ablate.training.trainer import length_of_training
 
 LARGEST = 200_000_000  # parameters of a model that is compared with the baseline's
 ROWS = 2  # of a batch that both read; a graph is read whole
-# What the model is made of. A kernel changes how it is computed, never what.
+# Nodes that make up the model. A kernel changes how it is computed, not the result.
 MODEL_SIDE = {"model", "pos_enc", "kernel"}
-# A run's id has what is in a file in place of the file's name.
+# A run's id covers the content of files instead of their paths.
 NO_CHANGE = {*EXCLUDED} - {f"data.{key}" for key in FILES}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What an arm costs. flops_per_step: as result.json counts them; steps: of the optimizer.
+    """The cost of an arm. flops_per_step: as result.json counts them; steps: of the optimizer.
 
-    no_effect: the arm is the baseline's model again, and nothing else was changed; None: too large
-    to be compared, or the baseline cannot be built.
+    no_effect: whether the arm has the baseline's model and changes nothing else; None: too large to
+    be compared, or the baseline cannot be built.
     """
 
     parameters: int
@@ -53,7 +53,7 @@ class Budget:
 
 
 class DataSets:
-    """Reads the data of compositions, each data set once."""
+    """Read the data of compositions, each data set once."""
 
     def __init__(self) -> None:
         self._read: dict[str, Data] = {}
@@ -69,10 +69,10 @@ class DataSets:
 def budgets(
     configs: Mapping[str, DictConfig], *, baseline: str, sets: DataSets | None = None
 ) -> tuple[dict[str, Budget], dict[str, str]]:
-    """The budget of every arm (the baseline's first), and why each of the others cannot be built.
+    """Return the budget of every arm (the baseline's first), and the error of each unbuildable arm.
 
-    Some mistakes show only when a model is made of its data, such as a score's table that is
-    shorter than the text; other people's parts may raise anything.
+    Some errors show only when a model is built for its data, such as a score's table that is
+    shorter than the text; external parts may raise anything.
     """
     sets = sets or DataSets()
     measured: dict[str, Budget] = {}
@@ -104,38 +104,38 @@ def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
 
 
 def parameters(model: nn.Module) -> int:
-    """All of them."""
+    """Return the total number of parameters."""
     return count_parameters(model)["total"]
 
 
 def on_meta(cfg: DictConfig, data: Data) -> Task:
-    """The task around a model without values, for counts."""
+    """Build the task with a model on the meta device, for counting."""
     with torch.device("meta"):
         model = make_model(cfg, data, Reference())
     return make_task(cfg, data, model)
 
 
 def acts_elsewhere(first: DictConfig, second: DictConfig) -> bool:
-    """Whether they differ in what acts outside the model, as an optimizer or another file do."""
+    """Whether two configs differ outside the model, such as in the optimizer or in a data file."""
     a, b = dict(leaves(first)), dict(leaves(second))
     changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
     return any(not {path, path.split(".")[0]} & (NO_CHANGE | MODEL_SIDE) for path in changed)
 
 
 class SameModel:
-    """Tells whether a composition is `first` with the same model, and with nothing else changed.
+    """Test whether a composition has the model of `first`, and nothing else changed.
 
     The same model has the same parameters with the same initial values, and is the same function
-    of them, in training (given the same random numbers, so that dropout counts) and in evaluation.
-    The function is looked at away from the initial values: those may hide a part that starts at
-    zero. Both compute with the reference kernel, as kernels differ by rounding.
+    of them, in training (with the same random numbers, so that dropout counts) and in evaluation.
+    The function is compared away from the initial values, which may hide a part that starts at
+    zero. Both use the reference kernel, as kernels differ by rounding.
     """
 
     def __init__(self, first: DictConfig, sets: DataSets) -> None:
         self.first, self.sets = first, sets
 
     def __call__(self, second: DictConfig, built: nn.Module) -> bool | None:
-        """built: the model of `second`, on any device. None where they are too large to compare."""
+        """built: the model of `second`, on any device. None if they are too large to compare."""
         if acts_elsewhere(self.first, second) or _shapes(built) != _shapes(self._task.model):
             return False
         if parameters(built) > LARGEST:
@@ -171,7 +171,7 @@ class SameModel:
 
 
 def _real(cfg: DictConfig, data: Data) -> Model:
-    """The model with its initial values, on the reference kernel."""
+    """Build the model with its initial values and the reference kernel."""
     cfg = cfg.copy()
     with open_dict(cfg):
         cfg.kernel = {"_target_": f"{Reference.__module__}.{Reference.__qualname__}"}
@@ -179,12 +179,12 @@ def _real(cfg: DictConfig, data: Data) -> Model:
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
-    """Of every parameter, with whether it is trained."""
+    """Return the shape of every parameter, and whether it is trained."""
     return {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
 
 
 def _batches(data: Data) -> Iterator[Batch]:
-    """The first of training; of pairs, whose lengths differ, also the longest of every split."""
+    """Yield the first training batch; of pairs, whose lengths differ, also each split's longest."""
     yield next(iter(data.train_dataloader()))
     for split in data.splits.values():
         if isinstance(data, Pairs) and isinstance(split, Split):
@@ -194,7 +194,7 @@ def _batches(data: Data) -> Iterator[Batch]:
 
 @torch.no_grad()
 def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[Tensor]:
-    """What the model makes of them after noise on every parameter, in training and evaluation."""
+    """Yield the outputs after adding noise to every parameter, in training and evaluation."""
     with torch.random.fork_rng(devices=[]):
         for name, parameter in model.named_parameters():
             torch.manual_seed(derive(0, "noise", name))

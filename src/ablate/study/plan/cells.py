@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class NoComposition(UserError):
-    """Overrides that Hydra cannot make a composition of: a name that does not exist, most often."""
+    """Hydra cannot compose the overrides, most often because a name does not exist."""
 
 
 class Composer:
-    """Composes arms: what every arm shares, and the arm's own overrides over it."""
+    """Compose arms from the overrides that all arms share and the arm's own."""
 
     def __init__(self, loader: ConfigLoader, command: DictConfig, fixed: Sequence[str]):
         self.fixed = tuple(fixed)
@@ -37,11 +37,11 @@ class Composer:
         self._made: dict[tuple[str, ...], DictConfig] = {}
 
     def all_of(self, own: Iterable[str]) -> tuple[str, ...]:
-        """An arm's overrides in full."""
+        """Return all overrides of an arm."""
         return merged(self.fixed, own)
 
     def __call__(self, own: Iterable[str]) -> DictConfig:
-        """The composition, not checked. Raises NoComposition with one line."""
+        """Return the composition, unchecked. Raises NoComposition with one line."""
         overrides = self.all_of(own)
         if overrides not in self._made:
             self._made[overrides] = self._compose(overrides)
@@ -62,7 +62,7 @@ class Composer:
 
 @dataclass
 class Composed:
-    """An arm that is legal, and what matching budgets and tuning set in it."""
+    """A legal arm, and the values that budget matching and tuning have set in it."""
 
     arm: Arm
     overrides: tuple[str, ...]  # in full, without seed and arm
@@ -79,7 +79,7 @@ class Composed:
         return self.arm.name
 
     def differs(self, baseline: DictConfig) -> dict[str, tuple[Any, Any]]:
-        """Key -> the baseline's value and its own, for all that is part of the work."""
+        """Map each differing key, except study.*, to the baseline's value and the arm's own."""
         from ablate.config.keys import changed_keys
 
         found = changed_keys(baseline, self.config)
@@ -99,12 +99,12 @@ class Cell:
 
     @property
     def job(self) -> list[str]:
-        """What a launcher gets."""
+        """The overrides that a launcher gets."""
         return [*self.overrides, f"hydra.sweep.subdir={quoted(self.folder)}"]
 
 
 def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Composed:
-    """The arm with further overrides, composed and checked again."""
+    """Return the arm with further overrides, composed and checked again."""
     overrides = merged(composed.overrides, more)
     config = composer(overrides)
     check(config)
@@ -112,7 +112,7 @@ def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Co
 
 
 def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor], dict[str, str]]:
-    """The baseline's own option of every factor, which is its first one then, listed or not."""
+    """Return the factors, the baseline's option first even if not listed, and these options."""
     complete: list[Factor] = []
     own: dict[str, str] = {}
     for factor in factors:
@@ -130,7 +130,7 @@ def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor
 
 
 def _holds(text: str, cfg: DictConfig) -> bool:
-    """Whether a composition has what an override would set."""
+    """Whether a composition already has the value that an override sets."""
     override = parse(text, "study.factors")
     key, value = override.key_or_group, override.value()
     if key in cfg.choices:
@@ -146,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 
 def _name_of_own(factor: Factor, cfg: DictConfig) -> str:
-    """What the baseline has where a factor does not list it."""
+    """Name the baseline's option of a factor that does not list it."""
     if factor.keys != {factor.name}:
         return "baseline"
     if factor.name in cfg.choices:
@@ -158,7 +158,7 @@ def _name_of_own(factor: Factor, cfg: DictConfig) -> str:
 
 
 class Cells:
-    """Makes cells; the content of a data set is looked at once."""
+    """Make cells; each data set is fingerprinted once."""
 
     def __init__(self) -> None:
         self._data: dict[str, str] = {}
@@ -167,7 +167,7 @@ class Cells:
         self, composed: Composed, seed: int, *, kind: str = "run", config: DictConfig | None = None,
         more: Sequence[str] = (),
     ) -> Cell:  # fmt: skip
-        """`config`, `more`: those of a trial, where they are not the arm's own."""
+        """Make a cell. config, more: those of a tuning trial, if they are not the arm's own."""
         cfg = composed.config if config is None else config
         cfg.seed = seed
         name = run_id(cfg, self._fingerprint(cfg))
@@ -183,8 +183,8 @@ class Cells:
         )
 
     def by_seed(self, arms: Sequence[Composed], seeds: Sequence[int]) -> list[Cell]:
-        """In the order of launching: the same seed of all arms together, the baseline first, so
-        that a study that is cut off still compares. Arms that are the same runs share folders."""
+        """Return the cells in launch order: all arms with the first seed, the baseline first, and
+        so on, so that an interrupted study can be compared. Arms with equal runs share folders."""
         known: dict[str, Cell] = {}
         cells: list[Cell] = []
         for seed in seeds:
@@ -198,7 +198,7 @@ class Cells:
         return cells
 
     def data(self, cfg: DictConfig, seeds: Sequence[int]) -> dict[str, str]:
-        """Seed -> fingerprint of its data."""
+        """Map each seed to the fingerprint of its data."""
         found = {}
         for seed in seeds:
             cfg.seed = seed

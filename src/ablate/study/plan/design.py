@@ -1,4 +1,4 @@
-"""From factors and a design to the arms of a study. Nothing is composed here.
+"""Turn factors and a design into the arms of a study, without composing them.
 
 The baseline's own option of every factor is one of the factor's options, listed or not: the arm
 with all of them is the baseline.
@@ -26,20 +26,20 @@ Row = dict[str, str]  # factor -> option, for every factor
 
 @dataclass(frozen=True)
 class Factor:
-    """What is changed: option -> the overrides that make it, in the order they were written."""
+    """What is changed. options: option -> its overrides, in the order they were written."""
 
     name: str
     options: Mapping[str, tuple[str, ...]]
 
     @property
     def keys(self) -> set[str]:
-        """What its options set."""
+        """The keys that its options set."""
         return {key_of(text) for texts in self.options.values() for text in texts}
 
 
 @dataclass(frozen=True)
 class Arm:
-    """`changes`: factor -> option where it differs from the baseline; `overrides` make it so."""
+    """changes: factor -> option, where it differs from the baseline. overrides: set the changes."""
 
     name: str
     changes: Mapping[str, str]
@@ -51,7 +51,7 @@ class Arm:
 
 
 def count(design: str, factors: Sequence[Factor], own: Mapping[str, str]) -> int:
-    """How many arms a design has, without making them."""
+    """Count the arms of a design without making them; 0 for fractional, which must be made."""
     others = [len(_others(factor, own)) for factor in factors]
     single = 1 + sum(others)
     if design == "factorial":
@@ -64,7 +64,7 @@ def count(design: str, factors: Sequence[Factor], own: Mapping[str, str]) -> int
 def rows(
     design: str, factors: Sequence[Factor], own: Mapping[str, str], *, resolution: int
 ) -> Iterator[Row]:
-    """The cells of a design, the baseline first. `own`: its option of every factor."""
+    """Yield the cells of a design, the baseline first. own: the baseline's options."""
     others = {factor.name: _others(factor, own) for factor in factors}
     if design in ("leave_one_out", "fractional"):
         _require_two_options(design, others, own)
@@ -86,8 +86,8 @@ def rows(
 def arm(
     row: Row, factors: Sequence[Factor], own: Mapping[str, str], *, all_set: bool, named: bool
 ) -> Arm:
-    """One cell as an arm. `all_set`: what the baseline has already is set all the same;
-    `named`: every option stands in the name, not the changes alone."""
+    """Make an arm from a cell. all_set: also set the options that the baseline has already. named:
+    put every option into the name, not only the changes."""
     changes = {name: option for name, option in row.items() if option != own[name]}
     shown = row if named else changes
     overrides: dict[str, tuple[str, str]] = {}
@@ -106,14 +106,14 @@ def arm(
 
 
 def excluded_by(row: Row, exclude: Sequence[Row]) -> Row | None:
-    """The first entry of study.exclude all of which a cell has."""
+    """Return the first entry of study.exclude that matches a cell, or None."""
     return next((entry for entry in exclude if entry.items() <= row.items()), None)
 
 
 def check_exclude(
     exclude: Sequence[Row], factors: Sequence[Factor], own: Mapping[str, str]
 ) -> None:
-    """Refuses an unknown factor or option in study.exclude, and an entry that takes everything."""
+    """Raise UserError for an unknown factor or option in study.exclude, or an empty entry."""
     known = {factor.name: {own[factor.name], *factor.options} for factor in factors}
     for entry in exclude:
         if not entry:

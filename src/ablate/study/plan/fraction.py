@@ -7,7 +7,7 @@ them make the defining relation, whose shortest word is the resolution. With res
 effect is confused with another, with 4 none with an interaction of two, with 5 no such
 interaction with another.
 
-A set of factors is a number here: bit n stands for factor n.
+A set of factors is an integer here: bit n stands for factor n.
 """
 
 from itertools import product
@@ -18,7 +18,7 @@ PROMISES = {
     4: "no main effect is confused with another, or with an interaction of two factors",
     5: "no main effect, and no interaction of two factors, is confused with another",
 }
-TRIES = 50_000  # sets of generators that are looked at before more factors are left free
+TRIES = 50_000  # sets of generators that are tried before more factors are left free
 
 
 def promise(resolution: int) -> str:
@@ -26,7 +26,7 @@ def promise(resolution: int) -> str:
 
 
 def fraction(factors: int, resolution: int) -> list[tuple[int, ...]]:
-    """The cells of the smallest fraction found, 0 or 1 for each factor; the first is all 0."""
+    """Return the cells of the smallest fraction found, 0 or 1 per factor; the first is all 0."""
     generators: list[int] | None = None
     free = 0
     while generators is None:
@@ -39,7 +39,7 @@ def fraction(factors: int, resolution: int) -> list[tuple[int, ...]]:
 
 
 def _generators(free: int, needed: int, resolution: int) -> list[int] | None:
-    """Depth first, short generators first; None where there are none, or none were found."""
+    """Search for generators depth-first, short ones first; None if none were found."""
     long_enough = [word for word in range(1 << free) if word.bit_count() >= resolution - 1]
     candidates = sorted(long_enough, key=lambda word: (word.bit_count(), word))
     tries = 0

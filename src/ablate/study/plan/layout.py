@@ -23,13 +23,13 @@ from ablate.study.plan.design import count as arms_of
 from ablate.study.plan.request import StudyRequest
 from ablate.training.transfer import check_start
 
-LARGE = 1000  # runs that need study.confirm_large=true
+LARGE = 1000  # more runs than this need study.confirm_large=true
 SHOWN = 20  # refused arms that one message names
 
 
 @dataclass
 class Layout:
-    """The arms that can be run, the baseline first, and those that are left out and why."""
+    """The arms that can be run, the baseline first, and the reasons for those left out."""
 
     arms: list[Composed]
     factors: list[Factor]
@@ -44,7 +44,7 @@ class Layout:
 
 
 def lay_out(request: StudyRequest, composer: Composer) -> Layout:
-    """Compose and check every arm. Raises a UserError that names everything that is wrong."""
+    """Compose and check every arm. Raises a UserError that lists everything wrong."""
     factors, own = _factors(request, composer)
     _refuse_large(request, factors, own)
     check_exclude(request.exclude, factors, own)
@@ -52,7 +52,7 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     layout = Layout([], factors, own, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:
-        layout.own = legal[0]  # the first that can be run is what the others are held to
+        layout.own = legal[0]  # in a grid, the first legal cell is the baseline
     for row in legal:
         made = _arm(request, row, layout)
         config = composer(made.overrides)
@@ -63,7 +63,7 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
 
 
 def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], dict[str, str]]:
-    """With the baseline's own option of each; of values after commas that is the first."""
+    """Return the factors and the baseline's option of each; in a grid, that is the first."""
     if request.grid:
         return list(request.factors), {f.name: next(iter(f.options)) for f in request.factors}
     base = _baseline(composer)
@@ -74,7 +74,7 @@ def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], d
 
 
 def _baseline(composer: Composer) -> DictConfig:
-    """The composition that everything is held to."""
+    """Compose and check the baseline."""
     base = composer(())
     try:
         check(base)
@@ -99,7 +99,7 @@ def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
 def _legal(
     request: StudyRequest, layout: Layout, composer: Composer, cells: Sequence[Row]
 ) -> list[Row]:
-    """The cells whose parts go together; the others are noted in the layout, or refused."""
+    """Return the legal cells; record the others in the layout, or raise UserError for them."""
     legal: list[Row] = []
     lost: list[tuple[Row, str]] = []  # no composition
     for row in cells:
@@ -124,7 +124,7 @@ def _legal(
 
 
 def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -> None:
-    """An option that composes in no cell at all is a mistake, and no matter of study.on_invalid."""
+    """Raise UserError for an option that composes in no cell, whatever study.on_invalid says."""
     works = {option for row in composed for option in row.items()}
     lines = [line for row, line in lost if not row or any(o not in works for o in row.items())]
     if lines:
@@ -132,7 +132,7 @@ def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -
 
 
 def refusal(invalid: Mapping[str, str], arms: int) -> str:
-    """All of them with their reasons, in one line."""
+    """List the invalid arms with their reasons in one line."""
     named = [f"[{name}] {reason}" for name, reason in list(invalid.items())[:SHOWN]]
     if len(invalid) > SHOWN:
         named.append(f"and {len(invalid) - SHOWN} more")

@@ -1,7 +1,7 @@
-"""study.match: one width of each arm is set so that it costs what the baseline costs.
+"""study.match: set one width of each arm so that it costs as much as the baseline.
 
-The widths that the check refuses, such as a model.dim that the heads do not divide, are passed
-over. Counts are made on torch's meta device; nothing is computed.
+Widths that the check refuses, such as a model.dim that the heads do not divide, are skipped. Counts
+are made on torch's meta device; nothing is computed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ from ablate.errors import UserError, suggest
 from ablate.study.plan.budget import MODEL_SIDE, DataSets, on_meta, parameters
 from ablate.training.train import count_flops
 
-NEAR = 0.02  # of the baseline's budget counts as equal
+NEAR = 0.02  # a difference of this share of the baseline's budget counts as equal
 WIDEST = 2**16
-REACH = 128  # widths on each side that are asked for one that is allowed
+REACH = 128  # widths on each side that are searched for an allowed one
 
 Measure = Callable[[DictConfig], int]
 
 
 @dataclass(frozen=True)
 class Match:
-    """What was set for an arm. before, after: its budget without and with it; target: the
+    """The width set in an arm. before, after: its budget without and with it; target: the
     baseline's."""
 
     by: str
@@ -52,7 +52,7 @@ def match(
     by: str,
     sets: DataSets | None = None,
 ) -> dict[str, Match]:
-    """What to set in which arm; the baseline, and arms that are near enough, are left alone.
+    """Find what to set in which arm; the baseline, and arms near enough to it, are left alone.
 
     budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
     every arm that cannot be matched.
@@ -65,7 +65,7 @@ def match(
     for arm, cfg in configs.items():
         try:
             before = measure(cfg)
-        except Exception:  # an arm that cannot be built: `budgets` says why
+        except Exception:  # an arm that cannot be built: `budgets` reports why
             continue
         if _off(before, target) <= NEAR:
             continue
@@ -115,7 +115,7 @@ def _whole(rule: Rule) -> bool:
 
 
 def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
-    """Refuses a key that the arm does not have, or that is what it ablates."""
+    """Raise UserError for a key that the arm does not have, or that it sets itself."""
     keys = [path for path, _ in leaves(cfg)]
     if by not in keys:
         raise UserError(f"there is no study.match_by={by} in it{suggest(by, keys)}")
@@ -129,13 +129,13 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
 
 
 def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> tuple[int, int]:
-    """The width that comes nearest to the target, and what the arm costs then."""
+    """Return the width nearest to the target, and the arm's cost with it."""
     widths = Widths(cfg, by, measure)
     low = widths.first_from(1)
     if low is None:
         raise UserError(f"no {by} can be set in it: {widths.reason}")
     high = widths.above(low, target)
-    # Rounding may hide what a few steps from the narrowest do.
+    # Rounding may hide the effect of a few steps from the narrowest width.
     wider = high if high > low else widths.first_from(64 * low) or low
     if widths[low] == widths[wider]:
         raise UserError(f"{by} has no influence on it; choose another study.match_by")
@@ -150,7 +150,7 @@ def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -
 
 
 class Widths:
-    """What an arm costs at each width that it may have, which grows with the width."""
+    """The cost of an arm at each allowed width; it grows with the width."""
 
     def __init__(self, cfg: DictConfig, by: str, measure: Measure) -> None:
         self.cfg, self.by, self.measure = cfg, by, measure
@@ -163,7 +163,7 @@ class Widths:
         return value
 
     def get(self, width: int) -> int | None:
-        """None where the width is refused."""
+        """Return the cost at a width; None if the width is refused."""
         if width not in self.known:
             try:
                 cfg = self.cfg.copy()
@@ -179,7 +179,7 @@ class Widths:
         return next((one for one in within if self.get(one) is not None), None)
 
     def above(self, low: int, target: int) -> int:
-        """A width that costs at least the target, or the widest that was found."""
+        """Return a width that costs at least the target, or the widest one found."""
         high = low
         while self[high] < target and high < WIDEST:
             wider = self.first_from(4 * high)
@@ -189,10 +189,10 @@ class Widths:
         return high
 
     def narrow(self, low: int, high: int, target: int) -> tuple[int, int]:
-        """Neighbours on both sides of the target, as far as it lies between the two.
+        """Return neighbouring widths on both sides of the target, if it lies between the two.
 
-        The next width is guessed by a straight line and by the middle in turns: the first is exact
-        for a feed-forward, the second is quick for what grows with the square of the width.
+        Guesses alternate between linear interpolation and bisection: the first is exact for a
+        feed-forward layer, the second is fast for costs that grow with the square of the width.
         """
         line = True
         while True:
@@ -206,6 +206,6 @@ class Widths:
             line = not line
 
     def _nearest(self, guess: int, low: int, high: int) -> int | None:
-        """The allowed width nearest to a guess, strictly between two."""
+        """Return the allowed width nearest to a guess, strictly between low and high."""
         order = sorted(range(guess - REACH, guess + REACH + 1), key=lambda one: abs(one - guess))
         return next((one for one in order if low < one < high and self.get(one) is not None), None)

@@ -1,4 +1,4 @@
-"""Overrides as texts, `key=value`, that Hydra reads as the values they were made from."""
+"""Override strings, `key=value`, that Hydra parses to the values they were made from."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without 
 
 
 def parse(text: object, where: str) -> Override:
-    """One override with one value; a UserError that begins with `where` otherwise."""
+    """Parse one override with one value; raise a UserError that begins with `where` otherwise."""
     try:
         override = OverridesParser.create().parse_overrides([str(text)])[0]
     except HydraException as error:
@@ -27,12 +27,12 @@ def parse(text: object, where: str) -> Override:
 
 
 def key_of(text: str) -> str:
-    """What an override sets: `model.heads` of `++model.heads=4`."""
+    """Return the key of an override: `model.heads` of `++model.heads=4`."""
     return text.partition("=")[0].lstrip("+~")
 
 
 def merged(*groups: Iterable[str]) -> tuple[str, ...]:
-    """All of them; of those that set the same key the last."""
+    """Merge overrides; of those that set the same key, keep the last."""
     found: dict[str, str] = {}
     for text in (text for group in groups for text in group):
         found.pop(key_of(text), None)
@@ -41,7 +41,7 @@ def merged(*groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def value_text(value: Any) -> str:
-    """A value as it is written after `key=`."""
+    """Write a value as in an override, after `key=`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""plan.json: what a study is, written before anything is launched and read by everything after."""
+"""plan.json: the description of a study, written before its launch and read by all later steps."""
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -24,9 +24,9 @@ NAMED = 4  # differing keys that a message names
 
 
 def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, str]) -> None:
-    """Refuses a folder whose plan has another baseline, or one of other data under the same name:
-    its runs would answer another question. question: `content_of` the baseline as it was requested;
-    data: seed -> fingerprint."""
+    """Raise UserError for a folder whose plan has another baseline, or other data under the same
+    name: its runs answer another question. question: `content_of` the requested baseline; data:
+    seed -> fingerprint."""
     try:
         plan = read_json(folder / PLAN)
         there = (plan or {}).get("baseline", {})
@@ -68,7 +68,7 @@ def write(
     data: Mapping[str, str],
     cells: Sequence[Cell],
 ) -> None:
-    """Raises UserError where it cannot be written."""
+    """Write the plan. Raises UserError if it cannot be written."""
     check_output(folder)
     plan = {
         "study": request.name,
@@ -109,7 +109,7 @@ def _match(node: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
-    """The runs that count in the plan that stands, of these arms; none where there is no plan."""
+    """Return the runs of these arms, without tuning, in the existing plan; none without a plan."""
     cells = (read_json(folder / PLAN) or {"cells": []})["cells"]
     return [
         Cell(**(cell | {"overrides": tuple(cell["overrides"])}))
@@ -119,7 +119,7 @@ def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
 
 
 def content_of(cfg: DictConfig) -> dict[str, Any]:
-    """What the baseline is, whatever the seed."""
+    """Return the content of the baseline's config, without the seed."""
     config: dict[str, Any] = without_credentials(content(cfg))
     return {key: value for key, value in config.items() if key != "seed"} | {
         "choices": OmegaConf.to_container(cfg.choices)
@@ -148,5 +148,5 @@ def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
 
 
 def _counted(question: Mapping[str, Any]) -> dict[str, Any]:
-    """What counts of a baseline, by dotted keys."""
+    """Return what is compared between baselines, by dotted key."""
     return flatten({k: v for k, v in first_form(question).items() if k != "choices"})

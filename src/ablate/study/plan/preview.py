@@ -20,7 +20,7 @@ from ablate.study.plan.override import value_text
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 
-KEYS = 4  # that one arm's row names
+KEYS = 4  # at most so many keys in an arm's row
 
 
 def show(
@@ -34,7 +34,7 @@ def show(
     states: Mapping[str, State],
     slots: int,
 ) -> None:
-    """Print it. `cells`: those known now; `states`: of their folders."""
+    """Print the plan. cells: those known now; states: of their folders."""
     console = Console(highlight=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     results = (state.result for state in states.values() if state.result)
@@ -107,7 +107,7 @@ def _short(value: Any) -> str:
 
 
 def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[str]:
-    """What is set beside the factors, what changes nothing, and what is left out."""
+    """Describe values set beside the factors, arms without effect, and cells left out."""
     lines = [
         f"{composed.name}: study.match={request.node['match']} sets {key}={value}"
         for composed in layout.arms
@@ -134,7 +134,7 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
 
 
 def _confused(request: StudyRequest, layout: Layout) -> list[str]:
-    """What the report will not be able to tell apart, said before anything is paid for."""
+    """Describe effects that the report will not be able to tell apart, before the launch."""
     if request.design not in ALL_SET:
         return []
     lines = []
@@ -167,7 +167,7 @@ def _time_left(
 
 
 def span(seconds: float) -> str:
-    """A length of time for a person: 42 s, 7 min, 3.2 h, 2.1 days."""
+    """Format a duration: 42 s, 7 min, 3.2 h, 2.1 days."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

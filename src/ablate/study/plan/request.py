@@ -19,8 +19,8 @@ from ablate.study.plan.override import key_of, merged, parse, value_text
 
 UNRESOLVED = ("baseline", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
-DEBUG = "debug"  # and of conf/debug/: a study with such a look at every run has its folder in there
-# Where a run lies and is shown is no part of what a command asks.
+DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
+# Overrides that do not change what a study asks.
 NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
 
 
@@ -38,7 +38,7 @@ class StudyRequest:
     design: str
     grid: bool
     node: Mapping[str, Any]  # the rest of `study`, such as metric and match
-    description: str = ""  # what the sweep's file says of itself in its first lines
+    description: str = ""  # the comment at the top of the sweep's file
 
 
 def parse_request(
@@ -60,7 +60,7 @@ def parse_request(
     )
     named = any(one.key_or_group == "study.name" for one in overrides)
     if node["name"] not in (UNNAMED, DEBUG) and not named:
-        return replace(request, name=node["name"])  # by the sweep's file, which its runs read, too
+        return replace(request, name=node["name"])  # from the sweep's file, which runs also read
     name = node["name"] if named else sweep or _name(request)
     if node["name"] == DEBUG and not named:
         name = f"{DEBUG}/{name}"
@@ -68,7 +68,7 @@ def parse_request(
 
 
 def _content(node: DictConfig) -> dict[str, Any]:
-    """Values; what overrides are made of stays as it is written, ${..} and all."""
+    """Return the resolved values; keys that become overrides keep interpolations, ${..}."""
     raw: dict[str, Any] = OmegaConf.to_container(node, resolve=False)  # type: ignore[assignment]
     values = {key: node[key] for key in raw if key not in UNRESOLVED}
     return raw | {
@@ -78,7 +78,7 @@ def _content(node: DictConfig) -> dict[str, Any]:
 
 
 def _description(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
-    """The comment at the top of a sweep's file, without the command that it names."""
+    """Return the comment at the top of a sweep's file, without its command."""
     folders = [Path(one["path"]) for one in sources if one["schema"] == "file"]
     files = [path for folder in folders if (path := folder / "sweep" / f"{sweep}.yaml").is_file()]
     if not files:
@@ -125,7 +125,7 @@ def _by_factors(
 def _by_commas(
     node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None
 ) -> StudyRequest:
-    """Every combination, as Hydra's own sweeper runs them; `seed` counts apart."""
+    """Request every combination, as Hydra's own sweeper does; `seed` is not a factor."""
     if node["baseline"] or node["exclude"] or node["design"] != "one_factor":
         given = next(key for key in ("baseline", "exclude", "design") if node[key])
         raise UserError(
@@ -169,7 +169,7 @@ def _by_commas(
 
 
 def _values(one: Override) -> list[str]:
-    """Each value of `key=a,b`, `key=choice(a,b)`, `key=range(1,4)`, `key=glob(*)`."""
+    """Return each value of `key=a,b`, `key=choice(a,b)`, `key=range(1,4)`, `key=glob(*)`."""
     if not one.is_discrete_sweep():
         raise UserError(
             f"'{one.input_line}': has no separate values to run; list them, or use a sweeper that"
@@ -209,7 +209,7 @@ def _refuse_swept_study(overrides: Sequence[Override]) -> None:
 
 
 def _name(request: StudyRequest) -> str:
-    """The same command finds its folder again, and so does one with more values."""
+    """Name a study so that the same command, or one with more values, finds its folder again."""
     varied = "+".join(factor.name for factor in request.factors) or "seed"
     fixed = sorted(text for text in request.fixed if not key_of(text).startswith(NOT_WORK))
     return f"{varied[:80]}-{sha256(' '.join(fixed).encode()).hexdigest()[:6]}"
@@ -219,8 +219,8 @@ NO_FACTOR = ("study", "hydra", "output_dir", "logger", "checkpoint_every", "swee
 
 
 def read_factor(name: str, given: Any) -> Factor:
-    """One entry: a key and its options, or a name and for each option the overrides that it moves.
-    Raises UserError."""
+    """Parse one factor: a key with its options, or a name with the overrides of each option. Raises
+    UserError."""
     where = f"study.factors: {name}"
     if name == "seed":
         raise UserError(f"{where}: the seeds of a study are study.seeds")
@@ -241,7 +241,7 @@ def _listed(name: str, given: Any, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def _named(where: str, given: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
-    """option: [overrides], or option: override."""
+    """Parse `option: [overrides]`, or `option: override`."""
     options: dict[str, tuple[str, ...]] = {}
     for key, texts in given.items():
         option = _label(key)
@@ -259,10 +259,10 @@ def _named(where: str, given: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _label(option: Any) -> str:
-    """The name of an option as it stands in a file: `off`, a boolean in YAML, is false."""
+    """Return the name of an option in a file: `off`, a boolean in YAML, is false."""
     return option if isinstance(option, str) else value_text(option)
 
 
 def which(option: Any, options: Mapping[str, Any]) -> str:
-    """The option of a factor that study.exclude names: a value, or the name of a named one."""
+    """Return the option that study.exclude names: a value, or the name of a named option."""
     return _label(option) if _label(option) in options else value_text(option)

@@ -1,7 +1,7 @@
 """study.tune: each arm gets its own best values before the runs that count.
 
-A value that suits the baseline alone would make every other arm look worse than it is. The grid of
-all values is run with seeds of its own, and chosen by a validation metric.
+A value that suits only the baseline would make every other arm look worse than it is. The grid of
+all values is run with separate seeds, and a validation metric chooses the point.
 """
 
 import math
@@ -51,7 +51,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best point for an arm, the table that it was chosen from, and what to think of it.
+    """The best point for an arm, the table that it was chosen from, and warnings.
 
     rows: for each point its values by seed, their mean, the problems, and whether it was chosen.
     """
@@ -73,9 +73,9 @@ def tuning(
     metric: str,
     taken: Iterable[str],
 ) -> Tuning | None:
-    """study.tune and study.tune_seeds, if they make sense; None where nothing is tuned.
+    """Check study.tune and study.tune_seeds; None if nothing is tuned. Raises UserError.
 
-    seeds: those that count; metric: the study's; taken: keys that the arms set otherwise.
+    seeds: those of the study's runs; metric: the study's; taken: keys that the arms set otherwise.
     """
     if not keys:
         return None
@@ -128,11 +128,11 @@ def choose(
     metric: str,
     mode: str,
 ) -> Choice:
-    """The point with the best mean over the seeds; of equal ones the first.
+    """Choose the point with the best mean over the seeds; of equal ones the first.
 
-    results: what result.json of each trial holds, None where there is none. A point that lacks a
-    run is not chosen: a rate that breaks down with one seed in two is no good rate.
-    Raises UserError where no point has all its runs.
+    results: the content of each trial's result.json, None if there is none. A point that lacks a
+    run is not chosen: a learning rate that fails with one seed in two is not a good one.
+    Raises UserError if no point has all its runs.
     """
     rows = _rows(trials, results, metric)
     complete = [row for row in rows if row["mean"] is not None]
@@ -169,7 +169,7 @@ def _rows(
 
 
 def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None, str | None]:
-    """The value of a run, or why it has none."""
+    """Return the value of a run, or why it has none."""
     if result is None:
         return None, "was never started"
     if result["status"] != "finished":
@@ -183,7 +183,7 @@ def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None,
 
 
 def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Chosen values beyond which nothing was tried."""
+    """Yield a remark on each chosen value at an end of its grid."""
     for key, value in point.items():
         grid = {row["point"][key] for row in rows if _number(row["point"][key])}
         if _number(value) and len(grid) > 1 and value in (min(grid), max(grid)):
@@ -214,7 +214,7 @@ def _spelled(point: dict[str, Any]) -> str:
 
 
 class Trials:
-    """Of every arm of a layout; none where nothing is tuned. Arms that are the same runs share
+    """The trials of every arm of a layout; empty if nothing is tuned. Arms with equal runs share
     folders. untuned: arm -> why no value could be chosen for it."""
 
     def __init__(self, tuning: Tuning | None, layout: Layout, composer: Composer, cells: Cells):
@@ -232,14 +232,14 @@ class Trials:
 
     @property
     def cells(self) -> list[Cell]:
-        """In the order of launching: every arm's first trial before anyone's second."""
+        """The cells in launch order: every arm's first trial before any second one."""
         rows = zip(*self._of.values(), strict=True)
         return [cell for row in rows for _, cell in row]
 
     def choose(self, folder: Path, metric: Mapping[str, str]) -> None:
-        """Set what is best in every arm; one without any value that runs is left out.
+        """Set the best values in every arm; an arm without a complete point is left out.
 
-        Raises RunFailed where that is the baseline.
+        Raises RunFailed if that is the baseline.
         """
         layout = self.layout
         for composed in layout.arms:

@@ -1,7 +1,7 @@
-"""Several seeds of one arm trained as one model: how runs are computed, never what comes out.
+"""Train several seeds of one arm as one model; this changes how runs are computed, not the results.
 
-Every seed has its own folder and leaves there what a run by itself leaves. Seeds that stand at
-different steps, after an accident, are trained one by one.
+Every seed has its own folder, with the files of a separate run. Seeds without a common checkpoint
+step, as after a crash, are trained one by one.
 """
 
 import traceback
@@ -23,7 +23,7 @@ OnFinished = Callable[[dict[str, Any], Path], None]
 
 
 def members(cfg: DictConfig, run_dir: Path) -> dict[Path, DictConfig]:
-    """Folder -> config of each run: that of `cfg` itself, and those of `study.packed`."""
+    """Map the folder of each run to its config: `cfg` itself and those of `study.packed`."""
     others = {Path(folder): seed for seed, folder in cfg.study.packed.items()}
     found = {}
     for folder, seed in {run_dir: cfg.seed, **others}.items():
@@ -34,9 +34,9 @@ def members(cfg: DictConfig, run_dir: Path) -> dict[Path, DictConfig]:
 
 
 def train(runs: Mapping[Path, DictConfig], on_finished: OnFinished) -> list[dict[str, Any]]:
-    """Train checked configs that differ in their seed, each in its folder; what their result.json
-    hold. `told` hears of each when it is done.
+    """Train checked configs that differ only in their seed, each in its folder.
 
+    Returns the contents of result.json; `on_finished` is called after each run trained here.
     Raises UserError (nothing was started), Interrupted, and RunFailed after all others are done.
     """
     for cfg in runs.values():
@@ -51,7 +51,7 @@ def train(runs: Mapping[Path, DictConfig], on_finished: OnFinished) -> list[dict
                 own = stack.enter_context(ExitStack())
                 try:
                     pack.append(Packed(own.enter_context(open_run(cfg, folder)), own))
-                except UserError as error:  # such as: somebody trains it by hand
+                except UserError as error:  # for example, another process is training it
                     refused = error
                     failed.append(f"seed {cfg.seed}: {error}")
         if refused is not None and not pack:
@@ -60,7 +60,7 @@ def train(runs: Mapping[Path, DictConfig], on_finished: OnFinished) -> list[dict
         for one in pack:
             run = one.run
             try:
-                with one.context:  # what is wrong with it is written into its own folder
+                with one.context:  # records an error in the run's own folder
                     if one.failed is not None:
                         raise one.failed
                     complete(run)
@@ -80,7 +80,7 @@ def train(runs: Mapping[Path, DictConfig], on_finished: OnFinished) -> list[dict
 
 
 def train_together(pack: Sequence[Packed]) -> None:
-    """All steps that they have in common; `complete` does what is left of each."""
+    """Train the steps that the seeds have in common; `complete` does what is left of each."""
     if len(pack) < 2:
         return
     step = common([one.run.run_dir for one in pack])
@@ -95,7 +95,7 @@ def train_together(pack: Sequence[Packed]) -> None:
 
 
 def share_time(result: dict[str, Any], seeds: int) -> None:
-    """Training is told of a seed as its share of the pack's: what it cost, and how fast it was."""
+    """Divide the pack's training time among its seeds, and scale the throughput to match."""
     if seeds > 1:
         result["packed"] = seeds
         result["train_seconds"] /= seeds

@@ -1,9 +1,9 @@
-"""The losses of several tasks in one pass: one model with the weights of each, stacked.
+"""Compute the losses of several tasks in one pass: one model with stacked weights.
 
-The model is run under torch.func.vmap, https://docs.pytorch.org/docs/stable/func.html. Where that
-has no rule or a slow one, `Batching` says where the seeds go: linear maps become batched products,
-attention takes the seeds for more examples, the sums of additive scores for more heads, and what is
-random is drawn for each seed from its own stream, in the order of a run by itself.
+The model runs under torch.func.vmap, https://docs.pytorch.org/docs/stable/func.html. Where vmap has
+no batching rule or a slow one, `Batching` provides one: linear maps become batched matrix products,
+attention treats the seeds as more examples, additive scores treat them as more heads, and random
+numbers are drawn for each seed from its own stream, in the order of a separate run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ Rule = Callable[..., Tensor]
 
 
 def stack(models: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
-    """Every parameter of models that are alike, those of each model at its place."""
+    """Stack each parameter of models of one architecture along a new first axis."""
     each = [dict(model.named_parameters()) for model in models]
     return {
         name: nn.Parameter(
@@ -51,7 +51,7 @@ def share(stacked: Stacked, models: Sequence[nn.Module]) -> None:
 def losses(
     tasks: Sequence[Task], weights: Stacked, batches: Sequence[Batch], seeds: Sequence[int]
 ) -> Tensor:
-    """The loss of each task on its batch: k. seeds: of what each draws in this step."""
+    """Return the loss of each task on its batch: k. seeds: random seed of each task's step."""
     whole = _Loss(tasks[0])
     batch = {name: torch.stack([one[name] for one in batches]) for name in batches[0]}
     streams = Streams(seeds, cuda=any(tensor.is_cuda for tensor in batch.values()))
@@ -67,7 +67,7 @@ def losses(
 
 
 class _Loss(nn.Module):
-    """A task's loss as what a module computes from a batch."""
+    """A module whose forward is a task's loss."""
 
     def __init__(self, task: Task):
         super().__init__()
@@ -76,7 +76,7 @@ class _Loss(nn.Module):
 
 
 class Streams:
-    """The random numbers of each seed: torch's generators as they are in its own run."""
+    """The random streams of each seed: states of torch's generators as in a separate run."""
 
     def __init__(self, seeds: Sequence[int], *, cuda: bool):
         self.seeds, self.cuda = seeds, cuda
@@ -99,7 +99,7 @@ class Streams:
 
 
 class Batching(TorchFunctionMode):
-    """Within vmap: `number` is a seed's place in the pack."""
+    """Replace operations inside vmap by our rules. number: a seed's index in the pack."""
 
     def __init__(self, number: Tensor, streams: Streams):
         super().__init__()
@@ -113,7 +113,7 @@ class Batching(TorchFunctionMode):
             return _apply(RULES[function](*args, **kwargs))
         if function is F.scaled_dot_product_attention:
             return _apply(_attention(self.streams, *args, **kwargs))
-        if function is torch._fused_sdp_choice:  # goes by shapes
+        if function is torch._fused_sdp_choice:  # depends on shapes only, not on values
             args = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in args]
             if (mask := kwargs.get("attn_mask")) is not None:
                 like = torch.empty(mask.shape, dtype=mask.dtype, device=mask.device)
@@ -124,7 +124,7 @@ class Batching(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-# A rule, which gets tensors with the seeds as the first axis, and the tensors.
+# A rule, which gets its tensors with the seeds as first axis, and those tensors.
 Planned = tuple[Rule, Sequence[Tensor | None]]
 
 
@@ -135,8 +135,8 @@ def _apply(planned: Planned) -> Tensor:
 
 
 class Apart(Function):
-    """A rule in place of vmap's own. Outside of vmap there is none, nor does it need a backward:
-    what the rule does is differentiated."""
+    """Apply a rule in place of vmap's own. There is no forward outside vmap, and no backward:
+    autograd differentiates the operations of the rule."""
 
     @staticmethod
     def forward(rule: Rule, *tensors: Tensor | None) -> Tensor:
@@ -236,5 +236,5 @@ RULES: dict[Any, Callable[..., Planned]] = {
     F.layer_norm: _layer_norm,
     tanh_sum: _tanh_sum,
 }
-# Whose result is used by the parts of ours, not the tensor that they were called on.
+# Our parts use the result of the in-place ones, not the tensor that they were called on.
 RANDOM = {Tensor.random_, Tensor.bernoulli_, F.dropout}

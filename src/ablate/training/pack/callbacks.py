@@ -1,4 +1,4 @@
-"""What a pack writes while it trains: curves and checkpoints, by seed."""
+"""Write the curves and checkpoints of a pack while it trains, per seed."""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ablate.training.pack.task import Packed, PackTask
 
 
 class PackCurves(Callback):
-    """What each task would log: into its own curves, and to its own logger."""
+    """Log what each task would log by itself, to its own curves and its own loggers."""
 
     def __init__(self, pack: Sequence[Packed]):
         self.pack = pack
@@ -34,7 +34,7 @@ class PackCurves(Callback):
         for one, own in zip(self.pack, batch, strict=True):
             one.run.curves.on_train_batch_start(trainer, one.run.task, own, batch_idx)
 
-        # Of the step to come; float32, as Lightning keeps what is logged.
+        # Learning rate of the coming step; float32, as Lightning keeps logged values.
         self._rate = float(torch.tensor(trainer.optimizers[0].param_groups[0]["lr"]))
 
     def on_train_batch_end(
@@ -67,7 +67,7 @@ def _log(one: Packed, step: int, values: dict[str, float]) -> None:
 
 
 class PackCheckpoints(Checkpoints):
-    """As of one run, in every folder. Each seed has a best of its own."""
+    """Write the checkpoints of a separate run to every folder. Each seed has its own best."""
 
     def __init__(self, pack: Sequence[Packed], *, every: int):
         super().__init__(pack[0].run.checkpoints.folder, every=every)

@@ -1,6 +1,6 @@
-"""Checkpoints of a pack: each seed's in its own folder, as a run by itself writes and reads it.
+"""Checkpoints of a pack: one per seed, in its own folder, in the format of a separate run.
 
-A pack's optimizer has in every group the parameters of one seed after those of another.
+Each parameter group of a pack's optimizer holds the parameters of all seeds, seed after seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ State = dict[str, Any]
 
 
 def common(run_dirs: Sequence[Path]) -> int | None:
-    """The last step that all can go on from, 0 where none has begun; None: they cannot go on
-    together."""
+    """Return the last step from which all can resume; 0 if none has started, None if there is no
+    common step."""
     steps = [set(_by_step(run_dir / "checkpoints")) for run_dir in run_dirs]
     shared = set.intersection(*steps) if steps else set()
     return max(shared) if shared else None if any(steps) else 0
 
 
 def _by_step(folder: Path) -> dict[int, Path]:
-    """Step -> a checkpoint that can be read."""
+    """Map each step to a readable checkpoint."""
     found = {}
     for path in (folder / PREVIOUS, folder / LAST):
         with suppress(Exception):  # whatever a damaged file, or none, makes the unpickler raise
@@ -35,9 +35,9 @@ def _by_step(folder: Path) -> dict[int, Path]:
 
 
 class Folders(Flushed):
-    """Reads and writes the state of a pack's Trainer as one file a seed.
+    """Read and write the state of a pack's Trainer as one file per seed.
 
-    `wanted` are the members of whom the next file is; `step`: where all of them go on.
+    wanted: the members to save next. step: the step from which all of them resume.
     """
 
     def __init__(self, pack: Sequence[Packed]):
@@ -64,7 +64,7 @@ class Folders(Flushed):
 
 
 def part(checkpoint: Mapping[str, Any], number: int, count: int) -> State:
-    """A seed's own of a pack's state."""
+    """Extract the state of one seed from that of a pack."""
     prefix = f"tasks.{number}."
     weights = checkpoint["state_dict"].items()
     mine = {k.removeprefix(prefix): v.clone() for k, v in weights if k.startswith(prefix)}
@@ -90,7 +90,8 @@ def _part_of_optimizer(state: State, number: int, count: int) -> State:
 
 
 def joined(parts: Sequence[State]) -> State:
-    """The state of a pack, of those of its seeds; what is not told apart is the first one's."""
+    """Merge the states of the seeds into that of a pack; anything not kept per seed is the
+    first's."""
     weights = {
         f"tasks.{number}.{name}": value
         for number, own in enumerate(parts)

@@ -11,7 +11,7 @@ from ablate.training.trainer import make_trainer
 
 
 def fit(pack: Sequence[Packed], step: int, *, batched: bool) -> None:
-    """Train all from that step on to the end, or until they have failed."""
+    """Train all seeds from `step` to the end, or until all have failed."""
     first = pack[0].run
     task = PackTask(pack, batched=batched)
     checkpoints = PackCheckpoints(pack, every=first.cfg.checkpoint_every)

@@ -1,4 +1,4 @@
-"""The training step of a pack: losses by seed, one optimizer."""
+"""The training step of a pack: one loss per seed, one optimizer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ from ablate.training.train import RunContext
 
 @dataclass(eq=False)
 class Packed:
-    """A run of a pack. `context` ends what was begun; failed: why it is trained no further."""
+    """A run of a pack. context: closes the run. failed: the error that stopped its training."""
 
     run: RunContext
     context: ExitStack
@@ -29,7 +29,7 @@ class Packed:
 class PackTask(L.LightningModule):
     """The tasks of a pack, whose parameters are views of stacked ones.
 
-    batched: the losses of a step are computed at once, else in turns. The optimizer's step is one.
+    batched: compute the losses of a step at once, else in turns. The optimizer step is shared.
     """
 
     def __init__(self, pack: Sequence[Packed], *, batched: bool):
@@ -46,7 +46,7 @@ class PackTask(L.LightningModule):
             task.trainer = self.trainer
 
     def configure_optimizers(self) -> Any:
-        """One optimizer, every parameter of every seed for itself; see `Folders`."""
+        """Make one optimizer over the separate parameters of every seed; see `Folders`."""
         self.stacked = stack(self.members)
         share(self.stacked, self.members)
         self.groups = [parameter_groups(task.model, task.decaying) for task in self.members]
@@ -58,8 +58,8 @@ class PackTask(L.LightningModule):
         return scheduled(first.make_optimizer(groups), first.schedule, self.trainer.max_steps)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """In place: those of a seed are views of the stacked ones. Lightning asks for it before it
-        trains and before it validates."""
+        """Zero in place, since a seed's gradients are views of the stacked ones. Lightning calls
+        this before it trains and before it validates."""
         for gradient in self.gradients():
             gradient.zero_()
 
@@ -67,7 +67,8 @@ class PackTask(L.LightningModule):
         return [weight.grad for weight in self.stacked.values() if weight.grad is not None]
 
     def training_step(self, batches: Sequence[Batch], batch_idx: int) -> Tensor:
-        """Adds the gradients, too: of seeds in turns before the next one's forward pass."""
+        """Compute the losses and add the gradients; in turns, each seed's before the next one's
+        forward pass."""
         parts = self.trainer.accumulate_grad_batches
         if batch_idx % parts == 0:
             self.zero_grad()
@@ -99,10 +100,10 @@ class PackTask(L.LightningModule):
                 task.on_before_optimizer_step(optimizer)
 
     def optimizer_zero_grad(self, *args: Any) -> None:
-        """`training_step` has done it."""
+        """Do nothing: `training_step` zeroes the gradients."""
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
-        """`training_step` has done it."""
+        """Do nothing: `training_step` runs the backward passes."""
 
     def configure_gradient_clipping(
         self,
@@ -115,7 +116,7 @@ class PackTask(L.LightningModule):
         elif gradient_clip_val and self.batched:
             clip_each(self.gradients(), gradient_clip_val)
         elif gradient_clip_val:
-            for groups in self.groups:  # in the order of a run by itself: the same to the last bit
+            for groups in self.groups:  # in the order of a separate run, for bitwise equality
                 own = [parameter for group in groups for parameter in group["params"]]
                 nn.utils.clip_grad_norm_(own, gradient_clip_val)
 
@@ -125,7 +126,7 @@ class PackTask(L.LightningModule):
                 one.run.task.evaluate(batch)
 
     def alive(self) -> list[Packed]:
-        """Those whose losses were finite so far; RunFailed where none is left. A GPU waits here."""
+        """Return the members with finite losses so far; RunFailed if none. Synchronizes a GPU."""
         for one, bad in zip(self.pack, self.first_bad_steps, strict=True):
             if one.failed is None:
                 one.run.task.first_bad_step = bad
@@ -133,7 +134,7 @@ class PackTask(L.LightningModule):
         return self.left()
 
     def mind(self, one: Packed, check: Any) -> bool:
-        """Whether a check went well; a member of whom it did not is trained no further."""
+        """Return whether a check passed; a member that fails it is not trained further."""
         try:
             check()
         except RunFailed as error:
@@ -158,7 +159,7 @@ class PackTask(L.LightningModule):
 
 
 def clip_each(gradients: Sequence[Tensor], largest: float) -> None:
-    """torch's clip_grad_norm_ for every seed: k is the first axis of each gradient."""
+    """Apply torch's clip_grad_norm_ per seed; k is the first axis of each gradient."""
     norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
     factors = (largest / (norms + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
@@ -186,7 +187,7 @@ class PackLoader:
 
 
 class PackData(L.LightningDataModule):
-    """Each seed's own data."""
+    """The data of each seed, side by side."""
 
     def __init__(self, pack: Sequence[Packed]):
         super().__init__()

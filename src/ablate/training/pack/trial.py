@@ -1,4 +1,4 @@
-"""Whether tasks can be trained as one: tried before training, on a batch of each."""
+"""Test before training, on a batch of each, whether tasks can be trained as one."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -16,7 +16,7 @@ from ablate.training.preflight import accelerator
 
 PRECISIONS = "32-true", "64-true"
 BATCHES = 4  # of each seed, whose shapes are compared
-LOSS, GRADIENT = 1e-4, 1e-3  # relative differences that are no rounding any more
+LOSS, GRADIENT = 1e-4, 1e-3  # relative differences too large to be rounding
 
 
 def device_of(cfg: DictConfig) -> str:
@@ -25,15 +25,15 @@ def device_of(cfg: DictConfig) -> str:
 
 
 def at_once(cfg: DictConfig) -> bool:
-    """Whether the seeds of a pack are computed at once, else in turns. auto: on a GPU; a CPU gains
-    nothing by it (docs/benchmarks.md)."""
+    """Whether the seeds of a pack are computed at once, else in turns. auto: on a GPU only, since a
+    CPU gains nothing (docs/benchmarks.md)."""
     if cfg.study.batched == "auto":
         return device_of(cfg) != "cpu"
     return bool(cfg.study.batched)
 
 
 def require_settings(cfg: DictConfig) -> None:
-    """UserError for what no pack does, whatever its parts."""
+    """Raise UserError for settings that no pack supports."""
     trainer = cfg.trainer
     if trainer.devices != 1 or trainer.num_nodes != 1 or trainer.strategy != "auto":
         raise UserError("study.pack: a pack is trained on one device; use trainer=cpu or gpu")
@@ -54,7 +54,7 @@ def require_settings(cfg: DictConfig) -> None:
 
 
 def refuse_pack(cfg: DictConfig, seeds: Sequence[int]) -> None:
-    """UserError where these seeds of a checked config cannot be trained as a pack."""
+    """Raise UserError if these seeds of a checked config cannot be trained as a pack."""
     require_settings(cfg)
     if not at_once(cfg):
         return
@@ -68,7 +68,7 @@ def refuse_pack(cfg: DictConfig, seeds: Sequence[int]) -> None:
 
 
 def require_batchable(tasks: Sequence[Task], device: str) -> None:
-    """UserError unless the losses and gradients of a pack are those that each task has alone."""
+    """Raise UserError unless losses and gradients of the pack equal those of each task alone."""
     if reason := _reason(tasks, device):
         raise UserError(
             f"study.pack: these seeds cannot be computed at once: {reason}; use study.batched=false"
@@ -96,7 +96,7 @@ def _reason(tasks: Sequence[Task], device: str) -> str | None:
     try:
         packed = losses(tasks, weights, batches, seeds)
         packed.sum().backward()
-    except Exception as error:  # whatever torch has no rule for
+    except Exception as error:  # operations that vmap cannot batch
         return " ".join(str(error).split())[:200]
     for k, (task, batch) in enumerate(zip(tasks, batches, strict=True)):
         task.on_train_batch_start(batch, 0)
