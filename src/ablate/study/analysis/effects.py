@@ -51,7 +51,7 @@ class Effect:
         return self.p_holm is not None and self.p_holm <= self.level
 
     def words(self, unit: str = "") -> str:
-        """Such as "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
+        """Write "norm: post worse than pre by 0.12 nats (95 % 0.10 to 0.14, Holm p 0.002)"."""
         return effect_words(self, unit)
 
 

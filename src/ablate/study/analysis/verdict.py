@@ -24,7 +24,7 @@ class Verdict:
     seeds_needed: int | None  # of "no difference shown"; None: no number is suggested
 
     def words(self, unit: str = "") -> str:
-        """Such as "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
+        """Describe it, as "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"."""
         if self.loss == 0 and self.interval is None:
             return self._same(unit)
         way = WORSE if self.loss > 0 else BETTER
@@ -82,7 +82,7 @@ def caution(rests_on: str, n: int, family: int, level: float) -> str:
 
 
 def interval_words(interval: Interval, level: float, *, flip: bool = False) -> str:
-    """Such as "95 % 0.025 to 0.037"; flip turns the sign."""
+    """Format an interval, as "95 % 0.025 to 0.037"; flip turns the sign."""
     half = (interval.high - interval.low) / 2
     low, high = (-interval.high, -interval.low) if flip else (interval.low, interval.high)
     return f"{100 * (1 - level):g} % {number(low, half)} to {number(high, half)}"
@@ -100,7 +100,7 @@ def number(value: float, spread: float | None = None) -> str:
 
 
 def p_words(p: float) -> str:
-    """Such as 0.31, 0.002 and < 0.001."""
+    """Format a p value, as 0.31, 0.002 or < 0.001."""
     if p < 0.001:
         return "< 0.001"
     return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}"

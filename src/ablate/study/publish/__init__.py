@@ -1,7 +1,7 @@
-"""python -m ablate.report STUDY_DIR --wandb: the report at Weights & Biases.
+"""python -m ablate.report STUDY_DIR --wandb: publish the report at Weights & Biases.
 
-What belongs there is written to wandb.json beside the report first, and then sent. The same command
-resumes where W&B was out of reach, and brings up to date what it sent before.
+The content is first written to wandb.json beside the report, and then sent. The same command
+resumes after W&B was out of reach, and updates what it sent before.
 """
 
 from importlib.util import find_spec
@@ -18,16 +18,16 @@ SPECIFICATION = "wandb.json"
 
 
 def require_workspaces() -> None:
-    """Raises UserError without the package that makes views and reports."""
+    """Raise UserError without the package that makes views and reports."""
     if find_spec("wandb_workspaces") is None:
         raise UserError("--wandb needs a package: pip install 'ablate[wandb]'")
 
 
 def publish(written: Written) -> None:
-    """Send a report and say where it is.
+    """Send a report and print its addresses.
 
-    Raises UserError where no run of the study was logged to W&B, and RunFailed, in one line, where
-    W&B does not have everything afterwards.
+    Raises UserError if no run of the study was logged to W&B, and RunFailed, in one line, if W&B
+    does not have everything afterwards.
     """
     from ablate.study.publish.send import send
 
@@ -41,7 +41,7 @@ def publish(written: Written) -> None:
     write_json(path, {**spec, "where": where})
     try:
         missing = send(spec, study.folder, where)
-    except Exception as error:  # of many kinds; the report that lies here is complete
+    except Exception as error:  # of many kinds; the local report is complete
         raise RunFailed(
             f"W&B was not brought up to date: {first_line(error)}; {path} holds what belongs there,"
             " and the same command sends it"

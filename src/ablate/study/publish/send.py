@@ -1,6 +1,6 @@
-"""The content of wandb.json, sent: the report's run, the summaries, the views, W&B's report.
+"""Send the content of wandb.json: the report's run, the summaries, the views, W&B's report.
 
-W&B is waited for some seconds each time; the first thing that fails ends it all.
+Each request waits some seconds for W&B; the first failure ends the command.
 """
 
 import os
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import wandb
 
 TABLE = "report/table"
-AT_ONCE = 500  # runs that W&B is asked for together
+AT_ONCE = 500  # runs in one query
 
 
 def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
-    """Returns how many runs with a difference W&B does not have.
+    """Send everything; return how many runs with a difference W&B does not have.
 
-    where: what the last time made, and after this time that; filled as far as it comes.
+    where: addresses of what was made last time; updated in place as far as sending gets.
     """
     with _scratch() as scratch:
         api = _connect()
@@ -36,7 +36,7 @@ def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
         if where.get("at") != at:
             where.clear()
             where["at"] = at
-        if where.get("state") != spec["run"]["state"]:  # another line in its history otherwise
+        if where.get("state") != spec["run"]["state"]:  # else its history would get another row
             where["run"] = _log(spec, folder, entity, scratch)
             where["state"] = spec["run"]["state"]
         missing = _summarise(api, path, spec["summaries"])
@@ -50,7 +50,7 @@ def send(spec: dict[str, Any], folder: Path, where: dict[str, Any]) -> int:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Where W&B keeps what it is about to send; nothing stays behind."""
+    """A temporary folder for what W&B is about to send, removed afterwards."""
     before = os.environ.get("WANDB_DIR")
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["WANDB_DIR"] = folder
@@ -63,7 +63,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _connect() -> "wandb.Api":
-    """Never asks for a key. Raises RunFailed where W&B is not to be had."""
+    """Connect without asking for a key. Raises RunFailed if W&B is not available."""
     import wandb
 
     here = settings()
@@ -81,7 +81,7 @@ def _connect() -> "wandb.Api":
 
 
 def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
-    """The report as a run of its own; returns its address."""
+    """Log the report as a run of its own; return its address."""
     import wandb
 
     own, study = spec["run"], spec["study"]
@@ -110,7 +110,7 @@ def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
 
 
 def _summarise(api: "wandb.Api", path: str, summaries: dict[str, dict[str, Any]]) -> int:
-    """Write what differs from what is there; how many runs are not there."""
+    """Update the summaries that differ; return how many runs with a value are absent."""
     names, found = list(summaries), set()
     for first in range(0, len(names), AT_ONCE):
         some = {"name": {"$in": names[first : first + AT_ONCE]}}

@@ -1,4 +1,4 @@
-"""What W&B shows of a study, as plain values: the content of wandb.json."""
+"""The content of wandb.json: what W&B shows of a study, as plain values."""
 
 import json
 import unicodedata
@@ -18,7 +18,7 @@ from ablate.study.report.tables import markdown
 from ablate.study.report.words import metric_words
 
 WANDB = "ablate.logger.wandb.WandB"
-BASELINE = "#808080"  # is seen on white and on black
+BASELINE = "#808080"  # visible on white and on black
 COLUMNS = (
     "arm", "seeds", "mean", "sd", "difference", "low", "high", "effect", "p_holm", "verdict",
     "parameters", "flops_per_step",
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def specification(written: Written) -> dict[str, Any]:
-    """Raises UserError where no run of the study was logged to W&B."""
+    """Return the content. Raises UserError if no run of the study was logged to W&B."""
     report = written.report
     study = report.study
     return {
@@ -44,25 +44,25 @@ def specification(written: Written) -> dict[str, Any]:
 
 
 def _text(written: Written) -> str:
-    """report.md without its title and its figures, which W&B shows by itself."""
+    """Return report.md without its title and its figures, which W&B shows by itself."""
     _, text = markdown(written.report, written.crossed).split("\n\n", 1)
     return text
 
 
 def difference(metric: str) -> str:
-    """Where a run's summary holds what it has above the baseline's run of its seed."""
+    """Return the summary key of a run's difference from the baseline's run of the same seed."""
     return f"difference/{metric}"
 
 
 def title(name: str) -> str:
-    """A name that W&B takes for a view: without symbols, "+" and "=" among them, and not long."""
+    """Make a name that W&B accepts for a view: not long, without symbols such as "+" and "="."""
     return fitted(
         "".join("-" if unicodedata.category(c)[0] == "S" else c for c in name), LONGEST_NAME
     )
 
 
 def _place(study: Study) -> dict[str, Any]:
-    """Project and entity of the first run that was logged to W&B."""
+    """Return project and entity of the first run that was logged to W&B."""
     for run in study.runs:
         if run.result.get("logged_to"):
             content = yaml.safe_load((run.folder / "config.yaml").read_text("utf-8"))
@@ -76,7 +76,7 @@ def _place(study: Study) -> dict[str, Any]:
 
 
 def _run(written: Written) -> dict[str, Any]:
-    """The run that holds the report, the same one every time: table, figures, files."""
+    """Describe the run that holds the report, always the same one: table, figures, files."""
     study = written.report.study
     names = [str(path.relative_to(study.folder)) for path in written.files]
     rows = [_values(row) for row in written.report.rows]
@@ -99,7 +99,7 @@ def _digest(value: Any) -> str:
 
 
 def _values(row: Row) -> list[Any]:
-    """A line of the table, in the order of COLUMNS."""
+    """Return a row of the table, in the order of COLUMNS."""
     found = row.comparison
     reach = found.t_interval if found else None
     return [
@@ -119,7 +119,7 @@ def _values(row: Row) -> list[Any]:
 
 
 def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
-    """Run id -> what its summary gets; None where it must have no such key."""
+    """Map each run id to values of its summary; None if it must have no such key."""
     study, key = report.study, difference(report.metric)
     found: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
     for row in report.rows:
@@ -136,7 +136,7 @@ def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
 
 
 def _panels(report: Report) -> list[dict[str, str]]:
-    """Of the views and of W&B's report; each is a mean over the seeds of an arm."""
+    """Describe the panels of the views and of W&B's report."""
     words = metric_words(report.metric)
     column = curve_column(report.study, report.metric)
     return [
@@ -151,7 +151,7 @@ def _panels(report: Report) -> list[dict[str, str]]:
 
 
 def _arms(report: Report) -> dict[str, Any]:
-    """One line an arm, in the report's colours."""
+    """Describe the view with one line per arm, in the report's colours."""
     colours = {arm: COLOURS[place - 1] for arm, place in report.colours.items()}
     return {
         "name": title(f"{report.study.name}: arms"),
@@ -164,7 +164,7 @@ def _arms(report: Report) -> dict[str, Any]:
 
 
 def _runs(report: Report) -> dict[str, Any]:
-    """Every run, held against the baseline's first."""
+    """Describe the view of every run, compared with the baseline's first finished run."""
     base = [run for run in report.study.runs_of(report.baseline.arm.name).values() if run.finished]
     return {
         "name": title(f"{report.study.name}: runs against the baseline"),
@@ -177,7 +177,7 @@ def _runs(report: Report) -> dict[str, Any]:
 
 
 def _table(report: Report) -> dict[str, Any]:
-    """The columns of the table of runs, and the order: the best first."""
+    """Describe the columns of the table of runs, and its order: the best first."""
     key = difference(report.metric)
     return {
         "columns": [

@@ -1,4 +1,4 @@
-"""The views and the report that wandb-workspaces makes at W&B from the content of wandb.json."""
+"""Make the views and the report at W&B from wandb.json, with wandb-workspaces."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,9 @@ MOST_LINES = 100  # in one chart
 
 
 def save_view(spec: dict[str, Any], key: str, entity: str, *, known: str | None) -> str:
-    """Make a view, or bring the `known` one up to date; returns its address.
+    """Make a view, or update the `known` one; return its address.
 
-    Of a known one the sections and settings that are not ours stay.
+    The sections and settings of a known view that are not ours are kept.
     """
     import wandb_workspaces.workspaces as ws
 
@@ -43,7 +43,7 @@ def _known(url: str | None) -> "Workspace | None":
     try:
         return ws.Workspace.from_url(url) if url else None
     except ValueError as error:
-        if "not found" in str(error):  # somebody removed it
+        if "not found" in str(error):  # it was removed
             return None
         raise
 
@@ -51,7 +51,7 @@ def _known(url: str | None) -> "Workspace | None":
 def save_report(
     spec: dict[str, Any], table: str, entity: str, *, known: str | None
 ) -> tuple[str, str]:
-    """Make W&B's report, or write the `known` one anew; its address and its id."""
+    """Make W&B's report, or rewrite the `known` one; return its address and its id."""
     import wandb_workspaces.reports.v2 as wr
 
     own = spec["report"]
@@ -68,13 +68,13 @@ def save_report(
     except Exception:
         if not known:
             raise
-        report.id = ""  # somebody removed it
+        report.id = ""  # it was removed
         report.save()
     return str(report.url), report.id
 
 
 def _grid(spec: dict[str, Any], entity: str) -> "PanelGrid":
-    """The arms, as in the view of them."""
+    """Make the panels of the arms, as in their view."""
     import wandb_workspaces.reports.v2 as wr
 
     view = spec["views"]["arms"]
@@ -95,7 +95,7 @@ def _grid(spec: dict[str, Any], entity: str) -> "PanelGrid":
 
 
 def _figures(spec: dict[str, Any], table: str, entity: str) -> "PanelGrid":
-    """What the report's own run holds."""
+    """Make the panels of the report's own run: its table and figures."""
     import wandb_workspaces.reports.v2 as wr
 
     keys = [
@@ -115,7 +115,7 @@ def _figures(spec: dict[str, Any], table: str, entity: str) -> "PanelGrid":
 
 
 def _panels(spec: dict[str, Any], view: dict[str, Any]) -> list[Any]:
-    """Mean and standard error over the seeds of an arm, or every run for itself."""
+    """Make panels of mean and standard error over the seeds of an arm, or of every single run."""
     import wandb_workspaces.reports.v2 as wr
 
     together: dict[str, Any] = {"max_runs_to_show": min(view["lines"], MOST_LINES)}
@@ -132,7 +132,7 @@ def _panels(spec: dict[str, Any], view: dict[str, Any]) -> list[Any]:
 
 
 def _filters(study: str) -> str:
-    """The finished runs that count: neither those of the tuning nor the report's own."""
+    """Select the finished runs that count: neither those of the tuning nor the report's own."""
     conditions = {
         'Config("ablate.value.study")': study,  # where W&B keeps config["ablate"]["study"]
         'Metric("JobType")': "train",
@@ -142,7 +142,7 @@ def _filters(study: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """In quotes, letter by letter: wandb-workspaces takes "=" for an operator, quoted or not."""
+    """Quote and escape a text: wandb-workspaces takes "=" for an operator even inside quotes."""
     return (
         '"' + "".join(c if c.isalnum() and c.isascii() else f"\\U{ord(c):08x}" for c in text) + '"'
     )

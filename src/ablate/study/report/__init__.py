@@ -1,4 +1,4 @@
-"""The report of a study: a page, the same as text, the table for a paper, all runs, figures."""
+"""The report of a study: HTML page, Markdown, LaTeX table, CSV of all runs, and figures."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Written:
-    """A report, where it lies, and one line for each rule that kept arms from comparison."""
+    """A report, its files, and one line for each rule that kept arms from comparison."""
 
     report: Report
     files: tuple[Path, ...]
     refusals: tuple[str, ...]
-    crossed: Effects | str | None = None  # what factors do where they meet, or why it is not told
+    crossed: Effects | str | None = None  # effects of crossed factors, or why there are none
 
 
 def write_report(
@@ -50,7 +50,7 @@ def write(
     metric: str | None = None,
     mode: str | None = None,
 ) -> Written:
-    """Every file is replaced at once. UserError: no study, no finished run, unknown metric."""
+    """Write the files, each atomically. UserError: no study, no finished run, unknown metric."""
     study = collect(study_dir)
     refuse_unfinished(study)
     report = assemble(study, metric, mode, allow)
@@ -71,7 +71,7 @@ def write(
 
 
 def refuse_unfinished(study: Study) -> None:
-    """A report of nothing says nothing."""
+    """Raise UserError if the study has no finished run."""
     if any(run.finished for run in study.runs):
         return
     counts: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """The page's charts as SVG: learning curves and main effects.
 
 Every mark carries `data-tip`, which the page shows on hover, and `data-arm`, by which pointing at
-an arm anywhere brings it out everywhere. Colours are classes, so light and dark themes can differ.
+an arm anywhere highlights it everywhere. Colours are classes, so light and dark themes can differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from ablate.study.report.words import listed, number, shortened
 WIDTH, HEIGHT = 1100.0, 420.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 310.0, 12.0, 46.0
 PANEL_WIDTH, PANEL_HEIGHT, OPTION_WIDTH, WIDEST = 250.0, 210.0, 62.0, 1160.0
-SETTLED = 0.3  # the part of training before it sets no limit to the vertical axis
+SETTLED = 0.3  # share of training at the start that does not set the limits of the vertical axis
 
 
 @dataclass(frozen=True)
 class Look:
-    """What all charts of a page share. `labels`: arm -> what it is called beside its mark.
+    """Settings shared by all charts of a page. labels: arm -> its name beside its mark.
 
-    `name`: the metric in words. `places`: digits after the point of its numbers.
+    name: the metric in words. places: digits after the point of its numbers.
     """
 
     baseline: str
@@ -33,7 +33,7 @@ class Look:
     places: int
 
     def kind(self, arm: str) -> str:
-        """The class that gives an arm its colour."""
+        """Return the class that gives an arm its colour."""
         if arm == self.baseline:
             return "base"
         return f"c{self.colours[arm]}" if arm in self.colours else "rest"
@@ -43,7 +43,7 @@ class Look:
 
 
 def draw_curves(curves: Sequence[Curve], look: Look) -> str:
-    """Mean lines with bands of one standard deviation, named at their ends."""
+    """Draw mean lines with bands of one standard deviation, named at their ends."""
     last = max(curve.steps[-1] for curve in curves)
     x = Axis(0, last, LEFT, WIDTH - RIGHT)
     y = axis(_settled(curves, last * SETTLED), HEIGHT - BOTTOM, TOP)
@@ -68,7 +68,7 @@ def draw_curves(curves: Sequence[Curve], look: Look) -> str:
 
 
 def _settled(curves: Sequence[Curve], after: float) -> list[float]:
-    """Every value past the steep beginning; all of them where a curve has few."""
+    """Return the values after the steep start; all values of a curve that ends before."""
     found = []
     for curve in curves:
         rows = list(zip(curve.steps, curve.means, curve.spreads, strict=True))
@@ -100,7 +100,7 @@ def _marks(curve: Curve, x: Axis, y: Axis, look: Look) -> str:
 
 
 def _end_labels(curves: Sequence[Curve], look: Look, x: Axis, y: Axis) -> list[str]:
-    """Names beside the ends of the lines, pushed apart until none covers another."""
+    """Draw names beside the ends of the lines, moved apart so that none covers another."""
     ends = sorted((y(min(max(c.means[-1], y.low), y.high)), x(c.steps[-1]), c.arm) for c in curves)
     places = spaced([end[0] for end in ends], 15.0, TOP + 4, HEIGHT - BOTTOM)
     parts = []
@@ -114,7 +114,7 @@ def _end_labels(curves: Sequence[Curve], look: Look, x: Axis, y: Axis) -> list[s
 
 
 def spaced(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Sorted places moved as little as a downward and an upward pass need to keep the gap."""
+    """Move sorted places apart to keep the gap, by a downward and an upward pass."""
     found = list(places)
     for n in range(1, len(found)):
         found[n] = max(found[n], found[n - 1] + gap)
@@ -126,7 +126,7 @@ def spaced(places: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def draw_panels(panels: Sequence[Panel], look: Look) -> list[str]:
-    """One small chart a factor: every run a dot, the mean of an option a bar; one scale for all."""
+    """Draw a small chart per factor: dots for runs, bars for means of options; one common scale."""
     every = [value for panel in panels for values in panel.values for value in values]
     if not every:
         return []
@@ -170,5 +170,5 @@ def _panel(panel: Panel, y: Axis, look: Look) -> str:
 
 
 def _aside(place: int, count: int, room: float) -> float:
-    """Dots side by side around the middle, so that equal values can be told apart."""
+    """Return the offset of a dot from the middle, so that equal values can be told apart."""
     return 0.0 if count < 2 else (place / (count - 1) - 0.5) * min(20.0, room / 2)

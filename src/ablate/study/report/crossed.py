@@ -1,4 +1,4 @@
-"""Main effects and interactions of the designs in which factors meet, and their figures."""
+"""Main effects and interactions of crossed designs, and their figures."""
 
 from collections.abc import Collection, Sequence
 from html import escape
@@ -16,7 +16,7 @@ MOST_FIGURES = 6
 
 
 def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:
-    """None for a design without crossed factors; a text that says why nothing is estimated."""
+    """Estimate the effects; None without crossed factors, a text if nothing can be estimated."""
     study = report.study
     if study.plan.get("design") not in CROSSED:
         return None
@@ -36,14 +36,14 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
 
 
 def ranked(found: Effects) -> tuple[list[Effect], list[Effect]]:
-    """Main effects in the order of the plan; interactions, the surest first."""
+    """Return main effects in the order of the plan, and interactions in the order of their p."""
     main = [effect for effect in found.effects if len(effect.factors) == 1]
     pairs = [effect for effect in found.effects if len(effect.factors) == 2]
     return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
 
 
 def in_short(crossed: Effects | str | None) -> list[str]:
-    """What is shown of the factors, and of which of them nothing is."""
+    """Describe the effects that are shown, and list the factors without a main effect."""
     if not isinstance(crossed, Effects) or not crossed.effects:
         return []
     main, pairs = ranked(crossed)
@@ -53,7 +53,7 @@ def in_short(crossed: Effects | str | None) -> list[str]:
 
 
 def draw_interactions(pairs: Sequence[Effect], look: Look) -> list[str]:
-    """Means of every pair of options: lines that are not parallel are an interaction."""
+    """Draw the means of every pair of options; lines that are not parallel are an interaction."""
     shown = list(pairs[:MOST_FIGURES])
     means = [mean for effect in shown for mean in effect.means.values()]
     if not means:

@@ -23,7 +23,7 @@ MOST_OPTIONS = 6  # named along an axis; of more, every n-th
 
 
 def draw(report: Report, points: Points, folder: Path) -> list[Path]:
-    """Write those that have something to show; there is no file of another afterwards."""
+    """Write the figures that have data, and delete old files of the others."""
     panels, costs = points.panels, points.costs
     figures = {
         "forest": _forest(report) if report.compared else None,
@@ -71,14 +71,14 @@ def _forest(report: Report) -> "Figure":
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
     axes.set_yticks(range(len(rows)), [_wrapped(row.arm.name) for row in rows], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    # In short lines: names of arms leave the axis narrow, and what is wider than it is cut off.
+    # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
     axes.set_xlabel(f"{_name(report)}\ndifference from the baseline\n95 % t interval")
     axes.grid(axis="x", alpha=0.3)
     return figure
 
 
 def _wrapped(name: str, width: int = 38) -> str:
-    """In two lines at most; the middle of a longer name is left out."""
+    """Wrap a name into at most two lines; the middle of a longer name is left out."""
     from textwrap import fill
 
     return fill(shortened(name, 2 * width - 8), width, break_on_hyphens=False)
@@ -106,7 +106,7 @@ def _curves(report: Report, curves: list[Curve]) -> "Figure":
 
 
 def _legend(axes: "Axes") -> None:
-    """Beside the axes, where it covers nothing."""
+    """Put the legend beside the axes, where it covers nothing."""
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     for words in legend.get_texts():
         words.set_parse_math(False)

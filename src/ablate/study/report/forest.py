@@ -6,11 +6,11 @@ from ablate.study.report.svg import Axis, around_zero, figure, label, tag, text
 from ablate.study.report.words import interval, signed
 
 WIDTH, HEIGHT, HEAD = 210.0, 26.0, 50.0
-SIDE = 14.0  # room beside the axis for the arrows of what lies beyond it
+SIDE = 14.0  # room beside the axis for the arrows of values beyond it
 
 
 def scale(report: Report) -> Axis:
-    """One axis for all arms that are compared; what lies far outside is drawn as an arrow."""
+    """Make one axis for all arms that are compared; values far outside are drawn as arrows."""
     ends = []
     for one in report.compared:
         assert one.comparison is not None
@@ -21,7 +21,7 @@ def scale(report: Report) -> Axis:
 
 
 def head(axis: Axis, mode: str) -> str:
-    """Numbers of the axis, and on which side an arm is better."""
+    """Draw the numbers of the axis, and the side on which an arm is better."""
     marks = axis.ticks(4)
     parts = [
         text(label(mark, marks), axis(mark), HEAD - 8, class_="tick", text_anchor="middle")
@@ -40,7 +40,7 @@ def head(axis: Axis, mode: str) -> str:
 
 
 def row(axis: Axis, one: Row, places: int) -> str:
-    """The baseline at zero; the arm's mean, its t interval, behind it the bootstrap's."""
+    """Draw the baseline at zero, the arm's mean and t interval, and behind it the bootstrap's."""
     middle = HEIGHT / 2
     parts = []
     for mark in axis.ticks(4):
@@ -66,13 +66,13 @@ def row(axis: Axis, one: Row, places: int) -> str:
 
 
 def _reach(axis: Axis, reach: Interval, kind: str, y: float) -> str:
-    """A line from low to high, cut at the ends of the axis."""
+    """Draw a line from low to high, cut at the ends of the axis."""
     ends = [axis(min(max(value, axis.low), axis.high)) for value in (reach.low, reach.high)]
     return tag("line", class_=kind, x1=ends[0], x2=ends[1], y1=y, y2=y)
 
 
 def _spot(axis: Axis, value: float, y: float) -> str:
-    """A dot, or an arrow that points beyond the axis."""
+    """Draw a dot, or an arrow that points beyond the axis."""
     if axis.inside(value):
         return tag("circle", class_="spot", cx=axis(value), cy=y, r=4.5)
     sign = 1 if value > axis.high else -1

@@ -20,7 +20,7 @@ from ablate.study.report.words import (
     signed,
 )
 
-LONG = 14  # letters of a word that might be broken
+LONG = 14  # letters from which a word may be broken
 WORDS = {
     "better": "▲ better",
     "worse": "▼ worse",
@@ -32,7 +32,7 @@ WORDS = {
 
 
 def table(report: Report) -> str:
-    """One row an arm, the baseline marked; the forest plot is a column of it."""
+    """Make a row per arm, the baseline marked; the forest plot is one of the columns."""
     axis = forest.scale(report)
     heads = [
         _head("arm"),
@@ -74,7 +74,7 @@ def _name(row: Row, report: Report) -> str:
     kind = "base" if row.arm.is_baseline else f"c{place}" if place else "rest"
     swatch = tag("span", class_=f"swatch {kind}")
     badges = [tag("span", escape(badge), class_="badge") for badge in row.badges]
-    name = "=<wbr>".join(map(breakable, row.arm.name.split("=")))  # rather than inside a value
+    name = "=<wbr>".join(map(breakable, row.arm.name.split("=")))  # break before a value, not in it
     shown = "" if row.arm.name == "baseline" else tag("span", name, " ")
     return tag(
         "td", tag("div", swatch, tag("div", shown, *badges)), class_="arm", data_value=row.arm.name
@@ -129,7 +129,7 @@ def _difference(row: Row, report: Report) -> str:
 
 
 def _statistics(row: Row) -> list[str]:
-    """p and effect size."""
+    """Make the cells of p and effect size."""
     found = row.comparison
     if found is None:
         return [_number(NOTHING, None)] * 2
@@ -162,7 +162,7 @@ def _number(body: str, value: float | None, tip: str | None = None) -> str:
 
 
 def breakable(words: str) -> str:
-    """A long name breaks between its parts rather than inside one."""
+    """Let a long name break between its parts rather than inside one."""
     lines = [[_part(part) for part in line.split()] for line in words.splitlines()]
     return "\n".join(" ".join(line) for line in lines)
 
@@ -172,7 +172,7 @@ def _part(word: str) -> str:
 
 
 def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Texts under headings that sort."""
+    """Make a sortable table of texts."""
     top = tag("thead", tag("tr", *map(_head, heads)))
     body = [
         tag("tr", *(tag("td", breakable(cell), class_="plain") for cell in row), data_arm=row[0])
@@ -182,7 +182,7 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def versions(report: Report) -> str:
-    """Code, data and machines of the finished runs; more than one value is told by arm."""
+    """Show code, data and machines of the finished runs, by arm if there is more than one value."""
     rows = []
     for head, values in made_with(report.study).items():
         for value, arms in values.items():

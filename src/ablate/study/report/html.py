@@ -1,4 +1,4 @@
-"""report.html: one page that stands by itself. Which section stands where, and its words."""
+"""report.html: one self-contained page; the order of its sections, and their texts."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 
 def page(report: Report, points: Points, crossed: Effects | str | None) -> str:
-    """The whole page; `crossed`: what factors do where they meet, or why that is not told."""
+    """Make the whole page. crossed: effects of crossed factors, or why there are none."""
     sections = [
         _head(report),
         _answer(report, crossed),
@@ -61,7 +61,7 @@ def _head(report: Report) -> str:
 
 
 def _answer(report: Report, crossed: Effects | str | None) -> str:
-    """What came out and how sure it is, before any number."""
+    """Write the results and their certainty, before any table."""
     points = [
         tag("li", tag("b", escape(head), class_=kind), ": ", escape(arms), ".")
         for kind, head, arms in answers(report)

@@ -1,4 +1,4 @@
-"""The numbers behind the figures, which the page and the PNGs draw alike."""
+"""The numbers behind the figures, for both the page and the PNGs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from ablate.study.analysis.collect import Arm, Run, Study
 
-COLOURS = 7  # that the colour-blind tell apart; the baseline has one of its own
+COLOURS = 7  # distinguishable by the colour-blind; the baseline has one of its own
 MOST_CURVES = 60
 MOST_PANELS = 24
 CROSSED = ("factorial", "fractional")  # designs in which every factor meets every other
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an arm took and what came of it, means over the finished seeds."""
+    """Cost and metric of an arm, as means over the finished seeds."""
 
     arm: str
     value: float
@@ -48,7 +48,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Points:
-    """All of them; `column` is the column of metrics.csv that the curves show."""
+    """The numbers of all figures. column: the column of metrics.csv that the curves show."""
 
     column: str
     curves: list[Curve]
@@ -57,13 +57,13 @@ class Points:
 
 
 def gather(study: Study, metric: str, first: Sequence[str]) -> Points:
-    """`first`: the arms whose curves must be there."""
+    """Gather the numbers of all figures. first: the arms whose curves must be included."""
     column = curve_column(study, metric)
     return Points(column, curves(study, column, first), panels(study, metric), costs(study, metric))
 
 
 def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
-    """Arm -> colour 1, 2, ..., of few arms all, of many those with the largest effects."""
+    """Map arms to colours 1, 2, ...: all arms if few, else those with the largest effects."""
     names = [arm.name for arm in study.others if arm.same_as is None]
     if len(names) > COLOURS:
         largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:COLOURS]
@@ -72,7 +72,7 @@ def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
 
 
 def curve_column(study: Study, metric: str) -> str:
-    """The column of metrics.csv that shows a metric on its way; tests are only made at the end."""
+    """Return the column of metrics.csv for a metric's curve; tests are only made at the end."""
     own = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
     named = [run.result.get("metric") for run in study.runs if run.finished][:1]
     task: Any = named[0] if named and isinstance(named[0], dict) else {}
@@ -83,7 +83,7 @@ def curve_column(study: Study, metric: str) -> str:
 
 
 def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
-    """Of the baseline and the arms in `first`, then of others while there are not too many."""
+    """Return the curves of the baseline and of `first`, then of others up to `MOST_CURVES`."""
     names = [study.baseline.name, *first]
     names += [arm.name for arm in study.others if arm.name not in names and arm.same_as is None]
     found = [curve_of(study, name, column) for name in names[:MOST_CURVES]]
@@ -91,29 +91,29 @@ def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
 
 
 def curve_of(study: Study, arm: str, column: str) -> Curve:
-    """Over the finished runs that have such a column; without points where none has."""
+    """Average the column over the finished runs that have it; no points if none has."""
     every = [run.curve(column) for run in study.runs_of(arm).values() if run.finished]
     every = [points for points in every if points]
     at: dict[int, list[float]] = {}
     for points in every:
         for step, value in points:
             at.setdefault(step, []).append(value)
-    # Where a seed has no point the mean would jump.
+    # Only steps that all seeds have, or the mean would jump.
     steps = sorted(step for step, values in at.items() if len(values) == len(every))
     means = [fmean(at[step]) for step in steps]
     return Curve(arm, steps, means, [spread(at[step]) for step in steps], len(every))
 
 
 def spread(values: Sequence[float]) -> float:
-    """Standard deviation over seeds; 0 of one."""
+    """Return the standard deviation over seeds; 0 for one seed."""
     return stdev(values) if len(values) > 1 else 0.0
 
 
 def panels(study: Study, metric: str) -> list[Panel]:
-    """Main effects, factor by factor.
+    """Return the main effects, factor by factor.
 
-    Of crossed designs every run counts, so that an option's mean is over all settings of the other
-    factors; otherwise the baseline and the arms that change this factor alone.
+    In crossed designs every run counts, so that an option's mean is over all settings of the other
+    factors; otherwise the baseline and the arms that change only this factor.
     """
     factors = list((study.plan.get("factors") or {}).items())[:MOST_PANELS]
     return [_panel(study, factor, list(options), metric) for factor, options in factors]
@@ -131,12 +131,12 @@ def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
 
 
 def own_option(study: Study, factor: str) -> str:
-    """The baseline's, which is the first."""
+    """Return the baseline's option of a factor."""
     return str(study.plan["own"][factor])
 
 
 def costs(study: Study, metric: str) -> list[Cost]:
-    """One point an arm that has a value."""
+    """Return one point per arm that has a value."""
     return [cost for arm in study.arms if (cost := _cost(study, arm, metric)) is not None]
 
 
@@ -156,7 +156,7 @@ def _cost(study: Study, arm: Arm, metric: str) -> Cost | None:
 
 
 def _flops(run: Run) -> float | None:
-    """Of the whole training."""
+    """Return the FLOPs of the whole training."""
     step, steps = run.number("flops_per_step"), run.number("steps")
     return None if step is None or steps is None else step * steps
 

@@ -1,4 +1,4 @@
-"""The table in the terminal, and where the report lies."""
+"""Print the table of the report and the paths of its files."""
 
 import sys
 
@@ -16,7 +16,7 @@ STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "y
 
 
 def show(written: Written) -> None:
-    """On standard output; the rules that kept arms from comparison on standard error."""
+    """Print to standard output; the rules that kept arms from comparison go to standard error."""
     report = written.report
     table = Table(
         Column("arm", overflow="fold"),
@@ -57,7 +57,7 @@ def show(written: Written) -> None:
 
 
 def _verdict(row: Row) -> str:
-    """Without the evidence, which the other columns show."""
+    """Return the verdict without its evidence, which the other columns show."""
     if row.comparison is None:
         return row.verdict
     needed = row.comparison.verdict.seeds_needed

@@ -1,4 +1,4 @@
-"""What the report says, arm by arm, before it is put into words and figures."""
+"""The content of the report, arm by arm, before it is worded and drawn."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ REFUSED = "refused"
 
 @dataclass(frozen=True)
 class Row:
-    """An arm: its numbers by seed, how it compares with the baseline or why it does not.
+    """An arm: its numbers by seed, and its comparison with the baseline or why there is none.
 
-    `why`: reasons against a comparison. `broken`: the rules that forbid it. `allowed`: rules that
-    it breaks and the person allowed.
+    why: reasons against a comparison. broken: the rules that forbid it. allowed: rules that it
+    breaks and the user has allowed.
     """
 
     arm: Arm
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def badges(self) -> list[str]:
-        """What is to be known of the arm before its numbers, in the fewest words."""
+        """Short marks beside the arm's name: baseline, no effect, an arm with the same runs."""
         found = ["baseline"] if self.arm.is_baseline else []
         found += ["no effect"] if self.arm.no_effect else []
         return found + ([f"= {self.arm.same_as}"] if self.arm.same_as else [])
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """With its evidence, or why there is none."""
+        """The verdict with its evidence, or why there is none."""
         if self.arm.is_baseline:
             return "the baseline"
         if self.comparison is None:
@@ -94,8 +94,8 @@ class Report:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Arm -> its name in charts: the option alone where all arms change one factor, and the
-        last part of each key where that is enough to tell factors apart.
+        """Arm -> its name in charts: only the option if all arms change one factor, and only the
+        last part of each key if that is enough to tell factors apart.
         """
         factors = {factor for row in self.others for factor in row.arm.changes}
         ends = {factor: factor.rpartition(".")[2] for factor in factors}
@@ -110,8 +110,8 @@ class Report:
 
     @cached_property
     def marks(self) -> list[str]:
-        """What the table must say: rules that were allowed to be broken, results that do not mean
-        what they seem to (`caution` in result.json), and differences that were still changing."""
+        """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
+        in result.json), and differences that were still changing."""
         found: dict[str, list[str]] = {}
         for one in self.objections:
             if one.allowed:
@@ -157,7 +157,7 @@ def assemble(
 def _compare(
     study: Study, metric: str, mode: str, found: Collection[Objection], allow: Collection[str]
 ) -> Comparisons | None:
-    """Of the arms against which nothing stands, each once; None where the baseline has no value."""
+    """Compare the arms without objections, each once; None if the baseline has no value."""
     refused = {one.arm for one in found if not one.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
     names = [study.baseline.name, *names]
@@ -195,12 +195,12 @@ def _row(
     )
 
 
-SINCE = 0.75  # of the steps: the last quarter of training is looked at
-MOVED = 0.25  # of the difference at the end: a change that is larger is told
+SINCE = 0.75  # share of the steps after which changes are checked: the last quarter
+MOVED = 0.25  # share of the difference at the end above which a change is reported
 
 
 def unsettled(report: Report) -> list[str]:
-    """A sentence on the arms that are better or worse by such a difference, or nothing."""
+    """Return a sentence on better or worse arms whose difference is still changing, or nothing."""
     study = report.study
     column = curve_column(study, report.metric)
     baseline = curve_of(study, study.baseline.name, column)
@@ -221,7 +221,7 @@ def unsettled(report: Report) -> list[str]:
 
 
 def _differences(curve: Curve, baseline: Curve) -> list[tuple[int, float]]:
-    """Step and difference of the means, wherever both were validated."""
+    """Return step and difference of the means, wherever both were validated."""
     of_baseline = dict(zip(baseline.steps, baseline.means, strict=True))
     return [
         (step, mean - of_baseline[step])

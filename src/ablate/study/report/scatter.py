@@ -1,4 +1,4 @@
-"""Cost against quality as SVG: what an arm took across, what came of it up."""
+"""Cost against quality as SVG: cost on the horizontal axis, the metric on the vertical one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CHARACTER, LINE = 6.8, 13.0  # pixels of a name's letter, and of its line
 
 @dataclass(frozen=True)
 class Box:
-    """Pixels that something covers."""
+    """A rectangle of covered pixels."""
 
     left: float
     right: float
@@ -34,7 +34,7 @@ def draw_cost(
     what: str,
     show: Callable[[float], str],
 ) -> str:
-    """Means with one standard deviation up and down; names where they cover nothing."""
+    """Draw means with one standard deviation up and down, and names where they cover nothing."""
     known = [(cost, at) for cost in costs if (at := of(cost)) is not None]
     known.sort(key=lambda pair: look.kind(pair[0].arm) != "rest")
     x = axis([at for _, at in known], LEFT, WIDTH - 16, margin=0.12)
@@ -61,7 +61,7 @@ def draw_cost(
 
 
 def _name(words: str, spot: tuple[float, float], taken: list[Box]) -> str:
-    """At the first of six places that is free; else nowhere, and hovering tells."""
+    """Draw the name at the first free one of six places; else leave it to the tooltip."""
     (x, y), wide = spot, CHARACTER * len(words)
     for down in (4.0, -8.0, 16.0):
         for at, left, anchor in ((x + 9, x + 9, "start"), (x - 9, x - 9 - wide, "end")):

@@ -1,4 +1,4 @@
-"""What was asked, what came out and how sure it is: the sentences of page and report.md."""
+"""The sentences of the page and report.md: the question, the results and their certainty."""
 
 from collections.abc import Sequence
 from math import prod
@@ -32,9 +32,9 @@ BROKEN = {
     "code": "other code",
     "budget": "other budget",
 }
-# Overrides that say where a study is shown, not what its baseline is.
+# Overrides that say where a study is written and logged, and do not describe its baseline.
 BESIDE = ("study.", "output_dir=", "logger", "checkpoint_every=")
-# What a reader asks first of a training.
+# The settings of a training that readers look for first.
 SETTINGS = (
     "model.dim", "model.depth", "model.heads", "data.seq_len", "data.batch_size", "optimizer.lr",
     "trainer.max_steps",
@@ -51,14 +51,14 @@ HEADS = {
 
 
 def purpose(report: Report) -> list[str]:
-    """What the sweep's file says of itself: the question, then where it comes from."""
+    """Return the comment at the top of the sweep's file: the question, then its source."""
     text = " ".join(str(report.study.plan.get("asks") or "").split())
     question, mark, rest = text.partition("? ")
     return [part for part in (question + mark.strip(), rest) if part]
 
 
 def asked(report: Report) -> str:
-    """The plan in one sentence."""
+    """Describe the plan in one sentence."""
     study = report.study
     what = subject(report)
     factors = study.plan.get("factors") or {}
@@ -73,14 +73,14 @@ def asked(report: Report) -> str:
 
 
 def subject(report: Report) -> str:
-    """Such as "gpt on pydoc"."""
+    """Name model and data, as "gpt on pydoc"."""
     config = (report.study.plan.get("baseline") or {}).get("config") or {}
     choices = config.get("choices") or {}
     return " on ".join(str(choices[key]) for key in ("model", "data") if choices.get(key))
 
 
 def settings(report: Report) -> str:
-    """Those of the baseline, wherever they were set."""
+    """Return the main settings of the baseline, wherever they were set."""
     config = (report.study.plan.get("baseline") or {}).get("config") or {}
     found = {}
     for key in SETTINGS:
@@ -94,7 +94,7 @@ def metric_name(report: Report) -> str:
 
 
 def answers(report: Report) -> list[tuple[str, str, str]]:
-    """(kind, heading, arms), of every kind of verdict there is."""
+    """Return (kind, heading, arms) for every kind of verdict that occurs."""
     found = []
     for kind, head in HEADS.items():
         rows = [row for row in report.others if row.kind == kind]
@@ -115,7 +115,7 @@ def _in_short(row: Row, report: Report) -> str:
 
 
 def reference(report: Report) -> str:
-    """What the baseline reaches."""
+    """Describe the result of the baseline."""
     row = report.baseline
     summary = row.summary
     if summary.mean is None:
@@ -128,7 +128,7 @@ def reference(report: Report) -> str:
 
 
 def sure(report: Report) -> list[str]:
-    """How the intervals and verdicts come about, and what they cannot show."""
+    """Explain the intervals and verdicts, and their limits."""
     found = [row.comparison for row in report.compared if row.comparison]
     if not found:
         return []
@@ -145,7 +145,7 @@ def sure(report: Report) -> list[str]:
 
 
 def relative(row: Row, report: Report) -> str:
-    """The difference as a share of the baseline's value; nothing where that has no sense."""
+    """Return the difference as a share of the baseline's value; "" if that is not positive."""
     base = report.baseline.summary.mean
     if row.difference is None or not base or base <= 0:
         return ""
@@ -153,7 +153,7 @@ def relative(row: Row, report: Report) -> str:
 
 
 def plan_lines(report: Report) -> list[tuple[str, str]]:
-    """The plan in a few lines: (what, words)."""
+    """Describe the plan in a few lines: (what, words)."""
     study, plan = report.study, report.study.plan
     seeds = ", ".join(map(str, study.seeds))
     if len(study.seeds) > 12:
@@ -185,7 +185,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def _design(report: Report) -> str:
-    """Such as "factorial", "one factor"; of a fraction how large it is and what it promises."""
+    """Name the design, as "factorial" or "one factor"; of a fraction also size and resolution."""
     plan = report.study.plan
     name = str(plan.get("design", "")).replace("_", " ")
     if not plan.get("resolution"):
@@ -195,7 +195,7 @@ def _design(report: Report) -> str:
 
 
 def runs_in_words(report: Report) -> str:
-    """ "28 finished, 2 failed"."""
+    """Count the runs by state, as "28 finished, 2 failed"."""
     counts: dict[str, int] = {}
     for run in report.study.runs:
         counts[run.state] = counts.get(run.state, 0) + 1
@@ -203,7 +203,7 @@ def runs_in_words(report: Report) -> str:
 
 
 def difference_words(row: Row, report: Report) -> str:
-    """ "+0.012 (+0.005 to +0.019)"."""
+    """Format difference and interval, as "+0.012 (+0.005 to +0.019)"."""
     if row.comparison is None:
         return NOTHING
     text, reach = signed(row.difference, report.places), row.comparison.t_interval
@@ -211,7 +211,7 @@ def difference_words(row: Row, report: Report) -> str:
 
 
 def commands(report: Report) -> Sequence[str]:
-    """What to type to run the study, and to make this report anew."""
+    """Return the commands that run the study, and that make this report again."""
     words = " ".join(report.study.plan.get("command") or [])
     run = [f"python -m ablate {words}"] if words else []
     return [*run, f"python -m ablate.report {report.study.folder}"]

@@ -1,4 +1,4 @@
-"""The few pieces of SVG that the page's charts are made of."""
+"""The SVG elements that the page's charts are made of."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ablate.study.report.words import MINUS
 
 
 def tag(name: str, *body: str, **attributes: object) -> str:
-    """An element; `class_` and `stroke_width` become class and stroke-width. Bodies are markup."""
+    """Make an element from markup; `class_` and `stroke_width` become class and stroke-width."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
         for key, value in attributes.items()
@@ -30,7 +30,7 @@ def text(words: str, x: float, y: float, **attributes: object) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """Numbers from `low` to `high` onto pixels from `start` to `end`."""
+    """Map numbers from `low` to `high` to pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class Axis:
         return self.low <= value <= self.high
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Round numbers inside, about that many; one alone would show no distance."""
+        """Return about `count` round numbers inside; more if one alone would show no distance."""
         raw = (self.high - self.low) / count
         size = 10.0 ** floor(log10(raw))
         step = next(size * m for m in (1, 2, 5, 10) if size * m >= raw * 0.999)
@@ -57,7 +57,7 @@ class Axis:
 
 
 def axis(values: Iterable[float], start: float, end: float, *, margin: float = 0.06) -> Axis:
-    """One that holds all the values, with a margin on both sides."""
+    """Make an axis that holds all the values, with a margin on both sides."""
     known = [value for value in values if isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     room = (high - low) * margin or abs(high) * 0.1 or 1.0
@@ -65,7 +65,7 @@ def axis(values: Iterable[float], start: float, end: float, *, margin: float = 0
 
 
 def around_zero(ends: Sequence[float], start: float, end: float) -> Axis:
-    """For intervals: holds zero and all ends but outliers, beside which the rest would vanish."""
+    """Make an axis for intervals, with zero and all ends except outliers, which dwarf the rest."""
     sizes = sorted(abs(value) for value in ends if isfinite(value)) or [1.0]
     usual = 8 * median(sizes)
     kept = [value for value in ends if isfinite(value) and abs(value) <= usual] or [1.0]
@@ -73,7 +73,7 @@ def around_zero(ends: Sequence[float], start: float, end: float) -> Axis:
 
 
 def label(value: float, ticks: Sequence[float]) -> str:
-    """A tick's number, with as many digits as the ticks need to differ."""
+    """Format a tick's number, with as many digits as the ticks need to differ."""
     step = min((b - a for a, b in pairwise(ticks)), default=1.0)
     largest = max(abs(tick) for tick in ticks)
     if largest >= 1e5:
@@ -86,7 +86,7 @@ def label(value: float, ticks: Sequence[float]) -> str:
 
 
 def frame(x: Axis, y: Axis, *, xlabel: str, ylabel: str) -> str:
-    """Grid lines, numbers along both axes, and what they count. y.start is the bottom."""
+    """Draw grid lines, and numbers and names of both axes. y.start is the bottom."""
     parts = []
     marks = x.ticks()
     for mark in marks:
@@ -105,7 +105,7 @@ def frame(x: Axis, y: Axis, *, xlabel: str, ylabel: str) -> str:
 
 
 def rungs(x: Axis, y: Axis, count: int = 5) -> list[str]:
-    """Horizontal grid lines and their numbers."""
+    """Draw horizontal grid lines and their numbers."""
     parts, marks = [], y.ticks(count)
     for mark in marks:
         parts.append(tag("line", class_="grid", x1=x.start, x2=x.end, y1=y(mark), y2=y(mark)))
@@ -115,12 +115,12 @@ def rungs(x: Axis, y: Axis, count: int = 5) -> list[str]:
 
 
 def line(points: Iterable[tuple[float, float]]) -> str:
-    """The `d` of a path through the points."""
+    """Return the `d` of a path through the points."""
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def figure(width: float, height: float, title: str, *body: str, class_: str = "chart") -> str:
-    """An <svg> that shrinks with the page; `title` is what a screen reader says."""
+    """Make an <svg> that shrinks with the page; `title` is for screen readers."""
     return tag(
         "svg", *body, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=title,
         class_=class_, style=f"max-width:{width:g}px",

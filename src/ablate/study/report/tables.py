@@ -39,7 +39,7 @@ HEADS = ("arm", "n", "metric", "difference (95 % interval)", "relative", "p (Hol
 
 
 def _cells(row: Row, report: Report) -> list[str]:
-    """The columns of report.md and table.tex."""
+    """Return the columns of report.md and table.tex."""
     summary = row.summary
     spread = f" ± {number(summary.sd, report.places)}" if summary.sd is not None else ""
     marks = f" [{', '.join(row.allowed)}]" if row.allowed else ""
@@ -58,7 +58,7 @@ def _cells(row: Row, report: Report) -> list[str]:
 def markdown(
     report: Report, crossed: Effects | str | None = None, figures: Collection[str] = ()
 ) -> str:
-    """GitHub's Markdown: the same words and the table. figures: files beside it, to be shown."""
+    """Write the report as GitHub's Markdown. figures: files beside it, to be shown."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {report.study.name}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
@@ -83,7 +83,7 @@ def markdown(
 
 
 def _factors(crossed: Effects | str | None) -> list[str]:
-    """Main effects and interactions, where factors meet."""
+    """Write main effects and interactions, if factors are crossed."""
     if crossed is None:
         return []
     if isinstance(crossed, str):
@@ -102,14 +102,14 @@ def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") 
 
 
 def _escaped(words: str) -> str:
-    """A cell stays a cell, and a name is no markup."""
+    """Escape a text, so that it stays in its cell and is not read as markup."""
     for mark in ("\\", "|", "*", "_", "<", "`", "["):
         words = words.replace(mark, "\\" + mark)
     return " ".join(words.split())
 
 
 def latex(report: Report) -> str:
-    """A table for \\usepackage{booktabs}."""
+    """Write a table for \\usepackage{booktabs}."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
     body = [[tex(cell) for cell in _cells(row, report)] for row in report.rows]
     lines = [
@@ -132,7 +132,7 @@ def latex(report: Report) -> str:
 
 
 def tex(words: str) -> str:
-    """Every character that TeX takes for a command, as itself."""
+    """Escape every character that TeX takes for a command."""
     return "".join(TEX.get(character, character) for character in words)
 
 
@@ -141,8 +141,8 @@ def _label(name: str) -> str:
 
 
 def runs_csv(report: Report) -> str:
-    """One row a run, tuning runs too: where it lies, what became of it, every number. The arm is
-    that which trained it; `same_as` names the others whose run it is too."""
+    """Write one row per run, tuning runs included: folder, state, every number. The arm is the one
+    that trained it; `same_as` names the others that share the run."""
     rows = [*_rows("run", report.study.runs), *_rows("tune", report.study.tuning)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
@@ -153,7 +153,7 @@ def runs_csv(report: Report) -> str:
 
 
 def _rows(kind: str, runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """Of cells with one folder the first is the arm that trained there (cells.py)."""
+    """Return a row per folder; of several cells, the first one's arm trained there (cells.py)."""
     cells: dict[Path, list[Run]] = {}
     for run in runs:
         cells.setdefault(run.folder, []).append(run)

@@ -1,4 +1,4 @@
-"""Rows beside the results: what differed, how arms were tuned, what went wrong or was left out."""
+"""Rows of the other tables: what differed, how arms were tuned, what failed or was left out."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from ablate.study.report.words import NOTHING, counted, listed
 
 
 def differing(report: Report) -> list[list[str]]:
-    """Arm, and a line for each config key that has another value than in the baseline."""
+    """Return arm, and a line for each config key with another value than in the baseline."""
     rows = []
     for arm in report.study.others:
         lines = []
@@ -30,7 +30,7 @@ TUNED, TUNING = "How each arm was tuned", ("arm", "tried", "mean", "chosen", "re
 
 
 def tuned(report: Report) -> str:
-    """What the table of tuning says."""
+    """Describe the table of tuning."""
     seeds = report.study.plan["tune"]["seeds"]
     count = f"{counted(len(seeds), 'seed')} ({listed(map(str, seeds))})"
     return (
@@ -40,7 +40,7 @@ def tuned(report: Report) -> str:
 
 
 def tuning(report: Report) -> list[list[str]]:
-    """Arm, point tried, its mean, whether it was chosen, what went wrong or is to be doubted."""
+    """Return arm, point tried, its mean, whether it was chosen, and problems or doubts."""
     rows = []
     for arm in report.study.arms:
         for one in arm.tuning:
@@ -53,7 +53,8 @@ def tuning(report: Report) -> list[list[str]]:
 
 
 def troubles(report: Report) -> list[list[str]]:
-    """Arm, seed, state, reason: runs without a result, invalid arms, excluded cells."""
+    """Return arm, seed, state, reason: runs without a result, invalid arms, excluded cells, arms
+    without effect."""
     study = report.study
     rows = _alike(study.runs) + _alike(study.tuning, " (tuning)")
     for one in study.plan.get("illegal") or []:
@@ -69,7 +70,7 @@ def troubles(report: Report) -> list[list[str]]:
 
 
 def _alike(runs: Sequence[Run], note: str = "") -> list[list[str]]:
-    """Runs of an arm that ended in the same way stand in one row."""
+    """Put runs of an arm that ended in the same way into one row."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
         if not run.finished:

@@ -1,4 +1,4 @@
-"""How the report says things: metrics and directions in words, numbers with sensible digits."""
+"""Wording of the report: metrics and directions in words, numbers with sensible digits."""
 
 from collections.abc import Iterable
 from math import floor, isfinite, log10
@@ -19,7 +19,7 @@ MOST_DECIMALS = 6
 
 
 def metric_words(name: str) -> str:
-    """ "val/bits_per_char" -> "validation bits per char"."""
+    """Write "val/bits_per_char" as "validation bits per char"."""
     split, _, rest = name.partition("/")
     if not rest:
         return name.replace("_", " ")
@@ -31,7 +31,7 @@ def direction(mode: str) -> str:
 
 
 def mode_of(metric: str) -> str:
-    """min or max, of a metric whose direction its name tells; UserError for another."""
+    """Return min or max if the metric's name tells its direction; UserError otherwise."""
     parts = metric.split("/")
     if any(part in HIGHER for part in parts):
         return "max"
@@ -41,7 +41,7 @@ def mode_of(metric: str) -> str:
 
 
 def decimals(values: Iterable[float], spreads: Iterable[float | None]) -> int:
-    """Places after the point: two digits of a usual spread, or four digits of the values."""
+    """Return places after the point: two digits of a usual spread, or four digits of the values."""
     known = [s for s in spreads if s is not None and isfinite(s) and s > 0]
     sizes = [abs(value) for value in values if value and isfinite(value)]
     if known:
@@ -52,7 +52,7 @@ def decimals(values: Iterable[float], spreads: Iterable[float | None]) -> int:
 
 
 def number(value: float | None, places: int) -> str:
-    """A typographic minus; a dash where there is no number."""
+    """Format a number with a typographic minus; a dash if there is none."""
     if value is None or not isfinite(value):
         return NOTHING
     return f"{value:,.{places}f}".replace("-", MINUS)
@@ -66,14 +66,14 @@ def signed(value: float | None, places: int) -> str:
 
 
 def interval(found: Interval | None, places: int) -> str:
-    """ "+0.01 to +0.05"."""
+    """Format an interval, as "+0.01 to +0.05"."""
     if found is None:
         return NOTHING
     return f"{signed(found.low, places)} to {signed(found.high, places)}"
 
 
 def share(value: float | None) -> str:
-    """A ratio as a signed percentage: two digits."""
+    """Format a ratio as a signed percentage with two digits."""
     if value is None or not isfinite(value):
         return NOTHING
     percent = 100 * value
@@ -90,7 +90,7 @@ def probability(value: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """ "814,720" -> "815 k": three digits and a prefix."""
+    """Format a number with three digits and a prefix: 814,720 as "815 k"."""
     if value is None:
         return NOTHING
     for exponent, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
@@ -100,7 +100,7 @@ def amount(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """ "18.3 s", "4 min 05 s", "2 h 10 min"."""
+    """Format a duration, as "18.3 s", "4 min 05 s" or "2 h 10 min"."""
     if seconds is None:
         return NOTHING
     if seconds < 100:
@@ -111,12 +111,12 @@ def duration(seconds: float | None) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """ "1 run", "2 runs"."""
+    """Format a count, as "1 run" or "2 runs"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:
-    """ "a, b and c"; of many, the first and how many more."""
+    """Join names, as "a, b and c"; of many, the first and how many more."""
     every = list(names)
     if len(every) > most:
         return f"{', '.join(every[:most])} and {len(every) - most} more"
@@ -124,7 +124,7 @@ def listed(names: Iterable[str], most: int = 6) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """Both ends of a long name, which tell arms apart."""
+    """Keep both ends of a long name, which tell arms apart."""
     if len(name) <= most:
         return name
     half = (most - 1) // 2
