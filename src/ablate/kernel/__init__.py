@@ -1,7 +1,7 @@
-"""How attention is computed: never what is computed.
+"""Attention backends: interchangeable implementations of one function.
 
 The reference kernel is the specification; every other kernel gives the same values and gradients,
-or refuses. Letters: b batch, i query, j key, h heads, k head width.
+or refuses the layer. Letters: b batch, i query, j key, h heads, k head width.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from ablate.pos_enc import PosEnc
 
 @dataclass
 class Attend:
-    """One layer's attention over a whole batch: everything a kernel needs to know."""
+    """The inputs of one attention layer for a whole batch: everything that a kernel needs."""
 
-    q: Tensor  # b h i k (width 0 if the score does not look at the query)
+    q: Tensor  # b h i k (width 0 if the score does not use the query)
     k: Tensor  # b h j k (likewise for the key)
     v: Tensor  # b h j k
     score: Score
     mask: Mask
     pos: PosEnc
-    layer: int  # for encodings with a table per layer
+    layer: int  # index of the layer, for encodings with a table per layer
     start: int = 0  # absolute position of the first query
     first_key: int = 0  # absolute position of the first key
     keep: Tensor | None = None  # b j, True = a real key, False = padding
-    prepared: Tensor | None = None  # score.keys(k), where it was computed before
-    edges: Edges | None = None  # who may see whom, where queries see along edges alone
-    factors: Tensor | None = None  # b 1 i j, times the weights; a key whose factor is 0 is not seen
+    prepared: Tensor | None = None  # score.keys(k), if already computed
+    edges: Edges | None = None  # of a graph, if queries attend only along them
+    factors: Tensor | None = None  # b 1 i j, multiply the weights; a key with factor 0 is masked
     normalizer: Normalizer = field(default_factory=Softmax)
-    dropout: float = 0.0  # on the weights; 0 outside training
-    training: bool = False  # a normalizer may draw its weights then
+    dropout: float = 0.0  # on the attention weights; 0 in evaluation
+    training: bool = False  # a normalizer may sample its weights in training
 
     @property
     def random(self) -> bool:
-        """Whether two calls differ."""
+        """Whether two calls may give different results."""
         return self.dropout > 0 or (self.training and self.normalizer.samples)
 
     @property
@@ -57,19 +57,19 @@ class Attend:
         return self.k.shape[2]
 
     def scores(self) -> Tensor:
-        """b h i j, before biases and masks."""
+        """The scores, b h i j, before bias and mask."""
         if self.prepared is None:
             return self.score(self.q, self.k)
         return self.score.compare(self.q, self.prepared)
 
     def rows(self, first: int, last: int) -> Attend:
-        """The queries `first` to `last` (exclusive), with only the keys that they may see."""
+        """Restrict to the queries `first` to `last` (exclusive) and the keys they may attend to."""
         assert self.first_key == 0
         begin, end = self.mask.span(self.start + first, self.start + last, self.keys)
-        if not self.score.key:  # such a score tells keys apart by their place, counted from 0
+        if not self.score.key:  # such a score identifies keys by their position, counted from 0
             begin = 0
         prepared, factors, edges = self.prepared, self.factors, self.edges
-        if edges is not None:  # whose keys are counted from 0; their mask lets everything be seen
+        if edges is not None:  # they index keys from 0; the mask of a graph allows every key
             assert begin == 0
             edges = edges.rows(first, last)
         return replace(
@@ -94,7 +94,7 @@ class Attend:
         )
 
     def bias_and_mask(self) -> tuple[Tensor | None, Tensor | None]:
-        """What is added to the scores (None: nothing), and who may attend (None: all)."""
+        """The bias of the scores (None: none) and the mask, True = may attend (None: no mask)."""
         i, j = self.positions()
         bias = self.pos.bias(self.q, i, j, self.layer)
         allowed = combine(self.mask, i, j, self.keep)
@@ -110,18 +110,18 @@ class Attend:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a kernel is chosen by: the parts of a layer, before there are any numbers."""
+    """The parts of a layer by which its kernel is chosen, before any tensor exists."""
 
     score: Score
     pos: PosEnc
-    factors: bool = False  # its weights are multiplied by factors
-    softmax: bool = True  # and are the softmax of the scores
-    edges: bool = False  # queries see along the edges of a graph alone
-    ranges: bool = True  # and of keys a range each; see Mask.ranges
+    factors: bool = False  # the weights are multiplied by factors
+    softmax: bool = True  # the weights are the softmax of the scores
+    edges: bool = False  # queries attend only along the edges of a graph
+    ranges: bool = True  # each query attends to one range of keys; see Mask.ranges
 
 
 def hides_weights(layer: Layer) -> str | None:
-    """Why a kernel that never shows the weights, a softmax, cannot compute a layer."""
+    """Why a fused softmax kernel, which never returns the weights, cannot compute a layer."""
     if not layer.softmax:
         return "the weights are no softmax, and it computes no others"
     if layer.pos.value_term:
@@ -132,7 +132,8 @@ def hides_weights(layer: Layer) -> str | None:
 
 
 def goes_by_ranges(layer: Layer) -> str | None:
-    """Why a kernel with a range of keys for each query, and biases by the distance, cannot."""
+    """Why a kernel that takes one range of keys per query and a bias by distance cannot compute
+    a layer."""
     if layer.edges:
         return "queries see along the edges of a graph, and it goes by ranges of keys"
     if not layer.ranges:
@@ -144,11 +145,11 @@ def goes_by_ranges(layer: Layer) -> str | None:
 
 
 class Kernel:
-    """Computes `Attend`. `name` is what result.json records for a layer."""
+    """An attention backend: computes `Attend`. result.json records `name` for each layer."""
 
     name: ClassVar[str]
-    # Whether the model is compiled in training, this kernel with all the rest. What compiles it
-    # says so: in a compiled pass a kernel must note nothing, or its blocks cannot be recomputed.
+    # Whether the whole model, this kernel included, is compiled in training; set by what compiles
+    # it. A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
     compiled: bool = False
 
     def refuses(self, layer: Layer) -> str | None:
@@ -174,12 +175,12 @@ class Kernel:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """What ran, for result.json."""
+        """The implementation that ran, for result.json."""
         return self.name
 
 
 def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
-    """b h i j: the scores normalised over the allowed keys, times the factors, if there are any."""
+    """The weights, b h i j: scores normalised over the allowed keys, times the factors, if any."""
     scores = attend.scores() if scores is None else scores
     bias, allowed = attend.bias_and_mask()
     if bias is not None:
@@ -189,7 +190,7 @@ def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
 
 
 def mix(attend: Attend, weights: Tensor) -> Tensor:
-    """The values averaged by the weights, and what the position encoding adds to them: b h i k."""
+    """The context, b h i k: the weighted sum of the values, plus any term of the positions."""
     weights = dropout(weights, attend.dropout)
     context = weights @ attend.v
     if attend.pos.value_term:

@@ -1,11 +1,11 @@
-"""Sums of v tanh(q + k) over all pairs of q and k, without a tanh for every pair.
+"""Additive scores, sums of v tanh(q + k) for all pairs of q and k, without a tanh for every pair.
 
     tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k))
 
-so that the exponentials are those of queries and keys alone, and a pair costs a product and a
-reciprocal; with r for that reciprocal the derivative is 4 r (1 - r). Pairs are met in pieces that
-stay in a core's cache, forward and again in the backward pass, and no tensor of queries x keys x
-width is ever made. Measured: docs/benchmarks.md.
+Exponentials are taken once per query and key, and a pair costs a product and a reciprocal; with r
+for that reciprocal the derivative is 4 r (1 - r). Pairs are computed in pieces that fit in a core's
+cache, in the forward pass and again in the backward pass, so no tensor of queries x keys x width is
+ever made. Measured: docs/benchmarks.md.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-ELEMENTS = 2**16  # of a piece, for each thread: 256 KB of float32
-# Beyond it exp(2 x) is infinite or its inverse 0, and their product would be no number.
+ELEMENTS = 2**16  # of a piece, per thread: 256 KB of float32
+# Beyond these, exp(2 x) overflows or underflows to 0, and the product of the two would be NaN.
 LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 
 
 def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """b h i d, b h j d, h d -> b h i j, in the type of q; half precision is computed in float32."""
+    """b h i d, b h j d, h d -> b h i j, in the dtype of q; float32 for half precision."""
     if has_torch_function((q, k, v)):  # ablate.training.pack computes it for several seeds at once
         return handle_torch_function(tanh_sum, (q, k, v), q, k, v)
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -28,7 +28,7 @@ def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return summed.to(q.dtype)
 
 
-# Operations of their own, which torch.compile takes whole.
+# Custom operators, which torch.compile treats as opaque.
 @torch.library.custom_op("ablate::tanh_sums", mutates_args=())
 def sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     shape = q.shape[:2]
@@ -64,10 +64,10 @@ def gradients(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
 
 
 def prepared(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """b h i d, b h j d -> n i d, n j d, and whether these are the exponentials."""
-    # b h together, and results of the one order that is promised below
+    """b h i d, b h j d -> n i d, n j d, and whether these were replaced by their exponentials."""
+    # b and h merged, and contiguous results as register_fake promises below
     q, k = q.flatten(0, 1).contiguous(), k.flatten(0, 1).contiguous()
-    # Not a comparison with the largest: of NaN both would say no.
+    # Elementwise, so that NaN fails the test; with max() > limit it would pass.
     separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
     return ((2 * q).exp(), (2 * k).exp(), True) if separate else (q, k, False)
 
@@ -83,11 +83,10 @@ sums.register_autograd(
 
 
 def pieces(q: Tensor, k: Tensor, *, separate: bool) -> Iterator[tuple[slice, slice, Tensor]]:
-    """n i d, n j d -> rows, queries, and r of them, n i j d, in one place of memory that the next
-    piece takes over.
+    """Yield rows, queries and their r, n i j d, in a buffer that the next piece overwrites.
 
-    separate: q and k are exponentials already, and r = 1 / (1 + q k); else the same number is
-    sigmoid(-2 (q + k)), which no size of q and k can hurt, at the price of an exponential a pair.
+    q: n i d, k: n j d. separate: they are exponentials already and r = 1 / (1 + q k); otherwise
+    r = sigmoid(-2 (q + k)), which cannot overflow but costs an exponential per pair.
     """
     (count, i, d), j = q.shape, k.shape[1]
     most = ELEMENTS * torch.get_num_threads()

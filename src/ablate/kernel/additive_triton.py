@@ -1,6 +1,7 @@
-"""Attention by sums through Triton kernels, forward and backward: memory linear in the lengths.
+"""Additive attention with Triton kernels, forward and backward: memory linear in the lengths.
 
-Letters: b batch, h heads, i query, j key, d width of the sum, w that of a value, r row of the bias.
+Letters: b batch, h heads, i query, j key, d width of the sum, w width of a value, r row of the bias
+table.
 """
 
 from typing import Any, NamedTuple
@@ -14,20 +15,20 @@ from torch import Tensor
 from ablate.kernel import additive_triton_kernels as kernels
 from ablate.kernel.additive_cpu import LIMITS
 
-# Of a block of scores: its columns lie along the threads of a warp, its rows in each thread.
+# Size of a block of scores: columns lie along the threads of a warp, rows within a thread.
 ROWS, COLUMNS = 64, 32
-VALUES = 128  # of a value's width at once; the rest is left to other programs
+VALUES = 128  # width of a block of values; other programs compute the other blocks
 WARPS = 2
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 class Where(NamedTuple):
-    """Who sees whom, and with what bias."""
+    """The mask, and the row of the bias table for each distance."""
 
-    begin: Tensor  # i: the first key that a query sees
+    begin: Tensor  # i: the first key that a query attends to
     end: Tensor  # i: one past the last
     keep: Tensor | None  # b j: True = a real key
-    rows: Tensor | None  # of the table, for every distance from 1 - queries to keys - 1
+    rows: Tensor | None  # row of the table for every distance from 1 - queries to keys - 1
 
 
 def sum_attention(
@@ -43,18 +44,18 @@ def sum_attention(
 ) -> Tensor:
     """softmax_j(sum_d v_d f(q_id + k_jd) + bias_ij) values_j, for every query i.
 
-    q: b h i d, k: b h j d, v: h d, values: b h j w -> b h i w. table, of the bias: b h i r or what
-    broadcasts to it. f: the LeakyReLU with this slope below 0; None: tanh.
+    q: b h i d, k: b h j d, v: h d, values: b h j w -> b h i w. table: the bias, b h i r or
+    broadcastable to it. slope: f is the LeakyReLU with this negative slope; None: f is tanh.
     """
     seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
-    if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and a softmax does not see the 1
+    if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and the softmax ignores the constant
         v = -2 * v
     given = (values, table, where.rows, where.begin, where.end, where.keep, seed, dropout, slope)
     out, _ = attention(q, k, v, *given)
     return out
 
 
-# Operations of their own, which torch.compile takes whole; what both are given is Program's.
+# Custom operators, which torch.compile treats as opaque; both take the arguments of Program.
 GIVEN = (
     "Tensor q, Tensor k, Tensor v, Tensor values, Tensor? table, Tensor? rows, Tensor begin,"
     " Tensor end, Tensor? keep, Tensor? seed, float rate, float? slope"
@@ -65,7 +66,7 @@ GIVEN = (
     "ablate::sum_attention", mutates_args=(), schema=f"({GIVEN}) -> (Tensor, Tensor)"
 )
 def attention(*given: Any) -> tuple[Tensor, Tensor]:
-    """The context, and the logarithm of each query's sum of exponentials, b h i."""
+    """The context, and the log-sum-exp of each query's scores, b h i."""
     program, (q, _, _, values) = Program(*given), given[:4]
     (b, h, queries, _), value_width = q.shape, values.shape[-1]
     out, lse = values.new_empty(b, h, queries, value_width), program.q.new_empty(b, h, queries)
@@ -83,12 +84,12 @@ def attention(*given: Any) -> tuple[Tensor, Tensor]:
 def gradients(
     gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Of q, k, v, the values and the table; nothing of the table unless it is asked for."""
+    """Gradients of q, k, v, the values and the table; that of the table is empty unless wanted."""
     program, (q, k, v, values, table) = Program(*given), given[:5]
     (b, h, queries, _), (keys, value_width) = q.shape, values.shape[2:]
     gradient = gradient.contiguous()
     known = (lse, (gradient.to(lse.dtype) * out).sum(-1), gradient)
-    # Of f, by the query (and of v, from each query) and by the key; v is the factor of both.
+    # Gradients for q (and v, per query) and for k; those for q and k still lack the factor v.
     by_query, by_key = program.q.new_zeros(*program.q.shape, 2), torch.zeros_like(program.k)
     dvalues = values.new_empty(values.shape)
     count = table.shape[-1] if table is not None and of_table else 0
@@ -109,7 +110,7 @@ def gradients(
 
 
 class Program:
-    """What all kernels are given, as they read it: see ablate.kernel.additive_triton_kernels."""
+    """The arguments of all kernels in their layout: see ablate.kernel.additive_triton_kernels."""
 
     def __init__(
         self,
@@ -129,10 +130,10 @@ class Program:
         (_, heads, queries, width), (keys, value_width) = q.shape, values.shape[2:]
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k, v = q.to(wide), k.to(wide), v.to(wide).contiguous()
-        # Decided on the device: of the kernels for either case, one finds that it is not meant.
+        # Decided on the device: kernels for both cases are launched, and one returns at once.
         apart, self.cases = torch.ones((), dtype=torch.bool, device=q.device), [True]
         if slope is None:
-            # Not a comparison with the largest: of NaN both would say no.
+            # Elementwise, so that NaN fails the test; with max() > limit it would pass.
             apart = (q.abs() <= LIMITS[wide]).all() & (k.abs() <= LIMITS[wide]).all()
             q, k = (torch.where(apart, (2 * x).exp(), x) for x in (q, k))
             self.cases = [True, False]
@@ -164,12 +165,12 @@ class Program:
 
 
 def padded(x: Tensor) -> Tensor:
-    """b h i d -> b h d i in whole blocks, so that nothing is read or added outside."""
+    """b h i d -> b h d i, padded to whole blocks, so that no access is out of bounds."""
     return F.pad(x.mT, (0, -x.shape[2] % max(ROWS, COLUMNS))).contiguous()
 
 
 def block(columns: int) -> int:
-    """Columns of a block: a power of two, and no fewer than tl.dot takes."""
+    """Columns of a block: a power of two, and at least the minimum of tl.dot."""
     return min(VALUES, max(16, triton.next_power_of_2(columns)))
 
 

@@ -1,23 +1,24 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Triton kernels of attention by sums: score_ij = sum_d v_d f(q_id, k_jd).
+"""Triton kernels of additive attention: score_ij = sum_d v_d f(q_id, k_jd).
 
-f is LeakyReLU(q + k), or 1 / (1 + exp(2 (q + k))), which is (1 - tanh) / 2: sums of tanh with
-weights v are those of it with -2 v, but for a number that a softmax does not see. Where `apart` is
-true, q and k are exp(2 q) and exp(2 k) already and f is 1 / (1 + q k): an exponential less a pair.
+f is LeakyReLU(q + k), or 1 / (1 + exp(2 (q + k))), which is (1 - tanh) / 2: with weights -2 v it
+gives the tanh score with weights v up to a constant, which the softmax ignores. Where `apart` is
+true, q and k are exp(2 q) and exp(2 k) already and f is 1 / (1 + q k): one exponential per pair
+less.
 
-Softmax as it comes by, as in Dao et al. 2022, "FlashAttention", https://arxiv.org/abs/2205.14135: a
-program has a block of queries (or keys) and meets the others block by block, so that neither a
-tensor of queries x keys nor one of queries x keys x width is ever made: of a block of scores the
-width is a loop. The backward pass makes the scores anew, once for what belongs to queries and once
-for what belongs to keys, so that every number is written by one program and sums have one order.
-There the columns of a block are what a gradient belongs to, so that a thread sums what it holds.
-What is summed for each d is added to memory at once, since a thread could not hold it.
+Online softmax, as in Dao et al. 2022, "FlashAttention", https://arxiv.org/abs/2205.14135: a program
+has a block of queries (or keys) and loops over the blocks of the others, so that neither a tensor
+of queries x keys nor one of queries x keys x width is ever made: a block of scores is summed over
+the width in a loop. The backward pass recomputes the scores twice, for the gradients of queries and
+for those of keys, so that every number is written by one program and sums have one order. There the
+columns of a block are the side whose gradient is computed, so that a thread sums what it holds.
+Sums for each d are added to memory at once, since a thread could not hold them.
 
-q and k come with the width before the positions, `b h d i` and `b h d j`, in whole blocks: i_d and
-j_d apart from one d to the next. Values are `b h j w`. A query sees the keys `begin` to `end`
-(exclusive), of them those to `keep`. The bias is table[b, h, i, rows[j - i + queries - 1]]. q, k, v
-and all that is computed are WIDE. Values wider than a block, as heads of recurrent models are, are
-split: program_id(2) counts the blocks.
+q and k are stored width first, `b h d i` and `b h d j`, padded to whole blocks, with strides i_d
+and j_d along d. Values are `b h j w`. A query attends to the keys `begin` to `end` (exclusive) that
+`keep` allows. The bias is table[b, h, i, rows[j - i + queries - 1]]. q, k, v and all intermediate
+results have the type WIDE. Values wider than a block, as in recurrent models, are split:
+program_id(2) is the number of the block.
 """
 
 import os
@@ -26,14 +27,14 @@ import torch
 import triton
 import triton.language as tl
 
-STEP = tl.constexpr(16)  # columns of a product at once: more of them need more registers
-# Whether there is machine code of NVIDIA's for what is written in it.
+STEP = tl.constexpr(16)  # columns multiplied at once: more of them need more registers
+# Whether inline assembly for NVIDIA GPUs can be used.
 NVIDIA = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
 
 
 @triton.jit
 def reciprocal(x):
-    """1 / x for x >= 1. Where it can, in one instruction, exact to the last bit but one, instead of
+    """1 / x for x >= 1. On NVIDIA GPUs one instruction, exact to the last bit but one, instead of
     six that subnormal numbers need."""
     if NVIDIA:
         y = tl.inline_asm_elementwise(
@@ -46,7 +47,7 @@ def reciprocal(x):
 
 @triton.jit
 def term(q, k, d, i, j, i_d, j_d, J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr):
-    """f for one d of every pair."""
+    """f of every pair for one d."""
     mine = tl.expand_dims(tl.load(q + d * i_d + i), J)
     other = tl.expand_dims(tl.load(k + d * j_d + j), 1 - J)
     if SLOPE is not None:
@@ -61,7 +62,7 @@ def term(q, k, d, i, j, i_d, j_d, J: tl.constexpr, SLOPE: tl.constexpr, APART: t
 
 @triton.jit
 def derivative(y, SLOPE: tl.constexpr):
-    """Of f by q or by k, where f is y."""
+    """The derivative of f with respect to q or k, given y = f."""
     if SLOPE is None:
         slope = -2 * y * (1 - y)
     else:
@@ -71,7 +72,7 @@ def derivative(y, SLOPE: tl.constexpr):
 
 @triton.jit
 def bias_rows(rows, ii, jj, queries, keys):
-    """The row of the table for every pair."""
+    """The row of the bias table for every pair."""
     inside = (ii < queries) & (jj < keys)
     return tl.load(rows + (jj - ii + queries - 1), mask=inside, other=0)
 
@@ -81,10 +82,10 @@ def scores(
     q, k, v, table, rows, begins, ends, keep, i, j, queries, keys, width, i_d, j_d, table_i,
     J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """For every pair, -inf where a query does not see a key."""
+    """The score of every pair, with its bias; -inf where it is masked."""
     ii, jj = tl.expand_dims(i, J), tl.expand_dims(j, 1 - J)
     s = tl.zeros([ii.shape[0] * jj.shape[0], ii.shape[1] * jj.shape[1]], WIDE)
-    # Four at once: the loads of one are under way while another is computed.
+    # Unrolled by four, so that loads overlap with computation.
     for d in tl.range(0, width, loop_unroll_factor=4):
         s += tl.load(v + d) * term(q, k, d, i, j, i_d, j_d, J, SLOPE, APART)
     if table is not None:
@@ -98,7 +99,7 @@ def scores(
 
 @triton.jit
 def dropped(x, seed, bh, ii, jj, queries, keys, RATE: tl.constexpr):
-    """x after dropout: the draw depends on the seed and on the place in `b h i j` alone."""
+    """x after dropout: the draw depends on the seed and the position in `b h i j` alone."""
     if RATE > 0:
         drawn = tl.rand(tl.load(seed), (bh * queries + ii) * keys + jj)
         x = tl.where(drawn >= RATE, x * (1 / (1 - RATE)), 0.0)
@@ -107,14 +108,14 @@ def dropped(x, seed, bh, ii, jj, queries, keys, RATE: tl.constexpr):
 
 @triton.jit
 def matrix(x, rows, columns, height, width, WIDE: tl.constexpr):
-    """A block of a matrix, 0 outside it."""
+    """A block of a matrix, zero out of bounds."""
     inside = (rows < height)[:, None] & (columns < width)[None, :]
     return tl.load(x + rows[:, None] * width + columns[None, :], mask=inside, other=0.0).to(WIDE)
 
 
 @triton.jit
 def products(x, y, m, n, height, length, width, WIDE: tl.constexpr):
-    """Of every row m of a matrix x with every row n of y: `m n`."""
+    """Dot products of every row m of a matrix x with every row n of y: `m n`."""
     sums = tl.zeros([m.shape[0], n.shape[0]], WIDE)
     for first in range(0, width, STEP):
         w = first + tl.arange(0, STEP)
@@ -126,7 +127,7 @@ def products(x, y, m, n, height, length, width, WIDE: tl.constexpr):
 
 @triton.jit
 def ranges(begin, end, ii, queries, keys):
-    """Of the keys that each query sees, the first and the one after the last."""
+    """The half-open range of keys that each query attends to."""
     begins = tl.load(begin + ii, mask=ii < queries, other=keys)
     ends = tl.load(end + ii, mask=ii < queries, other=0)
     return begins, ends
@@ -134,8 +135,8 @@ def ranges(begin, end, ii, queries, keys):
 
 @triton.jit
 def of_forward(lse, delta, bh, ii, queries):
-    """What the backward pass knows of each query: the logarithm of its sum of exponentials, and
-    its context times the gradient of it."""
+    """Of each query, for the backward pass: the log-sum-exp of its scores, and the dot product of
+    its context and the gradient of its context."""
     shift = tl.load(lse + bh * queries + ii, mask=ii < queries, other=0.0)
     mean = tl.load(delta + bh * queries + ii, mask=ii < queries, other=0.0)
     return shift, mean
@@ -148,7 +149,7 @@ def forward(
     SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
     BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """The context, `b h i w`, and the logarithm of the sum of exponentials, `b h i`."""
+    """Writes the context, `b h i w`, and the log-sum-exp of the scores, `b h i`."""
     if tl.load(apart) != APART:
         return
     bh = tl.program_id(0).to(tl.int64)
@@ -174,7 +175,7 @@ def forward(
             1, SLOPE, APART, WIDE,
         )  # fmt: skip
         higher = tl.maximum(highest, tl.max(s, 1))
-        base = tl.where(higher == -float("inf"), 0.0, higher)  # nothing seen so far
+        base = tl.where(higher == -float("inf"), 0.0, higher)  # no key so far
         p = tl.exp(s - base[:, None])
         shrink = tl.exp(highest - base)
         total = total * shrink + tl.sum(p, 1)
@@ -187,7 +188,7 @@ def forward(
     total = tl.where(empty, 1.0, total)
     inside = (i < queries)[:, None] & (w < value_width)[None, :]
     tl.store(out + i[:, None] * value_width + w[None, :], context / total[:, None], mask=inside)
-    if tl.program_id(2) == 0:  # the programs of other blocks of the values know the same
+    if tl.program_id(2) == 0:  # programs of other value blocks compute the same
         known = tl.where(empty, 0.0, highest + tl.log(total))
         tl.store(lse + bh * queries + i, known, mask=i < queries)
 
@@ -200,8 +201,8 @@ def backward_queries(
     SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
     BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Adds to the gradients of f, summed by the query and by v, `b h d i 2`, and of the table,
-    `b h r i`."""
+    """Adds to the gradients for q, without the factor v, and for v, per query, `b h d i 2`, and to
+    that of the table, `b h r i`."""
     if tl.load(apart) != APART:
         return
     bh = tl.program_id(0).to(tl.int64)
@@ -250,7 +251,7 @@ def backward_keys(
     SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
     BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Adds to the gradient of f, summed by the key, `b h d j`, and writes that of the values,
+    """Adds to the gradient for k, without the factor v, `b h d j`, and writes that of the values,
     `b h j w`."""
     if tl.load(apart) != APART:
         return

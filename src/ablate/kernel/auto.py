@@ -1,4 +1,4 @@
-"""The fastest kernel that computes exactly the same thing."""
+"""Selects the fastest kernel that computes a layer exactly."""
 
 from typing import ClassVar
 
@@ -10,8 +10,8 @@ from ablate.kernel.sparse import Sparse
 
 
 class Auto(Kernel):
-    """Along edges where there are some; SDPA where it is exact; the whole matrix where the scores
-    are products; else chunks.
+    """The sparse kernel for graphs; SDPA where it is exact; the reference for other dot-product
+    scores; else chunks.
 
     Measured order: benchmarks/attention.py, docs/benchmarks.md.
     """
@@ -23,6 +23,6 @@ class Auto(Kernel):
             return Sparse()
         if SDPA().refuses(layer) is None:
             return SDPA()
-        if layer.score.lowers:  # something needs the weights themselves, but no tensor has a width
+        if layer.score.lowers:  # the weights are needed, but the scores need no tensor with a width
             return Reference()
         return Chunked(chunk=None, compile="auto").resolve(layer)

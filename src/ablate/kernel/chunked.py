@@ -1,8 +1,8 @@
-"""Any score, a few queries at a time, each chunk recomputed in the backward pass.
+"""Attention with any score in chunks of queries, each recomputed in the backward pass.
 
-A score that is not a product makes a tensor of queries x keys x width. Here it exists for one chunk
-of queries at a time and is never stored, so memory grows linearly with the length; keys that no
-query of a chunk may see are not computed at all. Activation checkpointing: Chen et al. 2016,
+A score that is not a dot product makes a tensor of queries x keys x width. Here it exists for one
+chunk of queries at a time and is never stored, so memory grows linearly with the length; keys that
+are masked for all queries of a chunk are skipped. Activation checkpointing: Chen et al. 2016,
 https://arxiv.org/abs/1604.06174; in attention: Rabe and Staats 2021, https://arxiv.org/abs/2112.05682.
 """
 
@@ -25,13 +25,13 @@ RunScore = Callable[[Score, Tensor, Tensor], Tensor]
 
 
 class Chunked(Kernel):
-    """`chunk` queries at a time; null: as many as keep the largest tensor at `ELEMENTS` numbers.
+    """`chunk`: queries at a time; null: as many as keep the largest tensor at `ELEMENTS` numbers.
 
-    `ELEMENTS` was measured on a CPU alone. A GPU can do more at once: kernel.chunk=N sets it.
+    `ELEMENTS` was measured only on a CPU. A GPU can take larger chunks: kernel.chunk=N sets them.
 
     `compile` fuses the score of a chunk into one loop (torch.compile): worth its few seconds where
-    the score is not a product. `auto` takes the score's own fused route on a CPU, where it has one;
-    else it compiles in training when a compiler is there and a call is large enough to pay for it.
+    the score is not a dot product. `auto` uses the score's own fused implementation on a CPU if it
+    has one; else it compiles in training if there is a compiler and a call is large enough.
     """
 
     name: ClassVar[str] = "chunked"
@@ -41,7 +41,7 @@ class Chunked(Kernel):
     def __init__(self, *, chunk: int | None, compile: bool | Literal["auto"]):
         self.chunk, self.compile = chunk, compile
         self.may_compile = False
-        # Whether the score was compiled or fused, which the first call decides.
+        # Whether the score was compiled or fused: set by the first call.
         self.compiled = self.fused = False
 
     def resolve(self, layer: Layer) -> Kernel:
@@ -78,10 +78,10 @@ class Chunked(Kernel):
 
         holes = Holes()
         largest = size * per_query * attend.v.element_size()
-        # Of the fused score alone: others make large tensors so fast that it cost a fifth and more.
+        # Only for the fused score: with others, which allocate faster, it cost a fifth and more.
         give_back = fused and not torch.compiler.is_compiling()
 
-        def context(rows: Attend) -> Tensor:  # again in the backward pass
+        def context(rows: Attend) -> Tensor:  # runs again in the backward pass
             assert rows.prepared is not None
             if give_back:
                 holes.after(largest)
@@ -89,11 +89,11 @@ class Chunked(Kernel):
 
         again = training and not (fused and size == attend.queries)
         outputs = []
-        # Not range(0, queries, size): torch.compile would take it for that many queries alone.
+        # Not range(0, queries, size): torch.compile would specialise on that number of queries.
         for number in range(-(-attend.queries // size)):
             first = number * size
-            # Cut here and not before the loop: the backward pass runs the newest operation first,
-            # and would keep the key gradients of all chunks until it came to the cuts.
+            # Sliced here and not before the loop: autograd runs the newest operation first, and
+            # would keep the key gradients of all chunks until it reached the slices.
             rows = attend.rows(first, min(first + size, attend.queries))
             if again:
                 outputs.append(
@@ -104,9 +104,9 @@ class Chunked(Kernel):
         return torch.cat(outputs, dim=2)
 
     def _per_query(self, attend: Attend, *, fused: bool) -> int:
-        """Numbers that one query makes: b x h x j x width, and no width where the score is fused.
+        """Elements computed per query: b x h x j x width, without the width for a fused score.
 
-        A score may be wider inside than a head: as wide as its parameters.
+        The parameters of a score may be wider than a head.
         """
         b, h, j, width = attend.v.shape
         if fused:
@@ -131,5 +131,5 @@ def compiled_score() -> RunScore:
 
 @cache
 def compiler(device: str) -> bool:
-    """Whether torch.compile can make code here: Triton for a GPU, a C++ compiler for a CPU."""
+    """Whether torch.compile can generate code: Triton for a GPU, a C++ compiler for a CPU."""
     return device == "cuda" or any(shutil.which(name) for name in ("g++", "clang++"))

@@ -1,10 +1,10 @@
-"""torch's FlexAttention: products with a bias that goes by the distance, fused on a GPU.
+"""torch's FlexAttention: dot products with a bias by relative position, fused on a GPU.
 
-For what keeps scaled dot products off SDPA's fast paths: ALiBi's, T5's and Shaw's biases are looked
-up in a table while the scores are computed, so that no tensor of queries x keys is made for them,
-and blocks of keys that nobody sees are left out.
-https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. Nobody has measured its speed
-yet, so kernel=auto never takes it: docs/benchmarks.md.
+For what SDPA's fast paths do not support: the biases of ALiBi, T5 and Shaw et al. are looked up in
+a table while the scores are computed, so that no tensor of queries x keys is made for them, and
+blocks of keys that are fully masked are skipped.
+https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html. Its speed has not been
+measured yet, so kernel=auto never selects it: docs/benchmarks.md.
 """
 
 from functools import cache
@@ -17,18 +17,18 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
 
-PLAIN = {"cpu"}  # devices where it is computed as it is written
-NARROWEST = 16  # width of a head that its kernels take; narrower ones get zeros
-# Of one compiled function. A model whose layers differ in bias, padding and what they read has a
-# version for each of them in training, in validation meanwhile and in that afterwards: more than
-# the eight that torch allows.
+PLAIN = {"cpu"}  # devices where it runs uncompiled
+NARROWEST = 16  # least head width of its kernels; narrower heads are zero-padded
+# Recompilations of one function. A model whose layers differ in bias, padding and inputs needs a
+# version for each of them in training, in validation during training and in validation after it:
+# more than the eight that torch allows.
 VERSIONS = 64
 
 
 class Flex(Kernel):
-    """Trains on a GPU alone, compiled: on a CPU torch has only the forward pass.
+    """Trains on a GPU only, compiled: on a CPU torch has only the forward pass.
 
-    Gradients of a learned bias are added up in any order, so that two runs on a GPU may differ in
+    Gradients of a learned bias are summed in no fixed order, so two runs on a GPU may differ in
     rounding.
     """
 
@@ -52,7 +52,8 @@ class Flex(Kernel):
         v = attend.v
         q, k = (x.to(v.dtype) for x in lowered[:2])
         q, k, wide = (F.pad(x, (0, max(0, NARROWEST - x.shape[-1]))) for x in (q, k, v))
-        # With compile=true all is compiled as one, and what compiles cannot be met on the way.
+        # With compile=true the model is compiled as one, and nothing inside it may call the
+        # compiler.
         plain = torch.compiler.is_compiling() or v.device.type in PLAIN
         run = flex_attention if plain else compiled()
         context = run(
@@ -63,10 +64,10 @@ class Flex(Kernel):
 
 @cache
 def compiled() -> Any:
-    """For all layers; a second length of the batches makes lengths a variable of the code.
+    """One compiled function for all layers; a second sequence length makes the lengths dynamic.
 
-    fullgraph: where torch has made too many versions of it, it fails, and does not take the whole
-    matrix unasked.
+    fullgraph: beyond the recompilation limit it fails instead of silently computing the whole
+    matrix.
     """
     fused: Any = torch.compile(flex_attention, fullgraph=True)
 
@@ -79,14 +80,14 @@ def compiled() -> Any:
 
 
 def biased(attend: Attend) -> Any:
-    """score -> score + bias, or None without a bias."""
+    """The score_mod, score -> score + bias; None without a bias."""
     if not attend.pos.distances:
         return None
     ahead = torch.arange(1 - attend.queries, attend.keys, device=attend.v.device) - attend.start
     if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
         return None
     table, rows = found
-    across = [size > 1 for size in table.shape[:3]]  # batch, heads, queries: else the same for all
+    across = [size > 1 for size in table.shape[:3]]  # bias varies over batch, heads, queries
     last = attend.queries - 1
 
     def mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ def biased(attend: Attend) -> Any:
 
 
 def seen(attend: Attend) -> BlockMask | None:
-    """Who may attend; None: all."""
+    """The mask and the padding as a block mask; None: no mask."""
     if not attend.mask.restricts and attend.keep is None:
         return None
     i, _ = attend.positions()

@@ -1,20 +1,20 @@
-"""Holes in glibc's heap, given back to the system.
+"""Returns free memory in glibc's heap to the system.
 
-glibc keeps freed tensors of up to 32 MB for the next ones; but an aligned block does not fit where
-one of its size was, once anything small stands behind that (_int_memalign asks for a little more).
-What a loop keeps of each turn so leaves a hole in each, with nothing alive in it.
+glibc keeps freed tensors of up to 32 MB for reuse; but an aligned block does not fit into the gap
+of one of its size once a small allocation follows the gap (_int_memalign asks for a little more). A
+loop that keeps something from every iteration thus leaves an unused hole in each.
 """
 
 import ctypes
 import sys
 from functools import cache
 
-# Between two times, of the largest tensors; each time the next tensors have to be mapped anew.
+# Of the largest tensors, between two trims; after each trim tensors have to be mapped anew.
 BYTES = 2**27
 
 
 class Holes:
-    """Counts what is made and freed again, and gives free memory back after every `BYTES` of it."""
+    """Counts the bytes allocated and freed again, and trims the heap every `BYTES` of them."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -28,7 +28,7 @@ class Holes:
 
 
 def give_back() -> None:
-    """Nothing where there is no glibc, whose way this is."""
+    """Trim the heap; without glibc this does nothing."""
     if sys.platform == "linux" and (trim := getattr(libc(), "malloc_trim", None)):
         trim(0)
 

@@ -8,7 +8,7 @@ from ablate.kernel import Attend, Kernel, attention_weights, mix
 
 
 class Reference(Kernel):
-    """Memory grows with queries x keys, times the width for scores that are not products."""
+    """Memory grows with queries x keys, times the width for scores that are not dot products."""
 
     name: ClassVar[str] = "reference"
 

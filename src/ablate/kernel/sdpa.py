@@ -16,19 +16,19 @@ SHORT = 256  # keys
 class SDPA(Kernel):
     """torch's fused attention on the lowered queries and keys, with biases and masks.
 
-    torch has several ways to compute it and says nothing when it takes the slow one (math), as it
-    does on a CPU for dropout on the weights and for biases that are learned: `describe` says it.
+    torch has several backends and does not report when it takes the slow one (math), as it does on
+    a CPU for dropout on the weights and for learned biases: `describe` names the one that ran.
     """
 
     name: ClassVar[str] = "sdpa"
 
     def __init__(self) -> None:
-        # What ran in "training" and in "evaluation".
+        # The backends that ran in "training" and in "evaluation".
         self.ran: dict[str, set[str]] = {}
 
     def resolve(self, layer: Layer) -> Kernel:
         super().resolve(layer)
-        return SDPA()  # each layer has its own to say
+        return SDPA()  # each layer records its own backends
 
     def refuses(self, layer: Layer) -> str | None:
         if not layer.score.lowers:
@@ -39,7 +39,7 @@ class SDPA(Kernel):
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None
         q, k, scale = lowered
-        # The fast paths want queries, keys and values of one width; zeros change no product.
+        # The fast paths need queries, keys and values of one width; zeros change no product.
         if (missing := attend.v.shape[-1] - q.shape[-1]) > 0:
             q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
         square = attend.queries == attend.keys and attend.start == 0
@@ -50,8 +50,8 @@ class SDPA(Kernel):
         bias, allowed = attend.bias_and_mask()
         empty = None
         if allowed is not None and attend.keep is not None:
-            # Only padding can leave a query with nothing to see. Such a row is computed as if it
-            # saw everything, so that no backend meets it, and then set to zero.
+            # Only padding can mask every key of a query. Such a row is computed without the mask,
+            # so that no backend gets an empty row, and then set to zero.
             empty = ~allowed.any(-1, keepdim=True)
             allowed = allowed | empty
         if bias is None:
@@ -66,7 +66,7 @@ class SDPA(Kernel):
         return context if empty is None else context.masked_fill(empty, 0.0)
 
     def describe(self) -> str:
-        # There the compiler chooses.
+        # In a compiled model the compiler chooses the backend.
         ran = self.ran | ({"training": {"compiled"}} if self.compiled else {})
         if not ran:
             return self.name
@@ -104,14 +104,14 @@ class SDPA(Kernel):
             self.ran.setdefault(mode, set()).add(f"{name} in float32" if widened else name)
         if not widened:
             return F.scaled_dot_product_attention(q, k, v, **how)
-        with torch.autocast(q.device.type, enabled=False):  # it would make them short again
+        with torch.autocast(q.device.type, enabled=False):  # it would cast back to bfloat16
             return F.scaled_dot_product_attention(q, k, v, **how).to(attend.v.dtype)
 
 
 def short_half(attend: Attend) -> bool:
-    """Whether torch is slow at it: the backward pass over few keys in bfloat16 on a CPU.
+    """Whether torch's backward pass would be slow: over few keys in bfloat16 on a CPU.
 
-    Measured in docs/benchmarks.md: up to seven times the time of float32, which rounds less, too.
+    Measured in docs/benchmarks.md: up to seven times the time of float32, which also rounds less.
     """
     return (
         attend.v.device.type == "cpu"

@@ -17,8 +17,8 @@ PIECE = 2**18  # numbers: 1 MB of float32
 
 
 class Sparse(Kernel):
-    """The score compares the two ends of every edge; the softmax is over the edges that leave a
-    query. A query without edges gets zeros."""
+    """Scores every edge, and takes the softmax over the edges of each query. A query without edges
+    gets zeros."""
 
     name: ClassVar[str] = "sparse"
 
@@ -44,8 +44,8 @@ class Sparse(Kernel):
 class Mixed(Function):
     """Values h m k times weights e h, summed over the edges of each query: h n k.
 
-    Never a tensor of edges x width: an edge is a place in a bag of torch's embedding_bag, whose own
-    backward pass is slow on a CPU; that of the values is the same sum along the edges turned round.
+    No tensor of edges x width is made: an edge is an entry of a bag of torch's embedding_bag, whose
+    own backward pass is slow on a CPU; that of the values is the same sum along reversed edges.
     """
 
     @staticmethod
@@ -65,7 +65,7 @@ class Mixed(Function):
 
 
 def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """h n k, h m k, and places in both, e -> e h: the scalar product of each pair of vectors."""
+    """h n k, h m k, and indices into both, e -> e h: the dot product of each pair of vectors."""
     heads, _, width = a.shape
     a, b = (rearrange(x, "h n k -> n (h k)").contiguous() for x in (a, b))
 
@@ -73,15 +73,15 @@ def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
         pairs = a.index_select(0, first[some]) * b.index_select(0, second[some])
         return pairs.unflatten(1, (heads, width)).sum(-1)
 
-    # In pieces that stay in a core's cache; a compiler makes no tensor of the pairs at all.
+    # In pieces that fit in a core's cache; a compiler makes no tensor of the pairs at all.
     size = len(first) if torch.compiler.is_compiling() else max(1, PIECE // (heads * width))
     parts = [of(slice(n, n + size)) for n in range(0, len(first), size)]
     return torch.cat(parts) if parts else a.new_empty(0, heads)
 
 
 def summed(values: Tensor, weights: Tensor, place: Tensor, first: Tensor) -> Tensor:
-    """h n k: sums of weights e h times values h m k at `place`, each of the edges from `first` of
-    its owner to that of the next."""
+    """h n k: sums of weights e h times values h m k at `place` over the edges of each owner, which
+    begin at its `first`."""
     heads, count, _ = values.shape
     found = F.embedding_bag(
         of_heads(place, heads, count),
@@ -94,12 +94,12 @@ def summed(values: Tensor, weights: Tensor, place: Tensor, first: Tensor) -> Ten
 
 
 def of_heads(numbers: Tensor, heads: int, count: int) -> Tensor:
-    """Where they stand, of `count` for each head, when all heads are one list."""
+    """Indices into the heads as one flat list, with `count` entries per head."""
     return (numbers + count * torch.arange(heads, device=numbers.device)[:, None]).flatten()
 
 
 def softmax(scores: Tensor, query: Tensor, queries: int) -> Tensor:
-    """e h, and the query of each edge -> e h, which sum to 1 over the edges of each query."""
+    """Softmax over the edges of each query: scores e h and the query of each edge, e -> e h."""
     shape, owner = (queries, scores.shape[1]), query[:, None].expand_as(scores)
     highest = scores.new_full(shape, -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
     raised = (scores - highest.index_select(0, query)).exp()

@@ -1,7 +1,7 @@
-"""Additive scores fused by Triton on a GPU: memory grows with the length alone, as for products.
+"""Additive attention fused by Triton on a GPU: memory linear in the length, as for dot products.
 
-For scores that are sums over a width, such as Bahdanau's: see `Score.summed` and, for how it is
-done, ablate.kernel.additive_triton_kernels. Nobody has measured its speed yet: docs/benchmarks.md.
+For scores that are sums over a width, such as Bahdanau's: see `Score.summed` and, for the method,
+ablate.kernel.additive_triton_kernels. Its speed has not been measured yet: docs/benchmarks.md.
 """
 
 import os
@@ -17,10 +17,10 @@ from ablate.kernel.chunked import Chunked
 
 
 class Triton(Kernel):
-    """Computes in float32, whatever the type of the queries.
+    """Computes in float32, whatever the dtype of the queries; float64 needs Triton's interpreter.
 
-    What a trained model is asked on the CPU, as for the figures after training on a GPU, is
-    computed there by kernel=chunked, unless Triton's interpreter is on.
+    On the CPU, as for the figures after training on a GPU, kernel=chunked computes instead, unless
+    the interpreter is on.
     """
 
     name: ClassVar[str] = "triton"

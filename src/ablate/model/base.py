@@ -1,6 +1,7 @@
-"""Common random numbers for initial values: each depends on the seed and the parameter's own name.
+"""Base classes of the models, and their initialisation with common random numbers.
 
-Two models that differ in one part start from the same values everywhere else.
+Each parameter's initial value depends on the seed and its own name alone, so two models that differ
+in one part start from the same values everywhere else.
 """
 
 from abc import ABC, abstractmethod
@@ -16,28 +17,28 @@ from ablate.seeding import derive
 
 
 class Model(nn.Module):
-    """Base of every architecture: how it gets its initial values, and which are tables."""
+    """Base of every architecture: initialisation, freezing, and which parameters are embeddings."""
 
-    # Beginnings of the names of parameters that embed the input; not counted as "non_embedding".
+    # Name prefixes of the parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()
-    # ... and of those that make the output from what was encoded.
+    # Name prefixes of the parameters of the output head.
     heads: ClassVar[tuple[str, ...]] = ("head.",)
 
-    # What ablate.training.transfer says of a model that starts from another run's weights.
+    # A record of the weights that the model starts from, if they are another run's or pretrained.
     started_from: dict[str, Any] | None = None
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """What compile=true compiles: all of it, as one."""
+        """The modules that compile=true compiles: the whole model, as one."""
         return [self]
 
     @classmethod
     def ask(cls, data: Any) -> None:
-        """Tell the data, before it is read, what this model wants of it: nothing."""
+        """Configure the data for this model before it is read; by default this does nothing."""
 
     def freeze(self, part: str) -> None:
-        """Keep parameters as they are: of "embeddings", of the "encoder" (all but the head), of
-        "none". An output map that is the table of tokens is frozen with it.
+        """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection
+        tied to the token embedding is frozen with it.
         """
         for name, parameter in self.named_parameters():
             if part == "encoder":
@@ -46,22 +47,22 @@ class Model(nn.Module):
                 parameter.requires_grad = not name.startswith(self.embeddings)
 
     def initialise(self, seed: int) -> None:
-        """Draw every parameter anew, seeded by `seed` and the parameter's name."""
+        """Initialise every parameter, seeded by `seed` and the parameter's name."""
         draw_by_name(self, seed)
 
 
 def outputs(computed: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
-    """What a model computes, one tensor or several, as a list."""
+    """The outputs of a model, one tensor or several, as a list."""
     several = (computed,) if isinstance(computed, Tensor) else computed
     return [tensor for tensor in several if tensor is not None]
 
 
 @torch.no_grad()
 def draw_by_name(model: nn.Module, seed: int) -> None:
-    """Draw each parameter by the `reset_parameters` of the module that owns it.
+    """Initialise each parameter with the `reset_parameters` of the module that owns it.
 
-    A module draws all of its parameters at once; each is drawn under its own seed and alone, so
-    that a table does not depend on how many stand before it, nor a bias on the shape of its weight.
+    That method draws all parameters of a module; here each is drawn alone, under its own seed, so
+    that a table does not depend on how many precede it, nor a bias on the shape of its weight.
     """
     drawn: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
@@ -69,7 +70,7 @@ def draw_by_name(model: nn.Module, seed: int) -> None:
             owner = _owner(model, name)
             with _alone(owner, parameter):
                 torch.manual_seed(derive(seed, "init", name))
-                owner.reset_parameters()  # type: ignore[operator]  # _owner has seen it
+                owner.reset_parameters()  # type: ignore[operator]  # _owner checked it
             drawn[name] = parameter.clone()
     for name, parameter in model.named_parameters():
         parameter.copy_(drawn[name])
@@ -77,7 +78,7 @@ def draw_by_name(model: nn.Module, seed: int) -> None:
 
 @contextmanager
 def _alone(owner: nn.Module, parameter: nn.Parameter) -> Iterator[None]:
-    """Put the other parameters of a module aside: on the meta device, where nothing is drawn."""
+    """Move the other parameters of a module to the meta device, where nothing is drawn."""
     others = [
         (module, name, other)
         for module in owner.modules()
@@ -94,7 +95,7 @@ def _alone(owner: nn.Module, parameter: nn.Parameter) -> Iterator[None]:
 
 
 def _owner(model: nn.Module, name: str) -> nn.Module:
-    """The innermost module around a parameter that can draw it."""
+    """The innermost module around a parameter that has `reset_parameters`."""
     path = name.split(".")[:-1]
     for depth in range(len(path), -1, -1):
         module = model.get_submodule(".".join(path[:depth]))
@@ -107,35 +108,35 @@ def _owner(model: nn.Module, name: str) -> nn.Module:
 
 
 class LanguageModel(Model):
-    """`length` is how many tokens it can read at once; None: any number.
+    """Base of language models. `length`: the most tokens it can read at once; None: any number.
 
-    A cache is what the model keeps of tokens it has read, so that it need not read them again; its
-    `length()` is how many they are. Of what kind it is, the model knows.
+    A cache (a KV cache or a recurrent state) holds what the model computed for earlier tokens; its
+    `length()` is their number.
     """
 
     length: int | None
 
     @abstractmethod
     def forward(self, tokens: Tensor, *, cache: Any = None) -> Tensor:
-        """tokens: b i (with a cache: those after what it has seen) -> b i vocab_size."""
+        """tokens: b i (with a cache: only the new ones) -> logits, b i vocab_size."""
 
     @abstractmethod
     def new_cache(self) -> Any:
-        """One without tokens. None where a new token changes what was made of those before."""
+        """An empty cache; None if a new token changes the states of earlier ones."""
 
 
 class Forecaster(Model):
-    """`difference`: the forecast is the last value that was read and what `read` adds to it.
+    """Base of forecasters. `difference`: the forecast is the last value plus the output of `read`.
 
-    The naive forecast of the last value is then where the model starts from; without, it has to
-    learn it. On the validation part of the sunspots both ways beat the naive forecasts, and the
-    difference does better.
+    The model then starts from the naive forecast, the last value; otherwise it has to learn it. On
+    the validation part of the sunspots both variants beat the naive forecasts, and the difference
+    does better.
     """
 
     difference: bool
 
     def forward(self, values: Tensor) -> Tensor:
-        """b i c -> b i c: the forecast of the next value at every position, from those up to it."""
+        """b i c -> b i c: at every position, a forecast of the next value from those up to it."""
         return values + self.read(values) if self.difference else self.read(values)
 
     @abstractmethod
@@ -145,10 +146,10 @@ class Forecaster(Model):
 
 @torch.no_grad()
 def roll_out(model: Forecaster, values: Tensor, steps: int) -> Tensor:
-    """The next `steps` values after b i c: b steps c.
+    """Forecast the `steps` values after b i c autoregressively: b steps c.
 
-    Each forecast is read as a value by the next, and the oldest is forgotten: as many are read as
-    in training.
+    Each forecast is appended to the input and the oldest value dropped, so that the window keeps
+    its length.
     """
     forecasts = []
     for _ in range(steps):
@@ -158,23 +159,22 @@ def roll_out(model: Forecaster, values: Tensor, steps: int) -> Tensor:
 
 
 class State(ABC):
-    """What a decoder keeps between two steps: the encoded source and how far the target is."""
+    """The state of a decoder between two steps: the encoded source and the target so far."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        """Keep these rows of the batch, in this order; rows may be repeated."""
 
 
 class Seq2Seq(Model):
-    """Source and target tokens in, logits of the next target token out.
+    """Base of encoder-decoders: source and target tokens in, logits of the next target token out.
 
-    Both sides are numbers of tokens, filled up with `ablate.data.pairs.PAD`, which no result
-    depends on.
+    Both sides are token ids, padded with `ablate.data.pairs.PAD`, on which no result depends.
     """
 
     @property
     def cross(self) -> list[nn.Module]:
-        """The attention modules that read the encoder, in the order of application."""
+        """The cross-attention modules, in the order of application."""
         raise NotImplementedError
 
     @abstractmethod
@@ -183,8 +183,8 @@ class Seq2Seq(Model):
 
     @abstractmethod
     def encode(self, source: Tensor) -> State:
-        """b j -> where a decoder starts from; everything that is computed once for a source."""
+        """b j -> the initial decoder state, with everything that is computed once per source."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """The tokens written last, b (first BOS) -> logits b target_vocab; advances the state."""
+        """The last tokens written, b (first BOS) -> logits, b target_vocab; advances the state."""

@@ -1,9 +1,9 @@
-"""BERT: an encoder that sees both sides of every token (Devlin et al. 2019).
+"""BERT: a bidirectional Transformer encoder (Devlin et al. 2019).
 
-https://arxiv.org/abs/1810.04805. Words, positions and segments are summed and normalised; the
-blocks are those of Vaswani et al. 2017 (post-norm); hidden words are predicted through a layer of
-their own and the embedding table, the next sentence from the pooled first token. Its published
-settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
+https://arxiv.org/abs/1810.04805. Embeddings of tokens, positions and segments are summed and
+normalised; the blocks are those of Vaswani et al. 2017 (post-norm). Masked tokens are predicted
+through a dense layer and the embedding table, the next sentence from the pooled first token. Its
+published settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
 """
 
 from typing import Any, NamedTuple
@@ -23,18 +23,18 @@ from ablate.model.layers.stack import Stack
 
 
 class Predictions(NamedTuple):
-    """Logits. tokens: b m vocab_size. next: b 2, follows or not; None where there are no pairs."""
+    """Logits. tokens: b m vocab_size. next: b 2, follows or not; None without sentence pairs."""
 
     tokens: Tensor
     next: Tensor | None
 
 
 class BERT(Model):
-    """Tokens in, logits of the hidden ones out. `stack` holds the keys of Stack.
+    """Tokens in, logits of the masked ones out. `stack` holds the keys of Stack.
 
-    segments: how many kinds of segments there are; of one kind there is no table.
-    next_sentence: whether the pooled state says if the second segment follows the first.
-    classes: of whole texts; the pooled state says which, and no token is predicted.
+    segments: number of segment types; with one there is no segment embedding.
+    next_sentence: whether to predict from the pooled state if the second segment follows the first.
+    classes: number of classes of a text, predicted from the pooled state instead of masked tokens.
     """
 
     embeddings = ("embedding.", "segment_embedding.", "stack.pos_enc.")
@@ -80,12 +80,12 @@ class BERT(Model):
 
     @classmethod
     def ask(cls, data: Any) -> None:
-        """Texts with classes stand between [CLS] and [SEP]; masked ones do so anyway."""
+        """Put labelled texts between [CLS] and [SEP]; masked texts have these anyway."""
         if isinstance(data, TextFiles):
             data.specials = True
 
     def forward(self, tokens: Tensor, *read: Tensor) -> Predictions | Tensor:
-        """What `predict` says, or, with classes, `classify`."""
+        """`predict`, or `classify` in a model with classes."""
         if self.classifier is None:
             return self.predict(tokens, *read)
         return self.classify(tokens, *read)
@@ -106,7 +106,7 @@ class BERT(Model):
         *,
         keep: Tensor | None = None,
     ) -> Predictions:
-        """tokens: b i; places: b m, positions to predict; the others are those of `encode`."""
+        """tokens: b i; places: b m, positions to predict; the others as in `encode`."""
         x = self.encode(tokens, segments, keep=keep)
         assert self.head is not None
         hidden = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
@@ -125,7 +125,7 @@ class BERT(Model):
     ) -> Tensor:
         """The state of every token, b i -> b i d, or of the one at `only`, b 1 d.
 
-        segments: b i; None: all tokens are of the first. keep: b i, True = not padding.
+        segments: b i; None: all tokens are in the first. keep: b i, True = not padding.
         """
         x = self.embedding(tokens)
         if self.segment_embedding is not None:
@@ -134,10 +134,10 @@ class BERT(Model):
         return self.stack(x, keep=keep, only=only)
 
     def summary(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """The state that stands for all tokens, b i d -> b d: that of [CLS].
+        """The state that represents the whole text, b i d -> b d: that of [CLS].
 
-        Where the mask hides from [CLS] all that follows, it is that of the last token, as in GPT
-        (Radford et al. 2018).
+        If the mask does not let [CLS] attend to later tokens, it is that of the last token, as in
+        GPT (Radford et al. 2018).
         """
         if self.stack.mask.look_ahead:
             return x[:, 0]

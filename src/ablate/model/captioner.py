@@ -2,7 +2,7 @@
 
 Xu et al. 2015, "Show, attend and tell: neural image caption generation with visual attention",
 https://arxiv.org/abs/1502.03044. The encoder is the trunk of resnet.py instead of a pretrained VGG:
-an annotation vector is what stands at one place of its last feature map. Soft attention (section
+an annotation vector is one cell of its last feature map. Soft attention (section
 4.2) is model.normalizer=softmax, hard attention (section 4.1) is model.normalizer=hard. The decoder
 is in recurrent/show_attend_tell.py, its loss in ablate.task.captioning. Not in the paper: positions
 may be added to the annotation vectors (pos_enc).
@@ -32,12 +32,12 @@ from ablate.pos_enc import PosEnc
 
 
 class Captioner(Seq2Seq):
-    """`dim` is the width of the annotation vectors and of the decoder's state, which scores compare
-    as they are. `blocks` holds the keys of resnet.trunk.
+    """`dim` is the width of the annotation vectors and of the decoder's state, which are scored
+    without projections. `blocks` holds the keys of resnet.trunk.
     """
 
     embeddings = ("pos_enc.", "target_embedding.")
-    # Whether it takes pos_enc.
+    # Whether the model takes pos_enc.
     places: ClassVar[bool] = True
 
     def __init__(
@@ -95,8 +95,8 @@ class Captioner(Seq2Seq):
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """Not the recurrent decoder: torch.compile leaves torch's cells as they are, and its
-        attention, to few places, takes as long to enter as it saves (docs/decisions.md).
+        """The encoder only: torch.compile does not compile torch's recurrent cells, and entering a
+        compiled attention over so few positions costs as much as it saves (docs/decisions.md).
         """
         return [self.encoder]
 
@@ -105,7 +105,7 @@ class Captioner(Seq2Seq):
         return self._read(target_in, self.encode(source))
 
     def encode(self, source: Tensor) -> RNNState:
-        """b c y x -> where the decoder starts from."""
+        """b c y x -> the initial state of the decoder."""
         # Channels last: on a CPU the convolutions take a third less time.
         cells = self.encoder(source.contiguous(memory_format=torch.channels_last))
         states = self.pos_enc.embed(rearrange(cells, "b d y x -> b (y x) d"))
@@ -119,7 +119,7 @@ class Captioner(Seq2Seq):
         return self._read(tokens[:, None], state)[:, 0]
 
     def cells(self, rows: range, columns: range) -> frozenset[int]:
-        """The places of the feature map whose receptive field has its centre in a box of pixels."""
+        """The cells of the feature map whose receptive field is centred in a box of pixels."""
         return frozenset(
             row * self.grid[1] + column
             for row in range(self.grid[0])
@@ -128,13 +128,13 @@ class Captioner(Seq2Seq):
         )
 
     def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
-        """The next words, b i, to the logits of those after them."""
+        """The input words, b i -> the logits of the words after them."""
         embedded = self.dropout(self.target_embedding(tokens))
         return self.head(self.dropout(self.decoder(embedded, state)))
 
 
 def require_divisible(dim: int) -> None:
-    """Refuse a width that the first stage cannot have a part of."""
+    """Raise a UserError if the width of the first stage would not be a whole number."""
     if dim % 2 ** (STAGES - 1):
         raise UserError(
             f"model.dim={dim} must be a multiple of {2 ** (STAGES - 1)}: the encoder begins with"

@@ -1,8 +1,8 @@
-"""Graph attention network: every node reads its neighbours (Velickovic et al. 2018).
+"""Graph attention network (GAT): every node attends to its neighbours (Velickovic et al. 2018).
 
 https://arxiv.org/abs/1710.10903. A layer is a linear map, attention with any score along the edges,
-and ELU; heads stand beside each other, those of the last layer are averaged. With
-model.mask=none every node sees every other, and the graph is not used.
+and ELU; heads are concatenated, those of the last layer averaged. With model.mask=none every node
+attends to every other, and the graph is not used.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from ablate.pos_enc import PosEnc
 
 
 class Glorot(nn.Linear):
-    """Weights as Glorot and Bengio 2010 draw them, bias zero."""
+    """Weights initialised as in Glorot and Bengio 2010, bias zero."""
 
     def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
@@ -37,7 +37,7 @@ class GraphAttention(nn.Module):
     """One layer: n inputs -> n d, where d is `width` if the heads are averaged, else heads times
     that.
 
-    shared: queries, keys and values are one map, as published.
+    shared: one projection serves as query, key and value, as published.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class GraphAttention(nn.Module):
         self.kernel = kernel.resolve(
             Layer(self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges)
         )
-        # A list while somebody wants to see the weights (`recording`), else None.
+        # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
     def forward(self, x: Tensor, edges: Edges | None) -> Tensor:
-        """x: n inputs; edges: None where every node sees every other -> n d."""
+        """x: n inputs; edges: None if every node attends to every other -> n d."""
         x = self.dropout(x)
         v = self._heads(self.value(x))
         attend = Attend(
@@ -103,7 +103,7 @@ class GraphAttention(nn.Module):
         return self.bias(y + self.carry(x) if self.residual else y)
 
     def _looked_at(self, read: bool, projection: Glorot | None, x: Tensor, v: Tensor) -> Tensor:
-        """1 h n k; width 0 where the score does not look."""
+        """1 h n k; width 0 if the score does not use it."""
         if not read:
             return v[..., :0]
         return v if projection is None else self._heads(projection(x))
@@ -154,8 +154,8 @@ class GAT(Model):
             )
 
     def forward(self, features: Tensor, edges: Tensor) -> Tensor:
-        """features: n f; edges: 2 e, the number of a node and of one that it sees, each once, with
-        one from every node to itself -> n classes."""
+        """features: n f; edges: 2 e, a node and a node that it attends to, each pair once, with
+        self-loops -> n classes."""
         x, count = features, len(features)
         seen = Edges.of(edges, queries=count, keys=count) if self.mask.edges else None
         for number, layer in enumerate(self.layers, 1):

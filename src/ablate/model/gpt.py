@@ -20,9 +20,10 @@ from ablate.model.layers.stack import Stack
 
 
 class GPT(LanguageModel):
-    """Tokens in, logits of the next token out, or, of texts with `classes`, those of the classes,
-    from the output at the last token (Radford et al. 2018, section 3.2). `stack` holds the keys of
-    Stack.
+    """Tokens in, logits of the next token out; with `classes`, logits of the class of a text from
+    the output at its last token (Radford et al. 2018, section 3.2).
+
+    `stack` holds the keys of Stack.
     """
 
     embeddings = ("embedding.", "stack.pos_enc.")
@@ -51,8 +52,8 @@ class GPT(LanguageModel):
     def forward(
         self, tokens: Tensor, keep: Tensor | None = None, *, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """tokens: b i (with a cache: those after what it has seen); keep: b j, True = real, padding
-        last -> b i vocab_size, or b classes.
+        """tokens: b i (with a KV cache: only the new ones); keep: b j, True = real, padding last
+        -> b i vocab_size, or b classes.
         """
         x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
         if self.classes is not None:

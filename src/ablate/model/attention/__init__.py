@@ -1,4 +1,4 @@
-"""Score functions: how well a key matches a query. One class per file; this is what they share."""
+"""Score functions: how well a key matches a query. One class per file; this is their base."""
 
 from typing import ClassVar, NamedTuple
 
@@ -22,21 +22,21 @@ class Score(nn.Module):
     """How strongly each query position attends to each key position, before masks and softmax.
 
     Widths are per head. `length` is the longest key sequence of training. `projected` says whether
-    the model projects queries and keys for every head before they come here. `slot` is where the
-    score was chosen, for messages.
+    the model projects queries and keys for every head before they are scored. `slot` is the config
+    group in which the score was chosen, for error messages.
     """
 
-    # Whether forward looks at the query, the key. Where it does not, the model makes no projection
-    # and passes a tensor of width 0, so that no parameter is without a gradient.
+    # Whether forward uses the query, the key. If not, the model makes no projection and passes a
+    # tensor of width 0, so that no parameter is without a gradient.
     query: ClassVar[bool] = True
     key: ClassVar[bool] = True
-    # Whether `lower` has an answer.
+    # Whether `lower` is implemented.
     lowers: ClassVar[bool] = False
-    # Whether `summed` has an answer.
+    # Whether `summed` is implemented.
     sums: ClassVar[bool] = False
-    # Whether there is a `fused`.
+    # Whether `fused` is implemented.
     fuses: ClassVar[bool] = False
-    # Whether there are any weights: attention=none has none.
+    # Whether there are attention weights: attention=none has none.
     weighs: ClassVar[bool] = True
 
     def __init__(
@@ -65,7 +65,7 @@ class Score(nn.Module):
         raise NotImplementedError
 
     def keys(self, k: Tensor) -> Tensor:
-        """What `compare` needs of the keys, `b h j *`: computed once where they are met often."""
+        """The part of the score that depends on the keys alone, `b h j *`, computed once."""
         return k
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
@@ -73,33 +73,32 @@ class Score(nn.Module):
         return self(q, prepared)
 
     def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """compare(q, prepared) at e pairs alone: h n k, h m *, which of n and of m -> e h."""
+        """compare(q, prepared) for e pairs only: h n k, h m *, indices of q and of k, e -> e h."""
         pairs = (q, query), (prepared, key)
-        # Whole rows of memory: several times as fast on a CPU as x[:, at].
+        # Contiguous rows: several times as fast on a CPU as x[:, at].
         ends = (x.transpose(0, 1).contiguous().index_select(0, at) for x, at in pairs)
         return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
 
     def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
-        """compare(q, prepared) by another route, faster on a CPU and without a tensor of queries x
-        keys x width; only where `fuses`.
+        """A faster compare(q, prepared) for a CPU, without a tensor of queries x keys x width; only
+        if `fuses`.
         """
         raise NotImplementedError
 
     def summed(self, q: Tensor, prepared: Tensor) -> Summed:
-        """compare(q, prepared) as sums over a width, for a kernel; only where `sums`."""
+        """compare(q, prepared) as sums over a width, for a kernel; only if `sums`."""
         raise NotImplementedError
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered | None:
-        """q', k' and scale so that scale * q' @ k'^T equals forward, or None where nothing does.
+        """q', k' and scale so that scale * q' @ k'^T equals forward, or None if there are none.
 
-        q' and k' may be of higher precision than q and k; a kernel rounds them to what it computes
-        in.
+        q' and k' may be of higher precision than q and k; a kernel casts them to its own.
         """
         return None
 
 
 def require_equal_widths(score: Score, name: str) -> None:
-    """Refuse to compare queries and keys number by number if they differ in width."""
+    """Raise a UserError if queries and keys differ in width."""
     if score.query_dim != score.key_dim:
         raise UserError(
             f"{score.slot}={name} compares queries and keys of one width, here they are "

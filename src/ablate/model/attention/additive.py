@@ -1,11 +1,11 @@
 """Additive: score(q, k) = v . tanh(W q + U k), with v, W and U learned per head.
 
 Bahdanau et al. 2015, "Neural machine translation by jointly learning to align and translate",
-appendix A.1.2, https://arxiv.org/abs/1409.0473; drawn as in its appendix B.1: v zero, W and U
-normal with standard deviation 0.001. There they are v_a, W_a, U_a; q is s_{i-1} and k is h_j.
+appendix A.1.2, https://arxiv.org/abs/1409.0473; initialised as in its appendix B.1: v zero, W and
+U normal with standard deviation 0.001. There they are v_a, W_a, U_a; q is s_{i-1} and k is h_j.
 Luong's "concat", v . tanh(W_a [h_t; h_s]), is the same thing: W_a is [W U] side by side.
-With no hidden width the multi-head projections before it are W and U, and only v is added; where
-the model makes no projections, W and U are the score's own, as wide as the query (n' = n there).
+Without `hidden` the multi-head projections serve as W and U, and only v is added; if the model has
+no projections, the score has its own W and U, as wide as the query (n' = n there).
 """
 
 from typing import Any, ClassVar
@@ -22,15 +22,15 @@ from ablate.model.attention import Score, Summed, require_equal_widths
 class Additive(Score):
     """A network with one hidden layer, of width `hidden`, that reads a query and a key.
 
-    hidden=None adds no hidden layer of its own where queries and keys are projected already: they
-    are of equal width and are summed as they come. Otherwise it is the width of the query.
+    hidden=None: if the model projects queries and keys, they must be of equal width and are summed
+    directly; otherwise the hidden width is that of the query.
     """
 
     lowers: ClassVar[bool] = False
     option: ClassVar[str] = "additive"
     sums: ClassVar[bool] = True
     fuses: ClassVar[bool] = True
-    # Of the LeakyReLU that is the activation of the hidden layer; None: tanh.
+    # Negative slope of the LeakyReLU of the hidden layer; None: tanh.
     slope: ClassVar[float | None] = None
     w: nn.Parameter | None
     u: nn.Parameter | None
@@ -72,8 +72,8 @@ class Additive(Score):
         return Summed(q if self.w is None else q @ self.w, prepared, self.v, self.slope)
 
     def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
-        """The specification: it holds a tensor `b h i j hidden`. A row depends on its query alone,
-        so a kernel may pass the queries in pieces.
+        """The specification: it makes a tensor `b h i j hidden`. A row depends on its query alone,
+        so a kernel may pass the queries in chunks.
         """
         q, k, v, slope = self.summed(q, prepared)
         x = q[:, :, :, None] + k[:, :, None]

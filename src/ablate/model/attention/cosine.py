@@ -4,7 +4,8 @@ Graves et al. 2014, "Neural Turing machines", section 3.3.1, equations 5 and 6,
 https://arxiv.org/abs/1410.5401: t is its key strength beta, which a controller emits at every step;
 here it is a parameter, as in Liu et al. 2022, "Swin transformer V2", section 3.2,
 https://arxiv.org/abs/2111.09883, whose tau is 1 / t. As in the Swin code, t = exp(log_t) starts at
-10 and is cut off at 100.
+10 and is clamped to 100. This is the query-key (QK) normalisation of Henry et al. 2020,
+https://arxiv.org/abs/2010.04245, with t for its learned scale g.
 """
 
 import math
@@ -21,9 +22,9 @@ LARGEST = 100.0
 
 
 class Cosine(Score):
-    """The angle between queries and keys of equal width, sharpened by a factor per head.
+    """Cosine similarity of queries and keys of equal width, times a learned factor per head.
 
-    A vector of zeros has no direction: it scores 0 with every other.
+    A zero vector scores 0 with every other.
     """
 
     lowers: ClassVar[bool] = True
@@ -50,17 +51,17 @@ class Cosine(Score):
 
 
 def scaled(x: Tensor, length: Tensor | None = None) -> Tensor:
-    """b h i k -> vectors in the same directions, as long as `length`, h 1 1 (None: 1), in float32
-    at least; vectors of zeros stay zeros, and so does their gradient.
+    """b h i k -> the vectors scaled to the norm `length`, h 1 1 (None: 1), in float32 or wider;
+    zero vectors stay zero, and so does their gradient.
     """
     made: Tensor = Scaled.apply(x, x.new_ones(1, 1, 1) if length is None else length)[0]
     return made
 
 
 class Scaled(Function):
-    """y = length x / |x|, and 1 / |x|, in float32 at least: squares of half precision numbers
-    overflow or vanish. Written out because autograd makes more tensors as large as x, whose memory
-    costs more than their numbers (docs/benchmarks.md).
+    """y = length x / |x|, and 1 / |x|, in float32 or wider: squares overflow or underflow in half
+    precision. A Function of its own because autograd makes more tensors as large as x, whose memory
+    costs more than their arithmetic (docs/benchmarks.md).
     """
 
     generate_vmap_rule = True

@@ -13,7 +13,7 @@ from ablate.model.attention import Lowered, Score, require_equal_widths
 
 
 class Dot(Score):
-    """Queries and keys of equal width; their inner product as it is."""
+    """The inner product of queries and keys of equal width."""
 
     lowers: ClassVar[bool] = True
 

@@ -2,7 +2,7 @@
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section
 3.1, https://arxiv.org/abs/1508.04025. W is the paper's W_a; q is its target state h_t and k its
-source state h_s. Drawn from [-0.1, 0.1] as all parameters there (section 4.1).
+source state h_s. Initialised uniformly in [-0.1, 0.1], as all parameters there (section 4.1).
 """
 
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from ablate.model.attention import Lowered, Score
 
 
 class General(Score):
-    """A learned form between queries and keys, which may differ in width."""
+    """A learned bilinear form of queries and keys, which may differ in width."""
 
     lowers: ClassVar[bool] = True
 
@@ -30,5 +30,5 @@ class General(Score):
         return q @ self.weight @ k.mT
 
     def lower(self, q: Tensor, k: Tensor) -> Lowered:
-        # A product for each head of all positions, without the copies of q and W that `@` makes.
+        # One product per head for all positions, without the copies of q and W that `@` makes.
         return torch.einsum("bhik,hkl->bhil", q, self.weight), k, 1.0

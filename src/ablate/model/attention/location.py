@@ -1,9 +1,10 @@
 """Location-based: score(q, j) = q . w_j, with a vector w_j learned per head and key position.
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", equation 8,
-https://arxiv.org/abs/1508.04025: a = softmax(W_a h_t); the rows of W_a are the w_j here. What
-stands at a position is not looked at. Drawn from [-0.1, 0.1] as all parameters there (section 4.1).
-The number of positions is fixed: the paper cuts longer sentences, here they are refused.
+https://arxiv.org/abs/1508.04025: a = softmax(W_a h_t); the rows of W_a are the w_j here. The
+content of a position is ignored. Initialised uniformly in [-0.1, 0.1], as all parameters there
+(section 4.1). The number of positions is fixed: the paper truncates longer sentences, here they are
+refused.
 """
 
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from ablate.model.attention import Lowered, Score
 
 
 class Location(Score):
-    """A learned key for each of `max_length` positions; None: as many as training has."""
+    """A learned key for each of `max_length` positions; None: the length of training."""
 
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
@@ -44,7 +45,7 @@ class Location(Score):
         return q, self.first(k.shape[2]).expand(len(q), -1, -1, -1), 1.0
 
     def first(self, keys: int) -> Tensor:
-        """The vectors of the first so many positions, `h j k`."""
+        """The vectors of the first `keys` positions, `h j k`."""
         if keys > self.max_length:
             raise UserError(
                 f"{self.slot}=location has a table of {self.max_length} positions and cannot "

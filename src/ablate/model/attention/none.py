@@ -12,7 +12,7 @@ from ablate.model.attention import Score
 
 
 class NoAttention(Score):
-    """Nothing is compared and nothing is weighed: a model asks `weighs` before it does either."""
+    """A placeholder without scores or weights: a model checks `weighs` before it uses either."""
 
     query: ClassVar[bool] = False
     key: ClassVar[bool] = False

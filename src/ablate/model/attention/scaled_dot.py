@@ -14,7 +14,7 @@ from ablate.model.attention import Lowered, Score, require_equal_widths
 
 
 class ScaledDot(Score):
-    """Queries and keys of equal width; their inner product over the root of that width."""
+    """The inner product of queries and keys of equal width, over the square root of that width."""
 
     lowers: ClassVar[bool] = True
 

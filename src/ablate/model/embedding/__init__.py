@@ -1,12 +1,12 @@
-"""Embeddings: what a model reads in place of a token's number. One class per file.
+"""Token embeddings: the vectors that a model reads for token ids. One class per file.
 
-A model makes one for each kind of token it reads, `embedding(vocab_size, dim)`, whose forward turns
-`b i` into `b i dim`, and says what only some options ask for:
+A model makes one for each vocabulary it reads, `embedding(vocab_size, dim)`, whose forward maps
+`b i` to `b i dim`, and passes what only some options use:
 
-    draw    how a learned table begins in a model of this kind
-    reads   the names of what a batch holds for it, such as ("source",): word2vec learns from those
+    draw    how a learned table is initialised in a model of this kind
+    reads   the batch entries that it embeds, such as ("source",): word2vec learns from those
 
-`weight` holds the vectors, vocab_size x dim: the output map, too, where the two are tied.
+`weight` holds the vectors, vocab_size x dim; with tied embeddings it is the output projection, too.
 """
 
 from collections.abc import Callable

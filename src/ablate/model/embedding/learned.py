@@ -1,7 +1,7 @@
-"""Learned: a vector for every token, drawn at random and trained with the rest of the model.
+"""Learned: a vector for every token, randomly initialised and trained with the rest of the model.
 
 Bengio et al. 2003, "A neural probabilistic language model", section 2,
-https://www.jmlr.org/papers/v3/bengio03a.html: tokens that are used alike come to lie together.
+https://www.jmlr.org/papers/v3/bengio03a.html: tokens that are used alike get similar vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from ablate.model.layers.linear import Embedding, small
 
 
 class Learned(Embedding):
-    """`weight`, vocab_size x dim."""
+    """An embedding table: `weight`, vocab_size x dim."""
 
     def __init__(
         self,

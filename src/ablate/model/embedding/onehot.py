@@ -1,9 +1,9 @@
-"""One-hot: token n is the vector with a 1 in place n and zeros elsewhere; nothing is learned.
+"""One-hot: token n is the vector with a 1 at index n and zeros elsewhere; nothing is learned.
 
 Elman 1990, "Finding structure in time", section 3, https://doi.org/10.1207/s15516709cog1402_1: any
-two tokens are equally far apart, so that what they have in common is for the model to find. Zeros
-fill the vector up to the width of the model. A vocabulary that is larger than the width is refused:
-a map to fewer numbers, learned or random, is a table, and no two of its rows stay as unlike.
+two tokens are equally far apart, so the model has to find what they have in common. The vectors are
+zero-padded to the width of the model. A vocabulary larger than the width is refused: a projection
+to fewer dimensions, learned or random, is an embedding table whose rows are more alike.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from ablate.errors import UserError
 
 
 class OneHot(nn.Module):
-    """The first vocab_size rows of the unit matrix of size dim."""
+    """The first vocab_size rows of the identity matrix of size dim."""
 
     weight: Tensor
 

@@ -1,12 +1,12 @@
-"""word2vec: tokens that stand among the same others get like vectors, before the model is trained.
+"""word2vec: tokens with similar contexts get similar vectors, before the model is trained.
 
 Mikolov et al. 2013, "Efficient estimation of word representations in vector space", section 3,
-https://arxiv.org/abs/1301.3781 (cbow: a token from the mean of those around it; skip_gram: those
-around it from the token), with the negative sampling and the subsampling of frequent tokens of
+https://arxiv.org/abs/1301.3781 (cbow: predict a token from the mean of its context; skip_gram: the
+context from the token), with the negative sampling and the subsampling of frequent tokens of
 "Distributed representations of words and phrases and their compositionality", sections 2.2 and 2.3,
 https://arxiv.org/abs/1310.4546. gensim computes it (https://radimrehurek.com/gensim/), from the
 training split alone and in one thread, so that the same seed gives the same vectors up to the
-seventh digit, in which BLAS, of which gensim takes its sums, rounds by the processor it finds.
+seventh digit, where the rounding of BLAS, which gensim uses, depends on the processor.
 """
 
 import logging
@@ -22,19 +22,19 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.embedding.learned import Learned
 
-# gensim leaves out, without a word, what stands beyond so many tokens of a sentence.
+# gensim silently drops the tokens of a sentence beyond this many.
 LONGEST = 10_000
-SUBSAMPLE = 1e-3  # gensim's default: the share of the text above which a token is thinned out
+SUBSAMPLE = 1e-3  # gensim's default: the share of the text above which a token is subsampled
 
 
 class Word2vec(Learned):
-    """A table that starts from word2vec's vectors; `freeze` keeps them as they are.
+    """An embedding table initialised with word2vec's vectors; `freeze` keeps them as they are.
 
-    window: tokens to each side, at most. negative: random tokens beside each true one. epochs:
-    passes over the training split.
-    All vectors are scaled together to the length of a one-hot vector, 1, as the root of their mean
-    square: as long as a table that is frozen has to be beside what layers and positions add to it
-    (docs/decisions.md). A token that training never shows keeps what was drawn for it.
+    window: context tokens on each side, at most. negative: negative samples per true token.
+    epochs: passes over the training split.
+    All vectors are scaled by one factor to a root mean square length of 1, that of a one-hot
+    vector: a frozen table has to be so large beside what layers and positions add to it
+    (docs/decisions.md). A token absent from the training split keeps its random vector.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Word2vec(Learned):
 
     @torch.no_grad()
     def learn_from(self, data: Data, seed: int) -> None:
-        """Replace the drawn vectors; a run that is loaded has its own and does not ask for it."""
+        """Replace the random vectors; a loaded run has its own and does not call this."""
         sequences = [*chain.from_iterable(map(data.sequences, self.reads))]
         rows, vectors = self._learn(sequences, seed)
         self.weight[rows] = vectors / vectors.square().sum(-1).mean().sqrt()
@@ -78,7 +78,7 @@ class Word2vec(Learned):
             min_count=1,
             sample=SUBSAMPLE,
             workers=1,
-            seed=seed % 2**32,  # numpy's seeds are no longer
+            seed=seed % 2**32,  # numpy's seeds have 32 bits
             **self.options,
         )
         rows = torch.tensor([int(token) for token in model.wv.index_to_key])
@@ -86,7 +86,7 @@ class Word2vec(Learned):
 
 
 def pieces(sequences: list[NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
-    """The sequences, long ones in parts that gensim reads to their end."""
+    """The sequences, long ones split into parts that gensim reads in full."""
     for sequence in sequences:
         for start in range(0, len(sequence), LONGEST):
             yield sequence[start : start + LONGEST]

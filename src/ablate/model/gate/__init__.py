@@ -1,4 +1,4 @@
-"""Gates: what each channel of an image is multiplied by. One class per file.
+"""Gates: factors by which the channels of a feature map are multiplied. One class per file.
 
 Letters: b batch, c channels, y rows, x columns.
 """
@@ -7,4 +7,4 @@ from torch import nn
 
 
 class Gate(nn.Module):
-    """b c y x -> b c y x. Made with `channels`, as often as a network has blocks."""
+    """b c y x -> b c y x. Constructed with `channels`, once for each block of a network."""

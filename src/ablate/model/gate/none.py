@@ -1,4 +1,4 @@
-"""The ablated gate: every channel passes as it is."""
+"""The ablated gate: every channel passes unchanged."""
 
 from torch import Tensor
 

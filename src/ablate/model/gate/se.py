@@ -1,4 +1,4 @@
-"""Squeeze and excitation: sigmoid(W2 relu(W1 mean(x))) times each channel.
+"""Squeeze and excitation (SE): sigmoid(W2 relu(W1 mean(x))) times each channel.
 
 Hu et al. 2018, "Squeeze-and-excitation networks", section 3, https://arxiv.org/abs/1709.01507.
 Attention over channels: how much of each is let through depends on the whole image.
@@ -11,7 +11,7 @@ from ablate.model.layers.linear import KaimingLinear
 
 
 class SqueezeExcitation(Gate):
-    """reduction: the channels are squeezed to so many times fewer, and to one at least."""
+    """reduction: the factor by which the channels are squeezed, to one at least."""
 
     def __init__(self, channels: int, *, reduction: int) -> None:
         super().__init__()
