@@ -25,7 +25,7 @@ COMMANDS = ("diff", "evaluate", "generate", "report", "show")
 
 
 def main() -> NoReturn:
-    # Nothing of what is imported is garbage, and looking for it is a fifth of a start.
+    # Imports leave no garbage, and the search for it takes a fifth of the start-up time.
     gc.disable()
     try:
         command(_main)
@@ -56,9 +56,9 @@ def _main() -> None:
 
 
 def _arguments() -> Namespace:
-    """Hydra's own flags, read here once before Hydra reads them, so that mistakes are one line.
+    """Hydra's own flags, parsed here before Hydra parses them, so that mistakes give one line.
 
-    They may stand between the overrides, which Hydra wants together: sys.argv gets that order.
+    They may be mixed with the overrides, which Hydra wants together: sys.argv is reordered.
     """
     parser = get_args_parser()
     parser.error = _refuse_flag  # type: ignore[method-assign]
@@ -110,7 +110,7 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _summary(error: RunFailed | UserError) -> Exception:
-    """All runs of a sweep that went wrong, in one line; the error itself for a single run."""
+    """All failed runs of a sweep in one line; the error itself for a single run."""
     if len(failures) < 2:
         return error
     runs: dict[str, list[str]] = {}

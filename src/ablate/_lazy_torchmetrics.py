@@ -1,11 +1,11 @@
-"""torchmetrics without what it imports for metrics that nobody asked for.
+"""Lazy import of torchmetrics: metrics are imported only when they are used.
 
-Lightning takes two classes from torchmetrics, a task one or two more; torchmetrics' `__init__`
-imports every metric, and with them scipy.signal, torchvision and, where it is installed,
-transformers: about half of all that stood before the first step. Here the `__init__` of four of its
-packages waits until something is asked of them that is not in `AT_HAND`, as
-importlib.util.LazyLoader has a whole module wait. Nothing is replaced or hidden: whoever asks for
-`torchmetrics.BLEUScore` gets it, after those seconds.
+Lightning uses two classes from torchmetrics, a task one or two more; torchmetrics' `__init__`
+imports every metric, and with them scipy.signal, torchvision and, if it is installed, transformers:
+about half of the time before the first step. Here the `__init__` of four of its packages is
+postponed until an attribute is requested that is not in `AT_HAND`, as importlib.util.LazyLoader
+does for a whole module. Nothing is replaced or hidden: `torchmetrics.BLEUScore` still works, after
+those seconds.
 """
 
 import logging
@@ -18,8 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
-# The names asked of each package while others are imported, and where they are. Which these are
-# was read in this version; any other is imported as it comes.
+# The names used from each package while others are imported, and the modules that define them. They
+# hold for this version of torchmetrics; any other is imported as usual.
 VERSION = "1.9."
 AT_HAND = {
     "torchmetrics": {
@@ -35,7 +35,7 @@ AT_HAND = {
 
 
 class Package(ModuleType):
-    """A package whose submodules can be imported, and whose `__init__` has not run yet."""
+    """A package whose submodules can be imported although its `__init__` has not run yet."""
 
     def __getattr__(self, name: str) -> Any:
         if home := AT_HAND[self.__name__].get(name):
@@ -53,7 +53,7 @@ class Package(ModuleType):
 
 
 class Postponed(Loader):
-    """Loads a package without its `__init__`, which stays with its `own` loader."""
+    """Loads a package without its `__init__`, which its `own` loader runs later."""
 
     def __init__(self, own: Loader):
         self.own = own
@@ -81,6 +81,6 @@ def _known() -> bool:
 
 
 def postpone() -> None:
-    """From now on, in this process, unless torchmetrics was imported before."""
+    """Make imports of torchmetrics lazy in this process, unless it was imported before."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())

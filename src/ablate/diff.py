@@ -31,7 +31,7 @@ from ablate.training.train import count_flops
 
 @dataclass
 class Side:
-    """One of the two compositions, built."""
+    """One of the two compositions, with its built model."""
 
     config: DictConfig
     model: nn.Module

@@ -1,18 +1,18 @@
-"""A person's mistakes: one line that says what, where, what is allowed, and the nearest name."""
+"""Errors for the user: one line that says what, where, what is allowed, and the nearest name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Something the person who typed the command can mend.
+    """A mistake in the command that the user can correct.
 
     The message is one line; the command line prints it without a traceback and exits with code 2.
     """
 
 
 class RunFailed(Exception):
-    """A run that started well and could not go on, such as one whose loss became NaN.
+    """A run that started but could not continue, such as one whose loss became NaN.
 
     The message is one line that says at which step and what to try; the exit code is 1.
     """

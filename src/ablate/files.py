@@ -1,6 +1,6 @@
-"""Small files that are replaced at once: a reader sees the old one or the new one.
+"""Atomic writes of small files: a reader sees the old one or the new one.
 
-Every file is written under another name beside its own, flushed to the disk, then renamed.
+Every file is written under another name in the same folder, flushed to the disk, then renamed.
 """
 
 import json
@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-# In a run's folder: what came of it; where it stands, while it trains.
+# In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
 PLAN = "plan.json"  # in a study's folder
 
 
 def write_text(path: Path, text: str, *, flush: bool = True) -> None:
-    """`flush=False` for what may be lost in a power failure."""
+    """Replace a text file; `flush=False` if a power failure may lose it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -31,12 +31,12 @@ def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> No
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The content, or None where there is no such file."""
+    """The content, or None if there is no such file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The content; nothing where there is no such file, or where it holds no JSON mapping."""
+    """The content; empty if there is no such file, or if it is not a JSON mapping."""
     try:
         found = read_json(path)
     except (FileNotFoundError, ValueError):  # removed in between; damaged by hand

@@ -29,7 +29,7 @@ FORECASTS = ("steps",)
 
 
 def arguments() -> dict[str, Any]:
-    """What was typed: run_dir, and the options that were given."""
+    """The parsed command line: run_dir, and the options that were given."""
     parser = Arguments(prog="python -m ablate.generate", description=__doc__)
     parser.add_argument("run_dir", help="folder of a finished run")
     language = parser.add_argument_group("language models")
@@ -114,7 +114,7 @@ def continuation(
     seed: int = 0,
     **limits: Any,
 ) -> str:
-    """The prompt and what the model makes of it; limits: top_k, top_p."""
+    """The prompt and its continuation by the model; limits: top_k, top_p."""
     rng = torch.Generator().manual_seed(seed)
     return task.continuation(prompt, tokens=tokens, temperature=temperature, rng=rng, **limits)
 

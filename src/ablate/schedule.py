@@ -1,6 +1,6 @@
-"""Learning rate over time, as a share of optimizer.lr: `factor(step, total_steps)`.
+"""Learning rate schedules, as factors of optimizer.lr: `factor(step, total_steps)`.
 
-`step` counts optimizer steps from 0. Warm-up rises linearly and reaches the peak after
+`step` counts optimizer steps from 0. The warm-up rises linearly and reaches the peak after
 `warmup_steps`.
 """
 
@@ -20,8 +20,8 @@ def warmup_steps(schedule: str, warmup: float | str, total_steps: int) -> int:
     """Optimizer steps of warm-up in a training of `total_steps`.
 
     schedule: the name of a function of this file.
-    warmup: a whole number of steps, a share of the training (above 0 and below 1; it makes a step
-    at least), or "auto".
+    warmup: a whole number of steps, a share of the training (above 0 and below 1; at least one
+    step), or "auto".
     """
     if warmup == "auto":
         return min(AUTO_STEPS[schedule], int(AUTO_SHARE * total_steps))
@@ -63,7 +63,7 @@ def linear(step: int, total_steps: int, *, warmup: float | str, floor: float) ->
 
 
 def constant(step: int, total_steps: int, *, warmup: float | str) -> float:
-    """The peak, after the warm-up."""
+    """Constant at the peak after the warm-up."""
     warm = _warm_up(step, warmup_steps("constant", warmup, total_steps))
     return 1.0 if warm is None else warm
 

@@ -13,7 +13,7 @@ from ablate.training.load import Run, load
 
 
 def validation_example(run: Run, index: int) -> dict[str, Any]:
-    """A batch of size 1."""
+    """A validation example as a batch of size 1."""
     count = run.data.length("val")
     if not 0 <= index < count:
         raise UserError(f"--index {index}: the validation split has examples 0 to {count - 1}")
@@ -21,7 +21,7 @@ def validation_example(run: Run, index: int) -> dict[str, Any]:
 
 
 def own_text(run: Run, text: str) -> dict[str, Any]:
-    """A person's own text for a language model, as a batch of size 1."""
+    """A user's text for a language model, as a batch of size 1."""
     if not isinstance(run.data, TextData):
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
     if not text:
@@ -30,7 +30,7 @@ def own_text(run: Run, text: str) -> dict[str, Any]:
 
 
 def own_source(run: Run, source: str) -> dict[str, Any]:
-    """A person's own source, and what the model writes for it, as a batch of size 1."""
+    """A user's source and the model's output for it, as a batch of size 1."""
     if not (isinstance(run.task, SequenceToSequence) and isinstance(run.data, Pairs)):
         raise UserError(f"--source: {run.path} was not trained on pairs; use --text or --index")
     if not source.strip():

@@ -1,4 +1,4 @@
-"""The spin count of OpenMP's threads.
+"""Limits the spin count of OpenMP's threads.
 
 GNU's libgomp, which torch's Linux wheels include, spins about 300,000 iterations in a waiting
 thread before it sleeps. On a machine with other work, threads then spin while the one they wait for

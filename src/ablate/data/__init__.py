@@ -1,4 +1,4 @@
-"""What a model is trained on: a LightningDataModule with fixed splits and a fingerprint."""
+"""Data sets: a LightningDataModule with fixed splits and a fingerprint."""
 
 import hashlib
 import json
@@ -30,11 +30,11 @@ from ablate.errors import UserError
 
 __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
 
-IGNORED = -100  # a target that does not count, as torch's cross_entropy has it
+IGNORED = -100  # a target that the loss ignores: the ignore_index of torch's cross_entropy
 
 
 def digest(*parts: Any) -> str:
-    """16 hex digits over anything JSON can hold."""
+    """A hash of 16 hex digits over anything that JSON can hold."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -47,7 +47,7 @@ class Data(LightningDataModule):
 
     kind: what a batch holds, such as "text": one of those in ablate.config.facts.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
-    batch_size: examples in a global batch, over all processes together.
+    batch_size: examples in a global batch, summed over all processes.
     """
 
     kind: ClassVar[str]
@@ -60,18 +60,18 @@ class Data(LightningDataModule):
         self.workers = checked("workers", workers)
         self.seed = seed
         self.train_batches: int | None = None
-        self.one_batch = False  # training sees the first batch alone
+        self.one_batch = False  # training uses only the first batch
         self.measured_as: Data | None = None
-        self.asked: Any = None  # what its task wants of its batches, by `Task.ask` before `setup`
+        self.asked: Any = None  # the task's request, set by `Task.ask` before `setup`
         self._ready = False
 
     @abstractmethod
     def load(self) -> None:
-        """Read everything; raise UserError for a person's mistake."""
+        """Read everything; raise UserError for a user's mistake."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """16 hex digits over the content and the split, wherever the data lies."""
+        """16 hex digits over the content and the split, independent of the data's location."""
 
     def setup(self, stage: str | None = None) -> None:
         """Load once; calling it again changes nothing."""
@@ -80,7 +80,7 @@ class Data(LightningDataModule):
             self._ready = True
 
     def measure_as(self, other: "Data") -> None:
-        """Use what `other` took from its training split (tokens, normalisation), before `setup`.
+        """Use the tokenizer and normalisation of `other`, from its training split; before `setup`.
 
         A finished model can then be measured on this data.
         """
@@ -96,7 +96,7 @@ class Data(LightningDataModule):
         return Shuffled(count, self.batch_size, seed=self.seed, share=share)
 
     def train_dataloader(self) -> Loader:
-        """`train_batches` batches, through as many epochs as that takes; None: one epoch.
+        """`train_batches` batches, over as many epochs as needed; None: one epoch.
 
         With `one_batch` all of them are the first.
         """
@@ -105,7 +105,7 @@ class Data(LightningDataModule):
         return self._loader("train", stream(order, self.train_batches or len(order)))
 
     def batches_per_epoch(self) -> int:
-        """How many global batches one pass over the training split makes."""
+        """The number of global batches in one pass over the training split."""
         return len(self.train_order(Share()))
 
     @property
@@ -124,18 +124,18 @@ class Data(LightningDataModule):
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
 
     def sequences(self, name: str) -> Iterable[NDArray[np.int32]]:
-        """What the model reads of the training split as `name` of a batch, each token once."""
+        """The sequences of the training split for the batch entry `name`, each token once."""
         everything = Request(0, torch.arange(self.length("train")))
         batch: Batch = self.splits["train"][everything]
         return iter(batch[name].int().numpy())
 
     def typical_batch(self) -> Batch:
-        """What a training step costs is told for this: the first example, `batch_size` times."""
+        """The batch for which the cost of a step is counted: the first example, repeated."""
         first: Batch = self.splits["train"][Request(0, torch.zeros(self.batch_size).long())]
         return first
 
     def length(self, split: str) -> int:
-        """How many examples a split holds."""
+        """The number of examples in a split."""
         return len(self.splits[split])  # type: ignore[arg-type]  # each of our data sets has one
 
     def _full_pass(self, split: str) -> Loader:
@@ -165,7 +165,7 @@ class Data(LightningDataModule):
         return Share(rank, world)
 
     def _batches_done(self) -> int:
-        """Batches of the running epoch already trained, 0 when all are.
+        """Batches of the current epoch already trained on, 0 after the last.
 
         `processed` and not `ready`: an exception in the middle of a batch leaves `ready` one ahead,
         and Lightning repeats that batch after a resume.
@@ -177,7 +177,7 @@ class Data(LightningDataModule):
 
 
 def rows(tensors: dict[str, Tensor], indices: Tensor) -> Batch:
-    """The batch of those rows."""
+    """The batch of these rows."""
     return {name: tensor[indices] for name, tensor in tensors.items()}
 
 
@@ -185,7 +185,7 @@ Value = TypeVar("Value")
 
 
 def checked(key: str, value: Value, rule: Rule | None = None) -> Value:
-    """`value`, if the rule of `data.KEY` allows it; a data set that takes less gives its `rule`."""
+    """`value`, if the rule of `data.KEY` allows it; a stricter data set passes its own `rule`."""
     path = f"data.{key}"
     rule = rule or rule_of(path)
     assert rule is not None, f"schema.py has no rule for {path}"
@@ -195,5 +195,5 @@ def checked(key: str, value: Value, rule: Rule | None = None) -> Value:
 
 
 def examples(*, least: int = 1, **counts: int) -> dict[str, int]:
-    """How many examples each split of made data has: train=... is `data.train_examples`."""
+    """The number of examples per split of generated data: train=... is `data.train_examples`."""
     return {split: checked(f"{split}_examples", n, Int(least)) for split, n in counts.items()}

@@ -1,4 +1,4 @@
-"""Random changes of training images, each drawn for (seed, epoch, example) alone.
+"""Random augmentation of training images, seeded by (seed, epoch, example) alone.
 
 The same example in the same epoch looks the same with any batch size, any number of processes or
 workers, and after a resume.
@@ -19,7 +19,7 @@ from ablate.seeding import derive
 
 Pixels = NDArray[np.uint8]
 
-# RandAugment moves and shears by a share of the width: on fewer pixels little is left to see.
+# RandAugment translates and shears by a share of the width: smaller images lose their content.
 SMALLEST = 16
 GRAMMAR = re.compile(r"rand(-(m\d+|n\d+|p[\d.]+|mstd[\d.]+|mmax\d+|inc[01]|tweights|t3aw?))*")
 
@@ -43,7 +43,7 @@ class Augment:
             image = image[:, ::-1]
         if self.policy is None:
             return image
-        # timm's policies want colour images, so a grey one travels as three equal channels.
+        # timm's policies need colour images, so a grey one is repeated to three channels.
         colour = np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
         with _random_state(derive(self.seed, "randaugment", epoch, example)):
             changed = self.policy(Image.fromarray(colour))
@@ -53,7 +53,7 @@ class Augment:
 
 
 def check(randaugment: object, width: int) -> str | None:
-    """The policy string, or a refusal that names `data.randaugment`."""
+    """The policy string, or a UserError that names `data.randaugment`."""
     if randaugment is None:
         return None
     if not isinstance(randaugment, str) or not GRAMMAR.fullmatch(randaugment):
@@ -81,7 +81,7 @@ def _policy(randaugment: str, mean: list[float], width: int) -> Any:
 
 @contextmanager
 def _random_state(seed: int) -> Iterator[None]:
-    """timm draws from the global generators: set them, and put them back."""
+    """Seed the global generators, from which timm draws, and restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)

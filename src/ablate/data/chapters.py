@@ -1,8 +1,8 @@
-"""Chapters of Python's documentation, and the paragraphs of each: texts with classes, no download.
+"""Paragraphs of Python's documentation with their chapters: labelled texts without a download.
 
-`pydoc_data.topics` (see ablate.data.pydoc) comes from labelled places of the chapters below, files
-of Doc/reference and Doc/library in Python's sources. Topics contain each other, so a paragraph is
-taken once; one that stands in two chapters is left out.
+`pydoc_data.topics` (see ablate.data.pydoc) comes from labelled sections of the chapters below,
+files of Doc/reference and Doc/library in Python's sources. Topics contain each other, so a
+paragraph is taken once; one that occurs in two chapters is left out.
 """
 
 import re
@@ -42,6 +42,6 @@ def paragraphs() -> tuple[list[str], list[str]]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Without the indentation of their lines, which depends on what they are quoted in."""
+    """Paragraphs without the indentation of their lines, which depends on the quoting topic."""
     parts = (re.sub(r"\n[ \t]*", "\n", part).strip() for part in re.split(r"\n\s*\n", text))
     return [part for part in parts if len(part) >= SHORTEST]

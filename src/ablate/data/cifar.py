@@ -24,7 +24,7 @@ class Cifar10(Images):
 
     title: ClassVar[str] = "CIFAR10"
     folder: ClassVar[str] = "cifar-10-batches-py"
-    # Of the archive: the identity of the data set. torchvision checks each file it reads.
+    # Of the archive; identifies the data set. torchvision checks each file it reads.
     md5: ClassVar[str] = "c58f30108f718f92721af3b95e74349a"
 
     def __init__(self, *, root: str | None, **options: Any) -> None:

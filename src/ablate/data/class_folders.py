@@ -1,10 +1,10 @@
-"""Files on disk with one folder for each class, as images and texts are often kept.
+"""Image or text files on disk with one folder for each class.
 
     root/train/CLASS/*.jpg  root/val/CLASS/*.jpg  root/test/CLASS/*.jpg     the given splits
     root/CLASS/*.jpg                                split by a hash of each file's relative path
 
-With train/ but without val/, a hash of the paths holds the validation split out of train/; without
-test/ there is no test split.
+With train/ but without val/, the validation split is held out of train/ by a hash of the paths;
+without test/ there is no test split.
 """
 
 from collections.abc import Set
@@ -17,9 +17,9 @@ from ablate.errors import UserError
 
 
 class ClassFolders:
-    """root: the folder, as it was written for data.root. what: "images", or "texts".
+    """root: the folder, as given in data.root. what: "images", or "texts".
 
-    Files with other endings than those given are not looked at. UserError for what is missing.
+    Files with other endings than those given are ignored. UserError if files are missing.
     """
 
     def __init__(self, root: str, *, endings: Set[str], what: str) -> None:
@@ -27,7 +27,7 @@ class ClassFolders:
         self.folder = Path(root).expanduser()
 
     def fingerprint(self) -> str:
-        """Over every path and every byte, so as slow as the disk."""
+        """A hash over every path and every byte, so as slow as the disk."""
         content = sha256()
         for split, files in self._found().items():
             for path in files:
@@ -44,7 +44,7 @@ class ClassFolders:
         return found
 
     def labels(self, splits: dict[str, list[Path]]) -> tuple[list[str], dict[str, list[int]]]:
-        """The classes, in order, and the number of each file's; a class must be in all of them."""
+        """The class names, sorted, and the label of each file; a given train/ holds every class."""
         given = self._found()
         names = sorted({path.parent.name for path in given.get("train", given.get("", []))})
         for split, paths in splits.items():
@@ -74,7 +74,7 @@ class ClassFolders:
         return path.relative_to(self.folder).as_posix()
 
     def _found(self) -> dict[str, list[Path]]:
-        """Files of each given split, in order; of the split "" where none is given."""
+        """The files of each given split, sorted; of the split "" if none is given."""
         if not self.folder.is_dir():
             raise UserError(f"data.root={self.root}: no such folder")
         given = [split for split in BOUNDS if (self.folder / split).is_dir()]

@@ -18,7 +18,7 @@ from ablate.errors import UserError
 FILE = "cmudict.dict"
 URL = f"https://raw.githubusercontent.com/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/{FILE}"
 SHA256 = "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22"
-# Upper ends of the hash interval of each split: what decoding takes bounds the smaller ones.
+# Upper ends of the hash interval of each split: val and test are small because decoding is slow.
 BOUNDS = {"train": 0.90, "val": 0.95, "test": 1.0}
 ENTRY = re.compile(r"(?P<word>[^\s(]+)(?:\((?P<variant>\d+)\))?\s+(?P<phonemes>[A-Z0-2 ]+)")
 

@@ -1,8 +1,8 @@
-"""The ways in which languages write dates: what they write, where the day stands, what is unclear.
+"""Date formats of many languages: their texts, the positions of the fields, and ambiguous dates.
 
-The patterns and names are those of Unicode's CLDR (Unicode Technical Standard 35, part 4) as Babel
-has them. A form follows one pattern, such as "EEEE d MMMM y", and writes exactly what
-`babel.dates.format_date` writes, place by place, so that the characters of each field are known.
+The patterns and names are those of Unicode's CLDR (Unicode Technical Standard 35, part 4), as
+provided by Babel. A form follows one pattern, such as "EEEE d MMMM y", and writes exactly what
+`babel.dates.format_date` writes, piece by piece, so that the characters of each field are known.
 """
 
 from collections import defaultdict
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ablate.errors import UserError, suggest
 
 ALIGNED = ("year", "month", "day")
-SAME = "same"  # the field of what does not depend on the date
-# What the letters of a pattern say. The era is the same for every date that Python has.
+SAME = "same"  # the field of pieces that do not depend on the date
+# The field of each letter of a pattern. The era is the same for every date that Python has.
 LETTERS = {
     "y": "year",
     "M": "month",
@@ -31,11 +31,11 @@ LETTERS = {
     "c": "weekday",
     "G": SAME,
 }
-ODD = 0x9E3779B97F4A7C15  # any large odd number, at which texts are evaluated as polynomials
+ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash: any large odd number
 
 
 class Piece(NamedTuple):
-    """What stands in one place of a text: values[n] for dates whose `field` has number n."""
+    """One piece of a text: values[n] for dates whose `field` has number n."""
 
     field: str
     values: tuple[str, ...]
@@ -53,7 +53,7 @@ class Form(NamedTuple):
         return "".join([values[numbers[field]] for field, values in self.pieces])
 
     def spans(self, numbers: dict[str, int]) -> dict[str, range]:
-        """The characters of year, month, day and weekday."""
+        """The character ranges of year, month, day and weekday."""
         spans, start = {}, 0
         for field, values in self.pieces:
             end = start + len(values[numbers[field]])
@@ -63,7 +63,7 @@ class Form(NamedTuple):
         return spans
 
     def hashes(self, columns: dict[str, NDArray[np.int64]]) -> NDArray[np.uint64]:
-        """The hash of each date's text, joined from those of its pieces."""
+        """The hash of each date's text, combined from those of its pieces."""
         joined = np.zeros(len(columns[SAME]), np.uint64)
         for field, values in self.pieces:
             hashed, power = np.array([_hash(value) for value in values], np.uint64).T
@@ -103,11 +103,11 @@ def find_forms(locales: Sequence[str], styles: Sequence[str], years: range) -> l
 
 
 def check_locale(name: str) -> None:
-    """One spelling only, so that the same work has the same run id."""
+    """Raise a UserError unless a locale has Babel's spelling: equal runs need equal run ids."""
     known = locale_identifiers()
     if name in known:
         return
-    try:  # CLDR knows what is meant by fr-FR, zh_CN and en_UK
+    try:  # CLDR resolves fr-FR, zh_CN and en_UK
         near = f"; did you mean '{Locale.parse(name.replace('-', '_'))}'?"
     except (ValueError, UnknownLocaleError):
         near = suggest(name, known) or "; write them as in fr_FR"
@@ -119,7 +119,7 @@ def ambiguous(forms: Sequence[Form], days: Sequence[date]) -> NDArray[np.bool_]:
 
     days: in order; their first year has number 0 in the forms.
 
-    Equal texts have equal hashes, so that only where hashes meet texts are made and compared.
+    Equal texts have equal hashes, so texts are made and compared only where hashes collide.
     """
     first_year = days[0].year
     numbers = [fields_of(day, first_year=first_year) for day in days]
@@ -161,7 +161,7 @@ def _piece(token: str | tuple[str, int], locale: Locale, examples: dict[str, lis
 
 
 def _hash(text: str) -> tuple[int, int]:
-    """A text as a polynomial modulo 2**64, and by what to multiply what stands before it."""
+    """The polynomial hash of a text modulo 2**64, and the factor for the hash of a prefix."""
     value, power = 0, 1
     for character in text:
         value, power = value * ODD + ord(character), power * ODD
@@ -169,7 +169,7 @@ def _hash(text: str) -> tuple[int, int]:
 
 
 def _meeting(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Flat places, in forms by dates, whose hash stands at another date too."""
+    """Flat indices, in forms by dates, whose hash also occurs at another date."""
     order = hashes.argsort(axis=None)
     same = np.diff(hashes.flat[order]) == 0
     other_date = np.diff(order % hashes.shape[1]) != 0

@@ -1,10 +1,10 @@
-"""Dates as people write them in many languages, and the same date in ISO 8601.
+"""Dates in the formats of many languages, and the same dates in ISO 8601.
 
     mardi 3 mars 2015  ->  2015-03-03
 
 The formats are Babel's (date_forms.py). A text that the forms in use write for two dates is
-ambiguous, such as 3/4/15 in American and Spanish: no split holds one. Every form and date of what
-is left is drawn equally often, and no text twice.
+ambiguous, such as 3/4/15 in American and Spanish, and is in no split. The remaining forms and dates
+are drawn with equal probability, and no text twice.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class Dates(Pairs):
     """locales: Babel's names, as in fr_FR. styles: full, long, medium, short.
 
     years: the first and the last.
-    data_seed: draws the texts of each split. The dates of a split depend on nothing but the date,
-    so that no date of validation or test is trained on, in whatever language.
+    data_seed: draws the texts of each split. The split of a date depends on the date alone, so that
+    no date of validation or test is trained on, in any language.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Dates(Pairs):
         return pairs
 
     def alignment(self, split: str, index: int) -> list[Link]:
-        """Year, month and day; weekdays, and the signs and words in between, belong to none."""
+        """Links of year, month and day; weekdays and the text in between belong to none."""
         form, day = self._drawn[split][self.numbers[split][index]]
         spans = form.spans(self._fields(day))
         return [(positions, spans[field]) for field, positions in TARGET.items()]
 
     def _require_clear(self, forms: list[Form], clear: NDArray[np.bool_]) -> None:
-        """Every form must write some date of every split so that it can be read in one way."""
+        """Raise a UserError unless every form writes an unambiguous date in every split."""
         for form, names_one in zip(forms, clear, strict=True):
             if not names_one.any():
                 raise UserError(
@@ -92,7 +92,7 @@ class Dates(Pairs):
     def _draw(
         self, split: str, forms: list[Form], days: list[date], clear: NDArray[np.bool_]
     ) -> dict[str, tuple[Form, date]]:
-        """Different texts of these days, and what each was made from."""
+        """Distinct texts of these days, and the form and date of each."""
         count = self.counts[split]
         rng = np.random.default_rng(derive(self.data_seed, "dates", split))
         drawn: dict[str, tuple[Form, date]] = {}

@@ -1,13 +1,12 @@
-"""Images of several handwritten digits, and the number that they make from left to right.
+"""Images of several handwritten digits, and the digits from left to right as a caption.
 
-The digits are those of data=digits, set on a black canvas at random: no two share a column of
+The digits are those of data=digits, placed at random on a black canvas: no two share a column of
 pixels, so that their order is clear, and rows are free. A digit's image is used in one split
-only, so that what is read in validation and test was written by hands that training never saw. A
-batch holds
+only, so that validation and test contain no digit images that training has seen. A batch holds
 
     images     b 1 y x   mean 0 and deviation 1 over the training split
-    target_in  b i       BOS, a token for each digit; filled up with PAD
-    targets    b i       the digits, EOS; filled up with IGNORED
+    target_in  b i       BOS, a token for each digit; padded with PAD
+    targets    b i       the digits, EOS; padded with IGNORED
     index      b         the example's number in its split
 """
 
@@ -46,10 +45,10 @@ class Box(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The digits of all images of a split end to end, those of an image from left to right.
+    """The digits of all images of a split, concatenated, those of an image from left to right.
 
-    image: which one it stands in. digit: which of the split's digits it is. top, left: the first
-    row and column of its box.
+    image: the image of each digit. digit: its index in the digits of the split. top, left: the
+    first row and column of its box.
     """
 
     image: Numbers
@@ -155,7 +154,7 @@ class DigitStrings(Targets):
         return self.captions[split][index]
 
     def boxes(self, split: str, index: int) -> list[Box]:
-        """Where the digits of an image stand, from left to right."""
+        """The boxes of the digits of an image, from left to right."""
         layout = self.layouts[split]
         first, last = np.searchsorted(layout.image, [index, index + 1])
         corners = zip(
@@ -164,11 +163,11 @@ class DigitStrings(Targets):
         return [Box(range(y, y + SIDE), range(x, x + SIDE)) for y, x in corners]
 
     def grey(self, image: Tensor) -> Tensor:
-        """1 y x as the model sees it -> y x between black 0 and white 1."""
+        """Undo the normalisation: 1 y x -> y x between black 0 and white 1."""
         return (image[0] * self.std + self.mean).clamp(0, 1).float()
 
     def read_image(self, file: Path) -> Tensor:
-        """An image file, white on black, as the model sees it: 1 1 y x."""
+        """An image file, white on black, as the model reads it: 1 1 y x."""
         height, width = self.size
         try:
             with Image.open(file) as image:
@@ -198,7 +197,7 @@ class DigitStrings(Targets):
         return np.bincount(self.layouts[split].image)
 
     def _draw(self, split: str, digits: int) -> Layout:
-        """Which digits stand where: the pixels that they leave free are shared out at random."""
+        """Draw the digits and their positions: the free columns are distributed at random."""
         rng = np.random.default_rng(derive(self.data_seed, "digit_strings", split))
         height, width = self.size
         count = self.counts[split]

@@ -22,7 +22,7 @@ SIDE = 8
 
 
 class Digits(Images):
-    """Each image goes to the split that the hash of its own pixels says."""
+    """The split of each image is chosen by a hash of its pixels."""
 
     white: ClassVar[int] = 16
 

@@ -1,9 +1,9 @@
-"""Graphs: some nodes have a known class, the others are to be told theirs.
+"""Graphs for node classification: some nodes have a known class, the others are to be predicted.
 
 A batch is the whole graph,
 
-    features  n f  numbers of each node
-    edges     2 e  a node, and a node that it sees: both directions of every edge, and itself
+    features  n f  features of each node
+    edges     2 e  a node, and one that it attends to: both directions of every edge, and itself
     targets   n    the class of the nodes of the split, IGNORED for all others
 """
 
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Graph:
-    """features: n f. edges: e 2, node numbers, in any order and direction. classes: n, -1 where
-    nobody knows. split: of each split, its nodes."""
+    """features: n f. edges: e 2, node numbers, in any order and direction. classes: n, -1 if
+    unknown. split: the nodes of each split."""
 
     features: NDArray[np.float32]
     edges: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Graph:
 
 
 class Nodes(Dataset[Batch]):
-    """One example, the graph; only the classes of some nodes are shown."""
+    """One example, the graph; targets only for the given nodes."""
 
     def __init__(
         self, features: Tensor, edges: Tensor, classes: Tensor, nodes: Sequence[int]
@@ -68,7 +68,7 @@ class Graphs(Data):
 
     @abstractmethod
     def read(self) -> Graph:
-        """The graph as it is published; UserError for a person's mistake."""
+        """The graph as published; UserError for a user's mistake."""
 
     def load(self) -> None:
         self.graph = graph = self.read()
@@ -95,8 +95,8 @@ class Graphs(Data):
 
 
 def symmetric(edges: NDArray[np.int64], nodes: int) -> tuple[Tensor, list[str]]:
-    """e 2 -> 2 e with both directions of every edge once and an edge from every node to itself,
-    sorted by the first; and what was found that not everybody would expect."""
+    """e 2 -> 2 e with both directions of every edge once and a self-loop at every node, sorted by
+    the first; and warnings about self-loops, duplicates and isolated nodes."""
     loops = edges[:, 0] == edges[:, 1]
     between = edges[~loops]
     once = np.unique(np.sort(between, axis=1), axis=0)

@@ -1,4 +1,4 @@
-"""Any images on disk, one folder for each class: see ablate.data.class_folders."""
+"""Images on disk, one folder for each class: see ablate.data.class_folders."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ MEASURED = 1000
 
 
 class Files:
-    """Images that are decoded when they are asked for, in colour, at the size wanted."""
+    """Image files, decoded on access, in colour, at the given size."""
 
     def __init__(self, paths: list[Path], labels: list[int], size: int) -> None:
         self.paths, self.size = paths, size
@@ -29,7 +29,7 @@ class Files:
         return np.stack([self._decoded(self.paths[number]) for number in numbers])
 
     def _decoded(self, path: Path) -> Pixels:
-        """The largest square in the middle, scaled to `size`."""
+        """The largest centre square, scaled to `size`."""
         try:
             with Image.open(path) as image:
                 upright = ImageOps.exif_transpose(image).convert("RGB")
@@ -43,7 +43,8 @@ class Files:
 class ImageFolder(Images):
     """root: the folder. size: pixels a side that every image is scaled and cropped to.
 
-    Mean and deviation come from at most 1,000 training images, evenly spaced over the split.
+    Mean and standard deviation are those of at most 1,000 training images, evenly spaced over the
+    split.
     """
 
     def __init__(self, *, root: str, size: int, **options: Any) -> None:

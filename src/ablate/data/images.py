@@ -1,4 +1,4 @@
-"""Images with one label each: normalised by the training split, augmented while training."""
+"""Labelled images: normalised by the statistics of the training split, augmented in training."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
@@ -13,7 +13,7 @@ from ablate.data import Data, checked
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
 
-CHUNK = 512  # images looked at together, which bounds the memory
+CHUNK = 512  # images processed at a time, which bounds the memory
 
 
 class Source(Protocol):
@@ -22,7 +22,7 @@ class Source(Protocol):
     labels: NDArray[np.int64]
 
     def pixels(self, numbers: NDArray[np.int64]) -> Pixels:
-        """Those images, b y x c."""
+        """The images with these numbers, b y x c."""
 
 
 class Arrays:
@@ -77,7 +77,7 @@ class Images(Data):
 
     flip: mirrors half of the training images.
     randaugment: timm's policy string for training images, or null.
-    workers: processes that prepare batches; changes the speed and nothing else.
+    workers: processes that prepare batches; affects the speed alone.
     """
 
     kind: ClassVar[str] = "images"
@@ -128,7 +128,7 @@ class Images(Data):
             )
             for split, source in sources.items()
         }
-        # Between black 0 and white 1, as they are usually quoted.
+        # In units where black is 0 and white 1, as they are usually quoted.
         self.mean, self.std = mean / self.white, std / self.white
         self.sizes = {
             "image_size": (height, width),
@@ -137,12 +137,12 @@ class Images(Data):
         }
 
     def measured(self, count: int) -> NDArray[np.int64]:
-        """Which training images the mean and deviation are taken from: all of them."""
+        """The training images from which mean and deviation are computed: all of them."""
         return np.arange(count)
 
 
 def statistics(source: Source, numbers: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of each channel, exact: from the counts of the 256 pixel values."""
+    """Mean and standard deviation of each channel, exact: from counts of the 256 pixel values."""
     channels = source.pixels(numbers[:1]).shape[-1]
     counts = np.zeros((channels, 256))
     for start in range(0, len(numbers), CHUNK):
@@ -152,6 +152,6 @@ def statistics(source: Source, numbers: NDArray[np.int64]) -> tuple[torch.Tensor
     values, weights = np.arange(256), counts / counts.sum(1, keepdims=True)
     mean = weights @ values
     variance = weights @ values**2 - mean**2
-    # A channel without any contrast is left as it is instead of being divided by zero.
+    # A constant channel is not scaled, instead of being divided by zero.
     std = np.sqrt(np.where(variance < 1e-9, 1.0, variance))
     return torch.from_numpy(mean), torch.from_numpy(std)

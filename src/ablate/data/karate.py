@@ -2,8 +2,8 @@
 
 Zachary 1977, "An information flow model for conflict and fission in small groups", Journal of
 Anthropological Research 33, https://doi.org/10.1086/jar.33.4.3629752, as networkx ships it. The two
-leaders are known, as in Kipf and Welling 2017, https://arxiv.org/abs/1609.02907, appendix A; the
-others are to be told whom they followed. The features of a member are which one it is.
+leaders are labelled, as in Kipf and Welling 2017, https://arxiv.org/abs/1609.02907, appendix A; for
+the others the leader they followed is predicted. The features of a member are its one-hot number.
 """
 
 import numpy as np

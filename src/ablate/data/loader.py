@@ -1,8 +1,8 @@
-"""Batches whose content depends on (seed, epoch, batch number) alone.
+"""Shuffling and loading: the content of a batch depends on (seed, epoch, batch number) alone.
 
 An `Order` is a sampler that yields one `Request` for each batch; a data set answers a request with
 a whole batch by array indexing. Nothing is drawn from a shared generator, so the batches are the
-same with any number of workers, of processes (each takes its slice of every global batch), and
+same with any number of workers or processes (each takes its slice of every global batch), and
 after a stop in the middle of an epoch.
 """
 
@@ -19,14 +19,14 @@ from ablate.seeding import derive
 
 
 class Share(NamedTuple):
-    """Which slice of every global batch this process takes."""
+    """The slice of every global batch that this process takes."""
 
     rank: int = 0
     world: int = 1
 
 
 class Request(NamedTuple):
-    """What a data set is asked for; the epoch selects the random augmentation."""
+    """The examples of a batch; the epoch selects the random augmentation."""
 
     epoch: int
     indices: Tensor
@@ -36,10 +36,10 @@ Batch = dict[str, Tensor]
 
 
 class Order(Sampler[Request]):
-    """The batches of an epoch. `start` is the first batch of the next iteration, of that one only.
+    """The batches of an epoch. `start` is the first batch of the next iteration only.
 
-    Epoch and start are read when the first batch is asked for, because Lightning makes the iterator
-    before it announces the epoch.
+    Epoch and start are read when the first batch is requested, because Lightning creates the
+    iterator before it sets the epoch.
     """
 
     def __init__(self, batches: int, *, share: Share) -> None:
@@ -84,10 +84,10 @@ POOL = 100  # batches whose examples are sorted together
 
 
 class Bucketed(Order):
-    """The examples that another order takes in an epoch, in batches of similar lengths.
+    """The examples of an epoch of another order, in batches of similar lengths.
 
-    As many as fill `POOL` batches are sorted by length and cut into batches, and the batches of the
-    whole epoch are shuffled. lengths: of every example, in any unit.
+    The examples of `POOL` batches at a time are sorted by length and cut into batches, and the
+    batches of the whole epoch are shuffled. lengths: of every example, in any unit.
     """
 
     def __init__(self, order: Order, lengths: Tensor, *, seed: int) -> None:
@@ -126,9 +126,9 @@ class Windows(Order):
 
 
 class Stream(Order):
-    """One long epoch of `batches` training batches that goes through `order` again and again.
+    """One long epoch of `batches` training batches that repeats `order` epoch after epoch.
 
-    A run that is one Lightning epoch has steps as its only clock, and one way to resume.
+    With a single Lightning epoch a run counts only steps, and there is one way to resume it.
     """
 
     def __init__(self, order: Order, batches: int) -> None:
@@ -149,7 +149,7 @@ class Stream(Order):
 
 
 class OneBatch(Stream):
-    """The first batch of an order again and again, with the same augmentation: debug=overfit."""
+    """The first batch of an order repeated, with the same augmentation: debug=overfit."""
 
     def __iter__(self) -> Iterator[Request]:
         first, self.start = self.start, 0
@@ -159,10 +159,10 @@ class OneBatch(Stream):
 
 
 class InOrder(Order):
-    """Every example once, over all processes together, in the order it is stored or in `order`.
+    """Every example once, over all processes together, in stored order or in `order`.
 
-    A last batch too small to give every process an example joins the one before it, so that all
-    processes see the same number of batches and none is empty.
+    A last batch with fewer examples than processes is merged into the one before it, so that all
+    processes get the same number of batches and none is empty.
     """
 
     def __init__(
@@ -186,10 +186,10 @@ class InOrder(Order):
 
 
 class Loader(DataLoader[Any]):
-    """Whole batches from `dataset[request]`, and a place to resume from.
+    """Loads whole batches from `dataset[request]`, and can resume within an epoch.
 
-    `done` says how many batches of the running epoch were trained; Lightning stores it with
-    `state_dict` and hands it back with `load_state_dict`. Prefetched batches do not count.
+    `done` returns how many batches of the current epoch were trained on; Lightning saves it with
+    `state_dict` and restores it with `load_state_dict`. Prefetched batches do not count.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Loader(DataLoader[Any]):
         try:
             yield from super().__iter__()
         except UserError as error:
-            # A worker process hands its traceback over as the message: the last line is ours.
+            # A worker process passes its traceback as the message: the last line is ours.
             line = str(error).strip().splitlines()[-1]
             prefix = f"{UserError.__module__}.{UserError.__qualname__}: "
             raise UserError(line.removeprefix(prefix)) from None

@@ -1,16 +1,16 @@
-"""Masked text: what BERT is trained on (Devlin et al. 2019, sections 3.1 and A.1).
+"""Masked text for BERT (Devlin et al. 2019, sections 3.1 and A.1).
 
     [CLS] the stat[MASK]ment is [SEP] executed b[MASK] the [SEP]
 
-https://arxiv.org/abs/1810.04805. A fixed number of tokens of text is drawn in every example
-(0.15 of them) and predicted; in the input most of them are [MASK] (0.8), some another token of the
-text's vocabulary (0.1), and the rest is left. In training they are drawn anew in every pass, as Liu
-et al. 2019 (https://arxiv.org/abs/1907.11692) do, in validation once and for all.
+https://arxiv.org/abs/1810.04805. A fixed number of text tokens is sampled in every example
+(0.15 of them) and predicted; in the input most are replaced by [MASK] (0.8), some by another token
+of the text's vocabulary (0.1), and the rest is kept. In training they are sampled anew in every
+epoch, as in Liu et al. 2019 (https://arxiv.org/abs/1907.11692), in validation only once.
 
-A running text has no sentences, so segments are stretches of tokens: the first ends anywhere in
-the middle half of the example, and the second is what follows there, or, for half of the examples,
-as long a stretch from anywhere else in the split that does not touch the first and what follows it.
-Without pairs an example is one stretch: [CLS] text [SEP].
+A running text has no sentences, so segments are spans of tokens: the first ends anywhere in the
+middle half of the example, and the second is the span that follows, or, for half of the examples, a
+span of that length from anywhere else in the split that does not touch the first and what follows
+it. Without pairs an example is one span: [CLS] text [SEP].
 """
 
 import re
@@ -32,14 +32,14 @@ from ablate.data.tokenizer import Tokenizer
 from ablate.seeding import derive
 
 SPECIALS = ("[CLS]", "[SEP]", "[MASK]")
-VALIDATION = derive(0, "masked", "val")  # the same tokens are hidden whatever the seed of the run
+VALIDATION = derive(0, "masked", "val")  # the same tokens are masked for every seed of a run
 
 
 class WithSpecials(Tokenizer):
     """A tokenizer with [CLS], [SEP] and [MASK] after its own tokens.
 
-    They have no other meaning in a text that is trained on (`array`), but do in what a person types
-    (`encode`). text_size: how many tokens are the text's.
+    Their names in a training text are ordinary text (`array`), but in text typed by a user they
+    are special tokens (`encode`). text_size: number of tokens of the plain tokenizer.
     """
 
     def __init__(self, plain: Tokenizer) -> None:
@@ -73,8 +73,8 @@ class WithSpecials(Tokenizer):
 class Masked(Cut):
     """The keys of task=masked_lm that shape its examples.
 
-    next_sentence: two segments, or one. mask_rate: share of the text that is predicted.
-    mask_share, random_share: of that, what is replaced by [MASK] and by another token.
+    next_sentence: two segments, or one. mask_rate: share of the tokens that is predicted.
+    mask_share, random_share: shares of these that are replaced by [MASK] and by another token.
     """
 
     next_sentence: bool
@@ -89,19 +89,19 @@ class Masked(Cut):
         return seq_len - (3 if self.next_sentence else 2)
 
     def least(self, seq_len: int) -> int:
-        """A second segment from elsewhere needs an elsewhere."""
+        """The least tokens of a split: a second segment from elsewhere needs room."""
         return 3 * seq_len if self.next_sentence else seq_len
 
     def predicted(self, seq_len: int) -> int:
-        """Tokens of an example that are predicted, as many in each: shapes are fixed."""
+        """Predicted tokens per example, the same number in each: shapes are fixed."""
         return max(1, round(self.mask_rate * self.tokens(seq_len)))
 
     def sizes(self) -> dict[str, Any]:
         return {"segments": 2 if self.next_sentence else 1, "next_sentence": self.next_sentence}
 
     def splits(self, tokens: dict[str, Tensor], data: TextData) -> dict[str, Dataset[Any]]:
-        """Any stretch of the training tokens; those of validation side by side, without what is
-        left at the end."""
+        """All spans of the training tokens; consecutive spans of the validation tokens, without an
+        incomplete last one."""
         assert isinstance(data.tokenizer, WithSpecials)
         cut = partial(MaskedText, masked=self, seq_len=data.seq_len, tokenizer=data.tokenizer)
         return {
@@ -110,7 +110,7 @@ class Masked(Cut):
         }
 
     def own(self, text: str, tokenizer: Tokenizer) -> Batch:
-        """[CLS] text [SEP]; [MASK] may stand in it, and [SEP] before a second segment."""
+        """[CLS] text [SEP]; the text may contain [MASK], and [SEP] before a second segment."""
         assert isinstance(tokenizer, WithSpecials)
         tokens = torch.tensor([[tokenizer.cls, *tokenizer.encode(text), tokenizer.sep]])
         places = (tokens[0] == tokenizer.mask).nonzero().T
@@ -124,11 +124,11 @@ class Masked(Cut):
 class MaskedText(Dataset[Batch]):
     """step: tokens from the start of an example to that of the next.
 
-    tokens: b i. places: b m, the positions that are predicted. targets: b m, what stood there.
+    tokens: b i. places: b m, the positions to predict. targets: b m, their original tokens.
 
-    With pairs also segments: b i, 0 or 1, and next: b, 0 where the second segment is what follows
-    the first, 1 where it is from elsewhere (as in the published code). An example is drawn for
-    (seed, pass, start) alone, so it is the same in any batch. seed None: the same in every pass.
+    With pairs also segments: b i, 0 or 1, and next: b, 0 if the second segment follows the first,
+    1 if it is from elsewhere (as in the published code). An example is drawn for (seed, epoch,
+    start) alone, so it is the same in any batch. seed None: the same in every epoch.
     """
 
     def __init__(
@@ -167,7 +167,8 @@ class MaskedText(Dataset[Batch]):
         return {"tokens": tokens, "places": places, "targets": targets} | follows
 
     def _drawn(self, request: Request) -> tuple[Tensor, ...]:
-        """Numbers in [0, 1), b n each: which tokens are hidden, what by, by which others; pairs."""
+        """Numbers in [0, 1), b n each: for the masked positions, kinds of replacement, other tokens
+        and pairs."""
         seed = VALIDATION if self.seed is None else derive(self.seed, "masked", request.epoch)
         widths = [self.size, self.predicted, self.predicted, 3]
         return uniform(seed, request.indices, sum(widths)).split(widths, dim=1)
@@ -175,11 +176,11 @@ class MaskedText(Dataset[Batch]):
     def _pairs(
         self, starts: Tensor, place: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Tokens of the first segment, b 1; where both stand in the text, b n; segments, next."""
+        """Length of the first segment, b 1; text positions of both, b n; `segments` and `next`."""
         least, most = self.size // 4, self.size - self.size // 4
         first = least + (drawn[:, :1] * (most - least + 1)).long()
         elsewhere = drawn[:, 1:2] < 0.5
-        # Round the text, from an example's length behind the start to as much before it.
+        # Cyclically, from one example's length after the start to as much before it.
         count = len(self.text) - self.size + 1
         step = self.size + (drawn[:, 2:] * (count - 2 * self.size + 1)).long()
         second = torch.where(elsewhere, (starts + step) % count, starts + first)
@@ -188,7 +189,7 @@ class MaskedText(Dataset[Batch]):
         return first, where, {"segments": segments, "next": elsewhere[:, 0].long()}
 
     def _hidden(self, targets: Tensor, what: Tensor, which: Tensor) -> Tensor:
-        """What stands in the input in place of the tokens that are predicted."""
+        """The input tokens at the predicted positions: masked, random or unchanged."""
         mask, random = self.masked.mask_share, self.masked.random_share
         others = (which * self.tokenizer.text_size).long()
         hidden = torch.where(what < mask + random, others, targets)

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 28 by 28 grey images in ten classes, 60,000 and 10,000 for the test.
+"""MNIST and Fashion-MNIST: 28 by 28 grey images, ten classes, 60,000 and 10,000 for the test.
 
 LeCun et al. 1998, "Gradient-based learning applied to document recognition", section III; Xiao et
 al. 2017 (arXiv 1708.07747). Both come as four files in the idx format: two bytes of zero, the type
@@ -37,7 +37,7 @@ class Mnist(Images):
     """
 
     title: ClassVar[str] = "MNIST"
-    # Of the unpacked files: the identity of the data set, checked when it is read.
+    # Of the unpacked files; identify the data set and are checked when it is read.
     md5: ClassVar[list[str]] = [
         "6bbc9ace898e44ae57da46a324031adb",
         "a25bea736e30d166cdddb491f175f624",

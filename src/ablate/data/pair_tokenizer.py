@@ -1,6 +1,7 @@
-"""Sentences to token numbers and back, with four numbers that no text can produce.
+"""Tokenizers of sentence pairs, with four special tokens that no text can produce.
 
-Every tokenizer is made from training sentences alone, and both sides use the same first numbers.
+Every tokenizer is made from training sentences alone, and the special tokens are the same for both
+sides.
 """
 
 import re
@@ -14,13 +15,13 @@ from typing import NamedTuple
 from ablate.data.tokenizer import DEFAULT_BPE, Bpe, printable
 from ablate.data.tokenizer import UNKNOWN as STRANGE
 
-PAD, BOS, EOS, UNKNOWN = range(4)  # UNKNOWN stands for what training never showed
+PAD, BOS, EOS, UNKNOWN = range(4)  # UNKNOWN: absent from the training split
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
-JOINER = "\N{HALFWIDTH BLACK SQUARE}"  # in drawings: no space before this token, as OpenNMT has it
+JOINER = "\N{HALFWIDTH BLACK SQUARE}"  # in figures: no space before this token, as in OpenNMT
 
 
 class PairTokenizer(ABC):
-    """lower: sentences are read in small letters."""
+    """Base of the tokenizers. lower: sentences are lower-cased."""
 
     vocab_size: int  # the four special tokens included
 
@@ -28,11 +29,11 @@ class PairTokenizer(ABC):
         self.lower = lower
 
     def encode(self, text: str) -> list[int]:
-        """Without BOS and EOS."""
+        """Token ids, without BOS and EOS."""
         return self._encode(text.lower() if self.lower else text)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Up to the first EOS; PAD and BOS are passed over."""
+        """Text up to the first EOS; PAD and BOS are skipped."""
         kept: list[int] = []
         for token in map(int, tokens):
             if token == EOS:
@@ -42,7 +43,7 @@ class PairTokenizer(ABC):
         return self._decode(kept)
 
     def label(self, token: int) -> str:
-        """One token in printable characters, for drawings."""
+        """One token in printable characters, for figures."""
         return SPECIALS[token] if token < len(SPECIALS) else self._label(token)
 
     @abstractmethod
@@ -75,7 +76,7 @@ class Characters(PairTokenizer):
 
 
 class Word(NamedTuple):
-    """joined: it follows what stands before it without a space."""
+    """joined: there is no space before it."""
 
     joined: bool
     text: str
@@ -84,11 +85,11 @@ class Word(NamedTuple):
 class Words(PairTokenizer):
     """Words and single punctuation marks, the most frequent first.
 
-    A sentence comes back with single spaces between its words, if they are all known. Whether a
-    space stands before a word is part of the token: OpenNMT's joiner mark (Klein et al. 2017, arXiv
-    1701.02810), but no character of the text.
+    If all words are known, a sentence is restored with single spaces between its words. Whether
+    there is a space before a word is part of the token: OpenNMT's joiner mark (Klein et al. 2017,
+    arXiv 1701.02810), but no character of the text.
 
-    min_count: words seen fewer times are unknown, and unknown ones decode to <unk>.
+    min_count: words with fewer occurrences are unknown, and unknown ones decode to <unk>.
     """
 
     def __init__(self, training: Iterable[str], *, min_count: int = 1, lower: bool = False) -> None:
@@ -111,7 +112,7 @@ class Words(PairTokenizer):
         return [t for run in text.split() for t in (known[run] if run in known else self._run(run))]
 
     def _run(self, run: str) -> list[int]:
-        """The tokens of signs that no space parts."""
+        """The tokens of a run of characters without spaces."""
         return [self.numbers.get(word, UNKNOWN) for word in _words(run)]
 
     def _decode(self, tokens: list[int]) -> str:
@@ -124,10 +125,10 @@ class Words(PairTokenizer):
 
 
 class Subwords(PairTokenizer):
-    """Byte-level byte pair encoding, without which no text is unknown.
+    """Byte-level byte pair encoding (BPE), with which no text is unknown.
 
-    A space is put before the sentence, so that its first word is the same token as elsewhere; any
-    sentence comes back without the spaces at its ends.
+    A space is put before the sentence, so that its first word is the same token as elsewhere;
+    decoding restores any sentence but for spaces at its ends.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Subwords(PairTokenizer):
         return printable(self.bpe.decode([token]))
 
     def _pieces(self, tokens: list[int]) -> Iterator[str]:
-        """The texts between unknown tokens, which a model can write and no text holds."""
+        """The texts between unknown tokens, which a model can write but no text contains."""
         start = 0
         for place, token in enumerate(tokens):
             if token == UNKNOWN:
@@ -182,9 +183,9 @@ def _words(run: str) -> list[Word]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    r"""A run of letters and digits, or one other sign; accents stay with what they stand on.
+    r"""A run of letters and digits, or one other character, with its combining marks.
 
-    Python's \w leaves out combining marks, with which many scripts write their vowels.
+    Python's \w does not match combining marks, with which many scripts write their vowels.
     """
     marks = "".join(
         re.escape(chr(code)) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M"

@@ -1,6 +1,6 @@
-"""Pairs of texts: a source and the target that it is to become, as numbered tokens.
+"""Pairs of texts for sequence-to-sequence models: a source and its target, as token ids.
 
-A batch holds, filled up with PAD at the end,
+A batch holds, padded with PAD at the end,
 
     source     b j   the source's tokens, EOS
     target_in  b i   BOS, the target's tokens
@@ -8,7 +8,7 @@ A batch holds, filled up with PAD at the end,
     index      b     the example's number in its split
 
 Training batches hold sources of similar length (Sutskever et al. 2014, section 3.4, arXiv
-1409.3215), validation and test go through in order of length.
+1409.3215), validation and test are in order of length.
 """
 
 from abc import abstractmethod
@@ -32,7 +32,7 @@ from ablate.errors import UserError
 
 __all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
 
-Link = tuple[range, range]  # target positions and the source positions they say the same as
+Link = tuple[range, range]  # target positions and the source positions they align with
 Tokens = NDArray[np.int32]
 Encoded = dict[int, tuple[Tokens, Tokens]]  # of source and target, by number
 SPOKEN = {"train": "training", "val": "validation", "test": "test"}
@@ -44,9 +44,9 @@ class Pair(NamedTuple):
 
 
 class Sentences:
-    """Sentences of any length, end to end in one tensor, each between BOS and EOS.
+    """Sentences of any length, concatenated in one tensor, each between BOS and EOS.
 
-    lengths: tokens of each, EOS included and BOS not.
+    lengths: tokens of each, with EOS and without BOS.
     """
 
     def __init__(self, sentences: Sequence[Tokens]) -> None:
@@ -57,7 +57,7 @@ class Sentences:
         self.flat = torch.from_numpy(np.concatenate(list(marked)))
 
     def rows(self, indices: Tensor, *, shift: int, fill: int) -> Tensor:
-        """From BOS (shift 0) or from the token after it (shift 1), as many as `lengths` says."""
+        """`lengths` tokens of each, from BOS (shift 0) or the token after it (shift 1), padded."""
         lengths = self.lengths[indices, None]
         column = torch.arange(int(lengths.max()))
         places = self.starts[indices, None] + shift + column.minimum(lengths - 1)
@@ -84,18 +84,18 @@ class Split(Dataset[Batch]):
 
     @property
     def by_length(self) -> Tensor:
-        """A number for each pair that sorts by source length, then by target length."""
+        """A sort key for each pair: by source length, then by target length."""
         widest = int(self.target.lengths.max()) + 1
         return self.source.lengths * widest + self.target.lengths
 
 
 class Pairs(Targets):
-    """Base of every set of pairs: a subclass reads them, and says how they become tokens.
+    """Base of data sets of pairs: a subclass reads the pairs and chooses the tokenizers.
 
-    max_length: training pairs with more tokens on a side are dropped, which is said; null: none.
+    max_length: training pairs with more tokens on a side are dropped, with a message; null: none.
 
-    texts: the pairs of each split after what was dropped; `index` in a batch counts in them.
-    numbers: where each of them stands in what `read` returned.
+    texts: the remaining pairs of each split; `index` in a batch is an index into them.
+    numbers: the index of each of them in what `read` returned.
     """
 
     kind: ClassVar[str] = "pairs"
@@ -109,18 +109,18 @@ class Pairs(Targets):
 
     @abstractmethod
     def read(self) -> dict[str, list[Pair]]:
-        """The pairs of "train", "val" and mostly "test", without spaces at their ends."""
+        """The pairs of "train", "val" and usually "test", without spaces at their ends."""
 
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
-        """For source and target; the same one twice where both sides share their tokens."""
+        """The tokenizers of source and target; the same one twice for a joint vocabulary."""
         return Characters(p.source for p in training), Characters(p.target for p in training)
 
     def place(self, split: str, number: int) -> str:
-        """Where a pair that `read` returned stands, for messages."""
+        """The location of a pair that `read` returned, for messages."""
         return f"example {number + 1} of the {split} split"
 
     def alignment(self, split: str, index: int) -> list[Link] | None:
-        """What of a target comes from where in its source, an entry a field; None if unknown."""
+        """The alignment of a target with its source, a link per field; None if unknown."""
         return None
 
     def reference(self, split: str, index: int) -> str:
@@ -178,7 +178,7 @@ class Pairs(Targets):
         return (flat[start:end] for start, end in spans)
 
     def typical_batch(self) -> Batch:
-        """`batch_size` pairs without padding, both sides as long as they are on average."""
+        """`batch_size` pairs without padding, both sides of their mean length."""
         train = self._of("train")
         sides = {"source": train.source, "target_in": train.target}
         means = {name: round(float(side.lengths.float().mean())) for name, side in sides.items()}
@@ -196,7 +196,7 @@ class Pairs(Targets):
         return made
 
     def _with_text(self, split: str) -> list[int]:
-        """Numbers of the pairs to use: all of a test split, which is a yardstick for everyone."""
+        """Numbers of the pairs to use: all of a test split, so that results stay comparable."""
         everything = range(len(self._read[split]))
         empty = {number for number in everything if not all(self._read[split][number])}
         if empty:
@@ -208,7 +208,7 @@ class Pairs(Targets):
         return kept
 
     def _split(self, split: str) -> Split:
-        """A split's pairs as tokens; takes out of `numbers` what is too long for training."""
+        """A split's pairs as tokens; removes pairs too long for training from `numbers`."""
         pairs = self._read[split]
         tokens = {
             number: (

@@ -1,4 +1,5 @@
-"""Translations in two files, plain or gzip: line n of one says the same as line n of the other."""
+"""Parallel text in two files, plain or gzip: line n of one is the translation of line n of the
+other."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +12,15 @@ from ablate.data.split import position
 from ablate.errors import UserError
 
 TOKENIZERS = one_of("char", "word", "bpe")
-VALIDATION = 0.05  # of the training files, where nothing else is given to validate on
+VALIDATION = 0.05  # share of the training files, if no validation data is given
 
 
 class Translations(Pairs):
-    """Base of the sets of sentences: how they are cut into tokens.
+    """Base of data sets of sentence pairs: their tokenizers.
 
-    tokenizer: char, word or bpe. vocab_size: of bpe, the special tokens included, null for the
-    default of data/tokenizer.py. min_count: words that training shows fewer times are unknown.
-    joint: one tokenizer for both sides, made from both. lower: everything in small letters.
+    tokenizer: char, word or bpe. vocab_size: of bpe, with the special tokens; null for the default
+    of data/tokenizer.py. min_count: words with fewer occurrences in training are unknown.
+    joint: one tokenizer for both sides, made from both. lower: lower-case everything.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class Translations(Pairs):
         )
 
     def learned(self, pair: Pair) -> Pair:
-        """Without spaces at the ends, and in small letters if wanted."""
+        """The pair without spaces at the ends, lower-cased if `lower`."""
         source, target = (line.strip() for line in pair)
         return Pair(source.lower(), target.lower()) if self.lower else Pair(source, target)
 
 
 class Files(NamedTuple):
-    """Two files, and what stands before `source` and `target` in the keys that name them."""
+    """Two files, and the prefix of `source` and `target` in the config keys that name them."""
 
     prefix: str
     source: str
@@ -88,8 +89,8 @@ class Parallel(Translations):
     """source, target: the training files. val_*, test_*: files, or null.
 
     val_fraction, test_fraction: shares of the training files, chosen by a hash of each source so
-    that the same sentence never stands in two splits; null where files are given. Without any of
-    them 1 line in 20 validates; without a test file or share there is no test split.
+    that the same sentence is never in two splits; null if files are given. By default 1 line in 20
+    is for validation; without a test file or share there is no test split.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Parallel(Translations):
             )
 
     def _taken(self, split: str, share: float | None, default: float) -> float:
-        """The share of the training files that a split takes."""
+        """The share of the training files that goes to a split."""
         checked(f"{split}_fraction", share)
         if share is None:
             return 0.0 if split in self.files else default
@@ -150,7 +151,7 @@ class Parallel(Translations):
         return f"line {line + 1} of {files.source} and {files.target}"
 
     def _divided(self, pairs: list[Pair]) -> dict[str, list[int]]:
-        """Lines of the training files for each split that is taken from them."""
+        """Line numbers of the training files for each split taken from them."""
         divided: dict[str, list[int]] = {"train": []}
         divided |= {split: [] for split, share in self.shares.items() if share}
         for line, pair in enumerate(pairs):
@@ -169,8 +170,8 @@ class Parallel(Translations):
 
 
 def lines(path: str, key: str) -> list[str]:
-    r"""The lines of a text file. Only \n ends one: other signs that Unicode takes for the end of a
-    line stand inside sentences, and would put the two files out of step.
+    r"""The lines of a text file. Only \n ends one: Unicode's other line boundaries occur within
+    sentences, and would misalign the two files.
     """
     return split_lines(files.text(files.read(path, key=key), path, key=key))
 
@@ -181,7 +182,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def _given(prefix: str, source: str | None, target: str | None) -> Files | None:
-    """The files of a split, both or none."""
+    """The files of a split, both or neither."""
     checked(f"{prefix}source", source)
     checked(f"{prefix}target", target)
     if source is None and target is None:

@@ -1,11 +1,11 @@
 """Citation graphs: Cora, Citeseer and Pubmed in the split of Yang et al. 2016 (Planetoid).
 
 https://arxiv.org/abs/1603.08861; the graphs are those of Sen et al. 2008, "Collective
-classification in network data". A node is a paper with the words it holds, an edge a citation, a
-class the subject. 20 nodes of each class train, 500 validate, 1,000 test.
+classification in network data". A node is a paper with its words as features, an edge a citation, a
+class the subject. 20 nodes of each class are for training, 500 for validation, 1,000 for the test.
 
 Two layouts are read: NAME.npz (shape, feat_row, feat_col, feat_val, label, edges, train, val, test)
-and the public files ind.NAME.*, which are Python pickles: nothing but arrays is taken from them.
+and the public files ind.NAME.*, which are Python pickles: only arrays are read from them.
 """
 
 import io
@@ -48,7 +48,7 @@ NAMES: dict[str, Sequence[str]] = {
 
 
 class Planetoid(Graphs):
-    """name: which graph. root: a folder with its files, or null, which downloads the public ones.
+    """name: of the graph. root: a folder with its files, or null to download the public ones.
 
     normalise: the features of a node are divided by their sum.
     """
@@ -135,7 +135,7 @@ def _from_arrays(file: Path, name: str) -> Graph:
 
 
 class _Arrays(pickle.Unpickler):
-    """What the public files are made of, under the names that things had when they were written; a
+    """Unpickles only the types in the public files, under the names that they had at the time; a
     pickle that asks for anything else is refused."""
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The language reference that ships inside every CPython: English with code, no download.
+"""The language reference that comes with CPython: English with code, without a download.
 
 `pydoc_data.topics` is what `help("yield")` prints. Its text differs a little from one version of
 Python to the next, and so do the fingerprint and the results.
@@ -11,7 +11,7 @@ from ablate.errors import UserError
 
 
 def topics() -> dict[str, str]:
-    """The text of each topic of Python's help, by its name; UserError where there are none."""
+    """The text of each topic of Python's help, by its name; UserError if there are none."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -23,7 +23,7 @@ def topics() -> dict[str, str]:
 
 
 class Pydoc(TextData):
-    """All topics in the order of their names, each under its name as a title."""
+    """All topics, sorted by name, each with its name as a title."""
 
     def read(self) -> str:
         found = topics()

@@ -3,10 +3,10 @@
     k1 v1 k2 v2 ... kn vn  . . k2 . k1 . . kn .     target at each later k: the v it came with
 
 Zoology, Arora et al. 2023 (arXiv 2312.04927), section 3 and appendix: pairs first, then every key
-once more as a query. A query may stand at every second position after the pairs; which ones are
-taken is drawn without replacement with the weights a * g ** (a - 1) of a power law, so short
-distances g are the most likely. Keys and values never share a token; within a sequence no key and
-no value occurs in two pairs. 0 is the filler between queries.
+once more as a query. A query may be at every second position after the pairs; positions are drawn
+without replacement with the weights a * g ** (a - 1) of a power law, so short distances g are the
+most likely. Keys and values never share a token; within a sequence no key and no value occurs in
+two pairs. 0 is the filler between queries.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Recall(Data):
     """vocab_size: filler 0, keys below vocab_size // 2, values from there on.
 
     pairs: numbers of key-value pairs; each sequence has one of them, all equally often.
-    data_seed: makes the three splits, which do not depend on the seed of the run.
+    data_seed: seed of the three splits, which do not depend on the seed of the run.
     """
 
     kind: ClassVar[str] = "recall"
@@ -95,7 +95,7 @@ class Recall(Data):
         self.sizes = {"vocab_size": self.vocab_size, "length": self.seq_len}
 
     def fingerprint(self) -> str:
-        """Over the sequences themselves: numpy may change its random streams between versions."""
+        """A hash of the sequences: numpy may change its random streams between versions."""
         self.setup()
         content = hashlib.sha256()
         for split in self.splits.values():
@@ -116,7 +116,7 @@ class Recall(Data):
         return f"k{token}" if token < first_value else f"v{token - first_value}"
 
     def _make(self, split: str) -> dict[str, Tensor]:
-        """Sequence n has the number of pairs at place n modulo their count."""
+        """Sequence n has the number of pairs at index n modulo their count."""
         count = self.counts[split]
         tokens = np.zeros((count, self.seq_len), np.int64)
         targets = np.full((count, self.seq_len), IGNORED, np.int64)
@@ -149,7 +149,7 @@ class Recall(Data):
 def _draw(
     rng: np.random.Generator, log_weights: NDArray[np.float64], count: int, size: int
 ) -> NDArray[np.int64]:
-    """`count` draws of `size` different places each, without replacement by weight.
+    """`count` draws of `size` different indices each, without replacement by weight.
 
     The largest of log weight plus Gumbel noise are such a draw, in its order (Gumbel-top-k, Kool
     et al. 2019, arXiv 1903.06059, section 2).

@@ -1,9 +1,9 @@
-"""Sequences of integers to write backwards, copy or sort: what attends where is known.
+"""Sequences of integers to reverse, copy or sort: tasks with a known alignment.
 
     reverse  3 17 42 5 -> 5 42 17 3        sort  3 17 42 5 -> 3 5 17 42
 
 The reverse task and its sizes are JoeyNMT's (Kreutzer et al. 2019, arXiv 1907.12484; its
-scripts/generate_reverse_task.py): validation and test go on to lengths that training never shows.
+scripts/generate_reverse_task.py): validation and test include lengths that training never has.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ from ablate.seeding import derive
 class Sequences(Pairs):
     """Lengths and numbers are drawn uniformly.
 
-    symbols: the numbers are 0 to symbols - 1. data_seed: makes the three splits, which do not
+    symbols: the numbers are 0 to symbols - 1. data_seed: seed of the three splits, which do not
     depend on the seed of the run.
     """
 
@@ -56,13 +56,13 @@ class Sequences(Pairs):
 
     @abstractmethod
     def sources(self, numbers: list[int]) -> list[int]:
-        """For each place of the target, the place of the source whose number it repeats."""
+        """For each target position, the source position whose number it repeats."""
 
     def read(self) -> dict[str, list[Pair]]:
         return {split: self._drawn(split) for split in self.counts}
 
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
-        """A token for every number that there can be, drawn or not."""
+        """One tokenizer for both sides, with a token for every possible number."""
         words = Words(map(str, range(self.symbols)))
         return words, words
 
@@ -86,21 +86,21 @@ class Sequences(Pairs):
 
 
 class Reverse(Sequences):
-    """The same numbers from the last to the first."""
+    """The numbers in reverse order."""
 
     def sources(self, numbers: list[int]) -> list[int]:
         return list(reversed(range(len(numbers))))
 
 
 class Copy(Sequences):
-    """The same numbers again."""
+    """The same numbers."""
 
     def sources(self, numbers: list[int]) -> list[int]:
         return list(range(len(numbers)))
 
 
 class Sort(Sequences):
-    """The same numbers in ascending order, equal ones in the order of the source."""
+    """The numbers in ascending order, equal ones in the order of the source."""
 
     def sources(self, numbers: list[int]) -> list[int]:
         return sorted(range(len(numbers)), key=numbers.__getitem__)

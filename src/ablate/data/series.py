@@ -1,7 +1,7 @@
-"""Series of numbers in order of time: the first part trains, the next validates, the last tests.
+"""Time series: the first part is for training, the next for validation, the last for the test.
 
-By default the yearly sunspot numbers from 1700 to 2008 of the National Geophysical Data Center, as
-statsmodels ships them (statsmodels.datasets.sunspots, public domain).
+By default the yearly sunspot numbers from 1700 to 2008 of the National Geophysical Data Center,
+from statsmodels (statsmodels.datasets.sunspots, public domain).
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ SHARE = Real(0, 1, above=True, below=True)
 
 
 class TrainingWindows(Dataset[Batch]):
-    """Every stretch of `window` + 1 values; an index is the position of its first."""
+    """Every window of `window` + 1 values; an index is the position of its first."""
 
     def __init__(self, values: Tensor, window: int) -> None:
         self.windows = values.unfold(0, window + 1, 1).mT  # window, i + 1, c
@@ -43,8 +43,8 @@ class TrainingWindows(Dataset[Batch]):
 
 
 class MeasuredWindows(Dataset[Batch]):
-    """For each value from `first` on: the `window` values before it, and the `horizon` values that
-    it begins. Those that would lie behind the end are NaN.
+    """For each value from `first` on: the `window` values before it, and the `horizon` values from
+    it on. Values beyond the end are NaN.
     """
 
     def __init__(self, values: Tensor, first: int, *, window: int, horizon: int) -> None:
@@ -61,16 +61,16 @@ class MeasuredWindows(Dataset[Batch]):
 
 
 class Series(Data):
-    """One number a column at every point of time.
+    """A time series with one number per column and time step.
 
     path: a CSV file whose first row names its columns, or an http(s) URL; null: the sunspots.
     columns: of that file. window: values that the model reads. horizon: values in a row that are
-    forecast. period: values after which the series repeats; null: 11 of the sunspots, unknown of a
-    file.
+    forecast. period: values after which the series repeats; null: 11 for the sunspots, unknown for
+    a file.
 
     `mean` and `deviation` (c) are those of the training values. All values in batches, `b i c`, are
     normalised by them. Every value of the validation and of the test part is a target exactly once;
-    what is read before it may lie in the part before.
+    its window may reach into the part before.
     """
 
     kind: ClassVar[str] = "series"
@@ -114,7 +114,7 @@ class Series(Data):
 
     @cached_property
     def _read(self) -> NDArray[np.float64]:
-        """n c, in the unit of the data."""
+        """The values, n c, in the unit of the data."""
         if self.path is not None:
             return read_columns(self.path, self.columns)
         # Not imported: statsmodels would bring pandas, which takes a second.
@@ -126,7 +126,7 @@ class Series(Data):
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """The names of the columns."""
         return self.columns or [SUNSPOTS]
 
     def fingerprint(self) -> str:
@@ -161,7 +161,7 @@ class Series(Data):
         self.sizes = {"channels": len(self.names), "length": self.window}
 
     def normalise(self, values: NDArray[np.float64]) -> Tensor:
-        """n c in the unit of the data -> what the model reads."""
+        """n c in the unit of the data -> normalised values."""
         return torch.from_numpy((values - self.mean) / self.deviation).float()
 
     def restore(self, values: Tensor) -> NDArray[np.float64]:
@@ -170,16 +170,16 @@ class Series(Data):
         return restored
 
     def time(self, place: int) -> str:
-        """What a point of time is called: the year of the sunspots, else its row, from 1."""
+        """The label of a time step: the year for the sunspots, else its row, from 1."""
         return str(place + (FIRST_YEAR if self.path is None else 1))
 
     @property
     def latest(self) -> Tensor:
-        """The last window of all: 1 i c."""
+        """The last window of the series: 1 i c."""
         return self.values[None, -self.window :]
 
     def example(self, index: int = 0) -> dict[str, Any]:
-        """A validation window, with `labels`: when its values were."""
+        """A validation window, with `labels`: its time steps."""
         first = self.starts["val"] + index - self.window
         labels = [self.time(first + place) for place in range(self.window)]
         return super().example(index) | {"labels": labels}

@@ -1,6 +1,6 @@
-"""Raw bytes and text from a file or a URL, with one clear line for everything that can go wrong.
+"""Raw bytes and text from a file or a URL, with a one-line UserError for everything that can fail.
 
-The lines name the key that the path was written for, `key`.
+The messages name the config key of the path, `key`.
 """
 
 import gzip
@@ -18,7 +18,7 @@ KEY = "data.path"
 
 
 def cache() -> Path:
-    """Where downloads are kept: $ABLATE_CACHE, or ~/.cache/ablate."""
+    """The folder of downloads: $ABLATE_CACHE, or ~/.cache/ablate."""
     folder = Path(os.environ.get("ABLATE_CACHE") or Path.home() / ".cache" / "ablate")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,9 +37,9 @@ def is_url(path: str, *, key: str = KEY) -> bool:
 
 
 def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
-    """The bytes of a local file or of a download, unpacked if they are gzip.
+    """The bytes of a local file or of a download, decompressed if they are gzip.
 
-    sha256: of the file as it lies there, before unpacking.
+    sha256: of the file before decompression.
     """
     fetched = is_url(path, key=key)
     raw = _bytes(fetch(path, sha256, key=key) if fetched else Path(path).expanduser(), path, key)
@@ -54,7 +54,7 @@ def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
 
 
 def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
-    """A file of a published data set: from the folder `root`, or downloaded where that is null."""
+    """A file of a published data set: from the folder `root`, or downloaded if that is null."""
     if root is None:
         fetched = fetch(url, sha256, key="data.root", local="FOLDER")
         return read(str(fetched), key="data.root")
@@ -67,7 +67,7 @@ def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
 
 
 def content_hash(path: str, sha256: str | None) -> str:
-    """The sha256 of the file as it lies there; of a download, the one it is checked against."""
+    """The sha256 of the file before decompression; of a download, its expected sha256, if any."""
     if is_url(path):
         if sha256 is not None:
             return sha256
@@ -76,7 +76,7 @@ def content_hash(path: str, sha256: str | None) -> str:
 
 
 def text(raw: bytes, path: str, *, key: str = KEY) -> str:
-    """Strict UTF-8, line ends as they are."""
+    """Decode strict UTF-8; line ends are kept."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -89,7 +89,7 @@ def text(raw: bytes, path: str, *, key: str = KEY) -> str:
 def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") -> Path:
     """The cached copy of a download, checked against its sha256 every time.
 
-    local: what `key` is set to for a copy that is here already.
+    local: the value of `key` for a local copy, for messages.
     """
     import pooch
     import requests
@@ -112,7 +112,7 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
     except requests.RequestException as error:
         reason = f"no answer from the network, {type(error).__name__}"
     except ValueError:
-        if key == KEY:  # where a person gives the sha256
+        if key == KEY:  # the only key with a sha256 from the user
             raise UserError(
                 f"data.path={url}: the download does not have data.sha256={sha256}; "
                 "set data.sha256=null to use it anyway, or data.path=FILE for a local copy"

@@ -1,13 +1,13 @@
-"""Fixed splits: who goes where depends on a hash of the example's name or content, never on a seed.
+"""Fixed splits by a hash of each example's name or content, independent of any seed.
 
-Adding or reordering examples leaves the others where they were.
+Adding or reordering examples leaves the others in their splits.
 """
 
 from hashlib import sha256
 
 # Upper ends of the hash interval of each split: about 70, 15 and 15 of 100.
 BOUNDS = {"train": 0.70, "val": 0.85, "test": 1.0}
-# One training example in so many validates, where a data set brings only a test split.
+# One training example in so many is for validation, if a data set has only a test split.
 VALIDATION = 12
 
 

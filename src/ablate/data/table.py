@@ -1,4 +1,4 @@
-"""Columns of numbers from a CSV file, with one clear line for whatever is wrong in it."""
+"""Columns of numbers from a CSV file, with a one-line UserError for whatever is wrong in it."""
 
 import csv
 import io
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from ablate.data import source
 from ablate.errors import UserError, suggest
 
-# How files say that there is no value.
+# Cells that mark a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-", "?"}
-OTHERS = (";", "\t", "|")  # what else parts columns in files that are called CSV
+OTHERS = (";", "\t", "|")  # other delimiters in files called CSV
 Row = tuple[int, list[str]]  # the number of its last line in the file; its cells
 
 
 def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64]:
     """rows x columns of a file, plain or gzip, or of a download; its first row names the columns.
 
-    None: UserError that says which columns there are.
+    columns None: UserError that lists the columns.
     """
     text = source.text(source.read(path), path).removeprefix("\ufeff")
     rows = _rows(text.rstrip("\r\n"), path)
@@ -55,7 +55,7 @@ def _named(header: Sequence[str]) -> str:
 
 
 def _place(name: str, header: Sequence[str], path: str) -> int:
-    """Where a column stands."""
+    """The index of a column."""
     if name not in header:
         raise UserError(
             f"data.columns: data.path={path} has no column '{name}' in its first row;"

@@ -1,4 +1,4 @@
-"""Data whose examples have a text to be written: what a model that writes is measured on."""
+"""Base of the data sets whose examples have a target text to generate."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -10,7 +10,7 @@ from ablate.data.pair_tokenizer import PairTokenizer
 class Targets(Data):
     """A batch holds target_in and targets, b i, and index, b, as in ablate.data.pairs.
 
-    item: what a token of the target is called where error rates are counted in it, as in "phoneme".
+    item: name of a target token as the unit of error rates, such as "phoneme".
     """
 
     item: ClassVar[str | None] = None
@@ -18,4 +18,4 @@ class Targets(Data):
 
     @abstractmethod
     def reference(self, split: str, index: int) -> str:
-        """What is to be written for an example."""
+        """The reference text of an example."""

@@ -1,4 +1,4 @@
-"""Any UTF-8 text for language models: the first part trains, the last part validates.
+"""Any UTF-8 text for language models: the first part is for training, the last for validation.
 
 The split and the random training windows are nanoGPT's (github.com/karpathy/nanoGPT,
 data/shakespeare_char/prepare.py and train.py). Validation is one full pass.
@@ -37,9 +37,9 @@ class RandomWindows(Dataset[Batch]):
 
 
 class AllWindows(Dataset[Batch]):
-    """Neighbouring windows in which every token but the very first is a target exactly once.
+    """Consecutive windows in which every token but the very first is a target exactly once.
 
-    The last window is filled up with token 0 and with targets that do not count.
+    The last window is padded with token 0 and with ignored targets.
     """
 
     def __init__(self, tokens: Tensor, length: int) -> None:
@@ -58,45 +58,45 @@ class AllWindows(Dataset[Batch]):
 class Cut:
     """How a text becomes examples: here, windows whose every token has the next one as its target.
 
-    A task may ask for others: `Task.ask` leaves one in `Data.asked`. seq_len: positions of an
+    A task may request others: `Task.ask` stores one in `Data.asked`. seq_len: positions of an
     example.
     """
 
     def tokenizer(self, plain: Tokenizer) -> Tokenizer:
-        """The tokens of the text, and what others the examples hold."""
+        """A tokenizer of the text, extended by any special tokens of the examples."""
         return plain
 
     def tokens(self, seq_len: int) -> int:
-        """How many of an example's positions hold text."""
+        """The number of positions of an example that hold text."""
         return seq_len
 
     def least(self, seq_len: int) -> int:
-        """How many tokens a split must have."""
+        """The least number of tokens of a split."""
         return seq_len + 1
 
     def splits(self, tokens: dict[str, Tensor], data: "TextData") -> dict[str, Dataset[Any]]:
-        """Any window of the training tokens, and those of validation one after the other."""
+        """All windows of the training tokens, and consecutive ones of the validation tokens."""
         return {
             "train": RandomWindows(tokens["train"], data.seq_len),
             "val": AllWindows(tokens["val"], data.seq_len),
         }
 
     def sizes(self) -> dict[str, Any]:
-        """What a model needs to know beside the vocabulary and the length."""
+        """Sizes that a model needs beside the vocabulary and the length."""
         return {}
 
     def own(self, text: str, tokenizer: Tokenizer) -> Batch:
-        """A person's own text as the model reads it: a batch of size 1."""
+        """A user's text as the model reads it: a batch of size 1."""
         return {"tokens": torch.tensor([tokenizer.encode(text)])}
 
 
 class TextData(Data):
-    """Base of the texts: a subclass says where the text comes from.
+    """Base of the texts: a subclass reads the text.
 
     tokenizer: char, byte or bpe, made from the training split alone, or hf:NAME_OR_PATH.
-    vocab_size: of bpe, null for 1024; the others have no choice, so it must be null.
-    seq_len: tokens a window holds.
-    val_fraction: share of the characters, taken from the end, that validates.
+    vocab_size: of bpe, null for 1024; must be null for the others, whose vocabulary is fixed.
+    seq_len: tokens of a window.
+    val_fraction: share of the characters, taken from the end, for validation.
 
     An epoch has as many windows as fit into the training split side by side.
     """
@@ -130,7 +130,7 @@ class TextData(Data):
 
     @property
     def cut(self) -> Cut:
-        """What its task asked for, or the next token."""
+        """The cut that the task requested, or next-token prediction."""
         return self.asked or Cut()
 
     @abstractmethod
@@ -139,7 +139,7 @@ class TextData(Data):
 
     @abstractmethod
     def content_hash(self) -> str:
-        """Identifies the text, wherever it lies."""
+        """A hash of the text, independent of its location."""
 
     def fingerprint(self) -> str:
         return digest(self.content_hash(), "last", self.val_fraction)
@@ -174,7 +174,7 @@ class TextData(Data):
         return [self.tokens["train"].numpy()]
 
     def characters_per_token(self, split: str) -> float:
-        """Characters predicted by each predicted token, over one full pass.
+        """Mean number of characters per predicted token, over one full pass.
 
         The first token of a split is given, not predicted, and neither are its characters.
         """
@@ -187,7 +187,7 @@ class TextData(Data):
         return self._labelled(super().example(index))
 
     def own(self, text: str) -> dict[str, Any]:
-        """A person's own text as the model reads it, a batch of size 1 with `labels`."""
+        """A user's text as the model reads it, a batch of size 1 with `labels`."""
         return self._labelled(self.cut.own(text, self.tokenizer))
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Text(TextData):
     """A file or a download, plain or gzip.
 
     path: a file, or an http(s) URL that is downloaded once.
-    sha256: what the file must have, as it lies there; null takes any.
+    sha256: of the file before decompression; null accepts any.
     """
 
     def __init__(self, *, path: str, sha256: str | None, **options: Any) -> None:

@@ -1,9 +1,9 @@
-"""Texts with one label each: a folder of files for each class, or paragraphs of Python's help.
+"""Labelled texts: a folder of files for each class, or paragraphs of Python's help.
 
-Files are UTF-8 with the ending .txt, or .txt.gz; see ablate.data.class_folders for where they lie.
-Without a folder the texts are the paragraphs of ablate.data.chapters, and the class is the chapter.
-A model that was trained on data=pydoc has read those paragraphs, those of validation and test too,
-though never with their class.
+Files are UTF-8 with the ending .txt or .gz; see ablate.data.class_folders for the folders. Without
+a folder the texts are the paragraphs of ablate.data.chapters, and the class is the chapter. A model
+trained on data=pydoc has read those paragraphs, those of validation and test too, though never with
+their class.
 """
 
 import logging
@@ -33,7 +33,7 @@ Texts = dict[str, tuple[list[str], list[int]]]  # of each split: the texts, and 
 
 
 class Labelled(Dataset[Batch]):
-    """tokens: b i, filled up with 0 to the longest of the batch. keep: b i, True = real."""
+    """tokens: b i, padded with 0 to the longest of the batch. keep: b i, True = real."""
 
     def __init__(self, texts: list[Tensor], targets: list[int]) -> None:
         self.lengths = torch.tensor([len(text) for text in texts])
@@ -58,8 +58,8 @@ class Labelled(Dataset[Batch]):
 
 class TextFiles(Data):
     """root: the folder, or null for the chapters of Python's help.
-    tokenizer, vocab_size: as of ablate.data.text, made from the training texts alone.
-    seq_len: tokens that are read of a text; what a longer one has more is left out, and said.
+    tokenizer, vocab_size: as in ablate.data.text, made from the training texts alone.
+    seq_len: the most tokens of a text; longer ones are truncated, with a warning.
     """
 
     kind: ClassVar[str] = "texts with classes"
@@ -122,7 +122,7 @@ class TextFiles(Data):
         return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}
 
     def _tokenizer(self, training: str, others: str) -> Tokenizer:
-        """That of the data that this is measured as, or one of the texts."""
+        """The tokenizer of `measured_as`, or one made from the texts."""
         if isinstance(self.measured_as, TextData | TextFiles):
             return self.measured_as.tokenizer
         plain = self.make_tokenizer(training, others, self.vocab_size)
@@ -162,7 +162,7 @@ class TextFiles(Data):
         return Labelled([torch.from_numpy(self._framed(a[:room])) for a in arrays], targets)
 
     def _framed(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        """With [CLS] and [SEP] around them, where the tokenizer has these."""
+        """The tokens between [CLS] and [SEP], if the tokenizer has these."""
         if not isinstance(self.tokenizer, WithSpecials):
             return tokens
         return np.array([self.tokenizer.cls, *tokens, self.tokenizer.sep], np.int32)

@@ -1,4 +1,4 @@
-"""Text to token numbers and back. Every tokenizer of ours is made from the training split alone."""
+"""Tokenizers: text to token ids and back. Ours are made from the training split alone."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}
 
 
 def printable(text: str) -> str:
-    """With a sign for everything that would leave no mark on paper."""
+    """The text with visible signs for whitespace and unprintable characters."""
     return "".join(SIGNS.get(c, c if c.isprintable() else repr(c)[1:-1]) for c in text)
 
 
@@ -26,7 +26,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def array(self, text: str) -> NDArray[np.int32]:
-        """Token numbers of a text of any length."""
+        """Token ids of a text of any length."""
 
     def encode(self, text: str) -> list[int]:
         return list(map(int, self.array(text)))
@@ -35,15 +35,15 @@ class Tokenizer(ABC):
     def decode(self, tokens: Iterable[int]) -> str: ...
 
     def label(self, token: int) -> str:
-        """One token in printable characters, for drawings."""
+        """One token in printable characters, for figures."""
         return printable(self.decode([token]))
 
 
 class Char(Tokenizer):
     """One token for each distinct character of the training split, in code point order.
 
-    unknown: adds a last token for every other character, which decodes to U+FFFD. Only made when
-    the validation split needs it, because it is never trained; without it, an unknown character is
+    unknown: adds a last token for every other character, which decodes to U+FFFD. Added only if the
+    validation split needs it, because it is never trained; without it, an unknown character is
     refused.
     """
 
@@ -82,13 +82,13 @@ class Byte(Tokenizer):
 
 
 class Bpe(Tokenizer):
-    """Byte-level byte pair encoding of the `tokenizers` library.
+    """Byte-level byte pair encoding (BPE) of the `tokenizers` library.
 
-    Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. No special tokens,
-    so any text comes back unchanged.
+    Sennrich et al. 2016 (arXiv 1508.07909) section 3.2, on bytes as in GPT-2. There are no special
+    tokens, so decoding restores any text unchanged.
 
-    training: one text or more, between which nothing is merged.
-    reserved: how many numbers, the first ones, are left to others; vocab_size counts them.
+    training: one text or more, across which nothing is merged.
+    reserved: the number of first token ids left to others; vocab_size counts them.
     """
 
     def __init__(self, training: Iterable[str], *, vocab_size: int, reserved: int = 0) -> None:
@@ -122,7 +122,7 @@ class Bpe(Tokenizer):
 
 
 class HuggingFace(Tokenizer):
-    """The tokens of a model of Hugging Face, without those that it puts around a text."""
+    """The tokenizer of a Hugging Face model, without the special tokens around a text."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -168,7 +168,7 @@ def _bpe(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
     return Bpe([training], vocab_size=DEFAULT_BPE if vocab_size is None else vocab_size)
 
 
-# Enough merges for common words, and small beside the models that train on a CPU.
+# Enough merges for common words, and small compared with models that train on a CPU.
 DEFAULT_BPE = 1024
 TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
     "char": _char,
@@ -178,7 +178,7 @@ TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
 
 
 def tokenizer_maker(kind: str) -> Callable[[str, str, int | None], Tokenizer]:
-    """For data.tokenizer: what makes one of the training text, the others and data.vocab_size."""
+    """The constructor for data.tokenizer, of training text, other text and data.vocab_size."""
     checked("tokenizer", kind, either(one_of(*TOKENIZERS), Named(HUGGING_FACE)))
     if kind in TOKENIZERS:
         return TOKENIZERS[kind]

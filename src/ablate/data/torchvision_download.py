@@ -1,4 +1,4 @@
-"""Downloads of torchvision's data sets into our cache, by one process at a time."""
+"""Downloads torchvision's data sets into our cache, one process at a time."""
 
 import socket
 from pathlib import Path
@@ -14,7 +14,7 @@ def download(name: str) -> Path:
 
     folder = cache() / "torchvision"
     patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(PATIENCE)  # torchvision itself would wait for ever
+    socket.setdefaulttimeout(PATIENCE)  # torchvision sets no timeout
     try:
         with FileLock(folder.with_suffix(".lock")):
             getattr(torchvision.datasets, name)(folder, download=True)

@@ -1,1 +1,1 @@
-"""The quick looks of conf/debug/ that add something to a training: Lightning callbacks."""
+"""The options of conf/debug/ that add a Lightning callback to the training."""

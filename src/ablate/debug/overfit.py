@@ -1,4 +1,4 @@
-"""debug=overfit: one batch again and again, whose loss must fall."""
+"""debug=overfit: trains on one batch, whose loss must fall."""
 
 from typing import Any
 
@@ -41,13 +41,13 @@ class Overfit(Callback):
         line = f"debug=overfit: the loss of one batch {change} from {self.first:.4g} to {last:.4g}"
         line += f" in {trainer.global_step} steps"
         most = self.ratio * self.first
-        if not last <= most:  # nor where it is no number
+        if not last <= most:  # true for NaN, too
             raise RunFailed(f"{line}; it has to fall to {most:.4g} (debug.ratio={self.ratio:g})")
         on_first_process(print)(f"ablate: {line}")
 
     @torch.no_grad()
     def _loss(self, trainer: L.Trainer, task: L.LightningModule) -> float:
-        """Of the batch, over all processes, without dropout."""
+        """The loss of the batch, over all processes, without dropout."""
         assert isinstance(task, Task)
         task.step_so_far = Accumulated(1)
         task.eval()

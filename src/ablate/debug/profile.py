@@ -20,8 +20,8 @@ TRACE = "trace.json"  # in the run's folder
 class Profile(Callback):
     """Prints a table of the operations that took longest and writes a trace for Chrome.
 
-    steps: training batches that are recorded; as many before them, with what happens only once,
-    are not. rows: of the table. In several processes the first is recorded.
+    steps: training batches to record, after as many that are not, because the first ones include
+    one-time costs. rows: of the table. With several processes the first is recorded.
     """
 
     def __init__(self, *, steps: int, rows: int):
@@ -44,7 +44,7 @@ class Profile(Callback):
             activities = [ProfilerActivity.CPU]
             if pl_module.device.type == "cuda":
                 activities.append(ProfilerActivity.CUDA)
-            # It would say on stderr that it starts, that it stops, and that there is no GPU.
+            # Otherwise it prints on stderr that it starts and stops, and that there is no GPU.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             self.profiler = profile(activities=activities)
             self.profiler.start()
@@ -61,7 +61,7 @@ class Profile(Callback):
         if self.profiler is None or batch_idx + 1 < 2 * self.steps:
             return
         gpu = pl_module.device.type == "cuda"
-        if gpu:  # it may have steps before it that it was only told of
+        if gpu:  # steps may be queued that it has not computed yet
             torch.cuda.synchronize(pl_module.device)
         seconds = time.perf_counter() - self.started
         self.profiler.stop()
@@ -73,9 +73,9 @@ class Profile(Callback):
 
 
 def print_table(profiler: profile, seconds: float, steps: int, *, rows: int, gpu: bool) -> None:
-    """The operations that took longest, in milliseconds a step, without those they call.
+    """The operations that took longest, in milliseconds per step, without those they call.
 
-    seconds: of a step, by the clock, which the recording makes longer.
+    seconds: wall-clock time of a step, which includes the overhead of recording.
     """
     found = profiler.key_averages()
 

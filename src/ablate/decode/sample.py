@@ -1,4 +1,4 @@
-"""Sampling from a language model: temperature, top-k, top-p, with a cache of what was read.
+"""Sampling from a language model: temperature, top-k, top-p, with a KV cache or recurrent state.
 
 Top-k: Fan et al. 2018, https://arxiv.org/abs/1805.04833; top-p (nucleus): Holtzman et al. 2019,
 https://arxiv.org/abs/1904.09751.
@@ -20,10 +20,10 @@ def choose(
     top_p: float | None,
     rng: torch.Generator,
 ) -> Tensor:
-    """b vocab -> b: a token drawn from the softmax of logits / temperature, cut to the likeliest.
+    """b vocab -> b: a token sampled from the softmax of logits / temperature, after truncation.
 
-    Temperature 0 takes the likeliest. top_k keeps that many; top_p keeps the fewest whose
-    probabilities sum to top_p at least.
+    Temperature 0 takes the most likely token. top_k keeps that many; top_p keeps the fewest whose
+    probabilities sum to at least top_p.
     """
     if temperature == 0:
         return logits.argmax(-1)
@@ -52,8 +52,8 @@ def sample(
 ) -> Iterator[Tensor]:
     """Yield the next `tokens` tokens (each of shape b) after the prompt (b i), one by one.
 
-    The model sees at most as many tokens as it can read at once, if that is limited: once they are
-    that many, the oldest is forgotten and the rest is read anew. The cache serves until then.
+    If the model's length is limited, it reads the last tokens that fit: beyond that length the
+    oldest token is dropped, and the rest is read again at every step, without the cache.
     """
     rng = rng or torch.Generator(prompt.device)
     cache = model.new_cache() if use_cache else None
@@ -70,7 +70,7 @@ def sample(
 
 
 def _latest(tokens: Tensor, length: int | None) -> Tensor:
-    """The last of b i that can be read at once."""
+    """The last tokens of b i that can be read at once."""
     return tokens if length is None else tokens[:, -length:]
 
 

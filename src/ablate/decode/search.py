@@ -1,8 +1,8 @@
-"""Decoding: the target that a sequence-to-sequence model writes for a source.
+"""Greedy decoding and beam search for sequence-to-sequence models.
 
-Greedy takes the likeliest token at every step. Beam search keeps the `size` likeliest beginnings
-(Sutskever et al. 2014, section 3.2, https://arxiv.org/abs/1409.3215); one that ends leaves the beam
-and takes its place with it. What ended is ranked by
+Greedy takes the most likely token at every step. Beam search keeps the `size` most likely partial
+hypotheses (Sutskever et al. 2014, section 3.2, https://arxiv.org/abs/1409.3215); one that ends
+leaves the beam, whose size shrinks by one. Finished hypotheses are ranked by
 
     log P(Y | X) / ((5 + |Y|) / 6) ** length_penalty
 
@@ -25,8 +25,8 @@ PRECISION = torch.float32
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """tokens: without BOS and EOS. log_prob: of them all, with EOS where it was written. score:
-    what hypotheses are ranked by, log_prob over the length penalty."""
+    """tokens: without BOS and EOS. log_prob: of all tokens, with EOS if it was written. score: for
+    the ranking, log_prob over the length penalty."""
 
     tokens: list[int]
     log_prob: float
@@ -35,12 +35,12 @@ class Hypothesis:
 
 @torch.no_grad()
 def greedy(model: Seq2Seq, source: Tensor, *, max_length: int) -> list[Hypothesis]:
-    """The likeliest token at every step, for each row of source (b j).
+    """The most likely token at every step, for each row of source (b j).
 
-    max_length: how many tokens are written at most, EOS counted; what gets so long has no EOS.
+    max_length: most tokens to write, EOS counted; a hypothesis cut off there has no EOS.
     """
     state = model.encode(source)
-    rows = torch.arange(len(source), device=source.device)  # that are still being written
+    rows = torch.arange(len(source), device=source.device)  # not finished yet
     last = torch.full_like(rows, BOS)
     log_prob = torch.zeros(len(source), dtype=PRECISION, device=source.device)
     written = torch.full((len(source), max_length), EOS, device=source.device)
@@ -70,9 +70,9 @@ def beam_search(
     length_penalty: float = 0.0,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The best that a beam of `size` finds for each row of source (b j): up to n_best, best first.
+    """The best hypotheses of a beam of `size` for each row of source (b j): n_best, best first.
 
-    max_length: as for `greedy`, which size 1 equals.
+    max_length: as for `greedy`, to which size 1 is equal.
     """
     assert 1 <= n_best <= size
     assert length_penalty >= 0, "longer would be worse, and the search would stop too early"
@@ -88,9 +88,9 @@ def beam_search(
 
 
 class Beam:
-    """For each source `size` places: a beginning in each, or none.
+    """For each source `size` slots, each with a partial hypothesis or none.
 
-    Only beginnings cost anything: each is a row of the decoder's state, in the order of the places.
+    Only partial hypotheses are computed: each is a row of the decoder's state, in slot order.
     """
 
     def __init__(
@@ -98,32 +98,32 @@ class Beam:
     ):
         self.size, self.strength = size, strength
         self.ended: list[list[Hypothesis]] = [[] for _ in range(sources)]
-        # What follows has a row for each source that is still searched.
+        # The following tensors have a row for each source that is still searched.
         self.source = torch.arange(sources, device=device)
         self.written = torch.full((sources, size, 1), BOS, device=device)
-        # -inf: there is nothing in this place.
+        # -inf: the slot is empty.
         nothing = partial(torch.full, fill_value=-math.inf, dtype=PRECISION, device=device)
         self.log_prob = nothing((sources, size))
         self.log_prob[:, 0] = 0.0
-        # Scores of the best that ended, the best first.
+        # Scores of the best finished hypotheses, the best first.
         self.best = nothing((sources, n_best))
         self.free = torch.full((sources, 1), size, device=device)
 
     def last(self) -> Tensor:
-        """The token that each beginning ends with."""
+        """The last token of each partial hypothesis."""
         return self.written[:, :, -1][self.log_prob.isfinite()]
 
     def advance(self, gained: Tensor, left: int) -> Tensor:
-        """Write the next token; returns which rows of the state go on, in their new order.
+        """Write the next token; returns the rows of the state that continue, in their new order.
 
-        gained: beginnings target_vocab, the log-probability of each next token. left: how many
-        tokens may be written after this one.
+        gained: log-probability of each next token, hypotheses x target_vocab. left: how many tokens
+        may be written after this one.
         """
         there = self.log_prob.isfinite()
         row = (there.flatten().cumsum(0) - 1).view_as(there)
         total = gained.new_full((*there.shape, gained.shape[1]), -math.inf)
         total[there] = self.log_prob[there][:, None] + gained
-        self.log_prob, chosen = total.flatten(1).topk(self.size)  # the likeliest first
+        self.log_prob, chosen = total.flatten(1).topk(self.size)  # the most likely first
         places = torch.arange(self.size, device=gained.device)
         self.log_prob = self.log_prob.masked_fill(places >= self.free, -math.inf)
         parent, token = chosen // gained.shape[1], chosen % gained.shape[1]
@@ -133,7 +133,7 @@ class Beam:
         return self._search_on(row.gather(1, parent), left)
 
     def _end(self, over: Tensor) -> None:
-        """over: b size, which beginnings are whole. Their places are not filled again."""
+        """over: b size, which hypotheses are finished. Their slots are not filled again."""
         over = over & self.log_prob.isfinite()
         divisor = penalty(self.written.shape[2] - 1, self.strength)
         score = (self.log_prob / divisor).masked_fill(~over, -math.inf)
@@ -150,9 +150,9 @@ class Beam:
         self.log_prob = self.log_prob.masked_fill(over, -math.inf)
 
     def _search_on(self, rows: Tensor, left: int) -> Tensor:
-        """Leave sources whose best cannot change any more; rows: b size -> those that are left.
+        """Stop sources whose best cannot change any more; rows: b size -> the remaining ones.
 
-        A log-probability only falls, and no divisor is larger than that of the longest.
+        A log-probability only falls, and no divisor is larger than that of the greatest length.
         """
         longest = penalty(self.written.shape[2] - 1 + left, self.strength)
         on = self.log_prob.amax(1) / longest > self.best[:, -1]
@@ -166,12 +166,12 @@ class Beam:
 
 
 def penalty(length: int, strength: float) -> float:
-    """What the log-probability of that many tokens is divided by; strength 0: by one."""
+    """The divisor of the log-probability of that many tokens; 1 for strength 0."""
     return float(((5 + length) / 6) ** strength)
 
 
 def _log_probs(model: Seq2Seq, last: Tensor, state: State) -> Tensor:
-    """b target_vocab, of the next token; PAD and BOS are never written."""
+    """Log-probabilities of the next token, b target_vocab; PAD and BOS are never written."""
     log_probs = model.step(last, state).to(PRECISION).log_softmax(-1)
     log_probs[:, [PAD, BOS]] = -math.inf
     return log_probs

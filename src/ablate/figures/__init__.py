@@ -1,4 +1,4 @@
-"""What a run looks like: attention maps of validation examples, as PNGs."""
+"""Figures of a run: attention maps of validation examples, as PNGs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Drawer = Callable[[Map, Sequence[int]], Figure]
 
-FEW = 4  # examples drawn beside each other where there is one head
+FEW = 4  # examples drawn side by side if there is one head
 
 
 def attention_figures(
@@ -45,12 +45,13 @@ def attention_figures(
     head: int | None = None,
     caption: str = "the target is the reference",
 ) -> list[Path]:
-    """Draw what each head attends to in an example: a PNG per layer.
+    """Draw the attention weights of each head in an example: a PNG per layer.
 
-    examples: batches of size 1, by default the first of validation; several are drawn where every
+    examples: batches of size 1, by default the first of validation; several are drawn if every
     layer has one head. kinds: only these of `Map.kind`. layer, head: that one only, counted from 1;
-    UserError if there is no such one. caption: what the targets of pairs are. Of an LSTM language
-    model, which has no attention, the gates are drawn; no path for other models without our own.
+    UserError if it does not exist. caption: what the targets of pairs are. For an LSTM language
+    model, which has no attention, the gates are drawn; other models without attention yield no
+    path.
     """
     if examples is None:
         count = min(FEW, task.data.length("val")) if isinstance(task.data, Targets) else 1

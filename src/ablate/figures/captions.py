@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCH = 1.7  # height of a panel
-SHEER = 0.75  # of the weights that are laid over the image
+SHEER = 0.75  # opacity of the weights over the image
 
 
 def caption_drawer(
     task: Task, examples: Sequence[dict[str, Any]], caption: str
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a row for each example: the image, and for each word what is looked at then.
+    """Draws a row for each example: the image, and for each word its attention weights.
 
-    caption: where the words come from. Where the data knows what a word names, it is outlined.
+    caption: where the words come from. If the data knows the object of a word, it is outlined.
     """
     data, model = task.data, task.model
     assert isinstance(data, DigitStrings)
@@ -54,7 +54,7 @@ def caption_drawer(
 
 
 def rows(count: int, columns: int, height: int, width: int) -> tuple[Figure, Any]:
-    """A figure with places for so many rows of images of so many pixels."""
+    """A figure with `count` rows of panels for images of height x width pixels."""
     from matplotlib.figure import Figure
 
     size = columns * INCH * width / height + 0.8, count * (INCH + 0.3) + 0.4
@@ -70,8 +70,8 @@ def draw_row(
     boxes: Sequence[Box],
     norm: Any,
 ) -> Any:
-    """The image, y x, then for each word the weights of the places, i y x, laid over it; places
-    that are left over are removed."""
+    """The image, y x, then for each word its weights, i y x, over the image; unused panels are
+    removed."""
     draw_image(row[0], image, "the image")
     for place, (word, weights) in enumerate(zip(words, cells, strict=True)):
         axis = row[1 + place]
@@ -92,7 +92,7 @@ def draw_image(axis: Axes, image: Tensor, title: str) -> None:
 
 
 def spread(weights: Tensor, height: int, width: int) -> Tensor:
-    """Weights of the places of the feature map, y x -> that of the nearest place for each pixel."""
+    """Weights of the cells of the feature map, y x -> that of the nearest cell for each pixel."""
     rows, columns = (
         ((torch.arange(pixels) + STRIDE // 2) // STRIDE).clamp(max=places - 1)
         for pixels, places in zip((height, width), weights.shape, strict=True)

@@ -1,4 +1,4 @@
-"""Curves of a run."""
+"""Loss curves of a run."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The forecasts of a model against what came."""
+"""The forecasts of a model against the true values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ablate.model.base import roll_out
 if TYPE_CHECKING:
     from ablate.task.forecasting import Forecasting
 
-MOST = 120  # values of the validation part
+MOST = 120  # values of the validation part that are drawn
 COLUMNS = 4  # panels
 WIDTH, HEIGHT = 9.0, 3.6  # inches of a panel
 
@@ -24,8 +24,8 @@ WIDTH, HEIGHT = 9.0, 3.6  # inches of a panel
 def draw_forecast(task: Forecasting, out: Path) -> Path:
     """The beginning of the validation part, a panel for each column, as a PNG.
 
-    Beside the truth: the forecast of each value from the values before it, and the rolled-out
-    forecasts that begin every `data.horizon` values.
+    It shows the true values, the one-step forecast of each value, and autoregressive forecasts that
+    begin every `data.horizon` values.
     """
     data = task.data
     count, start = min(MOST, data.length("val")), data.starts["val"]

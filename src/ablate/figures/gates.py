@@ -1,4 +1,4 @@
-"""The gates of an LSTM while it reads a text: what it lets in, keeps, and shows."""
+"""The input, forget and output gates of an LSTM while it reads a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ablate.model.rnn_lm import RNNLM
 
 GATES = ("input", "forget", "output")
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-MOST = 48  # units that are drawn, spread evenly over all
+MOST = 48  # units that are drawn, evenly spaced over all
 
 
 def gate_figures(
@@ -50,7 +50,7 @@ def gate_figures(
 
 @torch.no_grad()
 def lstm_gates(model: RNNLM, tokens: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Input, forget and output gate of each layer, b i d each: what torch computes and hides."""
+    """Input, forget and output gate of each layer, b i d each, which torch does not return."""
     layers = model.recurrent.layers
     if not all(isinstance(layer, LSTM) for layer in layers):
         return []

@@ -1,4 +1,4 @@
-"""Attention along the edges of a graph, drawn between its nodes."""
+"""Attention weights along the edges of a graph, drawn between its nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PANEL = 4.0  # inches
 
 
 class Neighbourhood:
-    """The nodes that are drawn, and where: the whole graph, or what lies around the validation node
-    with the most edges."""
+    """The nodes that are drawn, and their positions: the whole graph, or the neighbourhood of the
+    validation node with the most edges."""
 
     def __init__(self, data: Graphs, edges: Tensor) -> None:
         import networkx
@@ -46,7 +46,8 @@ class Neighbourhood:
         self.known = torch.isin(torch.tensor(self.nodes), trains)
 
     def pairs(self, weights: Tensor) -> Tensor:
-        """.. i j of all nodes -> of the drawn ones, above the diagonal the larger of each pair."""
+        """Weights .. i j of all nodes -> of the drawn ones, the larger of each pair in the upper
+        triangle."""
         inner = weights[..., self.nodes, :][..., self.nodes]
         return torch.maximum(inner, inner.mT).triu(1)
 
@@ -54,12 +55,12 @@ class Neighbourhood:
 def graph_drawer(
     task: Task, example: dict[str, Any], maps: Sequence[Map]
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a layer: a panel for each head, with as many lines as the graph has edges there, for
-    the pairs of nodes with the largest weights; a line is as dark as the larger of its two."""
+    """Draws a layer: a panel for each head, with as many lines as there are edges between the drawn
+    nodes, for the pairs with the largest weights; the larger weight of a pair sets the shade."""
     assert isinstance(task.data, Graphs)
     near = Neighbourhood(task.data, example["edges"])
     pairs = {one.layer: near.pairs(one.weights) for one in maps}
-    # One scale for all layers; of no edges, any.
+    # One scale for all layers; any, if there are no edges.
     norm = scale(max(float(part.max()) for part in pairs.values()) or 1.0)
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
@@ -94,7 +95,7 @@ def draw_lines(axis: Axes, near: Neighbourhood, pairs: Tensor, norm: Any) -> Lin
 
 
 def draw_nodes(axis: Axes, near: Neighbourhood) -> None:
-    """A colour for each class; squares are known in training."""
+    """A colour for each class; squares are labelled in training."""
     for kind, name in enumerate(near.class_names):
         for marker, known in (("o", False), ("s", True)):
             these = near.spots[(near.classes == kind) & (near.known == known)]

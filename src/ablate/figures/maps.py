@@ -1,4 +1,4 @@
-"""The attention weights of a model while it reads one example."""
+"""The attention weights of a model for one example."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.task import Task
 
-ALIGNMENT = "alignment"  # the name of the one map there is of an RNN
+ALIGNMENT = "alignment"  # the name of the single map of an RNN
 
 
 @dataclass(frozen=True)
 class Map:
-    """What the heads of a layer looked at.
+    """The attention weights of the heads of a layer.
 
-    kind: "attention"; in a sequence-to-sequence model "encoder", "decoder" (each on itself) or
-    "cross" (the decoder on the encoder). layer: its place among `layers` of that kind, from 1.
+    kind: "attention"; in a sequence-to-sequence model "encoder", "decoder" (self-attention) or
+    "cross" (the decoder to the encoder). layer: its number among `layers` of that kind, from 1.
     weights: h i j.
     """
 
@@ -35,21 +35,21 @@ class Map:
 
     @property
     def name(self) -> str:
-        """What its PNG is called."""
+        """The name of its PNG."""
         if self.kind == "cross" and self.layers == len(self.weights) == 1:
             return ALIGNMENT
         return f"{self.kind}_layer_{self.layer:02}"
 
     @property
     def allowed(self) -> Tensor:
-        """i j, True where the mask lets a query look."""
+        """i j, True where the mask lets a query attend."""
         queries, keys = (torch.arange(count) for count in self.weights.shape[1:])
         return self.mask.allowed(queries, keys).expand(len(queries), len(keys))
 
 
 @torch.no_grad()
 def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
-    """Of each layer in the order of application, kind by kind. example: a batch of size 1."""
+    """The maps of all layers in order of application, kind by kind. example: a batch of size 1."""
     model = task.model
     was_training = model.training
     device = next(model.parameters()).device
@@ -64,7 +64,7 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
         if isinstance(model, Seq2Seq):
             kind = "cross" if module in cross else name.partition(".")[0]
         mask = getattr(module, "mask", NoMask(causal=False))
-        # A layer that is applied several times has recorded several; a decoder step by step, rows.
+        # A shared layer records one map per application; a decoder step by step, one row per step.
         rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]
         weights = torch.cat([part[0].float().cpu() for part in seen], dim=1)
         for application in weights.split(rows, dim=1):

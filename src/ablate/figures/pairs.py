@@ -1,4 +1,4 @@
-"""Attention maps of a sequence-to-sequence model: target by source, and each side by itself."""
+"""Attention maps of a sequence-to-sequence model: cross-attention, and self-attention per side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CELL = 0.15  # inches of a token: sentences are short
 LONGEST = 36  # characters of a sentence above its panel
-# By kind of map: the title, what stands along the axes of queries and of keys.
+# By kind of map: the title, and the labels of the axes of queries and of keys.
 WORDS = {
     "cross": (
         "Where the decoder looks in the source while it writes each token",
@@ -38,10 +38,9 @@ WORDS = {
 def pair_drawer(
     task: Task, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a layer: a panel for each head, or for each example where one head is all there is.
+    """Draws a layer: a panel for each head, or for each example if there is a single head.
 
-    caption: where the targets come from. Where the data knows what comes from where, it is
-    outlined.
+    caption: where the targets come from. If the data knows the alignment, it is outlined.
     """
     data = task.data
     assert isinstance(data, Pairs)
@@ -72,7 +71,7 @@ def pair_drawer(
         else:
             panels = [panel(one, head, examples[0], f"head {head}") for head in heads]
             where = f"layer {one.layer} of {one.layers}; "
-        # Layers can be compared, kinds not: the first token a decoder reads gets all of one row.
+        # One scale per kind, not for all: the first token a decoder reads gets all of one row.
         top = max(float(other.weights.max()) for other in maps if other.kind == one.kind)
         title, query, key = WORDS[one.kind]
         outlined = "; outlined: where it comes from" if any(p.outlined for p in panels) else ""

@@ -1,4 +1,4 @@
-"""Panels beside each other with one colour scale."""
+"""Panels side by side with one colour scale."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDEST = 16.0  # inches of panels beside each other
-MOST_LABELS = 64  # tokens named along an axis; of more, every n-th
+WIDEST = 16.0  # inches of panels side by side
+MOST_LABELS = 64  # tokens labelled along an axis; of more, every n-th
 CELL = 0.085  # inches of a token along an axis, at least
-HIDDEN = "#d9d9d9"  # what the mask forbids
+HIDDEN = "#d9d9d9"  # masked pairs
 OUTLINE = "#ff5555"
 TITLE = 10  # points
 CHARACTER, LINE = 0.079, 0.17  # inches of a title: a character, rather wide, and a line
@@ -49,8 +49,8 @@ def draw_panels(
     cell: float = CELL,
     measure: str = "attention weight",
 ) -> Figure:
-    """top: the weight that gets the brightest colour. query, key: what stands along the axes.
-    measure: what the colours show."""
+    """top: the weight that gets the brightest colour. query, key: labels of the axes. measure:
+    label of the colour bar."""
     width, height = (
         1.2 + cell * min(max(map(len, names)), MOST_LABELS)
         for names in ([one.keys for one in panels], [one.queries for one in panels])
@@ -59,8 +59,8 @@ def draw_panels(
     place = axes[0].get_subplotspec()
     assert place is not None
     abreast = place.get_gridspec().ncols
-    # Panels of the same tokens name them at the left and at the bottom: words are what drawing
-    # takes its time for.
+    # Panels of the same tokens label them at the left and at the bottom only: drawing text takes
+    # most of the time.
     same = all((one.queries, one.keys) == (panels[0].queries, panels[0].keys) for one in panels)
     for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
         shown = draw_panel(axis, panel, top)
@@ -78,14 +78,14 @@ def draw_panels(
 
 
 def draw_panel(axis: Axes, panel: Panel, top: float) -> Any:
-    """The colours, what is outlined and the title, without what stands along the axes."""
+    """The colours, the outlines and the title, without the labels of the axes."""
     import numpy as np
 
     axis.set_facecolor(HIDDEN)
     seen = np.ma.masked_array(panel.weights.numpy(), ~panel.allowed.numpy())
     # With square cells, constrained layout would take the labels for smaller than they are.
     shown = axis.imshow(seen, norm=scale(top), interpolation="nearest", aspect="auto")
-    # A token such as $x$ is no formula.
+    # A token such as $x$ is not a formula.
     axis.set_title(panel.title, parse_math=False, fontsize=TITLE)
     axis.set(xticks=[], yticks=[])
     axis.tick_params(length=1.5, pad=1)
@@ -104,21 +104,21 @@ def outline(axis: Axes, boxes: Sequence[tuple[range, range]]) -> None:
 
 
 def ticks(tokens: Sequence[str]) -> tuple[range, list[str], int]:
-    """Where tokens are named along an axis, by what, and how large."""
+    """Positions of the labels along an axis, the labels, and their font size."""
     step = math.ceil(len(tokens) / MOST_LABELS)
     names = [token if step == 1 else f"{n} {token}" for n, token in enumerate(tokens)]
     return range(0, len(tokens), step), names[::step], 7 - (step > 1)
 
 
 def scale(top: float) -> Any:
-    """Weights to colours."""
+    """The colour normalisation of weights from 0 to `top`."""
     from matplotlib.colors import PowerNorm
 
     return PowerNorm(SCALE, 0, top)
 
 
 def grid(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """That many panels of so many inches in rows; the places left over are removed."""
+    """`count` panels of width x height inches in rows; unused ones are removed."""
     from matplotlib.figure import Figure
 
     rows = math.ceil(count / max(1, int(WIDEST // width)))
@@ -132,7 +132,7 @@ def grid(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]
 
 
 def entitle(figure: Figure, title: str) -> None:
-    """Over all panels, in as many lines as the figure is narrow; it grows by them."""
+    """Put a title over all panels, wrapped to the figure's width; the figure grows by its lines."""
     columns = int(figure.get_figwidth() / CHARACTER)
     lines = [part for line in title.splitlines() for part in wrap(line, columns)]
     figure.suptitle("\n".join(lines), fontsize=TITLE)

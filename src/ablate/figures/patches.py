@@ -1,4 +1,4 @@
-"""Attention maps of a ViT: the weights of the patches in their places on the image."""
+"""Attention maps of a ViT: the weights of the patches at their positions on the image."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def patch_drawer(
 
 
 def unnormalised(data: Images, image: Tensor) -> Tensor:
-    """c y x as the model sees it -> y x c between 0 and 1, as a person does."""
+    """Undo the normalisation: c y x -> y x c between 0 and 1."""
     mean, std = (rearrange(t.float(), "c -> c 1 1") for t in (data.mean, data.std))
     image = (image * std + mean).clamp(0, 1)
     if len(image) != 3:
@@ -59,7 +59,7 @@ def unnormalised(data: Images, image: Tensor) -> Tensor:
 def draw_patches(
     heads: dict[str, Tensor], image: Tensor, patches: PatchEmbedding, title: str, top: float
 ) -> Figure:
-    """The image, then for each head the weights of the patches in their places.
+    """The image, then for each head the weights of the patches at their positions.
 
     heads: title -> weight of each patch, row by row. image: y x c.
     """

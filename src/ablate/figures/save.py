@@ -1,4 +1,4 @@
-"""How a figure gets onto the disk."""
+"""Saves a figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the PNG under another name, then rename: nobody sees half of it."""
+    """Write the PNG under another name, then rename it, so that nobody reads a partial file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def save(figure: Figure, path: Path) -> Path:
     with warnings.catch_warnings():
         # A token in a script that the font lacks is drawn as a box.
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        # savefig would draw all of it a second time, to lay it out.
+        # savefig would draw everything twice, for the layout.
         figure.dpi = 150
         if (layout := figure.get_layout_engine()) is not None:
             layout.execute(figure)

@@ -1,4 +1,4 @@
-"""Attention maps of a model that reads one sequence: of tokens, or of values in time."""
+"""Attention maps of a model that reads one sequence: of tokens, or of a time series."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def token_drawer(
     example: dict[str, Any], maps: Sequence[Map], item: str
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a layer: a panel for each head. item: what stands at a position, such as "token"."""
+    """Draws a layer: a panel for each head. item: name of a position, such as "token"."""
     labels = example.get("labels") or [str(n) for n in range(maps[0].weights.shape[-1])]
     # The scale is that of the whole model, so that layers can be compared.
     top = max(float(one.weights.max()) for one in maps)

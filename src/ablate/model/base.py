@@ -34,7 +34,7 @@ class Model(nn.Module):
 
     @classmethod
     def ask(cls, data: Any) -> None:
-        """Configure the data for this model before it is read; by default, do nothing."""
+        """Configure the data for this model before it is read; by default this does nothing."""
 
     def freeze(self, part: str) -> None:
         """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection

@@ -21,8 +21,9 @@ from ablate.model.layers.stack import Stack
 
 class GPT(LanguageModel):
     """Tokens in, logits of the next token out; with `classes`, logits of the class of a text from
-    the output at its last token (Radford et al. 2018, section 3.2). `stack` holds the keys of
-    Stack.
+    the output at its last token (Radford et al. 2018, section 3.2).
+
+    `stack` holds the keys of Stack.
     """
 
     embeddings = ("embedding.", "stack.pos_enc.")

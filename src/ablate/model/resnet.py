@@ -16,7 +16,7 @@ from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingConv, KaimingLinear
 
 STAGES = 3  # each but the first halves rows and columns and doubles the channels
-STRIDE = 2 ** (STAGES - 1)  # pixels from one place of the last feature map to the next
+STRIDE = 2 ** (STAGES - 1)  # pixels from one cell of the last feature map to the next
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     # Ba et al. 2016 over channels, rows and columns of an image, with a gain for each channel.
@@ -40,7 +40,7 @@ class ResidualBlock(nn.Module):
         super().__init__()
 
         def conv(ins: int, size: int, step: int) -> nn.Module:
-            # The norm behind it has a bias.
+            # No bias: the norm after it has one.
             return KaimingConv(ins, channels, size, step, padding=size // 2, bias=False)
 
         self.inner = nn.Sequential(
@@ -74,7 +74,7 @@ def trunk(
     residual: bool,
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """The stem and the blocks: b channels y x -> b (dim 2^(STAGES - 1)) y/STRIDE x/STRIDE, rounded
-    up. What is at (r, c) was computed around the pixel (STRIDE r, STRIDE c).
+    up. The receptive field of the cell (r, c) lies around the pixel (STRIDE r, STRIDE c).
     """
     stem = nn.Sequential(
         KaimingConv(channels, dim, 3, padding=1, bias=False), NORMS[norm_type](dim), nn.ReLU()

@@ -1,9 +1,9 @@
-"""RNN forecaster: recurrent layers over the values, attention of each state to those up to it.
+"""RNN forecaster: recurrent layers over the values, with causal attention over their states.
 
 Elman 1990, "Finding structure in time"; attention over the states of a forecaster: Qin et al. 2017,
 https://arxiv.org/abs/1704.02971, section 3.2, here within one network and read out as in Luong et
-al. 2015, equation 5, https://arxiv.org/abs/1508.04025: tanh(W [c; h]). The linear map of the values
-is the cell's own.
+al. 2015, equation 5, https://arxiv.org/abs/1508.04025: tanh(W [c; h]). The cell's own input weights
+are the only map of the values.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from ablate.model.window import Window
 
 
 class UpToNow(Window):
-    """A state sees itself and those before it."""
+    """Causal: a state attends to itself and those before it."""
 
     @property
     def mask(self) -> Mask:
@@ -75,7 +75,7 @@ class RNNForecaster(Forecaster):
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """Gains nothing: the recurrent layers, which take the time, stay as they are."""
+        """Compiling gains nothing: the recurrent layers, which take the time, are not compiled."""
         return [self.read_out if self.attention is None else self.attention]
 
     def read(self, values: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from ablate.model.recurrent.recurrent import Hidden, Recurrent, uniform
 
 
 class ReadOut(nn.Module):
-    """A part without parameters: compile=true compiles it where a model has no attention."""
+    """The output projection without its parameters: compile=true compiles it if a model has no
+    attention."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -29,7 +30,7 @@ class ReadOut(nn.Module):
 
 
 class HiddenState:
-    """The layers after the tokens so far: all that an RNN remembers of them."""
+    """The state of the layers after the tokens so far, the cache of an RNN."""
 
     def __init__(self) -> None:
         self.hidden: list[Hidden] | None = None
@@ -42,8 +43,8 @@ class HiddenState:
 class RNNLM(LanguageModel):
     """Tokens in, logits of the next token out.
 
-    Every window of training starts from a state of zeros, as it starts anywhere in the text; the
-    windows may be of any `length`, and longer ones may be read afterwards.
+    Every training window starts from a zero state, because it starts anywhere in the text; windows
+    may be of any `length`, and longer ones may be read after training.
     """
 
     embeddings = ("embedding.",)
@@ -78,7 +79,7 @@ class RNNLM(LanguageModel):
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """Gains nothing: the time goes to the recurrent layer, which torch.compile leaves alone."""
+        """Compiling gains nothing: the recurrent layers, which take the time, are not compiled."""
         return [self.read_out]
 
     def forward(self, tokens: Tensor, *, cache: HiddenState | None = None) -> Tensor:
@@ -93,7 +94,7 @@ class RNNLM(LanguageModel):
 
 
 def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:
-    """Refuse to read `width` numbers out by a table that is `embedding_dim` wide."""
+    """Raise a UserError if a tied table differs in width from the output projection's input."""
     if tied and embedding_dim != width:
         raise UserError(
             f"model.tie_embeddings=true needs embeddings as wide as what the output map reads: "

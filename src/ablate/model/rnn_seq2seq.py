@@ -1,12 +1,11 @@
 """RNN encoder-decoder: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015.
 
 https://arxiv.org/abs/1409.3215, https://arxiv.org/abs/1409.0473, https://arxiv.org/abs/1508.04025.
-The encoder reads the source in one or in both directions; the decoder
-(recurrent/luong.py, recurrent/bahdanau.py) writes the target with any score over the encoder's
-states, or with its last state alone. Dropout as in Zaremba et al. 2014,
-https://arxiv.org/abs/1409.2329: on embeddings, between layers, before the output map. The output
-map is the target's embedding table when tied: Press and Wolf 2017,
-https://arxiv.org/abs/1608.05859.
+The encoder is unidirectional or bidirectional; the decoder (recurrent/luong.py,
+recurrent/bahdanau.py) attends to the encoder's states with any score, or reads its last state
+alone. Dropout as in Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: on embeddings, between
+layers, before the output map. The output map is the target's embedding table when tied: Press and
+Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
 from collections.abc import Callable
@@ -38,7 +37,7 @@ class RNNSeq2Seq(Seq2Seq):
     """`dim` is the width of the decoder's states and of the encoder's, both directions together.
 
     `layers` are the keys of Recurrent that both sides share. A target may be longer than any in
-    training (`target_length`), and each side has a table of its own, whether they share a
+    training (`target_length`), and each side has its own embedding table, whether they share a
     vocabulary (`joint`) or not.
     """
 
@@ -106,9 +105,9 @@ class RNNSeq2Seq(Seq2Seq):
 
     @property
     def compiles(self) -> list[nn.Module]:
-        """The attention, which pays where the decoder calls it for every step.
+        """The attention, which is worth compiling if the decoder calls it at every step.
 
-        Without it the read-out, which gains nothing, and loses a little beside the attention.
+        Without it the read-out, which gains nothing; beside the attention it would lose a little.
         """
         return self.cross or [self.read_out]
 
@@ -127,7 +126,7 @@ class RNNSeq2Seq(Seq2Seq):
         return self._read(tokens[:, None], state)[:, 0]
 
     def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
-        """The next tokens of the target, b i, to the logits of those after them."""
+        """The input tokens of the target, b i -> the logits of the tokens after them."""
         embedded = self.dropout(self.target_embedding(tokens))
         return self.read_out(
             self.decoder(embedded, state), (self.head or self.target_embedding).weight
@@ -135,7 +134,7 @@ class RNNSeq2Seq(Seq2Seq):
 
 
 def require_even(dim: int, decoder: str, bidirectional: bool) -> None:
-    """Refuse a width that cannot be halved, for two directions or for maxout."""
+    """Raise a UserError for an odd width that two directions or maxout would halve."""
     if dim % 2 and (bidirectional or decoder == "bahdanau"):
         half = "model.bidirectional=true" if bidirectional else "model.decoder=bahdanau"
         raise UserError(f"{half} halves model.dim, which must be even, not {dim}")

@@ -39,12 +39,12 @@ class Timm(Model):
 
     @torch.no_grad()
     def _look_at(self, image: Tensor) -> None:
-        """Fails if the network cannot read such images: many find out in `forward` alone."""
+        """Fail if the network cannot read such images: many check this only in `forward`."""
         self.network.eval()(image)
         self.network.train()
 
     def initialise(self, seed: int) -> None:
-        """As timm drew or loaded it: its modules cannot be drawn one by one (see `build`)."""
+        """Keep timm's values: its modules cannot be initialised one by one (see `build`)."""
 
     def forward(self, images: Tensor) -> Tensor:
         """b c y x -> b classes."""

@@ -1,7 +1,8 @@
 """Transformer: an encoder reads the source, a decoder with cross-attention writes the target.
 
 Vaswani et al. 2017, "Attention is all you need", section 3, https://arxiv.org/abs/1706.03762. There
-both sides and the output map share one table (section 3.4): tie_embeddings and share_embeddings.
+both sides and the output projection share one table (section 3.4): tie_embeddings and
+share_embeddings.
 The factor sqrt(d) on the embeddings is pos_enc.scale of pos_enc=sinusoidal.
 """
 
@@ -27,7 +28,7 @@ from ablate.model.mask.none import NoMask
 
 
 class TransformerState(State):
-    """The encoded sources, and the target tokens written so far: b i, and what was made of them."""
+    """The encoded sources, the target tokens written so far, b i, and their KV cache."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -41,10 +42,10 @@ class TransformerState(State):
 
 
 class Transformer(Seq2Seq):
-    """`encoder` and `decoder` hold keys of Stack that each side has for itself, `stack` the others.
+    """`encoder` and `decoder` hold the keys of Stack of one side, `stack` those of both.
 
     `attention` makes the score of both self-attentions, and of cross-attention unless
-    `cross_attention` does; `mask` is that of the decoder, the encoder sees every token.
+    `cross_attention` does; `mask` is that of the decoder, the encoder attends to every token.
     """
 
     embeddings = ("source_embedding.", "target_embedding.", "encoder.pos_enc.", "decoder.pos_enc.")
@@ -109,9 +110,7 @@ class Transformer(Seq2Seq):
         return TransformerState(self._read(source))
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Where a new token changes what the earlier ones see, or nothing of them is kept, all are
-        read anew.
-        """
+        """Without a KV cache (see Stack.cacheable) all tokens written so far are read again."""
         assert isinstance(state, TransformerState)
         new = tokens[:, None]
         if not self.decoder.cacheable:
@@ -120,7 +119,7 @@ class Transformer(Seq2Seq):
         return self._decode(new, state.memory, cache=state.cache)[:, -1]
 
     def _read(self, source: Tensor) -> Memory:
-        """b j -> what the decoder reads of it."""
+        """b j -> the memory that the decoder reads."""
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         keep = source != PAD
         return self.decoder.remember(self.encoder(table(source), keep=keep), keep)
@@ -128,8 +127,8 @@ class Transformer(Seq2Seq):
     def _decode(
         self, target_in: Tensor, memory: Memory, cache: KeyValueCache | None = None
     ) -> Tensor:
-        """b i (with a cache: those after what it has seen) -> b i target_vocab."""
-        # Padding stands last: where nothing looks ahead, no token sees it.
+        """b i (with a KV cache: only the new tokens) -> b i target_vocab."""
+        # Padding comes last: if nothing looks ahead, no token attends to it.
         keep = target_in != PAD if self.decoder.mask.look_ahead else None
         table = self.target_embedding
         x = self.decoder(table(target_in), keep=keep, cache=cache, memory=memory)

@@ -1,8 +1,9 @@
 """Transformer forecaster: GPT's stack between two linear maps, on values instead of tokens.
 
-A decoder-only Transformer (Radford et al. 2018) over a series, as in Li et al. 2019, "Enhancing the
-locality and breaking the memory bottleneck of Transformer on time series forecasting", section 3,
-https://arxiv.org/abs/1907.00235, without its convolutions; it says the value, not a distribution.
+A decoder-only Transformer (Radford et al. 2018) over a time series, as in Li et al. 2019,
+"Enhancing the locality and breaking the memory bottleneck of Transformer on time series
+forecasting", section 3, https://arxiv.org/abs/1907.00235, without its convolutions; it predicts the
+value, not a distribution.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ class TransformerForecaster(Forecaster):
     def __init__(self, *, channels: int, length: int, dim: int, difference: bool, **stack: Any):
         super().__init__()
         self.difference = difference
-        # torch's own, which draws its bias, too: a norm of w x alone would hide how large x is.
+        # torch's own, whose bias is random, too: a norm of w x alone would hide how large x is.
         self.embedding = nn.Linear(channels, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
         self.head = Linear(dim, channels, std=width_std(dim))

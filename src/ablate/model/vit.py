@@ -1,8 +1,7 @@
 """ViT: an image as a sequence of patches (Dosovitskiy et al. 2020).
 
-https://arxiv.org/abs/2010.11929. The patches are read row by row; a classification token stands
-first, or the outputs are averaged (`pool`). Patches overlap when the stride is less than their
-side.
+https://arxiv.org/abs/2010.11929. The patches are read row by row; a class token is prepended, or
+the outputs are averaged (`pool`). Patches overlap when the stride is less than their side.
 """
 
 from typing import Any
@@ -79,7 +78,7 @@ class ViT(Model):
         return self.head(self.stack(x).mean(dim=1))
 
     def initialise(self, seed: int) -> None:
-        """Seeded by name; then timm's weights over it, where `model.pretrained` asks for them."""
+        """Seeded by name; then overwritten by timm's weights if `model.pretrained` names them."""
         super().initialise(seed)
         if self.pretrained is not None and not hugging_face.asked(self.pretrained):
             from ablate.model.pretrained.timm import load_timm

@@ -1,10 +1,10 @@
-"""Position encodings: how a model knows where a token stands. One class per file; their base.
+"""Position encodings: how a model knows the position of a token. One class per file; their base.
 
-In cross-attention query and key stand in two sequences, between which there is no distance, so
-`rotate`, `bias` and `values` are never called there. What is added to the embedded tokens (`embed`)
-reaches it through them: encoder and decoder have an instance each, of their own length. What says a
-distance (rotary, alibi, relative, t5) acts in the self-attention of both sides and nowhere else:
-cross-attention then finds its keys by what they hold.
+In cross-attention query and key belong to two sequences, between which there is no distance, so
+`rotate`, `bias` and `values` are never called there. Absolute encodings, added to the embedded
+tokens (`embed`), reach it through these: encoder and decoder have an instance each, of their own
+length. Relative encodings (rotary, alibi, relative, t5) act only in the self-attention of both
+sides: cross-attention then finds its keys by their content.
 """
 
 from typing import Any, ClassVar
@@ -21,18 +21,18 @@ class PosEnc(nn.Module):
 
     One instance serves all layers of a stack: those of an encoder, or of a decoder. `length` is the
     number of positions in training, all of them, `grid` the (rows, columns) of an image's patches,
-    `extra` the number of leading tokens that have no place in the grid, and `causal` says that the
-    model's attention only looks back.
+    `extra` the number of leading tokens outside the grid, and `causal` says that the model's
+    attention is causal.
     Positions are absolute, counted from 0, in 1-d integer tensors `i` (queries) and `j` (keys).
     """
 
     # True: `values` adds a term to the output, which needs the attention weights.
     value_term: bool = False
-    # True: it acts on queries and keys, so it means nothing for a score that ignores either.
+    # True: it acts on queries and keys, so it has no effect on a score that ignores either.
     compares: ClassVar[bool] = False
     # True: the bias depends on the query.
     reads_query: bool = False
-    # True: the bias goes by the distance j - i (and the query), and `by_distance` says how.
+    # True: the bias depends on the distance j - i (and the query); `by_distance` is implemented.
     distances: ClassVar[bool] = False
 
     def __init__(
@@ -73,18 +73,18 @@ class PosEnc(nn.Module):
         return None
 
     def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor] | None:
-        """The bias as a table, `b h i r` or what broadcasts to it, and the row `r` of each of the
-        distances j - i in `ahead`. None: no bias. Only where `distances`.
+        """The bias as a table, `b h i r` or broadcastable to it, and the row `r` of each of the
+        distances j - i in `ahead`. None: no bias. Only if `distances`.
         """
         raise NotImplementedError
 
     def values(self, weights: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
-        """A term for the context of a layer, `b h i j` -> `b h i k`; only where `value_term`."""
+        """A term for the context of a layer, `b h i j` -> `b h i k`; only if `value_term`."""
         raise NotImplementedError
 
 
 def require_positive_base(base: float) -> None:
-    """Refuse a base of which no root gives a frequency."""
+    """Raise a UserError unless the base is positive."""
     if base <= 0:
         raise UserError(f"pos_enc.base={base} must be more than 0")
 
@@ -101,7 +101,7 @@ def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
 
 
 class GridPosEnc(PosEnc):
-    """What two-dimensional encodings share: half of the width says the row, half the column.
+    """Base of two-dimensional encodings: half of the width encodes the row, half the column.
 
     Leading tokens outside the image, such as a class token, get zeros.
     """
@@ -112,7 +112,7 @@ class GridPosEnc(PosEnc):
         self.rows, self.columns = require_grid(name, self.grid)
 
     def axes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What each row and each column is encoded as: `row d/2` and `column d/2`, like `x`."""
+        """The encodings of rows and of columns, `row d/2` and `column d/2`, in the dtype of `x`."""
         raise NotImplementedError
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:

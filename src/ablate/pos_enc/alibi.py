@@ -5,7 +5,7 @@ of h heads are 2^(-8/h), 2^(-16/h), ..., 2^-8. Where h is no power of two the au
 those of the next lower power, then every other one of twice that many heads; so do we. The paper is
 causal, where |i - j| = i - j; for a model that looks both ways ours is symmetric, as the authors
 advise for encoders in issue 5 of their repository. The bias is not divided by sqrt(k), as there.
-Two sequences have no distance: cross-attention has no such penalty.
+There is no distance between two sequences: cross-attention has no such penalty.
 """
 
 import math
@@ -32,7 +32,7 @@ class Alibi(PosEnc):
         return self.penalty(q, i[:, None] - j)[None].to(q.dtype)
 
     def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Every distance has a row."""
+        """The table has a row for every distance."""
         return self.penalty(q, ahead[None])[None], torch.arange(len(ahead), device=ahead.device)
 
     def penalty(self, q: Tensor, distance: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Learned: x -> x + p[n], with a vector p[n] learned per position.
 
 Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1,
-https://arxiv.org/abs/1705.03122; as drawn, from a normal distribution of standard deviation 0.02,
-Devlin et al. 2018, "BERT", https://arxiv.org/abs/1810.04805, its code. There are as many positions
-as in training, and no more. Cross-attention meets them in the states of both sides, which have a
-table each.
+https://arxiv.org/abs/1705.03122; initialised from a normal distribution of standard deviation 0.02,
+as in the code of Devlin et al. 2018, "BERT", https://arxiv.org/abs/1810.04805. There are as many
+positions as in training, and no more. They reach cross-attention through the states of both sides,
+which have a table each.
 """
 
 from typing import Any

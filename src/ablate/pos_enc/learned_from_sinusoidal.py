@@ -1,9 +1,9 @@
 """Learned from sinusoidal: x -> x + W p, with p the sinusoids of a position and W a learned map.
 
-p is that of Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762. Between
-pos_enc=sinusoidal, where W is one, and pos_enc=learned, which knows nothing of how positions follow
-one another: what is learned reaches any length. W is drawn so that W p is as large as the vectors
-of pos_enc=learned are at the start.
+p is that of Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762. It lies between
+pos_enc=sinusoidal, where W is the identity, and pos_enc=learned, which knows nothing of the order
+of positions, and takes any length. W is initialised so that W p is as large as the initial vectors
+of pos_enc=learned.
 """
 
 from typing import Any

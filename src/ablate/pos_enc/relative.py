@@ -2,10 +2,10 @@
 
 Shaw et al. 2018, "Self-attention with relative position representations", equations 3 to 5,
 https://arxiv.org/abs/1803.02155; a and c are its a^K and a^V, and distances beyond `max_distance`
-(its k) count as that (section 3.2). Equation 5 adds a to the key inside the scaled dot product,
+(its k) are clipped to it (section 3.2). Equation 5 adds a to the key inside the scaled dot product,
 hence the division; the other scores get the same term. The tables are shared by the heads and not
-by the layers, and drawn uniformly with Xavier's variance, as in the authors' tensor2tensor.
-Two sequences have no distance: cross-attention has no such terms.
+by the layers, and initialised with Xavier's uniform distribution, as in the authors' tensor2tensor.
+There is no distance between two sequences: cross-attention has no such terms.
 """
 
 import math
@@ -21,7 +21,7 @@ from ablate.pos_enc import PosEnc
 class Relative(PosEnc):
     """Vectors learned per distance, for `keys`, `values` or both.
 
-    Where attention only looks back there are none for distances ahead.
+    With causal attention there are none for keys ahead of the query.
     """
 
     distances: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class Relative(PosEnc):
             nn.init.xavier_uniform_(table)
 
     def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor | None:
-        # Against the few distances first, then spread over the keys: never `b h i j k`.
+        # Multiplied by the few distances first, then gathered per key: never `b h i j k`.
         if (found := self.by_distance(q, j - i[:, None], layer)) is None:
             return None
         per_distance, rows = found

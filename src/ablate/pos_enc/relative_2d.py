@@ -4,8 +4,8 @@ Ramachandran et al. 2019, "Stand-alone self-attention in vision models", section
 https://arxiv.org/abs/1906.05909: half of the head's width is for the row, half for the column.
 Their scores have no 1 / sqrt(k); here the sum is added to the key inside the scaled product, as
 pos_enc=relative does in one dimension (Shaw et al. 2018, equation 5), and nothing to the values.
-The tables are shared by the heads and not by the layers and drawn with Xavier's variance, as there.
-They hold every offset of the image, which leaves those beyond a window of model.mask unused.
+The tables are shared by the heads, not by the layers, and initialised with Xavier's distribution,
+as there. They hold every offset of the image; those beyond a window of model.mask are unused.
 A token outside the image, such as a class token, has no offset: to and from it nothing is added.
 """
 
@@ -50,15 +50,15 @@ class Relative2d(PosEnc):
         patch = i - self.extra
         of_rows, of_columns = self._inside(q, patch).chunk(2, dim=-1)
         patch = patch.clamp(min=0)
-        # Against the offsets first, then spread over rows and over columns, and only then over both
-        # at once: never `b h i j k`, and no gathering of `b h i j`, which is slow backwards.
+        # Multiplied by the offsets first, then gathered for rows and for columns, and only then
+        # broadcast to both: never `b h i j k`, and no gather of `b h i j`, whose backward is slow.
         row = spread(of_rows, self.row_tables[layer], patch // self.columns)
         column = spread(of_columns, self.column_tables[layer], patch % self.columns)
         to_all = pad((row[..., None] + column[..., None, :]).flatten(-2), (self.extra, 0))
         return to_all if len(j) == to_all.shape[-1] else to_all[..., j]
 
     def _inside(self, q: Tensor, patch: Tensor) -> Tensor:
-        """The queries as the term is scaled; zero outside the image."""
+        """The queries over sqrt(k); zero outside the image."""
         scaled = q / math.sqrt(self.head_dim)
         return scaled.masked_fill((patch < 0)[:, None], 0.0) if self.extra else scaled
 

@@ -1,10 +1,10 @@
-"""Rotary: pair m of the numbers of a query or key at position n is turned by n / base^(2m/k).
+"""Rotary position embedding (RoPE): pair m of a query or key at n is rotated by n / base^(2m/k).
 
 Su et al. 2021, "RoFormer", section 3.2.2, https://arxiv.org/abs/2104.09864. The inner product of a
-query and a key then depends on their distance alone. Pair m of a head of width k is (2m, 2m + 1) in
-the paper, layout=interleaved; (m, m + k/2) in GPT-NeoX, layout=half. The two differ by a
-permutation of the width, which a learned projection absorbs.
-Two sequences have no distance: cross-attention turns nothing.
+query and a key then depends on their relative position alone. Pair m of a head of width k is
+(2m, 2m + 1) in the paper, layout=interleaved; (m, m + k/2) in GPT-NeoX, layout=half. The two differ
+by a permutation of the width, which a learned projection absorbs.
+There is no distance between two sequences: cross-attention rotates nothing.
 """
 
 from typing import Any, ClassVar, Literal
@@ -20,7 +20,7 @@ LAYOUTS = ("half", "interleaved")
 
 
 class Rotary(PosEnc):
-    """Turns queries and keys; no parameters, any length."""
+    """Rotates queries and keys; no parameters, any length."""
 
     compares: ClassVar[bool] = True
 
@@ -48,7 +48,7 @@ class Rotary(PosEnc):
         return self.turn(q, i), self.turn(k, j)
 
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        """`b h n k` at the positions `n`, in float32 at least and back."""
+        """Rotate `b h n k` by the positions `n`, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
         exponents = torch.arange(0, self.head_dim, 2, device=x.device, dtype=exact) / self.head_dim
         angles = positions.to(exact)[:, None] / self.base**exponents

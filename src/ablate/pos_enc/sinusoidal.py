@@ -2,7 +2,7 @@
 
 Vaswani et al. 2017, "Attention is all you need", section 3.5; the factor sqrt(d) on the embedding
 is in section 3.4; https://arxiv.org/abs/1706.03762. Fixed, and takes any length.
-Cross-attention meets them in the states of both sides, which count from 0 each.
+They reach cross-attention through the states of both sides, which count from 0 each.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ class Sinusoidal(PosEnc):
 
 
 def waves(positions: Tensor, *, dim: int, base: float, dtype: torch.dtype) -> Tensor:
-    """Sines at the even, cosines at the odd places: `n` -> `n d`. An odd width ends on a sine."""
+    """Sines at even indices, cosines at odd ones: `n` -> `n d`. An odd width ends on a sine."""
     exact = torch.promote_types(dtype, torch.float32)
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=exact) / dim
     angles = positions.to(exact)[:, None] / base**exponents

@@ -4,7 +4,7 @@ Chen et al. 2021, "An empirical study of training self-supervised vision transfo
 section 5, https://arxiv.org/abs/2104.02057. p has a sine and a cosine for each of d/4 frequencies,
 the formula of pos_enc=sinusoidal at width d/2. The order of the numbers differs from MoCo's code
 (row before column, sines and cosines in turn); as there, the input is not scaled first.
-An image is one sequence: no model has cross-attention to it.
+In a captioner they reach the decoder through the annotation vectors.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from ablate.pos_enc.sinusoidal import waves
 
 
 class Sinusoidal2d(GridPosEnc):
-    """Fixed waves along the rows and along the columns of an image's patches."""
+    """Fixed sinusoids of the rows and of the columns of an image's patches."""
 
     def __init__(self, *, base: float, **sizes: Any) -> None:
         super().__init__("sinusoidal_2d", **sizes)

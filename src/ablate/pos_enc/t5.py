@@ -1,12 +1,12 @@
-"""T5: the score gains a learned number per head that depends on the bucket of the distance j - i.
+"""T5 relative position bias: the score gains a learned number per head and bucket of j - i.
 
 Raffel et al. 2020, "Exploring the limits of transfer learning with a unified text-to-text
 transformer", section 2.1, https://arxiv.org/abs/1910.10683. As in its code, half of the buckets
 hold one distance each, the other half ranges that grow logarithmically up to `max_distance`, and
 everything beyond is in the last; a model that looks both ways has one such set per direction. All
-layers share the bias. Drawn from a normal distribution of variance 1 / d, as in the T5 of
+layers share the bias. Initialised from a normal distribution of variance 1 / d, as in the T5 of
 Hugging Face transformers. T5's dot product has no scale: that is model.attention=dot here.
-Two sequences have no distance: cross-attention has no such bias, as in T5.
+There is no distance between two sequences: cross-attention has no such bias, as in T5.
 """
 
 from typing import Any, ClassVar
@@ -58,8 +58,7 @@ class T5(PosEnc):
     def bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of every distance j - i: 0 and those behind first, then those ahead.
 
-        Where attention only looks back, keys ahead share the bucket of distance 0: the mask has
-        the word on them.
+        With causal attention, keys ahead share the bucket of distance 0, because they are masked.
         """
         behind = torch.bucketize((-ahead).clamp(min=0), self.edges, right=True)
         if self.causal:

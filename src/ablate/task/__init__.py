@@ -1,4 +1,4 @@
-"""What is predicted and measured: a LightningModule around a model."""
+"""Tasks: a LightningModule around a model, with its loss and its metrics."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Task(L.LightningModule):
     # The metric that chooses the best weights, and whether less is better.
     metric: ClassVar[str]
     mode: ClassVar[str]
-    # What `throughput` counts, and how many of them a batch holds.
+    # The unit of `throughput`.
     unit: str
-    # Keys that say how a model writes: a finished run can be measured with others.
+    # Keys of decoding, which may be changed when a finished run is evaluated.
     search_keys: ClassVar[tuple[str, ...]] = ()
-    # What the loss is counted in.
+    # The unit of the loss.
     loss_unit: ClassVar[str] = "nats"
 
     def __init__(
@@ -58,7 +58,7 @@ class Task(L.LightningModule):
 
     @classmethod
     def ask(cls, data: Data, **keys: Any) -> None:
-        """Tell the data, before it is read, what this task wants of it in `Data.asked`: nothing.
+        """Set this task's request in `Data.asked` before the data is read; by default none.
 
         keys: those of the task's node of the config.
         """
@@ -72,16 +72,16 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """What of a batch the model reads, as its positional arguments."""
+        """The entries of a batch that the model takes, as its positional arguments."""
         raise NotImplementedError
 
     def units(self, batch: Batch) -> int | Tensor:
-        """How many `unit`s a batch holds."""
+        """The number of `unit`s in a batch."""
         raise NotImplementedError
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout and every other draw of this step depend on (seed, step, process) alone: a resumed
-        # run repeats them, and validation in between disturbs nothing.
+        # run repeats them, and validation in between does not change them.
         seed = derive(self.seed, "step", batch_idx, self.global_rank)
         if self.device.type == "cpu":
             # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
@@ -104,7 +104,7 @@ class Task(L.LightningModule):
         return loss
 
     def shown(self, loss: Tensor) -> Tensor:
-        """What of a batch's loss is logged as train/loss."""
+        """The part of a batch's loss that is logged as train/loss."""
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -114,14 +114,14 @@ class Task(L.LightningModule):
                     parameter.grad.mul_(self.step_so_far.correction)
 
     def _watch(self, loss: Tensor) -> None:
-        """Notes the first step whose loss is not finite, without making a GPU wait for it."""
+        """Record the first step whose loss is not finite, without synchronising with a GPU."""
         bad_step = torch.where(loss.isfinite(), NEVER, self.global_step)
         self.first_bad_step = torch.minimum(self.first_bad_step.to(loss.device), bad_step)
 
     def require_finite_losses(self) -> None:
-        """RunFailed if any loss so far, in any process, was NaN or infinite; a GPU waits here.
+        """RunFailed if any loss so far, in any process, was NaN or infinite; synchronises a GPU.
 
-        Asked before a value is logged and before a validation.
+        Called before a value is logged and before a validation.
         """
         first = self.first_bad_step.to(self.device)
         # A process that failed alone would leave the others waiting.
@@ -141,11 +141,11 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def notes(self) -> dict[str, Any]:
-        """What result.json says about how the measures were made."""
+        """Notes on the measures for result.json."""
         return {}
 
     def sample(self) -> str | None:
-        """What the model writes, for a person to read; None for a model that does not write."""
+        """Example output of the model, to read; None for a model that does not generate."""
         return None
 
     def draw(self, folder: Path) -> None:
@@ -168,13 +168,13 @@ class Task(L.LightningModule):
         self.reset_measures()
 
     def reset_measures(self) -> None:
-        """Forget what `evaluate` has seen."""
+        """Reset the torchmetrics that `evaluate` updates."""
         for module in self.modules():
             if isinstance(module, Metric):
                 module.reset()
 
     def configure_model(self) -> None:
-        """Lightning's place for a strategy that splits the model; measured is the whole one."""
+        """Shard the model in training, if the strategy does so; evaluation uses the whole model."""
         strategy = self.trainer.strategy
         if isinstance(strategy, Sharded) and self.trainer.state.fn == TrainerFn.FITTING:
             strategy.split(self.model)
@@ -187,8 +187,8 @@ class Task(L.LightningModule):
 
 def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, total: int) -> dict[str, Any]:
     """An optimizer and its schedule, per step, as Lightning takes them."""
-    # A fused one would undo the scale of float16 gradients in its step; Lightning has to do it
-    # before, to clip them.
+    # A fused optimizer would unscale float16 gradients in its step; Lightning has to do so before,
+    # to clip them.
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
     scheduler = LambdaLR(optimizer, partial(_factor, schedule, total))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -199,12 +199,12 @@ def _factor(schedule: Schedule, total: int, step: int) -> float:
 
 
 def matrices(model: nn.Module) -> set[str]:
-    """Names of the parameters that decay: nanoGPT's rule, not biases and norms."""
+    """Names of the parameters with weight decay: as in nanoGPT, all but biases and norms."""
     return {name for name, parameter in model.named_parameters() if parameter.dim() >= 2}
 
 
 def parameter_groups(model: nn.Module, decaying: set[str]) -> list[dict[str, Any]]:
-    """Parameters that decay, and the rest, which does not."""
+    """Parameter groups with and without weight decay."""
     decay: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -221,7 +221,7 @@ def require_finite(value: float, step: int) -> None:
 
 
 def not_finite(step: int) -> RunFailed:
-    """Where the training broke down, and what to try."""
+    """The error of a training that diverged at `step`, with what to try."""
     return RunFailed(
         f"the loss is infinite or nan at step {step}: try a smaller optimizer.lr, a longer "
         f"schedule.warmup, model.norm=pre or trainer.gradient_clip_val=1; the last good "

@@ -1,4 +1,4 @@
-"""Gradient accumulation: several batches of an optimizer step as the one larger batch they make."""
+"""Gradient accumulation: several batches per optimizer step act as one larger batch."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 @dataclass
 class Accumulated:
-    """The batches of one optimizer step so far; the gradient is the mean of theirs.
+    """The batches of one optimizer step so far; their gradients are averaged.
 
-    A loss that is a mean over targets is not the mean of the means where batches hold different
-    numbers of them. How many are still to come is not known, so that each batch is divided by the
-    targets of the first, and `correction` makes up for it at the end.
+    A mean over targets is not the mean of the batch means if batches hold different numbers of
+    targets. The total is not known in advance, so the loss of each batch is divided by the number
+    of targets of the first batch, and `correction` makes up for it at the end.
 
-    batches: how many there will be.
+    batches: batches per optimizer step.
     """
 
     batches: int
@@ -22,23 +22,22 @@ class Accumulated:
     targets: Tensor | float = 0.0  # and of all so far
 
     def divisor(self, targets: Tensor) -> Tensor:
-        """What the summed loss of a batch with so many targets has to be divided by."""
+        """The divisor of the summed loss of a batch with this number of targets."""
         self.first = targets if self.first is None else self.first
         self.targets = self.targets + targets
         return self.first
 
     @property
     def uneven(self) -> bool:
-        """Whether there is something to make up for."""
+        """Whether the gradients have to be corrected."""
         return self.batches > 1 and self.first is not None
 
     @property
     def correction(self) -> Tensor | float:
-        """What the mean of gradients and of losses has to be multiplied by; asked after the last
-        batch."""
+        """The factor for the mean of gradients and of losses, after the last batch."""
         return 1.0 if self.first is None else self.batches * self.first / self.targets
 
     @property
     def loss(self) -> Tensor | float:
-        """That of the larger batch."""
+        """The loss of the larger batch."""
         return self.summed_loss / self.batches * self.correction

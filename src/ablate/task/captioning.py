@@ -1,4 +1,4 @@
-"""Captioning: write the text of an image, and know where in the image each word comes from."""
+"""Captioning: generate the caption of an image, with the image region of each word."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
 
 
 class Captioning(SequenceToSequence):
-    """What SequenceToSequence measures, of images; accuracy is told apart by words of a caption.
+    """The measures of SequenceToSequence for images; accuracy is also given by caption length.
 
-    aer: the share of the words that name something in the image whose most attended place of the
-    feature map has its centre, the pixel its receptive field lies around, outside the box of what
-    they name; among places that weigh the same the first counts, row by row. 1 - aer is the
-    pointing accuracy (the pointing game of Zhang et al. 2016, https://arxiv.org/abs/1608.00507).
+    aer: among the words that name an object in the image, the share whose most attended cell of the
+    feature map has the centre of its receptive field outside the box of the object; among cells
+    with equal weights the first counts, row by row. 1 - aer is the pointing accuracy (the pointing
+    game of Zhang et al. 2016, https://arxiv.org/abs/1608.00507).
 
-    doubly_stochastic: lambda of Xu et al. 2015, equation 14, in training: to -log p of a caption is
-    added lambda sum_j (1 - sum_t alpha(t, j))^2, over its words t, the end counted, and all places
-    j. As the loss, it is spread over the words of the batch.
+    doubly_stochastic: lambda of Xu et al. 2015, equation 14, in training: lambda
+    sum_j (1 - sum_t alpha(t, j))^2 is added to -log p of a caption, over its words t, EOS counted,
+    and all cells j. Like the loss, it is averaged over the words of the batch.
     """
 
     data: DigitStrings
@@ -56,7 +56,7 @@ class Captioning(SequenceToSequence):
         return (batch["targets"] != IGNORED).sum(1) - 1
 
     def read(self, sources: Sequence[str]) -> Tensor:
-        """Image files as the model reads them: b c y x."""
+        """Read image files as model inputs: b c y x."""
         return torch.cat([self.data.read_image(Path(file)) for file in sources]).to(self.device)
 
     def example(self, source: Tensor, tokens: list[int]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Captioning(SequenceToSequence):
         }
 
     def sample(self) -> str:
-        """Validation examples: what was to be written, what was written."""
+        """Validation examples: the reference and the output."""
         count = min(SHOWN, self.data.length("val"))
         images = torch.cat([self.data.example(n)["images"] for n in range(count)])
         decode = self.data.target_tokenizer.decode
@@ -85,6 +85,6 @@ class Captioning(SequenceToSequence):
 def unevenness(weights: Tensor) -> Tensor:
     """sum_j (1 - sum_t alpha(t, j))^2 over all examples; weights: b t j, 0 behind an example's end.
 
-    Xu et al. 2015, equation 14: 0 where the words of a caption share every place out among them.
+    Xu et al. 2015, equation 14: 0 if every cell's weights sum to 1 over the words of a caption.
     """
     return (1 - weights.sum(1)).square().sum()

@@ -16,7 +16,7 @@ from ablate.model.base import LanguageModel
 from ablate.model.layers.stack import Stack
 from ablate.task import Task
 
-# What no loss shows by itself: it looks like the best result of all.
+# The loss does not show this: it looks like the best result of all.
 PEEKS = (
     "model.mask lets tokens see later ones, so the model is shown what it is to predict, and its "
     "loss does not say how well it predicts"
@@ -24,8 +24,8 @@ PEEKS = (
 
 
 class CausalLM(Task):
-    """Cross-entropy in nats a token; perplexity is exp(loss); bits per character spread it over the
-    characters that the tokens stand for, so that tokenizers can be compared."""
+    """Cross-entropy in nats per token; perplexity is exp(loss); bits per character spread it over
+    the characters of the tokens, so that tokenizers can be compared."""
 
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
@@ -55,10 +55,10 @@ class CausalLM(Task):
         return total / self.share
 
     def share_of(self, counted: Tensor) -> Tensor:
-        """This process's share of the targets, so that the mean of gradients is the global one.
+        """The divisor of this process's summed loss that makes the mean gradient the global one.
 
         DDP averages gradients over processes, and accumulation over batches, which may hold
-        different numbers of targets. To be asked once for each batch.
+        different numbers of targets. To be called once for each batch.
         """
         count = counted.sum()
         if self.trainer.world_size > 1:
@@ -91,7 +91,7 @@ class CausalLM(Task):
         return self.continuation(self._opening(self.data), tokens=400, temperature=0.8, rng=rng)
 
     def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> str:
-        """The prompt and what the model makes of it; options: as for `sample.sample`."""
+        """The prompt and its continuation by the model; options: as for `sample.sample`."""
         assert isinstance(self.model, LanguageModel)
         assert isinstance(self.data, TextData)
         tokenizer = self.data.tokenizer
@@ -101,7 +101,7 @@ class CausalLM(Task):
 
     @staticmethod
     def _opening(data: TextData) -> str:
-        """What the sample goes on from: English, or the first characters of validation."""
+        """The prompt of the sample: English, or the first characters of the validation split."""
         try:
             data.tokenizer.encode("The ")
         except UserError:  # a text in another script

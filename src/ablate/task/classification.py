@@ -19,11 +19,11 @@ TOP = 5
 
 
 class Classification(Task):
-    """Cross-entropy; accuracy, top-5 accuracy (of more than five classes), accuracy of each class.
+    """Cross-entropy; accuracy, top-5 accuracy (with more than five classes), per-class accuracy.
 
     Label smoothing, Mixup (https://arxiv.org/abs/1710.09412) and CutMix
     (https://arxiv.org/abs/1905.04899) act in training only; `mixup` and `cutmix` are the alpha of
-    their beta distributions, and where both are on, each batch gets one of them.
+    their beta distributions, and if both are on, each batch gets one of them.
     """
 
     metric: ClassVar[str] = "val/accuracy"

@@ -1,4 +1,4 @@
-"""Forecasting: the next value of a series, and further ones from forecasts."""
+"""Forecasting: the next value of a time series, and further ones from the model's forecasts."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ class Errors(Metric):
         self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, forecast: Tensor, truth: Tensor) -> None:
-        """b s c twice."""
+        """forecast, truth: b s c."""
         error = (forecast - truth).flatten(0, 1)
         self.absolute += error.abs().sum(0)
         self.squared += error.square().sum(0)
@@ -44,14 +44,14 @@ class Errors(Metric):
 class Forecasting(Task):
     """Squared error of normalised values, at every position of a window in training.
 
-    Measured is the forecast after each window of a split: mae and rmse of the value that follows,
-    horizon_mae and horizon_rmse of the `data.horizon` values that follow, where the model reads its
-    own forecasts; these are measured where all of them lie in the split. naive_* are the same of
-    the forecast that repeats the last value, seasonal_* of the one that repeats the last
-    `data.period` values, on exactly the same windows. All are in the unit of the data; of several
-    columns they are the mean, and each column's stand beside it.
+    The forecast after each window of a split is measured: mae and rmse of the next value,
+    horizon_mae and horizon_rmse of the next `data.horizon` values, for which the model reads its
+    own forecasts; only windows whose horizon lies within the split count for these. naive_* are the
+    same for the forecast that repeats the last value, seasonal_* for the one that repeats the last
+    `data.period` values, on exactly the same windows. All are in the unit of the data; with several
+    columns they are the mean, and each column's value is given, too.
 
-    In the course of training the one-step measures of the model are all that is measured.
+    During training only the one-step measures of the model are computed.
     """
 
     metric: ClassVar[str] = "val/rmse"
@@ -81,7 +81,7 @@ class Forecasting(Task):
 
     @property
     def fitting(self) -> bool:
-        """Whether this is validation in the course of training."""
+        """Whether this is validation during training."""
         return self.trainer.state.fn == TrainerFn.FITTING
 
     def evaluate(self, batch: Batch) -> None:
@@ -99,7 +99,7 @@ class Forecasting(Task):
                 self._errors(f"{kind}horizon").update(forecast[whole], future[whole])
 
     def naive(self, values: Tensor, steps: int) -> dict[str, Tensor]:
-        """What needs no model: b i c -> b steps c each."""
+        """The naive forecasts, which need no model: b i c -> b steps c each."""
         found = {"naive_": values[:, -1:].expand(-1, steps, -1)}
         if (period := self.data.period) is not None:
             places = torch.arange(steps, device=values.device) % period - period
@@ -120,7 +120,7 @@ class Forecasting(Task):
         return errors
 
     def forecast(self, steps: int) -> str:
-        """What the model expects after the end of the series: a line for each point of time."""
+        """The forecast after the end of the series as text: a line for each time step."""
         first = len(self.data.values)
         values = roll_out(self.model, self.data.latest.to(self.device), steps)[0]
         lines = ["\t".join(["time", *self.data.names])]
@@ -137,7 +137,7 @@ class Forecasting(Task):
         draw_forecast(self, folder / "forecast.png")
 
     def _in_unit(self, name: str, errors: Tensor) -> dict[str, Tensor]:
-        """Of normalised values, c -> their mean in the unit of the data, and each column's."""
+        """Errors of normalised values, c -> in the data's unit: their mean, and each column's."""
         errors = errors * torch.tensor(self.data.deviation).to(errors)
         columns = zip(self.data.names, errors, strict=True) if len(errors) > 1 else ()
         return {name: errors.mean()} | {f"{name}/{column}": error for column, error in columns}

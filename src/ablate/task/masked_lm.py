@@ -1,7 +1,7 @@
-"""Masked language modelling: say the masked tokens, and whether two segments belong together.
+"""Masked language modelling and next sentence prediction.
 
-Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; what is hidden, and what a second
-segment is in a running text: ablate.data.masked.
+Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; for the masking, and the second
+segment in a running text, see ablate.data.masked.
 """
 
 from typing import Any, ClassVar
@@ -22,8 +22,8 @@ SHOWN = 3  # validation examples in a sample
 
 
 class MaskedLM(Task):
-    """Trained on the sum of two mean cross-entropies: of the masked tokens, and of the second
-    segment being what follows (the paper's section A.2).
+    """Trained on the sum of two mean cross-entropies: of the masked tokens, and of whether the
+    second segment follows the first (the paper's section A.2).
 
     Loss, perplexity and accuracy are those of the masked tokens alone, in training too, so that
     runs with and without pairs can be compared; `next_accuracy` is that of the pairs.
@@ -84,7 +84,7 @@ class MaskedLM(Task):
         return values
 
     def sample(self) -> str:
-        """Validation examples: what was read, and what the model makes of it."""
+        """Validation examples: the input, and the model's output."""
         examples = map(self.data.example, range(min(SHOWN, self.data.length("val"))))
         pairs = [(example["tokens"][0], self.filled(example)) for example in examples]
         decode = self.data.tokenizer.decode
@@ -94,7 +94,7 @@ class MaskedLM(Task):
         )
 
     def fill(self, prompt: str) -> str:
-        """The prompt with every [MASK] in it filled in; UserError where there is none."""
+        """The prompt with every [MASK] filled in; UserError if there is none."""
         example = self.data.own(prompt)
         if not example["places"].numel():
             raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
@@ -102,8 +102,8 @@ class MaskedLM(Task):
 
     @torch.no_grad()
     def filled(self, example: dict[str, Any]) -> Tensor:
-        """The tokens of a batch of size 1 with each [MASK] replaced, the surest first, so that the
-        next is read with it."""
+        """The tokens of a batch of size 1 with each [MASK] replaced, one at a time: the most
+        certain first, which the model reads when it predicts the next."""
         tokenizer = self.data.tokenizer
         assert isinstance(tokenizer, WithSpecials)
         example = example | {"tokens": example["tokens"].clone()}

@@ -13,8 +13,8 @@ from ablate.task import Task
 
 
 class NodeClassification(Task):
-    """Cross-entropy over the nodes whose class is known; the others are read with them, without
-    their classes (Yang et al. 2016, https://arxiv.org/abs/1603.08861, call it transductive)."""
+    """Cross-entropy over the labelled nodes; the model also reads the others, without their classes
+    (transductive learning: Yang et al. 2016, https://arxiv.org/abs/1603.08861)."""
 
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"

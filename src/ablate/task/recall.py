@@ -1,4 +1,4 @@
-"""Associative recall: the value that belongs to a key seen before (Arora et al. 2023, Zoology)."""
+"""Associative recall: predict the value of an earlier key (Arora et al. 2023, Zoology)."""
 
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from ablate.task.causal_lm import CausalLM
 
 
 class Recall(CausalLM):
-    """Cross-entropy and accuracy at the queries alone; accuracy by number of pairs."""
+    """Cross-entropy and accuracy at the queries only; accuracy by number of pairs."""
 
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
@@ -40,7 +40,7 @@ class Recall(CausalLM):
             for pairs, metric in self.by_pairs.items()
             if isinstance(metric, MeanMetric)
         }
-        # Every number of pairs counts the same, however many queries it asks.
+        # Every number of pairs has the same weight, whatever its number of queries.
         overall = torch.stack(list(means.values())).mean()
         return {
             "loss": self.mean_loss.compute(),

@@ -26,17 +26,17 @@ Links = Sequence[tuple[Iterable[int], Container[int]]]
 
 
 class SequenceToSequence(CausalLM):
-    """Cross-entropy in nats a target token: the reference's next one, after its prefix.
+    """Cross-entropy in nats per target token, with teacher forcing: the prefix is the reference.
 
-    Validation and test after training also let the model write: `beam` hypotheses at once (1:
-    greedy), ranked with `length_penalty`, of at most `max_length` tokens, EOS counted (null: as
-    many as the longest target has). `ablate.task.text_metrics.Written` measures the texts.
+    Validation and test after training also decode: with a beam of `beam` hypotheses (1: greedy),
+    ranked with `length_penalty`, of at most `max_length` tokens, EOS counted (null: as many as the
+    longest target has). `ablate.task.text_metrics.Written` measures the texts.
 
     aer: alignment error rate, Och and Ney 2003 (https://aclanthology.org/J03-1002), section 6,
     1 - (|A & S| + |A & P|) / (|A| + |S|). S = P links every target token of a field to the field of
-    the source that it comes from; A links it to the field of the source token at which it looks
-    most, in the last layer that reads the encoder and on average over heads, with the reference as
-    prefix. Both hold one link a token, which makes aer the share of wrong ones.
+    the source that it comes from; A links it to the field of the source token with the largest
+    attention weight, in the last cross-attention, averaged over heads, with the reference as
+    prefix. Both have one link per token, so that aer is the share of wrong ones.
     """
 
     metric: ClassVar[str] = "val/loss"
@@ -82,7 +82,7 @@ class SequenceToSequence(CausalLM):
 
     @property
     def fitting(self) -> bool:
-        """Whether this is validation in the course of training."""
+        """Whether this is validation during training."""
         return self.trainer.state.fn == TrainerFn.FITTING
 
     def evaluate(self, batch: Batch) -> None:
@@ -101,7 +101,7 @@ class SequenceToSequence(CausalLM):
             self._compare_texts(batch)
 
     def _follow_links(self, batch: Batch) -> None:
-        """While the model records what it looks at."""
+        """Update the AER from the attention weights that are being recorded."""
         assert self.wrong_links is not None
         recorded = torch.cat(self.model.cross[-1].recorded, dim=2)  # type: ignore[arg-type]
         # A layer that is applied several times has recorded as many: the last comes last.
@@ -119,11 +119,11 @@ class SequenceToSequence(CausalLM):
         )
 
     def links(self, split: str, index: int) -> Links | None:
-        """Target tokens of an example and where in the source they come from; None if unknown."""
+        """Target tokens of an example and their source positions; None if unknown."""
         return self._pairs.alignment(split, index)
 
     def lengths(self, batch: Batch) -> Tensor:
-        """Tokens of each source, b: what the accuracy is told apart by."""
+        """Tokens of each source, b, by which the accuracy is grouped."""
         return (batch["source"] != PAD).sum(1) - 1
 
     @property
@@ -152,7 +152,7 @@ class SequenceToSequence(CausalLM):
         return super().notes() | {"signatures": self.written.signatures()}
 
     def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
-        """What the model writes for each row of source, the best first."""
+        """The hypotheses for each row of source, the best first."""
         if self.beam == 1:
             return [[found] for found in greedy(self.model, source, max_length=self.max_length)]
         return beam_search(
@@ -165,7 +165,7 @@ class SequenceToSequence(CausalLM):
         )
 
     def read(self, sources: Sequence[str]) -> Tensor:
-        """Texts as the model reads them: b j."""
+        """Texts as token ids for the model: b j."""
         encode = self._pairs.source_tokenizer.encode
         rows = [torch.tensor([*encode(text), EOS]) for text in sources]
         return pad_sequence(rows, batch_first=True, padding_value=PAD).to(self.device)
@@ -184,12 +184,12 @@ class SequenceToSequence(CausalLM):
         }
 
     def translate(self, sources: Sequence[str]) -> list[str]:
-        """What the model writes for texts, as texts."""
+        """The outputs of the model for source texts."""
         decode = self.data.target_tokenizer.decode
         return [decode(found[0].tokens) for found in self.search(self.read(sources))]
 
     def sample(self) -> str:
-        """Validation examples: what was read, what was to be written, what was written."""
+        """Validation examples: the source, the reference and the output."""
         examples = self._pairs.texts["val"][:SHOWN]
         outputs = self.translate([pair.source for pair in examples])
         return "\n\n".join(

@@ -1,4 +1,4 @@
-"""How good the targets are that a model wrote. Every state is a sum, so that processes add up."""
+"""Metrics of generated targets. Every state is a sum, so that it can be summed over processes."""
 
 from collections.abc import Container, Iterable, Sequence
 
@@ -11,7 +11,7 @@ from torchmetrics.aggregation import MeanMetric
 from torchmetrics.metric import Metric
 from torchmetrics.text.wer import WordErrorRate
 
-LENGTHS = range(5, 51, 5)  # accuracy is told apart by source length: up to 5, to 10, ...
+LENGTHS = range(5, 51, 5)  # groups of source lengths for the accuracy: up to 5, to 10, ...
 
 
 class Corpus(Metric):
@@ -46,7 +46,7 @@ class Corpus(Metric):
 
 
 class ByLength(Metric):
-    """The share of right targets by length of the source."""
+    """The share of correct targets by length of the source."""
 
     full_state_update = False
     right: Tensor
@@ -59,7 +59,7 @@ class ByLength(Metric):
             self.add_state(name, zeros, dist_reduce_fx="sum")
 
     def update(self, right: Tensor, lengths: Tensor) -> None:
-        """b twice: whether each target is right, and how many tokens its source has."""
+        """b twice: whether each target is correct, and how many tokens its source has."""
         place = torch.bucketize(lengths, torch.tensor([*LENGTHS], device=lengths.device))
         self.count += place.bincount(minlength=len(LENGTHS) + 1)
         self.right += place[right].bincount(minlength=len(LENGTHS) + 1)
@@ -78,8 +78,8 @@ class ByLength(Metric):
 class Written(nn.Module):
     """All measures of targets as texts.
 
-    item: what stands between spaces where that is no word, as in "phoneme"; all of them are one
-    word then. lower: references are read in small letters, as the model writes them.
+    item: the unit between spaces if it is not a word, such as "phoneme"; the whole target is then
+    one word. lower: references are lower-cased, like the model's outputs.
     """
 
     def __init__(self, *, item: str | None, lower: bool):
@@ -88,7 +88,7 @@ class Written(nn.Module):
         self.exact_match = MeanMetric()
         self.error_rate = WordErrorRate()
         self.by_length = ByLength()
-        # force: no advice about tokens that look like they were split before.
+        # force: no warning about text that looks tokenised.
         scores = {"bleu": BLEU(lowercase=lower, force=True), "chrf": CHRF(lowercase=lower)}
         self.corpus = nn.ModuleDict({name: Corpus(score) for name, score in scores.items()})
 
@@ -120,8 +120,8 @@ class Written(nn.Module):
 def right_links(
     weights: Tensor, links: Sequence[tuple[Iterable[int], Container[int]]]
 ) -> tuple[int, int]:
-    """How many target tokens look most at the part of the source that they come from, and of how
-    many.
+    """The number of target tokens whose largest weight is on their part of the source, and the
+    number of linked target tokens.
 
     weights: i j, of one example. links: target tokens, and the source positions of that part.
     """

@@ -73,14 +73,14 @@ class Score(nn.Module):
         return self(q, prepared)
 
     def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """compare(q, prepared) at e pairs alone: h n k, h m *, which of n and of m -> e h."""
+        """compare(q, prepared) for e pairs only: h n k, h m *, indices of q and of k, e -> e h."""
         pairs = (q, query), (prepared, key)
-        # Whole rows of memory: several times as fast on a CPU as x[:, at].
+        # Contiguous rows: several times as fast on a CPU as x[:, at].
         ends = (x.transpose(0, 1).contiguous().index_select(0, at) for x, at in pairs)
         return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
 
     def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
-        """compare(q, prepared), faster on a CPU: without a tensor of queries x keys x width; only
+        """A faster compare(q, prepared) for a CPU, without a tensor of queries x keys x width; only
         if `fuses`.
         """
         raise NotImplementedError

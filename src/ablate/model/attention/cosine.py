@@ -4,7 +4,7 @@ Graves et al. 2014, "Neural Turing machines", section 3.3.1, equations 5 and 6,
 https://arxiv.org/abs/1410.5401: t is its key strength beta, which a controller emits at every step;
 here it is a parameter, as in Liu et al. 2022, "Swin transformer V2", section 3.2,
 https://arxiv.org/abs/2111.09883, whose tau is 1 / t. As in the Swin code, t = exp(log_t) starts at
-10 and is clamped to 100. This is the query-key (QK) normalisation of Henry et al. 2020, section 3,
+10 and is clamped to 100. This is the query-key (QK) normalisation of Henry et al. 2020,
 https://arxiv.org/abs/2010.04245, with t for its learned scale g.
 """
 

@@ -1,5 +1,5 @@
-"""Blocks: attention or another mixer, cross-attention and feed-forward, each in norm, dropout and
-residual.
+"""Transformer blocks: attention or another mixer, cross-attention and feed-forward, each with norm,
+dropout and residual.
 
 Post-norm: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; pre-norm: Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745; sandwich: Ding et al. 2021, CogView, section 2.4,
@@ -36,8 +36,8 @@ class Sublayer(nn.Module):
     """Norm placement, residual, dropout and stochastic depth around any function of b i d.
 
     pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); none: x + f x.
-    Without the residual the `x +` is left out. reads: whether f looks at x, or no norm stands
-    before it, where it would have nothing to do.
+    Without the residual the `x +` is left out. reads: whether f uses x; if not, there is no norm
+    before it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Sublayer(nn.Module):
         self.drop_path = stochastic_depth(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor, *, only: int | None = None, **kwargs: Any) -> Tensor:
-        """b i d -> b i d; only: of this position alone, b 1 d, of which the function is told."""
+        """b i d -> b i d; only: compute this position alone, b 1 d; passed on to the function."""
         read = self.norm_before(x)
         if only is not None:
             x, kwargs["only"] = x[:, only : only + 1], only
@@ -72,15 +72,14 @@ class Sublayer(nn.Module):
 
 
 def stochastic_depth(rate: float) -> nn.Module:
-    """Leaves out the function for a share of the examples."""
+    """Stochastic depth (drop path): skips the function for a random share of the examples."""
     from torchvision.ops import StochasticDepth  # imports all of torchvision
 
     return StochasticDepth(rate, "row")
 
 
 class Block(nn.Module):
-    """Attention or what stands in its place, then cross-attention and feed-forward; each may be
-    None."""
+    """Attention or another mixer, then cross-attention and feed-forward; each may be None."""
 
     def __init__(
         self,
@@ -98,15 +97,15 @@ class Block(nn.Module):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether it can compute one position `only`: no norm goes by the others, and nobody wants
-        to see what they attend to."""
+        """Whether it can compute one position `only`: there is no batch norm, whose statistics need
+        the others, and their attention weights are not being recorded."""
         recorded = self.attention is not None and self.attention.function.recorded is not None
         return not (self.batch_norm or recorded)
 
     def forward(
         self, x: Tensor, *, memory: Memory | None = None, only: int | None = None, **kwargs: Any
     ) -> Tensor:
-        """b i d -> b i d, or, of the position `only`, b 1 d; the others are those of Stack."""
+        """b i d -> b i d, or b 1 d for the position `only`; the other arguments as in Stack."""
         if self.attention is not None:
             x = self.attention(x, only=only, **kwargs)
         elif self.mixer is not None:
@@ -119,9 +118,9 @@ class Block(nn.Module):
 
 
 class Sublayers:
-    """Makes the sublayers of a model's blocks: the keys of its YAML that shape them, in one place.
+    """Makes the sublayers of a model's blocks from the keys of its YAML.
 
-    dim: width of the stream; length: positions in training; depth: blocks that are applied;
+    dim: width of the residual stream; length: positions in training; depth: blocks applied;
     cross_attention: makes the score against a memory of `memory_length` positions, None: no memory.
     """
 
@@ -149,8 +148,8 @@ class Sublayers:
         grid: tuple[int, int] | None = None,
     ):
         std = init_std or width_std(dim)
-        # GPT-2: what is added to the residual stream is scaled by the number of additions. Without
-        # a feed-forward they count as many, so that the attentions start as they do beside one.
+        # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
+        # the same without a feed-forward, so that attention starts as it does beside one.
         additions = depth * (2 if cross_attention is None else 3)
         linear = {"bias": bias, "std": std, "out_std": std / additions**0.5}
         self.mixer = mixer
@@ -180,7 +179,7 @@ class Sublayers:
     def block(
         self, *, score: Callable[..., Score], mask: Mask, pos: PosEnc, layer: int, drop_path: float
     ) -> Block:
-        """One block; `layer` is its place among those that are built."""
+        """One block; `layer` is its index among those that are built."""
         wrap = partial(self.wrap, drop_path=drop_path)
         make_cross, feed_forward = self.make_cross_attention, self.make_feed_forward
         cross = None if make_cross is None else make_cross(layer=layer)
@@ -195,9 +194,9 @@ class Sublayers:
         )
 
     def embedding_norm(self) -> nn.Module:
-        """Where the stream itself is normalised, so may be what enters it (BERT)."""
+        """The norm of the embeddings (BERT), for placements that normalise the residual stream."""
         return self.make_norm() if self.placement == "post" else nn.Identity()
 
     def final_norm(self) -> nn.Module:
-        """Where the stream itself is never normalised, the output has to be."""
+        """The norm of the output, for placements that never normalise the residual stream."""
         return self.make_norm() if self.placement in ("pre", "sandwich") else nn.Identity()

@@ -1,18 +1,18 @@
 """Dropout, Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
 
-As torch.nn.Dropout, which on a CPU that is not Intel's draws one number after the other and takes
-a sixth of a Transformer's training step.
+Replaces torch.nn.Dropout, which on a non-Intel CPU draws one number after the other and takes a
+sixth of a Transformer's training step.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-BITS = 16  # of a random number for each unit: the rate is rounded to 1 / 2^16
+BITS = 16  # random bits per unit: the rate is rounded to 1 / 2^16
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Each unit is 0 at the rate, and 1 / (1 - rate) times what it was otherwise."""
+    """Zero each unit with probability `rate`, and scale the others by 1 / (1 - rate)."""
     if rate == 0:
         return x
     if rate == 1 or x.device.type != "cpu":
@@ -26,11 +26,11 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def draw(numbers: int, device: torch.device) -> Tensor:
-    """As many integers, of 64 random bits each."""
+    """`numbers` integers of 64 random bits each."""
     return torch.empty(numbers, dtype=torch.int64, device=device).random_(-(2**63), None)
 
 
-# For torch.compile, which knows no `random_`: one operation, never left out, merged or repeated.
+# torch.compile does not support `random_`: a custom operator, never removed, merged or repeated.
 whole = torch.library.custom_op(
     "ablate::draw", draw, mutates_args=(), tags=[torch.Tag.nondeterministic_seeded]
 )
@@ -38,7 +38,7 @@ whole.register_fake(lambda numbers, device: torch.empty(numbers, dtype=torch.int
 
 
 class Dropout(nn.Dropout):
-    """In training alone."""
+    """Dropout in training; the identity in evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p) if self.training else x

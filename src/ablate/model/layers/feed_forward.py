@@ -1,8 +1,8 @@
 """The position-wise feed-forward network: W2 f(W1 x), or gated W2 (f(W1 x) * V x).
 
 Vaswani et al. 2017, section 3.3, https://arxiv.org/abs/1706.03762 (ReLU); Hendrycks and Gimpel
-2016, https://arxiv.org/abs/1606.08415 (GELU; gelu_tanh is section 2's approximation, which GPT-2
-has); Shazeer 2020, "GLU variants improve Transformer", https://arxiv.org/abs/2002.05202 (gated):
+2016, https://arxiv.org/abs/1606.08415 (GELU; gelu_tanh is section 2's approximation, used by
+GPT-2); Shazeer 2020, "GLU variants improve Transformer", https://arxiv.org/abs/2002.05202 (gated):
 their hidden width is cut to two thirds, so that three matrices have as many parameters as two.
 """
 

@@ -1,18 +1,18 @@
-"""A linear map whose initialisation is stated where it is made."""
+"""Linear maps, embeddings and convolutions with explicit initialisation."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-# Radford et al. 2019 (GPT-2) and timm's ViT draw weights this wide, at a width of 768.
+# Standard deviation of initial weights in Radford et al. 2019 (GPT-2) and timm's ViT, at width 768.
 STD, STD_WIDTH = 0.02, 768
 
 
 def width_std(dim: int) -> float:
-    """Deviation of initial weights for a model `dim` wide: GPT-2's at GPT-2's width.
+    """Standard deviation of initial weights for a model `dim` wide: GPT-2's at GPT-2's width.
 
-    It falls with the square root of the width, so that a sum over the width stays as large. At 128
+    It falls with the square root of the width, so that sums over the width keep their size. At 128
     it is 0.05; with 0.02 there, nanoGPT's CPU setting ends 0.08 nats worse (docs/decisions.md).
     """
     return STD * (STD_WIDTH / dim) ** 0.5
@@ -37,7 +37,7 @@ def small(table: Tensor) -> None:
 
 
 class Embedding(nn.Embedding):
-    """A table, count x dim, which `draw` fills."""
+    """An embedding table, count x dim, initialised by `draw`."""
 
     def __init__(self, count: int, dim: int, *, draw: Callable[[Tensor], object] = small):
         self.draw = draw
@@ -48,7 +48,7 @@ class Embedding(nn.Embedding):
 
 
 class Bias(nn.Module):
-    """What is added at every place, zero at the start."""
+    """A bias added at every position, initialised to zero."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -1,7 +1,8 @@
 """Multi-head attention with any score (Vaswani et al. 2017, section 3.2.2).
 
-https://arxiv.org/abs/1706.03762. Queries, keys and values are projected for each head, the score
-compares them, a kernel averages the values, the heads are joined by the output projection.
+https://arxiv.org/abs/1706.03762. Queries, keys and values (Q, K, V; QKV) are projected for each
+head, the score compares queries and keys, a kernel averages the values, and the output projection
+joins the heads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ablate.pos_enc.none import NoPosEnc
 
 
 class KeyValueCache:
-    """Keys and values of the tokens a decoder has read, one pair for every attention it passes."""
+    """KV cache: keys and values of the tokens read so far, one pair per attention layer applied."""
 
     def __init__(self) -> None:
         self.places: dict[int, tuple[Tensor, Tensor]] = {}
@@ -49,10 +50,10 @@ class KeyValueCache:
 
 
 class Memory:
-    """What a decoder reads beside its own tokens: an encoded source, as each layer sees it.
+    """The encoded source as the cross-attention of each decoder layer reads it.
 
-    `layers` holds the keys and values that each cross-attention made of it, b h j k, once for a
-    source; keep: b j, True = not padding.
+    `layers` holds its keys and values for each cross-attention, b h j k, computed once per source;
+    keep: b j, True = not padding.
     """
 
     def __init__(self, layers: list[tuple[Tensor, Tensor]], keep: Tensor) -> None:
@@ -62,17 +63,17 @@ class Memory:
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch in this order, repeated where they are named twice."""
         sources = self.sources[rows]
-        # A beam search mostly reorders hypotheses of one source, which read the same.
+        # A beam search mostly reorders hypotheses of one source, which share the memory.
         if not torch.equal(sources, self.sources):
             self.layers = [(k[rows], v[rows]) for k, v in self.layers]
             self.sources, self.keep = sources, self.keep[rows]
 
 
 class MultiHeadAttention(nn.Module):
-    """Projections, score and kernel; whether x attends to itself or to a memory, subclasses say.
+    """Q, K, V and output projections, score and kernel; subclasses do self- or cross-attention.
 
-    `score` makes the score from heads, query_dim, key_dim and length. A score that does not look at
-    the query (or key) gets none: there is no such projection.
+    `score` makes the score from heads, query_dim, key_dim and length. For a score that does not use
+    the query (or key) there is no such projection.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class MultiHeadAttention(nn.Module):
         self.kernel = kernel.resolve(
             Layer(self.score, pos, softmax=normalizer.fused, ranges=mask.ranges)
         )
-        # A list while somebody wants to see the weights (`recording`), else None.
+        # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
     def queries(self, x: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ class MultiHeadAttention(nn.Module):
         keep: Tensor | None = None,
         prepared: Tensor | None = None,
     ) -> Tensor:
-        """b h i k, b h j k twice -> b i d; the others are those of Attend."""
+        """b h i k, b h j k twice -> b i d; the other arguments as in Attend."""
         attend = Attend(
             q=q,
             k=k,
@@ -148,14 +149,14 @@ class MultiHeadAttention(nn.Module):
         return self.out(rearrange(self.kernel(attend), "b h i k -> b i (h k)"))
 
     def _heads(self, projection: Linear | None, x: Tensor) -> Tensor:
-        """b i d -> b h i k; width 0 where the score does not look."""
+        """b i d -> b h i k; width 0 without a projection."""
         if projection is None:
             return x.new_zeros(x.shape[0], self.heads, x.shape[1], 0)
         return rearrange(projection(x), "b i (h k) -> b h i k", h=self.heads)
 
 
 class SelfAttention(MultiHeadAttention):
-    """From every position of a sequence to the positions of the same sequence."""
+    """Every position attends to the positions of the same sequence."""
 
     def forward(
         self,
@@ -167,10 +168,10 @@ class SelfAttention(MultiHeadAttention):
         place: int = 0,
         only: int | None = None,
     ) -> Tensor:
-        """x: b i d; keep: b j, True = not padding -> b i d, or, of the position `only`, b 1 d.
+        """x: b i d; keep: b j, True = not padding -> b i d, or b 1 d for the position `only`.
 
-        With a cache, x holds the tokens after those the cache has seen. `place` counts the
-        attention layers passed so far; where one is applied several times it is not `self.layer`.
+        With a KV cache, x holds only the new tokens. `place` counts the attention layers applied so
+        far; if layers are shared, it differs from `self.layer`.
         """
         first, last = (0, x.shape[1]) if only is None else (only, only + 1)
         q, (k, v) = self.queries(x[:, first:last]), self.keys_and_values(x)
@@ -183,9 +184,10 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """From every position of a sequence to all of another's, the memory.
+    """Every position of a sequence attends to all positions of another, the memory.
 
-    Two sequences have no distance, so no mask and no positions act here (see ablate.pos_enc).
+    There is no distance between two sequences, so no mask and no positions act here (see
+    ablate.pos_enc).
     """
 
     def __init__(self, dim: int, *, heads: int, length: int, **parts: Any):
@@ -195,8 +197,8 @@ class CrossAttention(MultiHeadAttention):
         self.pos = pos
 
     def read(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """b j d -> keys and values for `Memory`; the keys as the score prepares them, if it is no
-        product, for which kernels want them bare.
+        """b j d -> keys and values for `Memory`; the keys are prepared by the score, unless it is a
+        dot product, whose kernels take the plain keys.
         """
         k, v = self.keys_and_values(source)
         return (k if self.score.lowers else self.score.keys(k)), v

@@ -24,7 +24,7 @@ class BatchNorm(nn.Module):
 
     def __init__(self, dim: int, *, eps: float):
         super().__init__()
-        # A part of its own: trainer.sync_batchnorm=true puts another one in its place.
+        # A submodule, because trainer.sync_batchnorm=true replaces it by another one.
         self.norm = nn.BatchNorm1d(dim, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:

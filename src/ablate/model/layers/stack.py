@@ -1,4 +1,4 @@
-"""Stacks: positions, blocks one after another, and the final norm.
+"""Stacks: position encoding, blocks one after another, and the final norm.
 
 Shared layers: Dehghani et al. 2018, Universal Transformer, https://arxiv.org/abs/1807.03819.
 Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
@@ -21,13 +21,12 @@ from ablate.pos_enc import PosEnc
 
 
 class Stack(nn.Module):
-    """Positions, `depth` blocks and the final norm: what every Transformer here is made of.
+    """Position encoding, `depth` blocks and the final norm: the core of every Transformer here.
 
     The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
-    `grid`, `extra` and `causal` say what the model reads (see PosEnc); `embedding_norm` asks for a
-    norm of tokens and positions where the placement has one (see Sublayers).
-    `activation_checkpointing` keeps only the input of each block for the backward pass, which
-    computes the rest again.
+    `grid`, `extra` and `causal` describe the input (see PosEnc); `embedding_norm` adds a norm of
+    the embeddings if the norm placement has one (see Sublayers). `activation_checkpointing` stores
+    only the input of each block for the backward pass, which recomputes the rest.
     """
 
     def __init__(
@@ -81,7 +80,8 @@ class Stack(nn.Module):
                 mask=self.mask,
                 pos=self.pos_enc,
                 layer=layer,
-                # The last block is dropped at the full rate, the first never; a shared one evenly.
+                # The rate rises from 0 at the first block to the full one at the last; a shared
+                # block always has the full rate.
                 drop_path=drop_path * (layer / (depth - 1) if built > 1 else 1),
             )
             for layer in range(built)
@@ -97,21 +97,21 @@ class Stack(nn.Module):
         memory: Memory | None = None,
         only: int | None = None,
     ) -> Tensor:
-        """x: b i d (with a cache: the tokens after those it has seen); keep: b j, True = real.
+        """x: b i d (with a KV cache: only the new tokens); keep: b j, True = real -> b i d.
 
-        only: the one position whose state is asked for, b 1 d. The last block reads all positions
-        for it, and computes none of the others where it need not.
+        only: return the state of this position alone, b 1 d. If possible, the last block does not
+        compute the others.
         """
         x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
         x = self.dropout(x)
-        # A cache would be filled a second time; without gradients nothing is kept anyway.
+        # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
             if step == self.depth - 1 and only is not None and block.leaves_out:
-                read["only"], only = only, None  # nothing is left to be cut out below
-            if again:  # with the same dropout: it puts the random state back
+                read["only"], only = only, None  # selected already: nothing to slice below
+            if again:  # with the same dropout: it restores the random state
                 x = recomputed(block, x, place=step, use_reentrant=False, **read)
             else:
                 x = block(x, place=step, **read)
@@ -120,23 +120,23 @@ class Stack(nn.Module):
 
     @property
     def cacheable(self) -> bool:
-        """Whether what attention has made of the tokens so far stays when others follow them."""
+        """Whether a KV cache stays valid: later tokens do not change the states of earlier ones."""
         return not self.mask.look_ahead and all(
             isinstance(block, Block) and block.attention is not None for block in self.blocks
         )
 
     @property
     def cross(self) -> list[CrossAttention]:
-        """The layers that read a memory, from the first to the last; none without one."""
+        """The cross-attention layers, from the first to the last; none without a memory."""
         return [module for module in self.modules() if isinstance(module, CrossAttention)]
 
     def remember(self, encoded: Tensor, keep: Tensor) -> Memory:
-        """b j d, and b j, True = real -> what `forward` reads; each layer looks at it once."""
+        """Encoded source b j d, and b j, True = real -> the memory that `forward` takes."""
         return Memory([layer.read(encoded) for layer in self.cross], keep)
 
 
 def kernels(model: nn.Module) -> dict[str, str]:
-    """Name of each attention layer -> what computes it."""
+    """Name of each attention layer -> the kernel that computes it."""
     return {
         name: module.kernel.describe()
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""Masks: which key positions a query may attend to. One class per file; this is what they share."""
+"""Masks: which key positions a query may attend to. One class per file; this is their base."""
 
 from typing import ClassVar
 
@@ -6,19 +6,19 @@ from torch import Tensor
 
 
 class Mask:
-    """Which positions see which, by their absolute positions alone.
+    """Which keys a query may attend to, by their absolute positions alone.
 
-    Everything is said in absolute positions. When there are fewer queries than keys, as with a
-    key/value cache, the caller's queries are the last positions: a causal mask is then aligned at
-    its bottom right. `causal` says that the model is a decoder; `grid` and `extra` are those of
-    PosEnc: the rows and columns of an image's patches, and the leading tokens outside it.
+    When there are fewer queries than keys, as with a KV cache, the queries are the last positions:
+    a causal mask is then aligned at its bottom right. `causal` says that the model is a decoder;
+    `grid` and `extra` are those of PosEnc: the rows and columns of an image's patches, and the
+    leading tokens outside it.
     """
 
-    # False: every query sees every key.
+    # False: every query attends to every key.
     restricts: ClassVar[bool] = True
-    # Whether, besides, only along the edges of a graph; see `Attend.edges`.
+    # Whether queries attend only along the edges of a graph; see `Attend.edges`.
     edges: ClassVar[bool] = False
-    # Whether the keys that a query sees stand side by side: `between` has an answer.
+    # Whether the keys of each query are one contiguous range, which `between` returns.
     ranges: bool = False
 
     def __init__(
@@ -28,7 +28,7 @@ class Mask:
 
     @property
     def look_ahead(self) -> bool:
-        """Whether any query may see a key that comes later."""
+        """Whether any query may attend to a later key."""
         raise NotImplementedError
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
@@ -36,21 +36,21 @@ class Mask:
         raise NotImplementedError
 
     def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        """The half-open range of positions that each query sees, `i` twice; it may reach beyond the
-        `keys` positions there are. Only where `ranges`.
+        """The half-open range of keys that each query attends to, `i` twice; it may reach beyond
+        the `keys` positions. Only if `ranges`.
         """
         raise NotImplementedError
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """The half-open range of the `keys` positions that a query in [first, last) may see.
+        """The half-open range of the `keys` positions that queries in [first, last) may attend to.
 
-        Nothing outside it is seen by any of them, so a kernel may skip the rest.
+        No query among them attends to a key outside it, so a kernel may skip the rest.
         """
         raise NotImplementedError
 
 
 def combine(mask: Mask, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor | None:
-    """The mask and the padding as one: `i j`, or `b 1 i j` with padding; None if all is allowed.
+    """The mask combined with the padding mask: `i j`, or `b 1 i j` with padding; None: no mask.
 
     `keep` is `b j`, True = a real token.
     """

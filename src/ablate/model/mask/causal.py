@@ -1,4 +1,4 @@
-"""Causal mask: a query at i sees the keys at j <= i.
+"""Causal mask: a query at i attends to the keys at j <= i.
 
 Vaswani et al. 2017, "Attention is all you need", section 3.2.3, https://arxiv.org/abs/1706.03762.
 """
@@ -10,7 +10,7 @@ from ablate.model.mask import Mask
 
 
 class Causal(Mask):
-    """Nothing later than oneself."""
+    """Masks the future: every key after the query."""
 
     ranges = True
 

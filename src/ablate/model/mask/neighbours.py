@@ -1,4 +1,4 @@
-"""Neighbours: a node of a graph sees those it has an edge from, itself among them.
+"""Neighbours: a node of a graph attends to those it has an edge from, itself among them.
 
 Velickovic et al. 2018, "Graph attention networks", section 2.1, https://arxiv.org/abs/1710.10903,
 calls it masked attention.
@@ -10,6 +10,6 @@ from ablate.model.mask.none import NoMask
 
 
 class Neighbours(NoMask):
-    """Which nodes those are is no matter of positions: the kernel is given the edges."""
+    """Allows every position, because the kernel gets the edges themselves."""
 
     edges: ClassVar[bool] = True

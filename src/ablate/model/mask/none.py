@@ -1,4 +1,4 @@
-"""No mask: every query sees every key.
+"""No mask: every query attends to every key.
 
 Devlin et al. 2018, "BERT", section 3, https://arxiv.org/abs/1810.04805, calls it bidirectional.
 """
@@ -12,7 +12,7 @@ from ablate.model.mask import Mask
 
 
 class NoMask(Mask):
-    """The ablated mask; in a decoder it lets the future through."""
+    """The ablated mask; in a decoder it leaks the future."""
 
     restricts: ClassVar[bool] = False
     ranges = True

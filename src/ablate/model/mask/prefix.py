@@ -1,4 +1,4 @@
-"""Prefix: the first `size` positions see each other and are seen by all; the rest is causal.
+"""Prefix: all positions attend to the first `size` ones; the rest is causal.
 
 Raffel et al. 2020, "Exploring the limits of transfer learning with a unified text-to-text
 transformer", section 3.2.1 (prefix LM), https://arxiv.org/abs/1910.10683; Dong et al. 2019,
@@ -16,7 +16,7 @@ from ablate.model.mask import Mask
 
 
 class Prefix(Mask):
-    """A query at i sees the keys at j <= i and those at j < size."""
+    """A query at i attends to the keys at j <= i and those at j < size."""
 
     ranges = True
 

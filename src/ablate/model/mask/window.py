@@ -1,11 +1,11 @@
-"""Window: a query at i sees the keys at |i - j| < size, in a decoder only those at j <= i.
+"""Window: a query at i attends to the keys at |i - j| < size, in a decoder only those at j <= i.
 
-Of an image, the patches within a square: those whose row and whose column are both nearer than
+On an image, to the patches within a square: those whose row and column both differ by less than
 `size`, k = 2 size - 1 patches a side, the local self-attention of Ramachandran et al. 2019,
 "Stand-alone self-attention in vision models", section 3.1, https://arxiv.org/abs/1906.05909. A
-token outside the image, such as a class token, sees all and is seen by all: the global attention
+token outside the image, such as a class token, attends to all, and all to it: the global attention
 of Beltagy et al. 2020, "Longformer", section 3.1, https://arxiv.org/abs/2004.05150, whose sliding
-window w of a text counts both sides, w = 2 (size - 1). The causal window is that of Jiang et al.
+window w on text counts both sides, w = 2 (size - 1). The causal window is that of Jiang et al.
 2023, "Mistral 7B", section 2, https://arxiv.org/abs/2310.06825.
 """
 
@@ -18,7 +18,7 @@ from ablate.model.mask import Mask
 
 
 class Window(Mask):
-    """The `size` nearest positions to one side, or rows and columns, oneself included."""
+    """The `size` nearest positions, or rows and columns, on a side, the query's own included."""
 
     def __init__(self, *, size: int, **place: Any) -> None:
         super().__init__(**place)
@@ -54,7 +54,7 @@ class Window(Mask):
         return min(max(first - self.size + 1, 0), keys), min(last + ahead, keys)
 
     def _rows(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """Whole rows of the image."""
+        """The span in whole rows of the image."""
         assert self.grid is not None
         columns = self.grid[1]
         above = (first - self.extra) // columns - self.size + 1

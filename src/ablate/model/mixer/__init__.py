@@ -1,8 +1,8 @@
-"""Mixers: how a position of a block comes to know of the others. One class per file.
+"""Token mixers: how the positions in a block exchange information. One class per file.
 
-A mixer makes the first part of every block; its layers take `b i d`, as `keep`, `b i`, True = a
-real token, and as `only` the one position that is asked for, b 1 d. Letters: b batch, i position,
-d width, h heads.
+A mixer makes the first sublayer of every block; its layers take `b i d`, the padding mask `keep`,
+`b i`, True = a real token, and `only`, the single position to compute, b 1 d. Letters: b batch,
+i position, d width, h heads.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ablate.model.mask import Mask
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a layer is made for: `length` positions in training, in the rows and columns of `grid`
-    where there is one."""
+    """The sizes of a layer: `length` positions in training, on an image in the rows and columns of
+    `grid`."""
 
     dim: int
     heads: int
@@ -32,6 +32,6 @@ class Sizes:
 
 class Mixer:
     def layer(self, attention: Callable[[], nn.Module], sizes: Sizes) -> nn.Module | None:
-        """The layer of one block; None: positions are not mixed. attention: makes the layer that
-        the other groups of the model describe."""
+        """The mixing layer of one block; None: no mixing. attention: makes the attention layer that
+        the model's other config groups describe."""
         raise NotImplementedError

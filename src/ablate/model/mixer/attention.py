@@ -1,4 +1,4 @@
-"""Attention: weights that depend on what is read (model.attention and the groups beside it)."""
+"""Attention: weights that depend on the input (model.attention and the groups beside it)."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from ablate.model.mixer import Mixer, Sizes
 
 
 class Attention(Mixer):
-    """As the score, the normalizer, the mask and the positions say."""
+    """The attention layer of the configured score, normalizer, mask and position encoding."""
 
     def layer(self, attention: Callable[[], nn.Module], sizes: Sizes) -> nn.Module:
         return attention()

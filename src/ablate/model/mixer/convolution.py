@@ -1,9 +1,9 @@
-"""Convolution: every relative position within `size` has a transform of its own.
+"""Convolution: every relative position within `size` has its own transform.
 
-Of a text as in Gehring et al. 2017, "Convolutional sequence to sequence learning",
-https://arxiv.org/abs/1705.03122; of an image as in Ramachandran et al. 2019, "Stand-alone
-self-attention in vision models", equation 1, https://arxiv.org/abs/1906.05909, to which attention
-is compared there. depthwise: the transform is a number for each channel (Chollet 2017,
+On text as in Gehring et al. 2017, "Convolutional sequence to sequence learning",
+https://arxiv.org/abs/1705.03122; on images as in Ramachandran et al. 2019, "Stand-alone
+self-attention in vision models", equation 1, https://arxiv.org/abs/1906.05909, which compares
+attention to it. depthwise: the transform is one number per channel (Chollet 2017,
 https://arxiv.org/abs/1610.02357), else a matrix.
 """
 
@@ -18,8 +18,8 @@ from ablate.model.mixer import Mixer, Sizes
 
 
 class RelativeTransforms(nn.Module):
-    """Along a text, where a causal mask leaves the transforms of earlier positions and of the same
-    one; over rows and columns, centred, of an image.
+    """A convolution over the positions of a text, with a causal mask only over earlier ones and the
+    same one, or centred over the rows and columns of an image.
 
     `weight`: d inputs, then one axis or two of relative positions.
     """
@@ -32,18 +32,18 @@ class RelativeTransforms(nn.Module):
         axes = 1 if sizes.grid is None else 2
         self.weight = nn.Parameter(torch.empty(sizes.dim, sizes.dim // self.groups, *[size] * axes))
         self.bias = nn.Parameter(torch.empty(sizes.dim)) if sizes.bias else None
-        # What is added to the stream starts smaller than what is read, as in attention.
+        # The output, added to the residual stream, starts smaller than the input, as in attention.
         self.gain = sizes.out_std / sizes.std
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As large as lets an output be as large as an input, times `gain`."""
+        """Scaled so that an output is as large as an input, times `gain`."""
         nn.init.normal_(self.weight, std=self.gain * self.weight[0].numel() ** -0.5)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, *, keep: Tensor | None = None, only: int | None = None) -> Tensor:
-        """b i d; keep: b i -> b i d, or, of the position `only`, b 1 d."""
+        """b i d; keep: b i -> b i d, or b 1 d for the position `only`."""
         mixed = self._mix(x, keep)
         return mixed if only is None else mixed[:, only : only + 1]
 
@@ -60,7 +60,7 @@ class RelativeTransforms(nn.Module):
 
 
 class Convolution(Mixer):
-    """size: positions along each axis, an odd number; with a causal mask the last `size`."""
+    """size: kernel size along each axis, an odd number; with a causal mask the last `size`."""
 
     def __init__(self, *, size: int, depthwise: bool) -> None:
         self.size, self.depthwise = size, depthwise

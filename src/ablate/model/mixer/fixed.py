@@ -1,8 +1,8 @@
-"""Fixed weights: attention whose weights do not depend on what is read, but are learned.
+"""Fixed weights: learned attention weights that do not depend on the input.
 
 A fully connected layer over positions, as in Tolstikhin et al. 2021, "MLP-Mixer",
-https://arxiv.org/abs/2105.01601, with one matrix for each head and around it the value and output
-maps of attention: what is left when queries, keys and softmax are taken away.
+https://arxiv.org/abs/2105.01601, with one matrix for each head, between the value and output
+projections of attention: attention without queries, keys and softmax.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from ablate.model.mixer import Mixer, Sizes
 
 
 class FixedWeights(nn.Module):
-    """`weight` h i j: what position i takes of position j, where the mask lets it look."""
+    """`weight` h i j: the weight of position j in the output of position i, zero where masked."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -28,11 +28,11 @@ class FixedWeights(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As large as lets the sum over all positions be as large as one value."""
+        """Scaled so that the sum over all positions is as large as one value."""
         nn.init.normal_(self.weight, std=self.length**-0.5)
 
     def forward(self, x: Tensor, *, keep: Tensor | None = None, only: int | None = None) -> Tensor:
-        """b i d; keep: b i -> b i d, or, of the position `only`, b 1 d. UserError beyond the
+        """b i d; keep: b i -> b i d, or b 1 d for the position `only`. UserError beyond the
         positions of training.
         """
         count = x.shape[1]

@@ -1,4 +1,4 @@
-"""The ablated mixer: every position is read by itself."""
+"""The ablated mixer: every position is processed by itself."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from ablate.model.mixer import Mixer, Sizes
 
 
 class NoMixer(Mixer):
-    """Blocks are a feed-forward, and cross-attention where there is a memory."""
+    """Blocks are a feed-forward, and cross-attention if there is a memory."""
 
     def layer(self, attention: Callable[[], nn.Module], sizes: Sizes) -> None:
         return None

@@ -1,7 +1,7 @@
-"""Between softmax and sparsemax: keys far below the best have no part, the others a smooth one.
+"""1.5-entmax, between softmax and sparsemax: keys with low scores get zero weight.
 
 Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
-https://arxiv.org/abs/1905.05702: 1.5-entmax, w = max(s / 2 - tau, 0)^2, where tau makes the weights
+https://arxiv.org/abs/1905.05702: w = max(s / 2 - tau, 0)^2, where tau makes the weights
 sum to one (algorithm 2).
 """
 
@@ -17,8 +17,8 @@ class Entmax15(Normalizer):
 
 
 def tau(ordered: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
-    """The threshold if the `rank` highest were kept, and whether the last of them is: the root of
-    sum (z - tau)^2 = 1, from their mean and their squared deviations.
+    """The threshold if the `rank` highest scores were kept, and whether the last of them is: the
+    root of sum (z - tau)^2 = 1, from their mean and their squared deviations.
     """
     mean = ordered.cumsum(-1) / rank
     deviations = (ordered**2).cumsum(-1) - rank * mean**2

@@ -1,9 +1,9 @@
-"""One key and no other: Xu et al. 2015, "Show, attend and tell", section 4.1.
+"""Hard attention, all weight on one key: Xu et al. 2015, "Show, attend and tell", section 4.1.
 
 https://arxiv.org/abs/1502.03044. In training the key is drawn from the softmax of the scores, by
-Gumbel's trick; the gradient is that of the softmax with the same noise (straight-through: Jang et
-al. 2017, https://arxiv.org/abs/1611.01144), which is biased where the paper's score-function
-estimator is not, and varies less. In evaluation it is the likeliest key.
+the Gumbel-max trick; the gradient is that of the softmax with the same noise (straight-through:
+Jang et al. 2017, https://arxiv.org/abs/1611.01144), which, unlike the paper's score-function
+estimator, is biased, and has less variance. In evaluation it is the most likely key.
 """
 
 from typing import ClassVar
@@ -15,8 +15,8 @@ from ablate.model.normalizer import Normalizer
 
 
 class Hard(Normalizer):
-    """temperature: of the softmax whose gradient is taken; nearer to 0 it is less biased and varies
-    more.
+    """temperature: of the softmax whose gradient is taken; nearer to 0 it has less bias and more
+    variance.
     """
 
     samples: ClassVar[bool] = True
@@ -29,7 +29,7 @@ class Hard(Normalizer):
             return one_hot(scores)
         wide = torch.promote_types(scores.dtype, torch.float32)
         noise = -torch.empty_like(scores, dtype=wide).exponential_().log()
-        lowest = torch.finfo(scores.dtype).min  # rather than -inf, of which a whole row is NaN
+        lowest = torch.finfo(scores.dtype).min  # not -inf: the softmax of a row of them is NaN
         noisy = ((scores + noise.to(scores.dtype)) / self.temperature).clamp(min=lowest)
         soft = noisy.softmax(-1)
         return one_hot(noisy) - soft.detach() + soft

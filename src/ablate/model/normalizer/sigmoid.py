@@ -1,8 +1,8 @@
-"""w = 1 / (1 + exp(-(s - log n))): every key by itself, so that the weights need not sum to one.
+"""Sigmoid: w = 1 / (1 + exp(-(s - log n))) for each key alone; weights need not sum to one.
 
 Ramapuram et al. 2024, "Theory, analysis, and best practices for sigmoid self-attention",
 https://arxiv.org/abs/2409.04431, with their bias -log n, where n counts the keys that the query may
-see: at first the weights sum to about one.
+attend to: at initialisation the weights sum to about one.
 """
 
 import math

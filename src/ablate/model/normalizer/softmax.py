@@ -1,4 +1,4 @@
-"""w = exp(s) / sum exp(s): every key has a part, Bahdanau et al. 2015, section 3.1.
+"""Softmax: w = exp(s) / sum exp(s), all weights positive: Bahdanau et al. 2015, section 3.1.
 
 https://arxiv.org/abs/1409.0473.
 """

@@ -1,4 +1,4 @@
-"""The point of the simplex nearest to the scores: most keys have no part at all.
+"""Sparsemax: the projection of the scores onto the simplex; most keys get zero weight.
 
 Martins and Astudillo 2016, "From softmax to sparsemax", https://arxiv.org/abs/1602.02068:
 w = max(s - tau, 0), where tau makes the weights sum to one (algorithm 1).

@@ -1,4 +1,4 @@
-"""What sparsemax and entmax share: weights max(z - tau, 0)^power, zero below the threshold.
+"""The base of sparsemax and entmax: weights max(z - tau, 0)^power, zero below the threshold.
 
 Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
 https://arxiv.org/abs/1905.05702: alpha-entmax with alpha = 1 + 1 / power and z = (alpha - 1) s.
@@ -31,8 +31,8 @@ class Threshold(Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, tau: Tau, power: int) -> Tensor:
         wide = scores if scores.dtype == torch.float64 else scores.float()
-        # The highest is 0; below -1 / (alpha - 1) nothing is kept, so that no number need be lower:
-        # sums over what is masked then stay finite.
+        # The highest is 0; nothing below -1 / (alpha - 1) is kept. Clamping below it keeps sums
+        # over masked scores finite.
         z = ((wide - wide.amax(-1, keepdim=True)) / power).clamp(min=-2.0)
         ordered = z.sort(-1, descending=True).values
         rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)

@@ -1,1 +1,1 @@
-"""Weights that others trained: timm's and Hugging Face's."""
+"""Pretrained weights of timm and Hugging Face."""

@@ -1,4 +1,4 @@
-"""timm's ViT weights in our parts: equal outputs, other names."""
+"""timm's pretrained ViT weights in our ViT: equal outputs, other parameter names."""
 
 from typing import TYPE_CHECKING
 
@@ -53,11 +53,11 @@ def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def copy_timm(model: "ViT", network: nn.Module, name: str) -> None:
     """Copy a timm ViT's weights into ours; UserError that lists what does not fit.
 
-    A head for other classes than ours is left out: it is what fine-tuning learns.
+    A head for other classes than ours is skipped: fine-tuning learns a new one.
     """
     what = f"model.pretrained={name}"
     theirs = fitting(model.state_dict(), translate(network.state_dict()), model.heads, what)
-    # The number of heads shows in no shape.
+    # The number of heads does not affect any shape.
     heads = next(part.heads for part in model.modules() if isinstance(part, MultiHeadAttention))
     if heads != (other := network.get_submodule("blocks.0.attn").num_heads):
         raise UserError(f"{what} does not fit this model: model.heads={heads}, it has {other}")

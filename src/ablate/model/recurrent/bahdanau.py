@@ -1,17 +1,16 @@
-"""Bahdanau's decoder, RNNSearch: s(t-1) attends, and the cell reads the context with the token.
+"""Bahdanau's decoder, RNNSearch: s(t-1) is the query, and the cell reads the context and the token.
 
 Bahdanau et al. 2015, "Neural machine translation by jointly learning to align and translate",
-appendix A.2.2, https://arxiv.org/abs/1409.0473, with e(t) the embedding of the token before:
+appendix A.2.2, https://arxiv.org/abs/1409.0473, with e(t) the embedding of the previous token:
     s(0) = tanh(W_s h), h the last state of the backward encoder
     c(t) = sum_j a(t, j) h_j, scores between s(t-1) and h_j
     s(t) = cell([e(t); c(t)], s(t-1))
     r(t) = max of each pair in U_o s(t-1) + V_o e(t) + C_o c(t)
-Here U_o, V_o, C_o are one matrix side by side, and s is what the topmost layer says. Chosen where
-the paper leaves it open: the read-out takes s(t-1), as its last formula prints it, although the
+Here U_o, V_o, C_o are one concatenated matrix, and s is the output of the top layer. Where the
+paper leaves a choice: the read-out takes s(t-1), as its last formula prints it, although the
 distribution is introduced as that of s(t); it is dim / 2 wide, as the paper's is; the cell is
-torch's, with biases (see recurrent.py), and may be any; an lstm's c(0) has a W_s of its own; an
-encoder of one direction gives its last state for h, as in Cho et al. 2014,
-https://arxiv.org/abs/1406.1078.
+torch's, with biases (see recurrent.py), of any kind; an lstm's c(0) has its own W_s; the last state
+of a unidirectional encoder serves as h, as in Cho et al. 2014, https://arxiv.org/abs/1406.1078.
 """
 
 from typing import Any
@@ -27,7 +26,7 @@ from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
 
 
 class Bahdanau(Decoder):
-    """Every step needs the one before it; the read-out of all steps is one call."""
+    """Steps are computed one after another, the read-out of all steps in one call."""
 
     def __init__(self, embedding_dim: int, dim: int, *, bidirectional: bool, **parts: Any):
         super().__init__(embedding_dim + dim, dim, width=dim // 2, **parts)

@@ -1,10 +1,10 @@
-"""Luong's decoder: a(t) = tanh(W [c(t); s(t)]), where s(t) attends.
+"""Luong's decoder: a(t) = tanh(W [c(t); s(t)]), where s(t) is the query and c(t) its context.
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section 3
 and equation 5, https://arxiv.org/abs/1508.04025: a(t) is its attentional state, s(t) its h_t. With
 input feeding (section 3.3) the cell reads a(t-1) beside the token, and a(0) = 0. The first state
-is the encoder's last, layer by layer. Where the encoder reads in both directions, which the paper's
-does not, it is tanh(W h) of the two last states side by side.
+is the encoder's last, layer by layer. With a bidirectional encoder, which the paper does not have,
+it is tanh(W h) of the two last states, concatenated.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
 
 
 class Luong(Decoder):
-    """Without input feeding no step needs the attention of another: one call serves all."""
+    """Without input feeding no step depends on another's attention: one call computes all."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Luong(Decoder):
         return torch.cat(steps, dim=1)
 
     def _attend(self, x: Tensor, state: RNNState) -> Tensor:
-        """What the cell reads, b i *, to the attentional states b i d."""
+        """Inputs of the cell, b i * -> attentional states, b i d."""
         s, state.hidden = self.recurrent(x, state.hidden)
         context = self.context(s, state.memory, state.position)
         state.position += x.shape[1]

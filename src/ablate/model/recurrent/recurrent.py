@@ -1,9 +1,9 @@
-"""Recurrent layers: rnn, gru or lstm, stacked, reading in one direction or in both.
+"""Recurrent layers: rnn, gru or lstm, stacked, unidirectional or bidirectional.
 
 rnn: Elman 1990, h = tanh(W x + U h); gru: Cho et al. 2014, https://arxiv.org/abs/1406.1078; lstm:
 Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. They are torch's: its GRU
-resets U h, not h before U, and its update gate says how much of the old state stays.
-Both directions: Schuster and Paliwal 1997. Residuals between layers: Wu et al. 2016, section 3.1,
+resets U h, not h before U, and its update gate is the share of the old state that is kept.
+Bidirectional: Schuster and Paliwal 1997. Residuals between layers: Wu et al. 2016, section 3.1,
 https://arxiv.org/abs/1609.08144. Dropout between layers, not between steps: Zaremba et al. 2014,
 https://arxiv.org/abs/1409.2329.
 """
@@ -22,10 +22,10 @@ Hidden = tuple[Tensor, ...]
 
 
 class SeededRNN(nn.RNNBase):
-    """Initial values: U orthogonal and W Glorot's for each gate, biases 0, the forget gate's 1.
+    """Initialisation: U orthogonal and W Glorot's for each gate, biases 0, the forget gate's 1.
 
-    Orthogonal: Saxe et al. 2013, https://arxiv.org/abs/1312.6120, as Bahdanau et al. 2015, appendix
-    B.1, drew theirs; Glorot and Bengio 2010; forget gate: Jozefowicz et al. 2015, section 2.2.
+    Orthogonal: Saxe et al. 2013, https://arxiv.org/abs/1312.6120, as in Bahdanau et al. 2015,
+    appendix B.1; Glorot and Bengio 2010; forget gate: Jozefowicz et al. 2015, section 2.2.
     """
 
     def reset_parameters(self) -> None:
@@ -76,15 +76,15 @@ CELLS: dict[str, type[RNN | GRU | LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM
 def uniform(table: Tensor) -> None:
     """Embeddings from [-0.1, 0.1]: Luong et al. 2015, section 4.1, https://arxiv.org/abs/1508.04025.
 
-    The small ones that a Transformer begins with hardly move a cell.
+    The small initial embeddings of a Transformer hardly change the state of a cell.
     """
     nn.init.uniform_(table, -0.1, 0.1)
 
 
 class Recurrent(nn.Module):
-    """`depth` layers, each `dim` wide: dim / 2 in each direction if it reads in both.
+    """`depth` layers, each `dim` wide: dim / 2 in each direction if bidirectional.
 
-    With residuals every layer but the first adds what it reads to what it says.
+    With residuals every layer but the first adds its input to its output.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Recurrent(nn.Module):
     ) -> tuple[Tensor, list[Hidden]]:
         """b i inputs -> b i dim, and the state of each layer after the last step.
 
-        hidden: the state to start from, zeros if absent. keep: b i, True = real, the rest stands at
-        the end of its row: it is not read, and its output is 0.
+        hidden: the initial state; None: zeros. keep: b i, True = real; padding stands at the end of
+        its row, is not read, and has an output of 0.
         """
-        # The meta device, where FLOPs are counted, does not know which are real: it reads them all.
+        # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
         if keep is None or x.is_meta:
             return self._layers(x, hidden, lambda steps: steps)
         lengths = keep.sum(1).cpu()
@@ -131,7 +131,7 @@ class Recurrent(nn.Module):
     def _layers(
         self, x: Tensor, hidden: list[Hidden] | None, sequence: Callable[[Tensor], Any]
     ) -> tuple[Tensor, list[Hidden]]:
-        """All layers; `sequence` makes of the steps, in any order, what torch's layers read."""
+        """Apply all layers; `sequence` turns x into the input of torch's layers."""
         after: list[Hidden] = []
         for number, layer in enumerate(self.layers):
             before = None
@@ -144,6 +144,6 @@ class Recurrent(nn.Module):
         return x, after
 
     def output(self, hidden: list[Hidden]) -> Tensor:
-        """What the layers said at the step that left them in this state: b dim."""
+        """The output of the step that left the layers in this state: b dim."""
         said = [torch.cat(tuple(h), dim=-1) for h, *_ in hidden]
         return torch.stack(said).sum(0) if self.residual else said[-1]

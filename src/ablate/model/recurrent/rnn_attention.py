@@ -1,9 +1,8 @@
-"""What an RNN decoder knows of the source: attention over the encoder's states, or one vector.
+"""The context of an RNN decoder: attention over the encoder's states, or one fixed vector.
 
 Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, and Luong et al. 2015,
-https://arxiv.org/abs/1508.04025: decoder states are compared with encoder states as they are, in
-one head and without projections; what is averaged are the encoder states. Any score, kernel and
-window.
+https://arxiv.org/abs/1508.04025: decoder states are the queries, encoder states the keys and the
+values, in one head and without projections. Any score, kernel and window.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class Memory:
 
     states: Tensor  # b j d: of the encoder
     keep: Tensor  # b j: True = a real token
-    last: Tensor  # b d: what the encoder said last
-    keys: Tensor | None = None  # b 1 j *: Score.keys, computed once for a source
+    last: Tensor  # b d: the last output of the encoder
+    keys: Tensor | None = None  # b 1 j *: Score.keys, computed once per source
 
     def select(self, rows: Tensor) -> Memory:
-        """Those rows of the batch."""
+        """The memory of these rows of the batch."""
         return Memory(
             states=self.states[rows],
             keep=self.keep[rows],
@@ -40,7 +39,7 @@ class Memory:
 
 
 class LastState(nn.Module):
-    """model.attention=none: the context of every step is what the encoder said last."""
+    """model.attention=none: the context of every step is the last output of the encoder."""
 
     def prepare(self, memory: Memory) -> Memory:
         return memory
@@ -50,7 +49,7 @@ class LastState(nn.Module):
 
 
 class RNNAttention(nn.Module):
-    """Decoder states b i d against encoder states b j d; `length` is the longest source."""
+    """Attention of decoder states b i d to encoder states b j d; `length` is the longest source."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class RNNAttention(nn.Module):
         self.score, self.normalizer = score, normalizer
         self.window = window(dim=dim)
         self.mask = self.window.mask
-        # Encoder states carry their positions themselves.
+        # Recurrent states carry their positions themselves.
         self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
         self.kernel = kernel.resolve(
             Layer(
@@ -77,11 +76,11 @@ class RNNAttention(nn.Module):
                 ranges=self.mask.ranges,
             )
         )
-        # A list while somebody wants to see the weights (`recording`), else None.
+        # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
     def prepare(self, memory: Memory) -> Memory:
-        """The memory with what does not depend on the decoder."""
+        """The memory with its prepared keys, which do not depend on the decoder."""
         return replace(memory, keys=self.score.keys(self._keys(memory)))
 
     def forward(self, query: Tensor, memory: Memory, start: int) -> Tensor:
@@ -107,7 +106,7 @@ class RNNAttention(nn.Module):
         return self.kernel(attend)[:, 0]
 
     def _keys(self, memory: Memory) -> Tensor:
-        """b 1 j d; width 0 where the score does not look."""
+        """b 1 j d; width 0 if the score does not use the key."""
         return memory.states[:, None, :, : memory.states.shape[-1] * self.score.key]
 
 
@@ -120,7 +119,7 @@ def make_context(
     kernel: Kernel,
     length: int,
 ) -> RNNAttention | LastState:
-    """What `attention` stands for."""
+    """The module that computes the context: RNNAttention, or LastState without attention."""
     score = attention(heads=1, query_dim=dim, key_dim=dim, length=length, projected=False)
     if not score.weighs:
         return LastState()

@@ -1,4 +1,4 @@
-"""What the decoders of model=rnn_seq2seq share: their state, their first state, their interface."""
+"""The base of RNN decoders: their state, their initial state, their interface."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ablate.model.recurrent.rnn_attention import LastState, Memory, RNNAttention
 
 @dataclass
 class RNNState(State):
-    """Where an RNN decoder is in a target."""
+    """The state of an RNN decoder within a target."""
 
     memory: Memory
     hidden: list[Hidden]  # of the layers, after the steps so far
@@ -30,16 +30,16 @@ class RNNState(State):
         self.hidden = [tuple(part[:, rows] for part in layer) for layer in self.hidden]
         if self.feed is not None:
             self.feed = self.feed[rows]
-        # In beam search rows change places within a source: its memory need not be copied.
+        # Beam search mostly reorders rows of one source, whose memory need not be copied.
         before, self.source = self.source, self.source[rows]
         if not torch.equal(before, self.source):
             self.memory = self.memory.select(rows)
 
 
 class Start(nn.Module):
-    """tanh(W h): the first state of every decoder layer from the last state of the encoder's.
+    """tanh(W h): the initial state of each decoder layer from the last state of the encoder's.
 
-    There is one W for each layer and, of an lstm, one for h and one for c.
+    There is one W for each layer; for an lstm, one for h and one for c.
     """
 
     def __init__(self, inputs: int, dim: int, *, recurrent: Recurrent):
@@ -63,9 +63,9 @@ class Start(nn.Module):
 
 
 class Decoder(nn.Module, ABC):
-    """Embedded target tokens in, what the output map reads out, `width` wide.
+    """Embedded target tokens in, inputs of the output projection out, `width` wide.
 
-    reads: numbers that the lowest layer reads at a step; `recurrent`: the keys of Recurrent.
+    reads: input width of the lowest layer; `recurrent`: the keys of Recurrent.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Decoder(nn.Module, ABC):
 
     @abstractmethod
     def start(self, memory: Memory, last: list[Hidden]) -> RNNState:
-        """The state before the first step; last: the encoder's, of every layer."""
+        """The initial state; last: the last state of every encoder layer."""
 
     @abstractmethod
     def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
-        """The next steps, b i e -> b i width; the state advances by as many."""
+        """The next steps, b i e -> b i width; advances the state."""

@@ -1,15 +1,15 @@
-"""The captioner's decoder: h(t-1) attends, the cell reads what it sees, and all three are read out.
+"""The captioner's decoder: h(t-1) is the query, and the cell reads the context and the last word.
 
 Xu et al. 2015, "Show, attend and tell", section 3.1.2, https://arxiv.org/abs/1502.03044, with e(t)
-the embedding of the word before and a_j the annotation vectors:
+the embedding of the previous word and a_j the annotation vectors:
     h(0) = tanh(W_h mean_j a_j), c(0) = tanh(W_c mean_j a_j)
     z(t) = beta(t) sum_j alpha(t, j) a_j, scores between h(t-1) and a_j
     h(t) = cell([e(t); z(t)], h(t-1))
     logits of the word = L_o (e(t) + L_h h(t) + L_z z(t))
     beta(t) = sigmoid(w . h(t-1) + b), section 4.2.1, or 1
-Chosen where the paper leaves it open: the two networks of the first state have one layer, as in the
-authors' code, and the sum that is read out goes through no tanh, as in equation 7, where that code
-has one. L_o is the caller's.
+Where the paper leaves a choice: the two networks of the initial state have one layer, as in the
+authors' code, and there is no tanh before L_o, as in equation 7, where that code has one. L_o
+belongs to the caller.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
 
 
 class Xu(Decoder):
-    """Every step needs the one before it; the read-out of all steps is one call."""
+    """Steps are computed one after another, the read-out of all steps in one call."""
 
     def __init__(self, embedding_dim: int, dim: int, *, gating_scalar: bool, **parts: Any):
         super().__init__(embedding_dim + dim, dim, width=embedding_dim, **parts)

@@ -1,7 +1,7 @@
-"""Windows of local attention: which part of the source a decoder step looks at.
+"""Windows of local attention: the part of the source that a decoder step attends to.
 
 Luong et al. 2015, "Effective approaches to attention-based neural machine translation", section
-3.2, https://arxiv.org/abs/1508.04025. One class per file; this is what they share. Positions of
+3.2, https://arxiv.org/abs/1508.04025. One class per file; this is their base. Positions of
 source and target are counted from 0.
 """
 
@@ -17,7 +17,7 @@ from ablate.model.mask.none import NoMask
 class Window(nn.Module):
     """The whole source, unless a subclass says otherwise; `dim` is the width of the decoder."""
 
-    # Whether `factors` has an answer: a kernel then has to show its weights.
+    # Whether `factors` is implemented: the kernel then has to compute explicit weights.
     weighs: ClassVar[bool] = False
 
     def __init__(self, *, dim: int) -> None:
@@ -26,11 +26,11 @@ class Window(nn.Module):
 
     @property
     def mask(self) -> Mask:
-        """What a step may see, where that follows from positions alone."""
+        """The mask of a step, if it follows from positions alone."""
         return NoMask(causal=False)
 
     def factors(self, query: Tensor, keep: Tensor) -> Tensor | None:
-        """What the weights are multiplied by, b 1 i j, 0 outside the window; None: nothing.
+        """Factors of the attention weights, b 1 i j, 0 outside the window; None: no factors.
 
         query: decoder states b i d; keep: b j, True = a real source token.
         """
@@ -38,6 +38,6 @@ class Window(nn.Module):
 
 
 def require_size(size: int) -> None:
-    """Refuse a half width that is no number of positions."""
+    """Raise a UserError unless the half width is a whole number of at least 1."""
     if not (isinstance(size, int) and size >= 1):
         raise UserError(f"model.window.size={size} must be a whole number of at least 1")

@@ -1,8 +1,8 @@
-"""Local-m: step t sees the source positions s with |s - t| <= D.
+"""Local-m: step t attends to the source positions s with |s - t| <= D.
 
 Monotonic local attention, Luong et al. 2015, section 3.2, https://arxiv.org/abs/1508.04025, for
-languages that run in parallel; D is `size`. A step further than D behind the end of the source
-sees nothing, and its context is zero.
+roughly monotonic alignments; D is `size`. A step further than D behind the end of the source has an
+empty window, and its context is zero.
 """
 
 from ablate.model.mask import Mask
@@ -11,7 +11,7 @@ from ablate.model.window import Window, require_size
 
 
 class LocalM(Window):
-    """A mask, which every kernel can do."""
+    """The window as a mask, which every kernel supports."""
 
     def __init__(self, *, size: int, dim: int) -> None:
         super().__init__(dim=dim)
@@ -20,4 +20,4 @@ class LocalM(Window):
 
     @property
     def mask(self) -> Mask:
-        return Near(causal=False, size=self.size + 1)  # which counts oneself
+        return Near(causal=False, size=self.size + 1)  # its size counts the centre

@@ -1,10 +1,11 @@
-"""Local-p: step t sees |s - p_t| <= D, its weights times exp(-(s - p_t)^2 / (2 sigma^2)).
+"""Local-p: step t attends to |s - p_t| <= D, with weights times exp(-(s - p_t)^2 / (2 sigma^2)).
 
 Predictive local attention, Luong et al. 2015, section 3.2, equations 9 and 10,
 https://arxiv.org/abs/1508.04025: p_t = S sigmoid(v tanh(W h_t)), where S is the length of the
 source, its end counted, and h_t the decoder state; sigma = D / 2, and D is `size`. As in the paper
 the products are not normalised again, so they sum to less than 1. The paper leaves open how wide
-W h_t is: as wide as h_t here. Drawn from [-0.1, 0.1] as all parameters there (section 4.1).
+W h_t is: as wide as h_t here. Initialised uniformly in [-0.1, 0.1], as all parameters there
+(section 4.1).
 """
 
 from typing import ClassVar
@@ -16,7 +17,7 @@ from ablate.model.window import Window, require_size
 
 
 class LocalP(Window):
-    """Where to look is predicted from the decoder state; the Gaussian passes the gradient on."""
+    """The centre is predicted from the decoder state; the Gaussian makes it differentiable."""
 
     weighs: ClassVar[bool] = True
 

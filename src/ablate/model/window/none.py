@@ -1,4 +1,4 @@
-"""No window: every step sees the whole source.
+"""No window: every step attends to the whole source.
 
 Global attention, Luong et al. 2015, section 3.1, https://arxiv.org/abs/1508.04025.
 """

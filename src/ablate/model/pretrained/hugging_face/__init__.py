@@ -1,8 +1,8 @@
-"""Pretrained weights of Hugging Face in our parts: equal outputs, other names.
+"""Pretrained weights of Hugging Face in our models: equal outputs, other parameter names.
 
-model.pretrained=hf:NAME_OR_PATH; a file of this folder for each family, named after its
-`model_type`. NAME is downloaded and kept by the library `transformers`, PATH is a folder that its
-`save_pretrained` has written.
+model.pretrained=hf:NAME_OR_PATH. Each model family has a file in this folder, named after its
+`model_type`. NAME is downloaded and cached by the library `transformers`, PATH is a folder written
+by its `save_pretrained`.
 """
 
 from importlib import import_module
@@ -44,9 +44,9 @@ def asked(name: str | bool | None) -> bool:
 
 
 def start_from(model: "Model", cfg: DictConfig) -> None:
-    """Copy the weights that cfg.model.pretrained names; noted in `model.started_from`.
+    """Copy the weights that cfg.model.pretrained names; recorded in `model.started_from`.
 
-    UserError that lists what is to be written where the parts differ.
+    UserError that lists the overrides to use if the parts differ.
     """
     name = cfg.model.pretrained
     network = fetch(name.removeprefix(HUGGING_FACE))
@@ -75,7 +75,7 @@ def start_from(model: "Model", cfg: DictConfig) -> None:
 
 
 def fetch(name: str) -> Any:
-    """The network as it was saved, of the class that saved it, so that nothing of it is drawn."""
+    """The saved network, loaded as the class that saved it, so that no part is left random."""
     try:
         import transformers
     except ImportError:
@@ -98,7 +98,7 @@ def fetch(name: str) -> Any:
 
 
 def special_tokens(name: str) -> list[int]:
-    """Which of its tokens are [CLS], [SEP] and [MASK]."""
+    """The token ids of [CLS], [SEP] and [MASK]."""
     from ablate.data.tokenizer import HuggingFace
 
     tokens = HuggingFace(name.removeprefix(HUGGING_FACE)).model
@@ -109,7 +109,7 @@ def special_tokens(name: str) -> list[int]:
 
 
 def sizes(config: Any) -> dict[str, int]:
-    """By the names that every config of transformers answers to."""
+    """Sizes of the model, by attributes that every config of transformers has."""
     return {
         "model.dim": config.hidden_size,
         "model.depth": config.num_hidden_layers,

@@ -1,8 +1,8 @@
 """BERT (Devlin et al. 2019): transformers' BertModel, BertForPreTraining and those for one task.
 
-Our vocabulary is theirs with [CLS], [SEP] and [MASK] once more at its end (ablate.data.masked), so
-the rows of these are copied. Where our model has no segments, their first one is added to every
-position, which is the same.
+Our vocabulary is theirs with [CLS], [SEP] and [MASK] repeated at its end (ablate.data.masked), so
+their rows are copied there. If our model has no segments, the embedding of their first segment is
+added to every position, which is equivalent.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
 
 
 def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Its state under our names; of its positions as many as ours, from the first."""
+    """Its state dict under our names, with the first positions only, as many as ours."""
     ours: dict[str, Tensor] = {}
     for full, value in state.items():
         path, _, kind = full.removeprefix("bert.").rpartition(".")
@@ -62,7 +62,7 @@ def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> d
         elif path.startswith("encoder.layer."):
             _, _, layer, part = path.split(".", 3)
             ours[f"stack.blocks.{layer}.{BLOCK.get(part, part)}.{kind}"] = value
-        elif path != "cls.predictions.decoder":  # the table of tokens, and the bias once more
+        elif path != "cls.predictions.decoder":  # copies of the token embedding and the bias
             ours[f"{TOP.get(path, path)}.{kind}"] = value
     again = torch.tensor(special_tokens(name))
     for table in ("embedding.weight", "head.bias.weight"):

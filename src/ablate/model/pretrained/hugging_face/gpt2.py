@@ -15,7 +15,7 @@ TOP = {
     "ln_f.bias": "stack.final_norm.bias",
     "score.weight": "head.weight",
 }
-# Inside a block; its matrices are stored inputs x outputs, and one holds queries, keys and values.
+# Inside a block; its matrices are stored inputs x outputs, with query, key and value (QKV) fused.
 BLOCK = {
     "ln_1": "attention.norm_before",
     "attn.c_proj": "attention.function.out",
@@ -39,7 +39,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
 
 
 def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Its state under our names; of its positions as many as ours, from the first."""
+    """Its state dict under our names, with the first positions only, as many as ours."""
     ours: dict[str, Tensor] = {}
     for full, value in state.items():
         name = full.removeprefix("transformer.")
@@ -47,7 +47,7 @@ def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> d
             ours[TOP[name]] = value
         elif name.startswith("h."):
             ours |= _block(name, value)
-        elif name != "lm_head.weight":  # the table of tokens
+        elif name != "lm_head.weight":  # a copy of the token embedding
             ours[name] = value
     table = ours["stack.pos_enc.table"]
     ours["stack.pos_enc.table"] = table[: len(here["stack.pos_enc.table"])]

@@ -39,7 +39,7 @@ def parts(config: Any, name: str) -> dict[str, Any]:
 
 
 def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Its state under our names; its pooler, a layer for the class token, is left where it is."""
+    """Its state dict under our names, without its pooler, a layer for the class token."""
     ours: dict[str, Tensor] = {}
     for full, value in state.items():
         path, _, kind = full.removeprefix("vit.").rpartition(".")
