@@ -1,5 +1,8 @@
 """What the rules read in a composition is so: about our parts, and about other people's."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,30 +10,60 @@ import yaml
 from omegaconf import OmegaConf
 
 from ablate import data
+from ablate.config import conflicts
 from ablate.config.compose import compose
-from ablate.config.facts import KINDS, STATED, Facts, Unreadable
+from ablate.config.facts import Facts
 from ablate.config.keys import locate
+from ablate.config.stated import Unreadable, stated
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
-
-def test_what_is_written_about_our_parts_is_what_they_state() -> None:
-    """The table that saves importing torch, against the classes themselves."""
-    for group, table in STATED.items():
-        for path in (config_dir() / group).glob("*.yaml"):
-            cfg = OmegaConf.create({group.split(".")[0]: {}})
-            OmegaConf.update(cfg, group, OmegaConf.load(path), force_add=True)
-            if (target := OmegaConf.select(cfg, f"{group}._target_")) is None:
-                continue  # model.cross_attention=same says nothing of its own
-            part = locate(target)
-            for attribute in table:
-                assert Facts(cfg).states(group, attribute) == getattr(part, attribute), path.name
+# What conflicts ask of the parts of a group.
+ASKED = {
+    "data": ("kind",),
+    "model.attention": ("query", "key", "lowers", "sums"),
+    "model.cross_attention": ("query", "key", "lowers", "sums"),
+    "model.normalizer": ("fused",),
+    "model.window": ("weighs",),
+    "pos_enc": ("compares",),
+}
 
 
-def test_what_is_written_about_our_data_is_what_it_states() -> None:
-    for path in (config_dir() / "data").glob("*.yaml"):
-        target = yaml.safe_load(path.read_text())["_target_"]
-        assert KINDS[target.split(".")[-2]] == locate(target).kind
+@pytest.mark.parametrize("group", ASKED)
+def test_what_is_read_of_a_class_is_what_it_states(group: str) -> None:
+    for path in (config_dir() / group).glob("*.yaml"):
+        if (target := (yaml.safe_load(path.read_text()) or {}).get("_target_")) is None:
+            continue  # model.cross_attention=same says nothing of its own
+        for attribute in ASKED[group]:
+            assert stated(target, attribute) == getattr(locate(target), attribute), path.name
+
+
+def test_every_fact_that_a_conflict_asks_for_is_tested_here() -> None:
+    folder = Path(conflicts.__file__).parent
+    code = " ".join(path.read_text() for path in folder.glob("*.py"))
+    asked = set(re.findall(r'states\("([\w.]+)", "(\w+)"\)', code))
+    assert asked
+    assert asked <= {(group, name) for group, names in ASKED.items() for name in names}
+
+
+def test_sizes_and_vocabularies_that_a_class_fixes() -> None:
+    for name in ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"):
+        cfg = compose("model=vit", f"data={name}")
+        assert Facts(cfg).side == locate(cfg.data._target_).side
+    folder = compose("model=vit", "data=image_folder", "data.root=x", "data.size=40")
+    assert Facts(folder).side == 40
+    for name, joint in (("dates", False), ("reverse", True), ("cmudict", False)):
+        assert Facts(compose("model=transformer", f"data={name}")).joint == joint
+
+
+def test_a_check_imports_no_torch() -> None:
+    code = (
+        "import sys; from ablate.config.compose import compose;"
+        "compose('model=transformer'); compose('model=vit'); compose('model=gat');"
+        "print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 def test_a_fact_that_is_not_there_silences_the_rule() -> None:

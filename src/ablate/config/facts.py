@@ -8,48 +8,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.config.keys import MISSING, OURS, locate, plain
+from ablate.config.keys import MISSING, OURS, plain
 from ablate.config.schema import rule_of
+from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError
-
-# Class attributes of our parts: for each attribute the usual value, and the options with the other
-# value. A test keeps both in step. They are repeated here so that a composition is checked without
-# importing torch; external parts are imported.
-STATED: dict[str, dict[str, tuple[bool, set[str]]]] = {
-    "model.attention": {
-        "query": (True, {"uniform", "none"}),
-        "key": (True, {"location", "uniform", "none"}),
-        "lowers": (True, {"additive", "gat", "gatv2", "none"}),
-        "sums": (False, {"additive", "gat", "gatv2"}),
-    },
-    "model.normalizer": {"fused": (False, {"softmax"})},
-    "model.window": {"weighs": (False, {"local_p"})},
-    "pos_enc": {"compares": (False, {"rotary"})},
-}
-STATED["model.cross_attention"] = STATED["model.attention"]  # the same scores
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
 LABELLED = "texts with classes"
 CAPTIONS = "captions"  # of images
-KINDS = {  # of data, by the module of its class
-    "pydoc": TEXT,
-    "text": TEXT,
-    "text_files": LABELLED,
-    "recall": RECALL,
-    "parallel": PAIRS,
-    "multi30k": PAIRS,
-    "cmudict": PAIRS,
-    "sequences": PAIRS,
-    "dates": PAIRS,
-    "digits": IMAGES,
-    "mnist": IMAGES,
-    "cifar": IMAGES,
-    "image_folder": IMAGES,
-    "series": SERIES,
-    "karate": GRAPH,
-    "planetoid": GRAPH,
-    "digit_strings": CAPTIONS,
-}
 READERS = {  # a model for each
     TEXT: "gpt",
     LABELLED: "gpt",
@@ -61,20 +27,12 @@ READERS = {  # a model for each
     CAPTIONS: "captioner",
 }
 WORDS = {  # for kinds whose name says too little in a sentence
-    IMAGES: "images",
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
-    SERIES: "a series of numbers",
+    SERIES: "a time series",
     GRAPH: "a graph",
     CAPTIONS: "images with captions",
 }
-# Whether source and target share their tokens, where that is fixed, by the module of the data.
-JOINT = {"sequences": True, "dates": False, "cmudict": False}
-SIDES = {"digits": 8, "mnist": 28, "cifar": 32}  # pixels
-
-
-class Unreadable(Exception):
-    """A value that a rule reads is missing or invalid in this composition."""
 
 
 class Facts:
@@ -115,31 +73,20 @@ class Facts:
         return str(self(f"{group}._target_")).startswith(OURS)
 
     def states(self, group: str, attribute: str) -> bool:
-        """The value of a part's class attribute, such as whether a score reads the `query`."""
-        if self.is_ours(group):
-            usual, others = STATED[group][attribute]
-            return usual != (self.option(group) in others)
-        return bool(self._attribute(group, attribute))
-
-    def _attribute(self, group: str, attribute: str) -> Any:
-        part = locate(self(f"{group}._target_"))
-        if not hasattr(part, attribute):
-            raise Unreadable(attribute)
-        return getattr(part, attribute)
+        """What a part states about itself, such as whether a score reads the `query`."""
+        return bool(stated(str(self(f"{group}._target_")), attribute))
 
     @property
     def kind(self) -> str:
-        """The kind of the data, such as text. UserError if its class has no `kind`."""
-        if self.is_ours("data") and self.option("data") in KINDS:
-            return KINDS[self.option("data")]
-        target = self("data._target_")
-        kind = getattr(locate(target), "kind", None)
-        if not isinstance(kind, str):
+        """What the data is, such as text. UserError if its class does not say so."""
+        target = str(self("data._target_"))
+        try:
+            return str(stated(target, "kind"))
+        except Unreadable as error:
             raise UserError(
                 f"data._target_={target}: does not say what it holds; give the class a `kind`, one"
-                f" of {', '.join(sorted(set(KINDS.values())))}"
-            )
-        return kind
+                f" of {', '.join(sorted(READERS))}"
+            ) from error
 
     @property
     def words(self) -> str:
@@ -153,17 +100,19 @@ class Facts:
 
     @property
     def joint(self) -> bool:
-        """Whether source and target share one vocabulary."""
-        if self.is_ours("data") and self.option("data") in JOINT:
-            return JOINT[self.option("data")]
-        return bool(self("data.joint"))
+        """Whether source and target share one vocabulary, by the data's class or its key."""
+        return bool(self._fixed_or_chosen("joint", "data.joint"))
 
     @property
     def side(self) -> int:
-        """Pixels along an image's side."""
-        if self.is_ours("data") and self.option("data") in SIDES:
-            return SIDES[self.option("data")]
-        return int(self("data.size"))
+        """Pixels along an image's side, by the data's class or its key."""
+        return int(self._fixed_or_chosen("side", "data.size"))
+
+    def _fixed_or_chosen(self, attribute: str, path: str) -> Any:
+        try:
+            return stated(str(self("data._target_")), attribute)
+        except Unreadable:
+            return self(path)
 
     @property
     def stride(self) -> int:

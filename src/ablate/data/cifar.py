@@ -22,6 +22,7 @@ class Cifar10(Images):
     split by a hash of each image's number.
     """
 
+    side: ClassVar[int] = 32  # pixels
     title: ClassVar[str] = "CIFAR10"
     folder: ClassVar[str] = "cifar-10-batches-py"
     # Of the archive; identifies the data set. torchvision checks each file it reads.

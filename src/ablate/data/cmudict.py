@@ -31,6 +31,7 @@ class CMUDict(Pairs):
     """
 
     item: ClassVar[str | None] = "phoneme"
+    joint: ClassVar[bool] = False  # source and target have no vocabulary in common
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ are drawn with equal probability, and no text twice.
 
 from collections.abc import Sequence
 from datetime import MAXYEAR, date
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ class Dates(Pairs):
     data_seed: draws the texts of each split. The split of a date depends on the date alone, so that
     no date of validation or test is trained on, in any language.
     """
+
+    joint: ClassVar[bool] = False  # source and target have vocabularies of their own
 
     def __init__(
         self,

@@ -18,17 +18,16 @@ from ablate.data import digest
 from ablate.data.images import Arrays, Images, Source
 from ablate.data.split import BOUNDS, three_way
 
-SIDE = 8
-
 
 class Digits(Images):
     """The split of each image is chosen by a hash of its pixels."""
 
+    side: ClassVar[int] = 8  # pixels
     white: ClassVar[int] = 16
 
     def read(self) -> dict[str, Source]:
         table = np.loadtxt(io.BytesIO(content()), np.uint8, delimiter=",")  # an image, its digit
-        images, labels = rearrange(table[:, :-1], "b (y x) -> b y x 1", y=SIDE), table[:, -1]
+        images, labels = rearrange(table[:, :-1], "b (y x) -> b y x 1", y=self.side), table[:, -1]
         everything = Arrays(images, labels)
         self.class_names = [str(digit) for digit in range(10)]
         split = three_way([image.tobytes() for image in images])

@@ -36,6 +36,7 @@ class Mnist(Images):
     split by a hash of each image's number.
     """
 
+    side: ClassVar[int] = 28  # pixels
     title: ClassVar[str] = "MNIST"
     # Of the unpacked files; identify the data set and are checked when it is read.
     md5: ClassVar[list[str]] = [

@@ -7,6 +7,7 @@ scripts/generate_reverse_task.py): validation and test include lengths that trai
 """
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ class Sequences(Pairs):
     symbols: the numbers are 0 to symbols - 1. data_seed: seed of the three splits, which do not
     depend on the seed of the run.
     """
+
+    joint: ClassVar[bool] = True  # one vocabulary for source and target
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Confl
 TASK: list[Conflict] = [
     _reads(LANGUAGE, "text", TEXT, LABELLED, RECALL, data="pydoc"),
     _reads(("vit", "timm", "resnet"), "images", IMAGES, data="digits"),
-    _reads(FORECASTERS, "a series of numbers", SERIES, data="series"),
+    _reads(FORECASTERS, "a time series", SERIES, data="series"),
     _reads(WRITERS, "pairs of texts", PAIRS, data="dates"),
     _reads(("gat",), "a graph", GRAPH, data="karate"),
     _reads(("captioner",), "images with captions", CAPTIONS, data="digit_strings"),
@@ -77,7 +77,7 @@ TASK: list[Conflict] = [
     _data("recall", "data=recall", RECALL),
     _data("seq2seq", "pairs of texts", PAIRS),
     *_models("seq2seq", WRITERS, "reads a source and writes a target"),
-    _data("forecasting", "a series of numbers", SERIES),
+    _data("forecasting", "a time series", SERIES),
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
     _data("node_classification", "a graph", GRAPH),
     *_models("node_classification", ("gat",), "reads a graph"),
