@@ -1,19 +1,15 @@
 """The forecasts of a model against the true values."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from ablate.data.loader import Request
+from ablate.data.series import Series
 from ablate.figures.panels import TITLE, entitle, grid
 from ablate.figures.save import save
-from ablate.model.base import roll_out
-
-if TYPE_CHECKING:
-    from ablate.task.forecasting import Forecasting
+from ablate.model.base import Forecaster, roll_out
+from ablate.task import Task
 
 MOST = 120  # values of the validation part that are drawn
 COLUMNS = 4  # panels
@@ -21,18 +17,20 @@ WIDTH, HEIGHT = 9.0, 3.6  # inches of a panel
 
 
 @torch.no_grad()
-def draw_forecast(task: Forecasting, out: Path) -> Path:
+def draw_forecast(task: Task, out: Path) -> Path:
     """The beginning of the validation part, a panel for each column, as a PNG.
 
     It shows the true values, the one-step forecast of each value, and autoregressive forecasts that
     begin every `data.horizon` values.
     """
-    data = task.data
+    data, model = task.data, task.model
+    assert isinstance(data, Series)
+    assert isinstance(model, Forecaster)
     count, start = min(MOST, data.length("val")), data.starts["val"]
     values = data.splits["val"][Request(0, torch.arange(count))]["values"]
-    one = data.restore(task.model(values)[:, -1])
+    one = data.restore(model(values)[:, -1])
     begins = range(0, count, data.horizon)
-    ahead = data.restore(roll_out(task.model, values[list(begins)], data.horizon))
+    ahead = data.restore(roll_out(model, values[list(begins)], data.horizon))
     truth = data.restore(data.values[start - data.horizon : start + count])
     times = [int(data.time(start - data.horizon + place)) for place in range(len(truth))]
     shown = data.names[:COLUMNS]

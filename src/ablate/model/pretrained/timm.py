@@ -1,17 +1,13 @@
 """timm's pretrained ViT weights in our ViT: equal outputs, other parameter names."""
 
-from typing import TYPE_CHECKING
-
 import timm
 import torch
 from torch import Tensor, nn
 
 from ablate.errors import UserError, suggest
+from ablate.model.base import Model
 from ablate.model.layers.multi_head import MultiHeadAttention
 from ablate.training.transfer import fitting
-
-if TYPE_CHECKING:
-    from ablate.model.vit import ViT
 
 # timm's name inside a block -> ours; the fused qkv is split apart below.
 BLOCK = {
@@ -50,7 +46,7 @@ def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def copy_timm(model: "ViT", network: nn.Module, name: str) -> None:
+def copy_timm(model: Model, network: nn.Module, name: str) -> None:
     """Copy a timm ViT's weights into ours; UserError that lists what does not fit.
 
     A head for other classes than ours is skipped: fine-tuning learns a new one.
@@ -64,13 +60,13 @@ def copy_timm(model: "ViT", network: nn.Module, name: str) -> None:
     model.load_state_dict(theirs, strict=False)
 
 
-def load_timm(model: "ViT", name: str) -> None:
+def load_timm(model: Model, name: str) -> None:
     """Download timm's weights of that name (cached by timm) and copy them in."""
     known = timm.list_models("*vit*", pretrained=True)
     if name not in known and name.split(".")[0] not in timm.list_models("*vit*"):
         near = suggest(name, known)
         raise UserError(f"model.pretrained={name} is not a pretrained ViT of timm{near}")
-    channels = model.patches.in_channels
+    channels = model.get_submodule("patches").in_channels
     try:
         network = timm.create_model(name, pretrained=True, in_chans=channels)
     except (RuntimeError, OSError, ValueError) as error:
