@@ -9,6 +9,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from ablate.config.keys import option_content
 from ablate.kernel import Kernel
 from ablate.model.bert import BERT
 from ablate.model.captioner import Captioner
@@ -198,8 +199,8 @@ def _model(
 
 def build(name: str, /, **keys: Any) -> Any:
     """The class of conf/model/NAME.yaml with its keys, some of them changed. Errors come bare."""
-    node: Any = OmegaConf.to_container(OmegaConf.load(CONF / "model" / f"{name}.yaml").model)
-    return get_class(node.pop("_target_"))(**(node | keys))
+    node = option_content(CONF / "model" / f"{name}.yaml")[0] | keys
+    return get_class(node.pop("_target_"))(**node)
 
 
 def random_parts(module: nn.Module, *, seed: int = 0, std: float = 0.5) -> nn.Module:

@@ -136,7 +136,7 @@ def keys_of(target: str) -> frozenset[str]:
     for path in config_dir().glob("*/*.yaml"):
         if f"_target_: {target}\n" not in path.read_text():
             continue
-        content, defaults = _option(path)
+        content, defaults = option_content(path)
         prefix = f"/{path.parent.name}."
         slots = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
         keys |= {slot.removeprefix(prefix) for slot in slots if slot.startswith(prefix)}
@@ -152,12 +152,12 @@ def default_of(path: str) -> Any:
     None where none does."""
     group, _, key = path.rpartition(".")
     files = sorted(config_dir().glob(f"{group}/*.yaml")) if group else []
-    found = (_option(file)[0].get(key) for file in files)
+    found = (option_content(file)[0].get(key) for file in files)
     return next((value for value in found if value is not None), None)
 
 
 @cache
-def _option(path: Path) -> tuple[dict[str, Any], list[Any]]:
+def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
     """What an option's file gives its node, fragments such as _block.yaml included, and its
     defaults list."""
     text = path.read_text()
@@ -168,7 +168,7 @@ def _option(path: Path) -> tuple[dict[str, Any], list[Any]]:
     for entry in defaults:
         if isinstance(entry, str) and "@" in entry:
             fragment = entry.partition("@")[0].strip("/")
-            content = _option(config_dir() / f"{fragment}.yaml")[0] | content
+            content = option_content(config_dir() / f"{fragment}.yaml")[0] | content
     return content, defaults
 
 
