@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from ablate.config.check import leaves
 from ablate.config.compose import compose
+from ablate.config.keys import option_content
 from ablate.config.rules import Bool, Exactly, Int, ListOf, OneOf, Real, Rule, Text, either, or_null
 from ablate.config.schema import VALUES, rule_of
 from ablate.config.tree import config_dir
@@ -52,6 +53,19 @@ def test_a_key_without_a_rule_of_its_own_has_that_of_its_type() -> None:
     with pytest.raises(UserError, match=r"model\.bias=1: must be true or false"):
         compose("model.bias=1")
     assert rule_of("model.nobody_knows") is None
+
+
+def test_files_are_read_as_omegaconf_reads_them() -> None:
+    for path in config_dir().glob("*/*.yaml"):
+        if path.parent.name == "model":
+            expected = dict(compose(f"model={path.stem}").model)
+        elif "@package _global_" in path.read_text():
+            continue
+        else:
+            expected = OmegaConf.to_container(OmegaConf.load(path)) or {}
+        for key, value in option_content(path)[0].items():
+            assert value == expected[key], (path.name, key)
+            assert type(value) is type(expected[key]) or isinstance(value, dict), (path.name, key)
 
 
 def test_the_fragment_of_a_block_is_in_every_model_with_blocks() -> None:
