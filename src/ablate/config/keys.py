@@ -162,7 +162,8 @@ def default_of(path: str) -> Any:
     """The default that our files give a key such as "model.bias", whichever file is found first;
     None where none does."""
     group, _, key = path.rpartition(".")
-    files = sorted(config_dir().glob(f"{group}/*.yaml")) if group else []
+    ours = group and key not in EVERYWHERE
+    files = sorted(config_dir().glob(f"{group}/*.yaml")) if ours else []
     found = (option_content(file)[0].get(key) for file in files)
     return next((value for value in found if value is not None), None)
 
