@@ -13,11 +13,14 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ablate.errors import Interrupted, RunFailed, UserError
+from ablate.training.checkpoint import LAST
+from ablate.training.pack.callbacks import PackCheckpoints, PackCurves
 from ablate.training.pack.checkpoint import common
-from ablate.training.pack.loop import fit
-from ablate.training.pack.task import Packed
+from ablate.training.pack.task import PackData, Packed, PackTask
 from ablate.training.pack.trial import at_once, device_of, require_batchable, require_settings
+from ablate.training.progress import ProgressFile
 from ablate.training.train import complete, finished, open_run
+from ablate.training.trainer import make_trainer
 
 OnFinished = Callable[[dict[str, Any], Path], None]
 
@@ -92,6 +95,28 @@ def train_together(pack: Sequence[Packed]) -> None:
     if batched:
         require_batchable([one.run.task for one in pack], device_of(cfg))
     fit(pack, step, batched=batched)
+
+
+def fit(pack: Sequence[Packed], step: int, *, batched: bool) -> None:
+    """Train all seeds from `step` to the end, or until all have failed."""
+    first = pack[0].run
+    task = PackTask(pack, batched=batched)
+    checkpoints = PackCheckpoints(pack, every=first.cfg.checkpoint_every)
+    progress = [ProgressFile(one.run.run_dir) for one in pack]
+    trainer = make_trainer(
+        first.cfg, first.run_dir, first.data, [PackCurves(pack), checkpoints, *progress]
+    )
+    if step >= trainer.max_steps:
+        return
+    checkpoints.files.step = step
+    path = checkpoints.folder / LAST if step else None
+    try:
+        trainer.fit(task, datamodule=PackData(pack), ckpt_path=path, weights_only=False)
+    except RunFailed:
+        if not all(one.failed for one in pack):
+            raise
+    finally:
+        task.come_apart()
 
 
 def share_time(result: dict[str, Any], seeds: int) -> None:
