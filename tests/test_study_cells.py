@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_sweep import asked, laid_out
 
+from ablate.config.overrides import equal, key_of, merged, parse_one, quoted, value_text
 from ablate.config.run_id import run_id
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.study.plan.cells import Cells
 from ablate.study.plan.layout import Layout, lay_out
-from ablate.study.plan.override import equal, key_of, merged, parse, quoted, value_text
 from ablate.study.plan.request import parse_request
 
 
@@ -110,7 +110,7 @@ def test_values_that_need_quotes(tmp_path: Path) -> None:
 def test_a_value_is_read_back_as_it_was(value: object) -> None:
     text = value_text(value)
     if not (isinstance(value, str) and not value.isprintable()):
-        assert equal(_plain(parse(f"key={text}", "here").value()), value)
+        assert equal(_plain(parse_one(f"key={text}", "here").value()), value)
 
 
 def _plain(value: object) -> object:
@@ -122,7 +122,7 @@ def _plain(value: object) -> object:
 def test_merging_keeps_the_last_of_a_key() -> None:
     found = merged(["a=1", "++b.c=2"], ["a=3"], ["b.c=4", "d=5"])
     assert found == ("a=3", "b.c=4", "d=5")
-    assert parse(f"x={quoted('it is')}", "").value() == "it is"
+    assert parse_one(f"x={quoted('it is')}", "").value() == "it is"
 
 
 def test_cells_put_the_same_seed_of_all_arms_together(tmp_path: Path) -> None:

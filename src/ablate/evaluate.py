@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, command
-from ablate.config.overrides import parse, variants
+from ablate.config.overrides import values_of, variants
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
 from ablate.errors import UserError, suggest
@@ -77,7 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     run = load(args.run_dir)
     rows, refused = [], []
-    for row in variants(parse(args.changes)):
+    for row in variants(values_of(args.changes)):
         try:
             rows.append((row, evaluate(run, row)))
         except UserError as error:  # the other rows are still worth having

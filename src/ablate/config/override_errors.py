@@ -8,7 +8,6 @@ once.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from ablate.config.overrides import parse
 from ablate.config.tree import Tree
 from ablate.errors import UserError, suggest
 
@@ -59,10 +59,9 @@ def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: boo
 
 def _parse(text: str) -> Override | str:
     try:
-        return OverridesParser.create().parse_overrides([text])[0]
-    except HydraException as error:
-        reason = " ".join(str(error).split("\nSee https")[0].split())
-        return f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
+        return parse(text)
+    except UserError as error:
+        return str(error)
 
 
 def _unread(override: Override, tree: Tree) -> Iterator[str]:

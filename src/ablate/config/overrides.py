@@ -1,23 +1,46 @@
-"""KEY=VALUE arguments of the commands other than training, parsed with Hydra's grammar."""
+"""Override strings, `key=value`: read and written with Hydra's grammar."""
 
+import re
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from ablate.errors import UserError
 
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
 
-def parse(arguments: list[str]) -> dict[str, list[Any]]:
-    """Map each key to its values: `data.seq_len=64,128` has two."""
+
+def parse(text: str) -> Override:
+    """Parse one override. Raises UserError."""
     try:
-        overrides = OverridesParser.create().parse_overrides(arguments)
+        return OverridesParser.create().parse_overrides([text])[0]
     except HydraException as error:
-        line = str(error).splitlines()[0]
-        raise UserError(f"{' '.join(arguments)}: not KEY=VALUE ({line})") from error
+        reason = " ".join(str(error).split("\nSee https")[0].split())
+        raise UserError(
+            f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
+        ) from error
+
+
+def parse_one(text: object, where: str) -> Override:
+    """Parse an override with one value; raise a UserError that begins with `where` otherwise."""
+    try:
+        override = parse(str(text))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    if override.is_sweep_override():
+        raise UserError(f"{where}: '{text}' names several values, and one is needed here")
+    return override
+
+
+def values_of(arguments: list[str]) -> dict[str, list[Any]]:
+    """Map each key to its values: `data.seq_len=64,128` has two."""
     values: dict[str, list[Any]] = {}
-    for override in overrides:
+    for override in map(parse, arguments):
         if override.is_delete() or override.is_add():
             raise UserError(f"{override.input_line}: only KEY=VALUE has a meaning here")
         sweep = override.is_sweep_override()
@@ -30,3 +53,44 @@ def parse(arguments: list[str]) -> dict[str, list[Any]]:
 def variants(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Return every combination of the values as a dictionary; one empty one if there are none."""
     return [dict(zip(values, row, strict=True)) for row in product(*values.values())]
+
+
+def key_of(text: str) -> str:
+    """Return the key of an override: `model.heads` of `++model.heads=4`."""
+    return text.partition("=")[0].lstrip("+~")
+
+
+def merged(*groups: Iterable[str]) -> tuple[str, ...]:
+    """Merge overrides; of those that set the same key, keep the last."""
+    found: dict[str, str] = {}
+    for text in (text for group in groups for text in group):
+        found.pop(key_of(text), None)
+        found[key_of(text)] = text
+    return tuple(found.values())
+
+
+def value_text(value: Any) -> str:
+    """Write a value as in an override, after `key=`."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
+        return value if plain else quoted(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{value_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(value_text, value)) + "]"
+    return str(value)
+
+
+def quoted(text: str) -> str:
+    return QuotedString(text=text, quote=Quote.single).with_quotes()
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values of a key are the same: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ablate.config.overrides import value_text
 from ablate.errors import UserError
 from ablate.study.launch.run import Run
-from ablate.study.plan.override import value_text
 
 if TYPE_CHECKING:
     from ablate.study.plan.layout import Layout

@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ablate.config.check import check
 from ablate.config.compose import add_choices
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain
+from ablate.config.overrides import equal, merged, parse_one, quoted, value_text
 from ablate.config.run_id import fingerprint, folder_name, run_id
 from ablate.config.tree import Tree
 from ablate.errors import UserError
 from ablate.study.plan.design import Arm, Factor
-from ablate.study.plan.override import equal, merged, parse, quoted, value_text
 
 if TYPE_CHECKING:
     from ablate.study.plan.budget import Budget
@@ -131,7 +131,7 @@ def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor
 
 def _holds(text: str, cfg: DictConfig) -> bool:
     """Whether a composition already has the value that an override sets."""
-    override = parse(text, "study.factors")
+    override = parse_one(text, "study.factors")
     key, value = override.key_or_group, override.value()
     if key in cfg.choices:
         return value_text(cfg.choices[key]) == value_text(value)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
+from ablate.config.overrides import key_of
 from ablate.errors import UserError, suggest
 from ablate.study.plan.fraction import fraction
-from ablate.study.plan.override import key_of
 
 BASELINE = "baseline"
 ALL_SET = {"factorial", "fractional"}  # designs whose cells set every factor, changed or not

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Column, Table
 
+from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import confused, varied
 from ablate.study.launch.estimate import Done, done, left, seconds
 from ablate.study.launch.state import State
@@ -16,7 +17,6 @@ from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.design import ALL_SET
 from ablate.study.plan.fraction import promise
 from ablate.study.plan.layout import Layout
-from ablate.study.plan.override import value_text
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 

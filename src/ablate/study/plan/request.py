@@ -13,9 +13,9 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check_study
+from ablate.config.overrides import key_of, merged, parse_one, value_text
 from ablate.errors import UserError
 from ablate.study.plan.design import Factor, Row
-from ablate.study.plan.override import key_of, merged, parse, value_text
 
 UNRESOLVED = ("baseline", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
@@ -103,7 +103,7 @@ def _by_factors(
             raise UserError(f"'{one.input_line}': the study changes it (study.factors: {owner[0]})")
         if one.key_or_group == "seed":
             raise UserError(f"'{one.input_line}': the seeds of a study are study.seeds=[..]")
-    baseline = [parse(text, "study.baseline").input_line or "" for text in node["baseline"]]
+    baseline = [parse_one(text, "study.baseline").input_line or "" for text in node["baseline"]]
     options = {factor.name: factor.options for factor in factors}
     exclude = [
         {str(name): which(option, options.get(str(name), {})) for name, option in entry.items()}
@@ -236,7 +236,7 @@ def _listed(name: str, given: Any, where: str) -> dict[str, tuple[str, ...]]:
     texts = [value_text(value) for value in (given if isinstance(given, list) else [given])]
     if twice := [text for number, text in enumerate(texts) if text in texts[:number]]:
         raise UserError(f"{where}: has the option {twice[0]} twice")
-    parse(f"{name}=0", where)
+    parse_one(f"{name}=0", where)
     return {text: (f"{name}={text}",) for text in texts}
 
 
@@ -248,7 +248,7 @@ def _named(where: str, given: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
         listed = [texts] if isinstance(texts, str) else texts
         if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
             raise UserError(f"{where}: {option} must be a list of overrides, [KEY=VALUE, ...]")
-        lines = [parse(text, f"{where}: {option}").input_line or "" for text in listed]
+        lines = [parse_one(text, f"{where}: {option}").input_line or "" for text in listed]
         keys = [key_of(line) for line in lines]
         if twice := [key for number, key in enumerate(keys) if key in keys[:number]]:
             raise UserError(f"{where}: {option} sets {twice[0]} twice")

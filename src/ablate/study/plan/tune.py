@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ablate.config.overrides import value_text
 from ablate.config.rules import written
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.state import state
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import Layout
-from ablate.study.plan.override import value_text
 
 FIRST_SEED = 1000  # study.tune_seeds=2: 1000 and 1001
 NOT_TUNED = ("study", "hydra", "logger")
