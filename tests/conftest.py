@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -36,8 +37,8 @@ AREAS = {
     "config": "check compose config_tree conflicts facts history override_errors run_id schema",
     "model": """activation_checkpoints attention bert block captioner dropout embedding
         feed_forward forecasters formulas gpt graph hugging_face init knobs knobs_pairs
-        local_attention mask mixer multi_head norm normalizer only pairs pos_enc precision recurrent
-        resnet rnn_* timm transformer vit""",
+        local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc precision
+        recurrent resnet rnn_* timm transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
@@ -86,7 +87,21 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
+def undraw(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("ablate.training.train.show", lambda task, run_dir, trainer: None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _figures_where_they_are_tested(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs of this process end without figures and a sample, which are two thirds of a tiny run,
+    but in a module with `WITH_FIGURES = True`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "WITH_FIGURES", False):
+            undraw(patch)
+        yield
+
+
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of this process end without figures and a sample, which are two thirds of a tiny run."""
-    monkeypatch.setattr("ablate.training.train.show", lambda task, run_dir, trainer: None)
+    """For one test of a module with `WITH_FIGURES = True`."""
+    undraw(monkeypatch)

@@ -123,4 +123,7 @@ def long_for(model: str) -> list[pytest.MarkDecorator]:
     return [] if model in BRIEF else [pytest.mark.slow]
 
 
-EVERY_MODEL = [pytest.param(model, marks=long_for(model)) for model in MODELS]
+# The pairs of most models take minutes.
+EVERY_MODEL = [
+    pytest.param(model, marks=[] if model == "gat" else [pytest.mark.slow]) for model in MODELS
+]

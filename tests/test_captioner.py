@@ -31,6 +31,8 @@ from ablate.model.resnet import STRIDE
 from ablate.show import own_source
 from ablate.task.captioning import Captioning
 
+WITH_FIGURES = True  # tests/conftest.py
+
 I, J = SIZES["captioner"]["target_length"], 3 * 6  # noqa: E741
 NORMALIZERS = ["softmax", "hard"]
 POSITIONS = ["none", "learned", "sinusoidal", "learned_from_sinusoidal", "learned_2d"]

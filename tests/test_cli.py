@@ -90,7 +90,7 @@ def test_a_fault_of_ours_shows_its_traceback(
     assert err.endswith("ZeroDivisionError: ours\n")
 
 
-def test_a_mistake_shows_its_traceback_when_asked(
+def test_a_mistake_shows_its_traceback_on_request(
     ablate_command: Command, fail: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail.append(UserError("wrong"))

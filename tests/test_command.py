@@ -77,6 +77,7 @@ def test_windows_is_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_windows_lacks_is_not_imported_before_it_is_refused() -> None:
     lacks = "{'fcntl', 'resource', 'pwd', 'grp', 'termios'}"
     code = f"import sys; from ablate import {', '.join(COMMANDS)}, __main__\n"

@@ -67,7 +67,7 @@ def test_evaluate_refuses_to_change_the_model(finished):
         evaluate.evaluate(ablate.load(finished["none"]), {"model.heads": 4})
 
 
-def test_generate_goes_on_from_the_prompt(finished, monkeypatch, capsys):
+def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
     arguments = (finished["rotary"], "--prompt", "the cat", "--tokens", 40)
     once = call(monkeypatch, capsys, generate, *arguments)
     again = call(monkeypatch, capsys, generate, *arguments)

@@ -167,6 +167,7 @@ def test_a_split_smaller_than_the_number_of_processes_is_refused() -> None:
         data.val_dataloader()
 
 
+@pytest.mark.slow
 def test_importing_a_data_set_loads_no_library_that_only_another_one_needs() -> None:
     script = (
         "import sys, ablate.data.text, ablate.data.image_folder, ablate.data.cifar;"

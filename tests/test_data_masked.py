@@ -25,10 +25,10 @@ LENGTH = 64
 
 def masked(seed: int = 0, **changes: Any) -> TextData:
     """pydoc, cut for BERT; changes: of the data and of what is masked."""
-    asked = {key: changes.pop(key, value) for key, value in PUBLISHED.items()}
+    task_settings = {key: changes.pop(key, value) for key, value in PUBLISHED.items()}
     data = make("pydoc", seed=seed, seq_len=changes.pop("seq_len", LENGTH), **changes)
     assert isinstance(data, TextData)
-    data.asked = Masked(**asked)
+    data.task_settings = Masked(**task_settings)
     data.setup()
     return data
 
@@ -76,7 +76,7 @@ def test_the_published_shares(pairs: TextData) -> None:
     assert_share(~changed, 0.1 * (1 + 1 / special.text_size))
 
 
-def test_any_share_can_be_asked_for() -> None:
+def test_any_rates_can_be_set() -> None:
     data = masked(mask_rate=0.5, mask_share=0.25, random_share=0.5)
     examples, special = batch(data, 2000), specials(data)
     assert examples["targets"].shape[1] == round(0.5 * 61)
@@ -97,7 +97,7 @@ def test_another_token_is_any_of_the_text() -> None:
     assert abs(chi - freedom) < 4 * sqrt(2 * freedom)
 
 
-def test_every_place_of_the_text_is_hidden_as_often(singles: TextData) -> None:
+def test_every_position_is_masked_equally_often(singles: TextData) -> None:
     counts = batch(singles, 6000)["places"].flatten().bincount(minlength=LENGTH)
     assert counts[0] == counts[-1] == 0  # [CLS] and [SEP]
     share = round(0.15 * 62) / 62
@@ -106,7 +106,7 @@ def test_every_place_of_the_text_is_hidden_as_often(singles: TextData) -> None:
 
 @pytest.mark.parametrize("name", ["pairs", "singles"])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_special_tokens_are_never_hidden_nor_predicted(
+def test_special_tokens_are_never_masked_nor_predicted(
     name: str, split: str, request: pytest.FixtureRequest
 ) -> None:
     data = request.getfixturevalue(name)
@@ -203,7 +203,7 @@ def test_the_first_segment_ends_anywhere_in_the_middle_half(pairs: TextData) -> 
 def test_elsewhere_is_anywhere_but_near() -> None:
     """In a text whose tokens are their own places."""
     count, size = 1000, 29
-    asked = Masked(next_sentence=True, mask_rate=0.01, mask_share=0.0, random_share=0.0)
+    task_settings = Masked(next_sentence=True, mask_rate=0.01, mask_share=0.0, random_share=0.0)
 
     class Places(WithSpecials):
         def __init__(self) -> None:
@@ -213,7 +213,7 @@ def test_elsewhere_is_anywhere_but_near() -> None:
     data = MaskedText(
         torch.arange(count),
         step=1,
-        masked=asked,
+        masked=task_settings,
         seq_len=32,
         tokenizer=Places(),
         seed=0,

@@ -277,7 +277,7 @@ class Numbers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 @pytest.mark.parametrize("start", [0, 1, 411, 412, 413, 700])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_buckets_goes_on_from_anywhere(start: int, workers: int) -> None:
+def test_a_stream_of_buckets_resumes_anywhere(start: int, workers: int) -> None:
     if workers and start not in (1, 412):
         pytest.skip("processes take a while to start")
     assert len(bucketed()) == 412

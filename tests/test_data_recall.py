@@ -102,7 +102,7 @@ def test_first_draws_follow_the_power_law() -> None:
     assert np.abs(found - weights / weights.sum()).max() < 0.005
 
 
-def test_short_distances_are_asked_most() -> None:
+def test_short_distances_are_queried_most() -> None:
     """The share of sequences with a query in the first slots and in the last ones."""
     data = ready("recall", **(SMALL | {"train_examples": 5000}), pairs=[4])
     asked = (sequences(data, "train").tensors["targets"] != -100).float().mean(0)[8::2]

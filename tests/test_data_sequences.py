@@ -30,7 +30,7 @@ def test_targets_follow_from_sources(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lengths_and_numbers_are_as_asked_and_all_occur(name: str) -> None:
+def test_lengths_and_numbers_are_as_configured_and_all_occur(name: str) -> None:
     data = sequences(name, symbols=7, min_length=2, max_train_length=5, test_max_length=8)
     for split, longest in {"train": 5, "val": 8, "test": 8}.items():
         drawn = [numbers(pair.source) for pair in data.texts[split]]

@@ -149,9 +149,9 @@ def weights(folder):
 @pytest.mark.parametrize(
     ("name", "tiny"),
     [
-        pytest.param("text", overrides, marks=pytest.mark.slow),
+        ("text", overrides),
         pytest.param("images", images, marks=pytest.mark.slow),
-        ("pairs", copies),
+        pytest.param("pairs", copies, marks=pytest.mark.slow),
         pytest.param("checkpoints", shared, marks=pytest.mark.slow),
         pytest.param("uneven", translations, marks=pytest.mark.slow),
         pytest.param("split", deep, marks=pytest.mark.slow),
@@ -186,6 +186,7 @@ def moments(folder):
     }
 
 
+@pytest.mark.slow
 def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
     """best.ckpt, what is measured of it again, and last.ckpt with the state of the optimizer."""
     folder, (ended,) = started("split")
@@ -199,6 +200,7 @@ def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
         torch.testing.assert_close(mine[name], value, atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_each_process_holds_half_of_what_is_split(started):
     folder, (ended,) = started("split")
     total = ended.result["parameters"]["total"]
@@ -236,6 +238,7 @@ def test_batch_norm_cannot_be_split(started):
     assert "Traceback" not in ended.errors
 
 
+@pytest.mark.slow
 def test_what_two_processes_write_is_measured_once_and_together(started):
     """Their measures are those of one process (above); here, that these are no zeros and ones."""
     _, (ended,) = started("pairs")

@@ -23,6 +23,8 @@ from ablate.study.plan.request import parse_request
 from ablate.training.build import build_data
 from ablate.training.pack.trial import require_settings
 
+WITH_FIGURES = True  # tests/conftest.py
+
 DEBUG = options("debug")
 QUICK = ("gat", "gpt", "rnn_forecaster")  # the other models are run with -m slow
 
@@ -74,7 +76,7 @@ def test_without_a_look_nothing_is_changed_or_named() -> None:
     assert (cfg.study.name, cfg.model.depth, cfg.data.val_fraction) == ("runs", 4, 0.1)
 
 
-@pytest.mark.parametrize("name", DEBUG)
+@pytest.mark.parametrize("name", marked(DEBUG, ("fast",)))
 def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
     for choice in [f"model={n}" for n in options("model")] + [
         f"experiment={n}" for n in options("experiment")

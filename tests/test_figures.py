@@ -24,6 +24,8 @@ from ablate.model.vit import PatchEmbedding
 from ablate.task import Task
 from ablate.training.build import build, build_data, make_task
 
+WITH_FIGURES = True  # tests/conftest.py
+
 
 def built(*overrides: str) -> Task:
     cfg = ablate.compose(*overrides)

@@ -21,6 +21,8 @@ from ablate.task.forecasting import Errors
 from ablate.training.build import build, build_data, make_task
 from ablate.training.load import Run
 
+WITH_FIGURES = True  # tests/conftest.py
+
 COUNT, WINDOW, HORIZON, PERIOD = 90, 8, 7, 3
 ENDS = {"val": (60, 75), "test": (75, 90)}  # a sixth each
 COLUMNS = ["load", "price"]
@@ -181,7 +183,7 @@ def test_another_horizon_and_another_series(
         evaluate.evaluate(run, {"data.path": str(tmp_path / "other.csv"), "data.columns": ["a"]})
 
 
-def test_the_forecast_goes_on_after_the_end(
+def test_the_forecast_continues_after_the_end(
     finished: tuple[Numbers, Run], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     series, run = finished

@@ -31,6 +31,8 @@ from ablate.model.gat import GAT
 from ablate.model.layers.edges import Edges
 from ablate.pos_enc.none import NoPosEnc
 
+WITH_FIGURES = True  # tests/conftest.py
+
 SCORES = [name for name in scores() if name != "location"]
 NODES, FEATURES, CLASSES = 9, 5, 3
 

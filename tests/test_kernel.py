@@ -157,9 +157,11 @@ def combined() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("score", "pos"), combined())
 def test_every_kernel_equals_the_reference(score: str, pos: str, mask: str) -> None:
+    """Every shape and every padding; between them the masks have every pair of the two."""
     kernels = list(resolved(score, pos))
     assert len(kernels) >= len(KERNELS) - 1  # sdpa alone may refuse
-    for shape, padding in itertools.product(SHAPES, PADDING):
+    turn = list(MASKS).index(mask) % len(PADDING)
+    for shape, padding in zip(SHAPES, PADDING[turn:] + PADDING[:turn], strict=True):
         attend = make(score, pos, mask, shape=shape, padding=padding)
         expected = results(Reference(), attend)
         assert all(x.isfinite().all() for x in expected)

@@ -97,7 +97,7 @@ def test_every_knob_changes_the_batches(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GIVEN if "root" in GIVEN[name]])
-def test_where_it_lies_changes_nothing(name: str) -> None:
+def test_the_folder_of_the_data_changes_nothing(name: str) -> None:
     before = batches(name)
     Path(name).rename("moved")
     assert equal(batches(name, root="moved"), before)

@@ -122,7 +122,7 @@ def test_failed_run_is_marked_and_finish_is_idempotent(tmp_path: Path) -> None:
     assert run.summary["result"] == failed
 
 
-def test_a_resumed_run_goes_on_in_its_wandb_run(
+def test_a_resumed_run_continues_its_wandb_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W&B continues a run where one of its id is there, and begins it where none is."""

@@ -23,6 +23,8 @@ from ablate.study.plan.budget import DataSets
 from ablate.task.masked_lm import MaskedLM
 from ablate.training.build import build, build_data, make_task
 
+WITH_FIGURES = True  # tests/conftest.py
+
 
 def overrides(folder: Path, *more: str) -> list[str]:
     return tiny.overrides(folder, "model=bert", *more)
@@ -59,7 +61,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=" ".join,
 )
-def test_the_hidden_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) -> None:
+def test_a_masked_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) -> None:
     """Another text under the same [MASK]s gives the same logits, to the last bit."""
     task = built(tmp_path, "task.mask_share=1", "task.random_share=0", *choices).eval()
     before = task.data.example()
@@ -257,10 +259,10 @@ def test_data_is_shared_by_those_who_ask_for_the_same(tmp_path: Path) -> None:
     )
     assert first is second
     assert first is not third
-    assert first.asked == Masked(True, 0.15, 0.8, 0.1)
+    assert first.task_settings == Masked(True, 0.15, 0.8, 0.1)
 
 
-def test_only_the_hidden_tokens_reach_the_output_map(tmp_path: Path) -> None:
+def test_only_masked_tokens_reach_the_output_map(tmp_path: Path) -> None:
     task = built(tmp_path)
     batch = next(iter(task.data.train_dataloader()))
     rows, hidden = batch["targets"].shape
@@ -273,4 +275,4 @@ def test_only_the_hidden_tokens_reach_the_output_map(tmp_path: Path) -> None:
 
 def test_the_data_of_others_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"is no ablate\.data\.text\.TextData"):
-        MaskedLM.ask(object(), next_sentence=True)  # type: ignore[arg-type]
+        MaskedLM.configure_data(object(), next_sentence=True)  # type: ignore[arg-type]

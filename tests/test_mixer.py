@@ -119,7 +119,7 @@ def test_the_attention_is_gone_from_every_block(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_text_goes_on_as_without_a_cache(name: str) -> None:
+def test_generation_without_a_cache_takes_the_likeliest(name: str) -> None:
     model = random_parts(gpt(mixer=name)).eval()
     assert model.new_cache() is None
     written = tokens(1, 2)

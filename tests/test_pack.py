@@ -28,6 +28,8 @@ from ablate.training.pack.checkpoint import common, joined, part
 from ablate.training.pack.task import PackTask, clip_each
 from ablate.training.pack.trial import refuse_pack
 
+WITH_FIGURES = True  # tests/conftest.py
+
 # Of Adam, a gradient that is 0 but for rounding makes a whole step; here it stays rounding.
 PLAIN = ("optimizer=sgd", "optimizer.lr=0.1", "trainer.gradient_clip_val=0.2")
 SLOW = pytest.mark.slow
@@ -95,9 +97,9 @@ def require_same(alone: Path, packed: Path, tolerance: float) -> None:
 COMPOSED = {
     "dropout": ("model.dropout=0.1", "model.drop_path=0.2", "model.depth=2"),
     "additive": ("model.attention=additive", "pos_enc=alibi", "model.norm=post"),
-    "cosine": ("model.attention=cosine", "pos_enc=rotary", "model.norm_type=rms"),
 }
 FURTHER = {
+    "cosine": ("model.attention=cosine", "pos_enc=rotary", "model.norm_type=rms"),
     "general": ("model.attention=general", "pos_enc=t5"),
     "relative": ("pos_enc=relative", "model.ffn=swiglu", "model.mask=window", "model.mask.size=4"),
 }
@@ -183,7 +185,7 @@ def test_clipping_is_by_seed() -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_pack_that_is_stopped_goes_on(
+def test_a_stopped_pack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batched: bool
 ) -> None:
     """Ctrl-C saves all, the same command ends as if it had never been stopped."""
@@ -328,7 +330,7 @@ def test_runs_that_differ_in_the_seed_alone_share_a_process() -> None:
     assert line[:-2] == wanted[0].arguments
 
 
-def test_a_state_comes_apart_and_together() -> None:
+def test_a_state_is_split_and_joined() -> None:
     def own(k: int) -> dict[str, Any]:
         groups = [{"lr": 0.1, "params": [0, 1]}, {"lr": 0.1, "params": [2]}]
         state = {n: {"moment": torch.tensor([k, n])} for n in range(3)}
@@ -346,6 +348,7 @@ def test_a_state_comes_apart_and_together() -> None:
         torch.testing.assert_close(part(whole, k, 2), own(k))
 
 
+@pytest.mark.slow
 def test_the_local_launcher_packs(tmp_path: Path) -> None:
     """A pack of two and one alone; the same folders as without, and everything settled."""
     wanted = runs(tmp_path, [0, 1, 2])

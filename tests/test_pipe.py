@@ -35,19 +35,18 @@ def unread(
     return done.returncode, done.stderr or ""
 
 
+ANSWERS = ["ablate --help", "ablate --version", "ablate --hydra-help", "ablate.report --help"]
+LIKE_THEM = [
+    "ablate help model.attention",
+    "ablate --cfg job",
+    "ablate --cfg hydra --package hydra.job",
+    "ablate --info defaults",
+    "ablate.show --help",
+]
+
+
 @pytest.mark.parametrize(
-    "line",
-    [
-        "ablate --help",
-        "ablate help model.attention",
-        "ablate --version",
-        "ablate --hydra-help",
-        "ablate --cfg job",
-        "ablate --cfg hydra --package hydra.job",
-        "ablate --info defaults",
-        "ablate.report --help",
-        "ablate.show --help",
-    ],
+    "line", [*ANSWERS, *(pytest.param(line, marks=pytest.mark.slow) for line in LIKE_THEM)]
 )
 def test_an_answer_that_nobody_reads_ends_quietly(line: str, tmp_path: Path) -> None:
     assert unread(*line.split(), folder=tmp_path) == (141, "")
@@ -66,7 +65,7 @@ def test_a_refusal_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_training_goes_on_unread(both: bool, tmp_path: Path) -> None:
+def test_training_continues_unread(both: bool, tmp_path: Path) -> None:
     code, errors = unread("ablate", *overrides(tmp_path), folder=tmp_path, both=both)
     assert code == 0
     if not both:
@@ -78,6 +77,7 @@ def test_training_goes_on_unread(both: bool, tmp_path: Path) -> None:
     assert json.loads(result.read_text())["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_plan_is_an_answer(tmp_path: Path) -> None:
     line = ["ablate", "-m", "seed=0,1", "pos_enc=none,alibi", "study.dry_run=true"]
     assert unread(*line, *overrides(tmp_path), folder=tmp_path) == (141, "")

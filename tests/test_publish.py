@@ -303,7 +303,7 @@ def test_status_and_wandb_do_not_go_together(monkeypatch: pytest.MonkeyPatch) ->
         command_line.main()
 
 
-def test_one_command_sends_what_lies_offline(made: Written, tmp_path: Path) -> None:
+def test_one_command_syncs_offline_runs(made: Written, tmp_path: Path) -> None:
     study = made.report.study
     assert sync_command(study) is None
     place = study.runs[3].folder / "wandb" / "offline-run-20261120_160000-x"

@@ -172,7 +172,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     return end.value.code
 
 
-def test_the_command_prints_the_table_and_where_it_lies(
+def test_the_command_prints_the_table_and_its_path(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")

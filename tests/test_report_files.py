@@ -42,11 +42,11 @@ def test_the_first_thing_said_is_what_the_study_asks(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", arms, asks="Does\n<a> matter? Nobody 2026,\nsection 3.")
     write(study)
     page, text = ((study / name).read_text() for name in ("report.html", "report.md"))
-    assert '<p class="asked">Does &lt;a&gt; matter?</p>' in page
+    assert '<p class="question">Does &lt;a&gt; matter?</p>' in page
     assert text.startswith("# s\n\nDoes \\<a> matter?\n\nNobody 2026, section 3.\n\nHow does ")
 
 
-def test_what_went_wrong_is_told(tmp_path: Path) -> None:
+def test_what_went_wrong_is_reported(tmp_path: Path) -> None:
     arms = {"baseline": arm(BASE), "a=1": arm(["failed: killed by SIGKILL"] * 5)}
     study = make_study(
         tmp_path / "s",
@@ -67,7 +67,7 @@ def told(page: str, arm: str) -> list[str]:
     return [" ".join(unescape(re.sub("<[^>]*>", " ", row)).split()) for row in rows]
 
 
-def test_an_arm_without_effect_is_told(tmp_path: Path) -> None:
+def test_an_arm_without_effect_is_reported(tmp_path: Path) -> None:
     arms = {
         "baseline": arm(BASE),
         "a=1": arm(BASE, no_effect=True),

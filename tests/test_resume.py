@@ -24,6 +24,8 @@ from ablate.task.causal_lm import CausalLM
 from ablate.training.checkpoint import Checkpoints
 from ablate.training.curves import Curves
 
+WITH_FIGURES = True  # tests/conftest.py
+
 # The last validation stands before the last step: the last weights are looked at after training.
 SHORT = ("trainer.max_steps=14", "checkpoint_every=3")
 LONG = ("trainer.max_steps=300", "trainer.val_check_interval=50", "checkpoint_every=7")
@@ -295,7 +297,7 @@ def written(path):
 
 
 @pytest.mark.slow
-def test_the_command_goes_on_after_signals(long, tmp_path):
+def test_the_command_resumes_after_signals(long, tmp_path):
     arguments, straight = long
     line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={tmp_path}"]
     for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):

@@ -109,7 +109,7 @@ def test_the_data_counts_by_its_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("same_data")
-def test_where_a_run_lies() -> None:
+def test_the_folder_of_a_run() -> None:
     cfg = compose("output_dir=/results", "study.name=positions")
     assert run_dir(cfg) == Path("/results/positions") / run_id(cfg)
     assert len(run_id(cfg)) == 12

@@ -24,7 +24,7 @@ def against(study: Path) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.parametrize("origin", [{"dirty": True}, {"commit": None}], ids=["changed", "no git"])
-def test_uncommitted_code_is_told_apart_by_its_source(tmp_path: Path, origin: dict) -> None:
+def test_uncommitted_code_is_distinguished_by_its_source(tmp_path: Path, origin: dict) -> None:
     arms = {
         "baseline": arm(BASE, **origin),
         "a=1": arm(BASE, **origin),

@@ -242,7 +242,7 @@ def test_the_command_of_a_run_knows_nothing_of_its_sweep() -> None:
     assert not OF_SWEEPS.match("hydra.runtime.x=1")
 
 
-def test_how_runs_ended_is_told_to_hydra(tmp_path: Path) -> None:
+def test_hydra_gets_the_status_of_every_run(tmp_path: Path) -> None:
     done = State("finished", result={"metric": {"name": "val/loss", "value": 1.5, "mode": "min"}})
     assert job_return(["seed=0"], tmp_path, done).return_value == 1.5
     failed = job_return(["seed=0"], tmp_path, State("failed", "killed by SIGKILL"))

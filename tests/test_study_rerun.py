@@ -81,7 +81,9 @@ def test_all_is_everything_each_time(study: Path) -> None:
     assert not list(study.rglob("queued.json"))
 
 
-def test_all_that_was_killed_goes_on(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_that_was_killed_resumes(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert trained(study, "all", stops_at="b") == ["a"]
     assert capsys.readouterr().out == ""
     assert trained(study, "all", stops_at="c") == ["b"]

@@ -96,7 +96,7 @@ def straight(run: Run, folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_a_requeued_run_goes_on_and_a_cancelled_one_has_failed(
+def test_a_requeued_run_resumes_and_a_cancelled_one_has_failed(
     slurm: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     requeued, cancelled = wanted = runs(tmp_path, [0, 1])
@@ -126,7 +126,7 @@ def test_a_requeued_run_goes_on_and_a_cancelled_one_has_failed(
 
 
 @pytest.mark.slow
-def test_deaths_are_told(slurm: Callable[[str], None], tmp_path: Path) -> None:
+def test_deaths_are_reported(slurm: Callable[[str], None], tmp_path: Path) -> None:
     """The run alone, as where memory is short; the whole job, which can say nothing any more."""
     alone, with_its_job, calm = wanted = runs(tmp_path, [0, 1, 2])
     slurm("die 0 5 0;kill 0 5 1")
@@ -143,7 +143,7 @@ def test_deaths_are_told(slurm: Callable[[str], None], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partition", ["low", "slow_to_go"])
-def test_a_preempted_run_goes_on(
+def test_a_preempted_run_resumes(
     slurm: Callable[[str], None], tmp_path: Path, partition: str
 ) -> None:
     (run,) = wanted = runs(tmp_path, [0])
@@ -162,7 +162,7 @@ def test_a_preempted_run_goes_on(
 
 
 @pytest.mark.slow
-def test_a_run_whose_time_is_over_is_requeued_and_goes_on(
+def test_a_run_out_of_time_is_requeued_and_resumes(
     slurm: Callable[[str], None], tmp_path: Path
 ) -> None:
     (run,) = wanted = runs(tmp_path, [0])

@@ -144,7 +144,7 @@ def plan_of(folder):
     return json.loads((folder / "outputs" / "mine" / "plan.json").read_text())
 
 
-def test_every_arm_counts_with_its_own_value_and_the_same_command_goes_on(tuned, runs, tmp_path):
+def test_every_arm_counts_with_its_own_value_and_the_same_command_resumes(tuned, runs, tmp_path):
     code, out, err = tuned()
     assert (code, err) == (0, "")
     trials, counting = runs[:6], runs[6:]  # two arms are the same runs

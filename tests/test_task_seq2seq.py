@@ -28,6 +28,8 @@ from ablate.task.text_metrics import ByLength, Corpus, Written, right_links
 from ablate.training.build import build, build_data, make_task
 from ablate.training.train import count_flops
 
+WITH_FIGURES = True  # tests/conftest.py
+
 OUTPUTS = ["the cat sat on a mat", "a dog", "", "he saw it all , he said .", "yes"]
 REFERENCES = ["the cat sat on the mat", "a dog", "no no", "he saw all of it, he said.", "Yes"]
 

@@ -22,6 +22,8 @@ from ablate.training.build import build, build_data
 from ablate.training.curves import Curves
 from ablate.training.train import prepare
 
+WITH_FIGURES = True  # tests/conftest.py
+
 FILES = ("config.yaml", "result.json", "provenance.json", "metrics.csv")
 
 

@@ -378,7 +378,7 @@ def test_masks_that_look_ahead_are_read_anew_at_every_step(mask: str) -> None:
 
 
 @pytest.mark.parametrize("mask", ["causal", "none"])
-def test_selected_rows_go_on_where_they_were(mask: str) -> None:
+def test_selected_rows_continue_where_they_were(mask: str) -> None:
     """As if each had been written with its source from the start."""
     model = random_transformer(mask=mask, pos_enc="sinusoidal")
     source, tokens = batch()[0], torch.full((3, 0), BOS)

@@ -26,7 +26,7 @@ for name, version in re.findall(
 
 
 @pytest.mark.parametrize("requirement", RANGES, ids=str)
-def test_the_lock_file_lies_inside_the_ranges(requirement: Requirement) -> None:
+def test_the_lock_file_is_inside_the_ranges(requirement: Requirement) -> None:
     """Several versions of one package are for several versions of Python."""
     versions = LOCKED[canonicalize_name(requirement.name)]
     assert all(version in requirement.specifier for version in versions)

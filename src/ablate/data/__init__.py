@@ -62,7 +62,7 @@ class Data(LightningDataModule):
         self.train_batches: int | None = None
         self.one_batch = False  # training uses only the first batch
         self.measured_as: Data | None = None
-        self.asked: Any = None  # the task's request, set by `Task.ask` before `setup`
+        self.task_settings: Any = None  # set by `Task.configure_data`, before `setup`
         self._ready = False
 
     @abstractmethod

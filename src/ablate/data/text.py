@@ -58,8 +58,8 @@ class AllWindows(Dataset[Batch]):
 class Cut:
     """How a text becomes examples: here, windows whose every token has the next one as its target.
 
-    A task may request others: `Task.ask` stores one in `Data.asked`. seq_len: positions of an
-    example.
+    A task may request others: `Task.configure_data` stores one in `Data.task_settings`. seq_len:
+    positions of an example.
     """
 
     def tokenizer(self, plain: Tokenizer) -> Tokenizer:
@@ -103,7 +103,7 @@ class TextData(Data):
 
     kind: ClassVar[str] = "text"
     tokenizer: Tokenizer
-    asked: Cut | None
+    task_settings: Cut | None
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class TextData(Data):
     @property
     def cut(self) -> Cut:
         """The cut that the task requested, or next-token prediction."""
-        return self.asked or Cut()
+        return self.task_settings or Cut()
 
     @abstractmethod
     def read(self) -> str:

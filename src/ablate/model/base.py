@@ -33,7 +33,7 @@ class Model(nn.Module):
         return [self]
 
     @classmethod
-    def ask(cls, data: Any) -> None:
+    def configure_data(cls, data: Any) -> None:
         """Configure the data for this model before it is read; by default this does nothing."""
 
     def freeze(self, part: str) -> None:

@@ -79,7 +79,7 @@ class BERT(Model):
         self.freeze(freeze)
 
     @classmethod
-    def ask(cls, data: Any) -> None:
+    def configure_data(cls, data: Any) -> None:
         """Put labelled texts between [CLS] and [SEP]; masked texts have these anyway."""
         if isinstance(data, TextFiles):
             data.specials = True
@@ -94,8 +94,8 @@ class BERT(Model):
         """tokens: b i; keep: b i, True = not padding -> b classes."""
         assert self.pooler is not None
         assert self.classifier is not None
-        only = 0 if self.stack.mask.look_ahead else None  # the position that `summary` reads
-        pooled = self.pooler(self.summary(self.encode(tokens, keep=keep, only=only), keep))
+        position = 0 if self.stack.mask.look_ahead else None  # the position that `summary` reads
+        pooled = self.pooler(self.summary(self.encode(tokens, keep=keep, position=position), keep))
         return self.classifier(self.dropout(pooled))
 
     def predict(
@@ -121,9 +121,9 @@ class BERT(Model):
         segments: Tensor | None = None,
         *,
         keep: Tensor | None = None,
-        only: int | None = None,
+        position: int | None = None,
     ) -> Tensor:
-        """The state of every token, b i -> b i d, or of the one at `only`, b 1 d.
+        """The state of every token, b i -> b i d, or of the one at `position`, b 1 d.
 
         segments: b i; None: all tokens are in the first. keep: b i, True = not padding.
         """
@@ -131,7 +131,7 @@ class BERT(Model):
         if self.segment_embedding is not None:
             kinds = torch.zeros_like(tokens) if segments is None else segments
             x = x + self.segment_embedding(kinds)
-        return self.stack(x, keep=keep, only=only)
+        return self.stack(x, keep=keep, position=position)
 
     def summary(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """The state that represents the whole text, b i d -> b d: that of [CLS].

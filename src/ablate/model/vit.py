@@ -74,13 +74,13 @@ class ViT(Model):
         """b c y x -> b classes."""
         x = self.patches(images)
         if self.class_token is not None:
-            return self.head(self.stack(self.class_token(x), only=0)[:, 0])
+            return self.head(self.stack(self.class_token(x), position=0)[:, 0])
         return self.head(self.stack(x).mean(dim=1))
 
     def initialise(self, seed: int) -> None:
         """Seeded by name; then overwritten by timm's weights if `model.pretrained` names them."""
         super().initialise(seed)
-        if self.pretrained is not None and not hugging_face.asked(self.pretrained):
+        if self.pretrained is not None and not hugging_face.is_hugging_face(self.pretrained):
             from ablate.model.pretrained.timm import load_timm
 
             load_timm(self, self.pretrained)

@@ -57,8 +57,8 @@ class Task(L.LightningModule):
         self.first_bad_step = torch.tensor(NEVER)
 
     @classmethod
-    def ask(cls, data: Data, **keys: Any) -> None:
-        """Set this task's request in `Data.asked` before the data is read; by default none.
+    def configure_data(cls, data: Data, **keys: Any) -> None:
+        """Set this task's request in `Data.task_settings` before the data is read; by default none.
 
         keys: those of the task's node of the config.
         """

@@ -38,18 +38,18 @@ class MaskedLM(Task):
     def __init__(self, *args: Any, **kwargs: Any):
         keys = {name: kwargs.pop(name) for name in Masked.__dataclass_fields__}
         super().__init__(*args, **kwargs)
-        assert self.data.asked == Masked(**keys), "the data was made for another task"
+        assert self.data.task_settings == Masked(**keys), "the data was made for another task"
         self.mean_loss, self.accuracy = MeanMetric(), MeanMetric()
         self.next_accuracy = MeanMetric() if keys["next_sentence"] else None
 
     @classmethod
-    def ask(cls, data: Data, **keys: Any) -> None:
+    def configure_data(cls, data: Data, **keys: Any) -> None:
         if not isinstance(data, TextData):
             raise UserError(
                 f"task=masked_lm: {type(data).__name__} is no ablate.data.text.TextData, from"
                 f" which it takes its windows"
             )
-        data.asked = Masked(**keys)
+        data.task_settings = Masked(**keys)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         read = (batch["tokens"], batch["places"])

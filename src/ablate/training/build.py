@@ -44,10 +44,10 @@ def make_data(cfg: DictConfig) -> Data:
     """Make the data, not read yet; task and model declare what its batches must hold."""
     data: Data = make(cfg.data, seed=cfg.seed)
     task = make(cfg.task, _partial_=True)
-    task.func.ask(data, **task.keywords)
+    task.func.configure_data(data, **task.keywords)
     model = locate(cfg.model._target_)
     if hasattr(model, "ask"):  # a user's function that makes the model has none
-        model.ask(data)
+        model.configure_data(data)
     return data
 
 
@@ -83,7 +83,7 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     model.initialise(cfg.seed)
     if cfg.init_from is not None:
         start_from(model, cfg)
-    elif hugging_face.asked(cfg.model.get("pretrained")):
+    elif hugging_face.is_hugging_face(cfg.model.get("pretrained")):
         hugging_face.start_from(model, cfg)
     else:
         for name, part in model.named_modules():

@@ -116,9 +116,9 @@ class Checkpoints(Callback):
 
     def _asked_to_stop(self, trainer: L.Trainer) -> bool:
         """Whether any process was asked to stop. All stop after the same step, or they hang."""
-        asked = bool(self._interrupted)
+        stop = bool(self._interrupted)
         several = trainer.world_size > 1
-        if several and trainer.strategy.reduce_boolean_decision(asked, all=False) and not asked:
+        if several and trainer.strategy.reduce_boolean_decision(stop, all=False) and not stop:
             self._interrupted = "another process"
         return bool(self._interrupted)
 

@@ -43,19 +43,19 @@ def check_devices(cfg: DictConfig) -> None:
         raise UserError("; ".join(lines))
 
 
-def accelerator(asked: str) -> tuple[str, int]:
+def accelerator(wanted: str) -> tuple[str, int]:
     """Return what Lightning would choose here (cuda, mps or cpu), and the number of GPUs."""
     there = {
         "mps": int(torch.backends.mps.is_available()),
         "cuda": torch.cuda.device_count(),
         "cpu": 0,
     }
-    order = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(asked, (asked,))
+    order = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(wanted, (wanted,))
     for kind in order:
         if kind == "cpu" or there[kind]:
             return kind, there[kind]
     raise UserError(
-        f"trainer.accelerator={asked}: torch sees no such GPU on this machine; use trainer=cpu"
+        f"trainer.accelerator={wanted}: torch sees no such GPU on this machine; use trainer=cpu"
     )
 
 

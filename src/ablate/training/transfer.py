@@ -47,18 +47,18 @@ SHOWN = 8  # differences, and names of parameters, in a line
 
 @dataclass
 class Source:
-    """A run to start from. asked: its folder, as given in init_from."""
+    """A run to start from. given: its folder, as given in init_from."""
 
-    asked: str
+    given: str
 
     @property
     def folder(self) -> Path:
-        folder = Path(self.asked).expanduser()
+        folder = Path(self.given).expanduser()
         if not (folder / "config.yaml").exists():
             what = "has no config.yaml" if folder.exists() else "does not exist"
-            raise UserError(f"init_from={self.asked} is not the folder of a run: it {what}")
+            raise UserError(f"init_from={self.given} is not the folder of a run: it {what}")
         if not (folder / WEIGHTS).exists():
-            raise UserError(f"init_from={self.asked} has no weights yet: {WEIGHTS} is missing")
+            raise UserError(f"init_from={self.given} has no weights yet: {WEIGHTS} is missing")
         return folder
 
     @property
@@ -86,7 +86,7 @@ class Source:
                 f"{key} is {_value(there, key)} there and {_value(here, key)} here"
                 for key in differing
             ]
-            raise UserError(f"init_from={self.asked} is made of other parts: {_few(lines, '; ')}")
+            raise UserError(f"init_from={self.given} is made of other parts: {_few(lines, '; ')}")
 
     def tokens(self) -> DictConfig:
         """Return the config of the run that made the tokens: this one, or one it started from."""
@@ -146,7 +146,7 @@ def start_from(model: Model, cfg: DictConfig) -> None:
         if name.startswith("model.")
     }
     mine = model.state_dict()
-    loaded = fitting(mine, theirs, model.heads, f"init_from={source.asked}")
+    loaded = fitting(mine, theirs, model.heads, f"init_from={source.given}")
     model.load_state_dict(loaded, strict=False)
     model.started_from = {
         "run": str(source.folder.absolute()),

@@ -61,11 +61,11 @@ class Sublayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.drop_path = stochastic_depth(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Tensor, *, only: int | None = None, **kwargs: Any) -> Tensor:
-        """b i d -> b i d; only: compute this position alone, b 1 d; passed on to the function."""
+    def forward(self, x: Tensor, *, position: int | None = None, **kwargs: Any) -> Tensor:
+        """b i d -> b i d, or b 1 d for `position` alone, which the function receives too."""
         read = self.norm_before(x)
-        if only is not None:
-            x, kwargs["only"] = x[:, only : only + 1], only
+        if position is not None:
+            x, kwargs["position"] = x[:, position : position + 1], position
         y = self.norm_inside(self.function(read, **kwargs))
         y = self.drop_path(self.dropout(y))
         return self.norm_after(x + y if self.residual else y)
@@ -97,21 +97,21 @@ class Block(nn.Module):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether it can compute one position `only`: there is no batch norm, whose statistics need
+        """Whether it can compute one `position`: there is no batch norm, whose statistics need
         the others, and their attention weights are not being recorded."""
         recorded = self.attention is not None and self.attention.function.recorded is not None
         return not (self.batch_norm or recorded)
 
     def forward(
-        self, x: Tensor, *, memory: Memory | None = None, only: int | None = None, **kwargs: Any
+        self, x: Tensor, *, memory: Memory | None = None, position: int | None = None, **kwargs: Any
     ) -> Tensor:
-        """b i d -> b i d, or b 1 d for the position `only`; the other arguments as in Stack."""
+        """b i d -> b i d, or b 1 d for `position` alone; the other arguments as in Stack."""
         if self.attention is not None:
-            x = self.attention(x, only=only, **kwargs)
+            x = self.attention(x, position=position, **kwargs)
         elif self.mixer is not None:
-            x = self.mixer(x, only=only, keep=kwargs["keep"])
-        elif only is not None:
-            x = x[:, only : only + 1]
+            x = self.mixer(x, position=position, keep=kwargs["keep"])
+        elif position is not None:
+            x = x[:, position : position + 1]
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory=memory)
         return x if self.feed_forward is None else self.feed_forward(x)

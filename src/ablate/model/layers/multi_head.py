@@ -166,14 +166,14 @@ class SelfAttention(MultiHeadAttention):
         keep: Tensor | None = None,
         cache: KeyValueCache | None = None,
         place: int = 0,
-        only: int | None = None,
+        position: int | None = None,
     ) -> Tensor:
-        """x: b i d; keep: b j, True = not padding -> b i d, or b 1 d for the position `only`.
+        """x: b i d; keep: b j, True = not padding -> b i d, or b 1 d for `position` alone.
 
         With a KV cache, x holds only the new tokens. `place` counts the attention layers applied so
         far; if layers are shared, it differs from `self.layer`.
         """
-        first, last = (0, x.shape[1]) if only is None else (only, only + 1)
+        first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         q, (k, v) = self.queries(x[:, first:last]), self.keys_and_values(x)
         start = cache.length(place) if cache is not None else 0
         new = torch.arange(start, start + x.shape[1], device=x.device)

@@ -95,12 +95,12 @@ class Stack(nn.Module):
         keep: Tensor | None = None,
         cache: KeyValueCache | None = None,
         memory: Memory | None = None,
-        only: int | None = None,
+        position: int | None = None,
     ) -> Tensor:
         """x: b i d (with a KV cache: only the new tokens); keep: b j, True = real -> b i d.
 
-        only: return the state of this position alone, b 1 d. If possible, the last block does not
-        compute the others.
+        position: return the state of this position alone, b 1 d. If possible, the last block does
+        not compute the others.
         """
         x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
         x = self.dropout(x)
@@ -109,14 +109,15 @@ class Stack(nn.Module):
         read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
         for step in range(self.depth):
             block = self.blocks[step % len(self.blocks)]
-            if step == self.depth - 1 and only is not None and block.leaves_out:
-                read["only"], only = only, None  # selected already: nothing to slice below
+            if step == self.depth - 1 and position is not None and block.leaves_out:
+                # The block selects it: nothing is left to slice below.
+                read["position"], position = position, None
             if again:  # with the same dropout: it restores the random state
                 x = recomputed(block, x, place=step, use_reentrant=False, **read)
             else:
                 x = block(x, place=step, **read)
         x = self.final_norm(x)
-        return x if only is None else x[:, only : only + 1]
+        return x if position is None else x[:, position : position + 1]
 
     @property
     def cacheable(self) -> bool:

@@ -1,7 +1,7 @@
 """Token mixers: how the positions in a block exchange information. One class per file.
 
 A mixer makes the first sublayer of every block; its layers take `b i d`, the padding mask `keep`,
-`b i`, True = a real token, and `only`, the single position to compute, b 1 d. Letters: b batch,
+`b i`, True = a real token, and `position`, the single position to compute, b 1 d. Letters: b batch,
 i position, d width, h heads.
 """
 

@@ -42,10 +42,12 @@ class RelativeTransforms(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, *, keep: Tensor | None = None, only: int | None = None) -> Tensor:
-        """b i d; keep: b i -> b i d, or b 1 d for the position `only`."""
+    def forward(
+        self, x: Tensor, *, keep: Tensor | None = None, position: int | None = None
+    ) -> Tensor:
+        """b i d; keep: b i -> b i d, or b 1 d for `position` alone."""
         mixed = self._mix(x, keep)
-        return mixed if only is None else mixed[:, only : only + 1]
+        return mixed if position is None else mixed[:, position : position + 1]
 
     def _mix(self, x: Tensor, keep: Tensor | None) -> Tensor:
         if keep is not None:

@@ -31,8 +31,10 @@ class FixedWeights(nn.Module):
         """Scaled so that the sum over all positions is as large as one value."""
         nn.init.normal_(self.weight, std=self.length**-0.5)
 
-    def forward(self, x: Tensor, *, keep: Tensor | None = None, only: int | None = None) -> Tensor:
-        """b i d; keep: b i -> b i d, or b 1 d for the position `only`. UserError beyond the
+    def forward(
+        self, x: Tensor, *, keep: Tensor | None = None, position: int | None = None
+    ) -> Tensor:
+        """b i d; keep: b i -> b i d, or b 1 d for `position` alone. UserError beyond the
         positions of training.
         """
         count = x.shape[1]
@@ -42,9 +44,9 @@ class FixedWeights(nn.Module):
                 f" with, and this text has {count}; model.mixer=attention or convolution read any"
             )
         places = torch.arange(count, device=x.device)
-        asked = slice(count) if only is None else slice(only, only + 1)
-        weight = self.weight[:, asked, :count]
-        weight = weight.masked_fill(~self.mask.allowed(places[asked], places), 0.0)
+        rows = slice(count) if position is None else slice(position, position + 1)
+        weight = self.weight[:, rows, :count]
+        weight = weight.masked_fill(~self.mask.allowed(places[rows], places), 0.0)
         values = self.value(x)
         if keep is not None:
             values = values.masked_fill(~keep[..., None], 0.0)

@@ -121,8 +121,8 @@ def launch(
             stop=stop,
             packing=packing,
         ).work(runs)
-    if stop.asked:
-        raise Interrupted(f"stopped by {stop.asked}; {RESUMES} from the runs' last checkpoints")
+    if stop.signal:
+        raise Interrupted(f"stopped by {stop.signal}; {RESUMES} from the runs' last checkpoints")
     return [state(run.folder) for run in runs]
 
 

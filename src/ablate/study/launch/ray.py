@@ -88,8 +88,8 @@ def launch(runs: Sequence[Run], settings: Settings, *, modules: Sequence[str]) -
             view=view,
             stop=stop,
         ).work(runs)
-    if stop.asked:
-        raise Interrupted(f"stopped by {stop.asked}; {RESUMES} from the runs' last checkpoints")
+    if stop.signal:
+        raise Interrupted(f"stopped by {stop.signal}; {RESUMES} from the runs' last checkpoints")
     return [state(run.folder) for run in runs]
 
 

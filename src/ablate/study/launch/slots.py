@@ -96,7 +96,7 @@ class Slots:
     def work(self, runs: Sequence[Run]) -> None:
         waiting = packs(runs, self.packing.size)
         try:
-            while self._processes or (waiting and not self.stop.asked):
+            while self._processes or (waiting and not self.stop.signal):
                 try:
                     self._take(waiting)
                     self._listen()
@@ -113,7 +113,7 @@ class Slots:
 
     def _take(self, waiting: list[list[Run]]) -> None:
         for pack in list(waiting):
-            if not self._free or self.stop.asked:
+            if not self._free or self.stop.signal:
                 return
             taken = [one for run in list(pack) if (one := self._taken(run, pack))]
             if not pack:
@@ -183,7 +183,7 @@ class Slots:
         again: list[Taken] = []
         for one in process.taken:
             found = settle(one.run.folder, code, one.before, reason=process.reason)
-            if found.name == "failed" and process.tries <= self.retries and not self.stop.asked:
+            if found.name == "failed" and process.tries <= self.retries and not self.stop.signal:
                 self.view.again(one.run.folder, found)
                 again.append(one)
                 continue
@@ -216,7 +216,7 @@ class Slots:
             if process.began is None:
                 continue
             if process.reason is None:
-                if self.stop.asked:
+                if self.stop.signal:
                     self._ask(number, STOPPED)
                 elif self.timeout is not None and now - process.began > self.timeout:
                     self._ask(number, f"hydra.launcher.timeout={self.timeout:g}: not done in time")

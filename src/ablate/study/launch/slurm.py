@@ -116,9 +116,9 @@ def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
     """
     with stopping() as stop, View.of([run.folder for run in runs], slots=None) as view:
         Jobs(executor, view, stop).work(runs)
-    if stop.asked:
+    if stop.signal:
         raise Interrupted(
-            f"stopped by {stop.asked}; what is in Slurm's queue goes on there (scancel ends it),"
+            f"stopped by {stop.signal}; what is in Slurm's queue goes on there (scancel ends it),"
             " and the same command waits for it again"
         )
     return [state(run.folder) for run in runs]
@@ -133,11 +133,11 @@ class Jobs:
 
     def work(self, runs: Sequence[Run]) -> None:
         waiting = list(runs)
-        while waiting and not self.stop.asked:
+        while waiting and not self.stop.signal:
             self._look(waiting)
             self.view.update([run.folder for run in waiting])
             end = time.monotonic() + LOOK
-            while waiting and time.monotonic() < end and not self.stop.asked:
+            while waiting and time.monotonic() < end and not self.stop.signal:
                 time.sleep(WAKE)
 
     def _look(self, waiting: list[Run]) -> None:
@@ -202,7 +202,7 @@ class Jobs:
                 claim.abandon()
             if ours:
                 shutil.rmtree(self._folder(), ignore_errors=True)
-            if self.stop.asked:  # Ctrl-C also reaches sbatch
+            if self.stop.signal:  # Ctrl-C also reaches sbatch
                 return
             raise UserError(f"{NAME}: {' '.join(str(error).split())}") from error
         for (run, claim), job in zip(taken, jobs, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Stop:
     """The first signal that asked to stop, and whether a second one came."""
 
-    asked: str | None = None
+    signal: str | None = None
     at_once: bool = False
 
 
@@ -21,8 +21,8 @@ def stopping() -> Iterator[Stop]:
     stop = Stop()
 
     def note(number: int, frame: object) -> None:
-        stop.at_once = stop.asked is not None
-        stop.asked = stop.asked or signal.Signals(number).name
+        stop.at_once = stop.signal is not None
+        stop.signal = stop.signal or signal.Signals(number).name
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup

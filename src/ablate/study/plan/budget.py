@@ -60,7 +60,7 @@ class DataSets:
 
     def __call__(self, cfg: DictConfig) -> Data:
         content = OmegaConf.to_container(cfg.data, resolve=True)
-        key = json.dumps([content, cfg.seed, repr(make_data(cfg).asked)], sort_keys=True)
+        key = json.dumps([content, cfg.seed, repr(make_data(cfg).task_settings)], sort_keys=True)
         if key not in self._read:
             self._read[key] = build_data(cfg)
         return self._read[key]

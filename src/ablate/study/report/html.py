@@ -14,10 +14,10 @@ from ablate.study.report.rows import Report
 from ablate.study.report.scatter import draw_cost
 from ablate.study.report.sentences import (
     answers,
-    asked,
     commands,
     metric_name,
     plan_lines,
+    plan_sentence,
     purpose,
     reference,
     sure,
@@ -54,8 +54,8 @@ def page(report: Report, points: Points, crossed: Effects | str | None) -> str:
 
 
 def _head(report: Report) -> str:
-    lines = [*purpose(report), asked(report)]
-    kinds = ["asked", *["soft"] * (len(lines) - 1)]
+    lines = [*purpose(report), plan_sentence(report)]
+    kinds = ["question", *["soft"] * (len(lines) - 1)]
     said = [_said(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
     return tag("h1", escape(report.study.name)) + "".join(said)
 

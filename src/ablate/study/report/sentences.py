@@ -57,7 +57,7 @@ def purpose(report: Report) -> list[str]:
     return [part for part in (question + mark.strip(), rest) if part]
 
 
-def asked(report: Report) -> str:
+def plan_sentence(report: Report) -> str:
     """Describe the plan in one sentence."""
     study = report.study
     what = subject(report)

@@ -12,11 +12,11 @@ from ablate.study.report.crossed import in_short, ranked
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import (
     answers,
-    asked,
     commands,
     difference_words,
     metric_name,
     plan_lines,
+    plan_sentence,
     purpose,
     reference,
     relative,
@@ -62,7 +62,7 @@ def markdown(
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {report.study.name}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
-    lines += [asked(report), "", "## What came out", ""]
+    lines += [plan_sentence(report), "", "## What came out", ""]
     lines += [f"- {_escaped(line)}." for line in in_short(crossed)]
     lines += [f"- **{head}:** {arms}." for _, head, arms in answers(report)]
     lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
@@ -116,7 +116,7 @@ def latex(report: Report) -> str:
         "% needs \\usepackage{booktabs}; made by python -m ablate.report",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{tex(asked(report))}}}",
+        rf"\caption{{{tex(plan_sentence(report))}}}",
         rf"\label{{tab:{_label(report.study.name)}}}",
         r"\begin{tabular}{@{}lrrrrrl@{}}",
         r"\toprule",

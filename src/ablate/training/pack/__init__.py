@@ -116,7 +116,7 @@ def fit(pack: Sequence[Packed], step: int, *, batched: bool) -> None:
         if not all(one.failed for one in pack):
             raise
     finally:
-        task.come_apart()
+        task.separate()
 
 
 def share_time(result: dict[str, Any], seeds: int) -> None:

@@ -94,7 +94,7 @@ class PackCheckpoints(Checkpoints):
                 if one.run.checkpoints.best_so_far(value, one.run.task, step):
                     better.append(one)
 
-            if pl_module.mind(one, judge):
+            if pl_module.passes(one, judge):
                 _log(one, step, values)
             one.run.curves.write()
         self._write(trainer, pl_module, BEST, weights_only=True, of=better)
@@ -110,7 +110,7 @@ class PackCheckpoints(Checkpoints):
             one
             for one in (alive if of is None else of)
             if one.failed is None
-            and task.mind(one, partial(require_finite_weights, one.run.task, trainer.global_step))
+            and task.passes(one, partial(require_finite_weights, one.run.task, trainer.global_step))
         ]
         task.left()
         self.files.wanted = fine

@@ -130,10 +130,10 @@ class PackTask(L.LightningModule):
         for one, bad in zip(self.pack, self.first_bad_steps, strict=True):
             if one.failed is None:
                 one.run.task.first_bad_step = bad
-                self.mind(one, one.run.task.require_finite_losses)
+                self.passes(one, one.run.task.require_finite_losses)
         return self.left()
 
-    def mind(self, one: Packed, check: Any) -> bool:
+    def passes(self, one: Packed, check: Any) -> bool:
         """Return whether a check passed; a member that fails it is not trained further."""
         try:
             check()
@@ -149,7 +149,7 @@ class PackTask(L.LightningModule):
             raise self.pack[0].failed
         return found
 
-    def come_apart(self) -> None:
+    def separate(self) -> None:
         """Give every task parameters of its own again."""
         for task in self.members:
             for parameter in task.parameters():

@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
 }
 
 
-def asked(name: str | bool | None) -> bool:
+def is_hugging_face(name: str | bool | None) -> bool:
     """Whether model.pretrained names weights of Hugging Face."""
     return isinstance(name, str) and name.startswith(HUGGING_FACE)
 

@@ -38,14 +38,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def asked(stack: Stack, x: Tensor, at: int, keep: Tensor | None = None) -> dict[str, Tensor]:
+def measured(stack: Stack, x: Tensor, at: int, keep: Tensor | None = None) -> dict[str, Tensor]:
     """The state of one position, and what it gives to all parameters and to x."""
     results = []
-    for only in (at, None):
+    for position in (at, None):
         stack.zero_grad()
         read = x.clone().requires_grad_()
-        found = stack(read, keep=keep, only=only)
-        found = found if only is not None else found[:, at : at + 1]
+        found = stack(read, keep=keep, position=position)
+        found = found if position is not None else found[:, at : at + 1]
         (found * normal(*found.shape, seed=5)).sum().backward()
         assert read.grad is not None
         gradients = {name: p.grad for name, p in stack.named_parameters() if p.grad is not None}
@@ -59,7 +59,7 @@ def asked(stack: Stack, x: Tensor, at: int, keep: Tensor | None = None) -> dict[
 def test_the_state_and_its_gradients_stay(change: str, at: int) -> None:
     changes = {"depth": 2, "dropout": 0.0} | CHANGES[change]
     model = random_parts(vit(**changes), std=0.3).train()
-    found = asked(model.stack, normal(3, TOKENS, 12), at)
+    found = measured(model.stack, normal(3, TOKENS, 12), at)
     assert found["state"].shape == (3, 1, 12)
     assert found["state"].abs().max() > 0
 
@@ -71,7 +71,7 @@ def test_of_texts_with_padding(mask: str, mixer: str, at: int) -> None:
     model = random_parts(gpt(mask=mask, mixer=mixer, pos_enc="rotary", dropout=0.0)).train()
     keep = torch.ones(3, 7, dtype=torch.bool)
     keep[1, 1:3] = False
-    asked(model.stack, normal(3, 7, 12), at, keep)
+    measured(model.stack, normal(3, 7, 12), at, keep)
 
 
 def widths(model: nn.Module, *inputs: Tensor) -> list[int]:
