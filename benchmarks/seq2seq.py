@@ -26,7 +26,7 @@ import ablate
 from ablate.data.pairs import BOS, PAD
 from ablate.decode.search import beam_search, greedy
 from ablate.model.base import Seq2Seq
-from ablate.model.recurrent.rnn_decoder import RNNState
+from ablate.model.decoder import RNNState
 from ablate.training.build import make, make_model
 
 VOCAB, BATCH, LONGEST = 4000, 128, 30

@@ -34,7 +34,8 @@ SMOKE = {
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
-    "config": "check compose config_tree conflicts facts history override_errors run_id schema",
+    "config": """add_a_part check compose config_tree conflicts facts history override_errors
+        run_id schema""",
     "model": """activation_checkpoints attention bert block captioner dropout embedding
         feed_forward forecasters formulas gpt graph hugging_face init knobs knobs_pairs
         local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc precision

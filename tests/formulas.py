@@ -16,9 +16,8 @@ from make_model import part
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, attention_weights, mix
+from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
-from ablate.model.layers.feed_forward import FeedForward
-from ablate.model.layers.norm import NORMS
 from ablate.pos_enc.none import NoPosEnc
 from ablate.task.captioning import unevenness
 
@@ -115,13 +114,13 @@ def local_p() -> Any:
 
 
 def norm(name: str, *x: float) -> Any:
-    made = NORMS[name](len(x), True, 0.0).double()
+    made = part("model.norm_type", name)(len(x), bias=True, eps=0.0).double()
     return made(tensor([*x])[None])
 
 
 def feed_forward(kind: str, x: float) -> Any:
     """All maps are one but the last, which is 2; one hidden number."""
-    made = FeedForward(1, hidden=1, kind=kind, bias=False)
+    made = part("model.ffn", kind)(1, hidden=1, bias=False)
     return fill(made, **{f"{n}_weight": [[2.0 if n == "down" else 1.0]] for n in maps(made)})(
         tensor([x])
     )
@@ -139,8 +138,8 @@ class Doubled(nn.Module):
 def placed(placement: str) -> Any:
     """f(x) = 2 x + (1, 0) at x = (3, 1)."""
     made = Sublayer(
-        Doubled(), norm=placement, make_norm=lambda: NORMS["layer"](2, True, 0.0).double(),
-        residual=True, dropout=0.0, drop_path=0.0,
+        Doubled(), norm=placement, residual=True, dropout=0.0, drop_path=0.0,
+        make_norm=lambda: part("model.norm_type", "layer")(2, bias=True, eps=0.0).double(),
     )  # fmt: skip
     return made(tensor([3.0, 1.0]))
 
@@ -323,18 +322,18 @@ FORMULAS = [
     ),
     Formula(
         "layer norm", "(x - mean) / deviation", "Ba et al. 2016, https://arxiv.org/abs/1607.06450",
-        "ablate.model.layers.norm", "x = (1, 3, 5, 7): mean 4, variance 5",
+        "ablate.model.norm_type.layer", "x = (1, 3, 5, 7): mean 4, variance 5",
         [-3 / sqrt(5), -1 / sqrt(5), 1 / sqrt(5), 3 / sqrt(5)], lambda: norm("layer", 1, 3, 5, 7),
     ),
     Formula(
         "RMS norm", "x / √mean(x²)", "Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467",
-        "ablate.model.layers.norm", "x = (1, 7): mean square 25",
+        "ablate.model.norm_type.rms", "x = (1, 7): mean square 25",
         [1 / 5, 7 / 5], lambda: norm("rms", 1, 7),
     ),
     *(
         Formula(
             f"feed-forward, {kind}", says, paper,
-            "ablate.model.layers.feed_forward",
+            f"ablate.model.ffn.{kind}",
             f"W1{' = V' if gated else ''} = 1, W2 = 2, x = {x:g}",
             [value], lambda kind=kind, x=x: feed_forward(kind, x),  # type: ignore[misc]
         )

@@ -6,6 +6,7 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from ablate.config.keys import option_content
 from ablate.data import Data
 
 CONF = Path(__file__).parents[1] / "conf" / "data"
@@ -13,7 +14,7 @@ CONF = Path(__file__).parents[1] / "conf" / "data"
 
 def make(name: str, /, *, seed: int = 0, **changes: Any) -> Data:
     """The data set of conf/data/<name>.yaml, not yet set up."""
-    config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), changes)
+    config = OmegaConf.merge(option_content(CONF / f"{name}.yaml")[0], changes)
     data = instantiate(config, seed=seed)
     assert isinstance(data, Data)
     return data

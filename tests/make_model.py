@@ -83,7 +83,7 @@ def kernels() -> list[str]:
 
 def part(group: str, option: str, **changes: Any) -> Any:
     """What conf/GROUP/OPTION.yaml makes, with some values changed."""
-    node = OmegaConf.merge(OmegaConf.load(CONF / group / f"{option}.yaml"), changes)
+    node = OmegaConf.merge(option_content(CONF / group / f"{option}.yaml")[0], changes)
     return instantiate(node, _convert_="all")
 
 
@@ -197,9 +197,25 @@ def _model(
     return build(name, **(SIZES[name] | TINY[name] | parts | changes))
 
 
+# Slots whose option may be given by its name; that of the model's YAML is the default.
+NAMED = {"cell", "decoder", "ffn", "norm_type"}
+
+
 def build(name: str, /, **keys: Any) -> Any:
     """The class of conf/model/NAME.yaml with its keys, some of them changed. Errors come bare."""
-    node = option_content(CONF / "model" / f"{name}.yaml")[0] | keys
+    content, defaults = option_content(CONF / "model" / f"{name}.yaml")
+    slots = {f"/model.{slot}": slot for slot in NAMED}
+    chosen = {
+        slots[key]: option
+        for entry in defaults
+        if isinstance(entry, dict)
+        for key, option in entry.items()
+        if key in slots
+    }
+    node = content | chosen | keys
+    for slot in NAMED & node.keys():
+        if isinstance(node[slot], str):
+            node[slot] = part(f"model.{slot}", node[slot])
     return get_class(node.pop("_target_"))(**node)
 
 

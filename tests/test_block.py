@@ -37,7 +37,10 @@ def stack(**changes: Any) -> Stack:
         "bias": True,
         "share_layers": False,
     }
-    made = Stack(D, **(keys | changes))
+    keys |= changes
+    for slot in ("ffn", "norm_type"):
+        keys[slot] = part(f"model.{slot}", keys[slot])
+    made = Stack(D, **keys)
     random_parts(made)
     return made
 

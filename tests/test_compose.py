@@ -6,44 +6,50 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
-from make_model import KERNEL_NEEDS, options
+from make_model import CONF, KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
 from ablate.config.compose import compose
+from ablate.config.facts import LABELLED, READERS
+from ablate.config.keys import option_content
+from ablate.config.stated import stated
 from ablate.config.tree import config_dir, open_tree
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 
+
+def reader(data: str) -> list[str]:
+    """The model that reads this data, but for the default one; the task that its classes need."""
+    target = option_content(CONF / "data" / f"{data}.yaml")[0]["_target_"]
+    kind = str(stated(target, "kind"))
+    task = ["task=classification"] if kind == LABELLED else []
+    return task if READERS[kind] == "gpt" else [f"model={READERS[kind]}"]
+
+
 # What an option cannot be composed without.
-NEEDS = {
+NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(name))} | {
     "data=text": ["data.path=FILE"],
-    "data=text_files": ["task=classification"],
     "data=image_folder": ["data.root=DIR", "model=vit"],
     "data=recall": ["task=recall"],
     "task=recall": ["data=recall"],
     "task=classification": ["model=vit"],
     **{f"model.gate={name}": ["model=resnet"] for name in options("model.gate")},
+    **{f"model.cell={name}": ["model=rnn_lm"] for name in options("model.cell")},
+    **{f"model.decoder={name}": ["model=rnn_seq2seq"] for name in options("model.decoder")},
     "pos_enc=learned_2d": ["model=vit"],
     "pos_enc=relative_2d": ["model=vit"],
     "pos_enc=sinusoidal_2d": ["model=vit"],
-    **{f"data={name}": ["model=vit"] for name in ("digits", "mnist", "fashion_mnist")},
-    **{f"data={name}": ["model=vit"] for name in ("cifar10", "cifar100")},
     "data=parallel": ["data.source=FILE", "data.target=FILE", "model=transformer"],
-    **{f"data={name}": ["model=transformer"] for name in ("multi30k", "cmudict")},
-    **{f"data={name}": ["model=transformer"] for name in ("reverse", "copy", "sort", "dates")},
     "model.attention=none": ["model=rnn_seq2seq"],
     "task=masked_lm": ["model=bert"],
     "task=seq2seq": ["model=transformer"],
     **{f"model.window={name}": ["model=rnn_seq2seq"] for name in options("model.window")},
-    **{f"data={name}": ["model=gat"] for name in ("karate", "planetoid")},
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
     "task=node_classification": ["model=gat"],
     "model.mask=neighbours": ["model=gat"],
     **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
-    "data=digit_strings": ["model=captioner"],
     "task=captioning": ["model=captioner"],
-    "data=series": ["model=rnn_forecaster"],
     "task=forecasting": ["model=rnn_forecaster"],
     **{
         f"model.cross_attention={name}": ["model=transformer"]

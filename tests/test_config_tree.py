@@ -30,9 +30,13 @@ OPTIONS = [(group, name) for group in GROUPS for name in options(group)]
 MIRRORED = [
     "model",
     "model.attention",
+    "model.cell",
+    "model.decoder",
     "model.embedding",
+    "model.ffn",
     "model.gate",
     "model.mixer",
+    "model.norm_type",
     "model.normalizer",
     "model.mask",
     "model.window",

@@ -23,6 +23,7 @@ ASKED = {
     "data": ("kind",),
     "model.attention": ("query", "key", "lowers", "sums"),
     "model.cross_attention": ("query", "key", "lowers", "sums"),
+    "model.norm_type": ("images",),
     "model.normalizer": ("fused",),
     "model.window": ("weighs",),
     "pos_enc": ("compares",),

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
-from make_model import normal, random_parts
-
-from ablate.model.layers.feed_forward import ACTIVATIONS, FeedForward
+from make_model import normal, options, part, random_parts
 
 B, N, D, HIDDEN = 2, 6, 12, 20
+KINDS = [name for name in options("model.ffn") if name != "none"]
 
 
-@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_feed_forward_is_its_formula(kind: str) -> None:
-    feed = FeedForward(D, hidden=HIDDEN, kind=kind, bias=True)
+    feed = part("model.ffn", kind)(D, hidden=HIDDEN, bias=True)
     random_parts(feed)
     x = normal(B, N, D)
     up, down = feed.up(x), feed.down
@@ -32,9 +31,9 @@ def test_feed_forward_is_its_formula(kind: str) -> None:
 def test_gated_networks_have_as_many_parameters(dim: int, bias: bool) -> None:
     counts = {
         kind: sum(
-            p.numel() for p in FeedForward(dim, hidden=4 * dim, kind=kind, bias=bias).parameters()
+            p.numel() for p in part("model.ffn", kind)(dim, hidden=4 * dim, bias=bias).parameters()
         )
-        for kind in ACTIVATIONS
+        for kind in KINDS
     }
     for count in counts.values():
         assert abs(count - counts["gelu"]) <= 0.01 * counts["gelu"]

@@ -87,6 +87,32 @@ def test_an_old_file_is_read_by_todays_names() -> None:
         assert OmegaConf.select(old, today) == value
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "model=gpt model.ffn=swiglu model.norm_type=rms",
+        "model=rnn_seq2seq model.cell=lstm model.decoder=bahdanau",
+        "model=transformer",
+    ],
+)
+def test_a_group_that_was_a_key_is_read_and_counts_as_before(command: str) -> None:
+    cfg = ablate.compose(*command.split())
+    old = cfg.copy()
+    OmegaConf.set_struct(old, False)
+    for group in history.GROUPED:
+        _, slot = group.split(".")
+        if "_target_" in (old.model.get(slot) or {}):
+            old.model[slot] = old.choices.pop(group)
+    assert run_id(old, "x") == run_id(cfg, "x")
+    assert history.upgrade(old) == cfg
+
+
+def test_a_norm_of_ones_own_counts_whole(tmp_path: Path) -> None:
+    cfg = ablate.compose()
+    for key, other in (("_target_", "my.norm.LayerNorm"), ("slope", 2)):
+        assert run_id(grown(cfg, f"model.norm_type.{key}", other), "x") != run_id(cfg, "x")
+
+
 def test_the_message_says_since_when_a_default_is_another_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

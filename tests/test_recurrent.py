@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from make_model import normal, random_parts
+from make_model import normal, options, part, random_parts
 from torch import Tensor, nn
 
 from ablate.model.base import draw_by_name
 from ablate.model.layers.linear import Embedding
-from ablate.model.recurrent.recurrent import CELLS, Hidden, Recurrent, uniform
+from ablate.model.recurrent.recurrent import Hidden, Recurrent, uniform
 from ablate.training.flops import flops_per_step
 
 B, N, E, D = 4, 6, 5, 8
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 LENGTHS = [6, 1, 4, 3]
+CELLS = options("model.cell")
 
 
 def made(
@@ -26,7 +27,7 @@ def made(
     layers = Recurrent(
         E,
         D,
-        cell=cell,
+        cell=part("model.cell", cell),
         depth=depth,
         residual=residual,
         dropout=dropout,
@@ -93,8 +94,8 @@ def test_every_cell_is_its_formula_for_every_sentence_alone(
         torch.testing.assert_close(y[b, :length], expected)
         assert not y[b, length:].any()
         for layer, ends in zip(hidden, last, strict=True):
-            for n, part in enumerate(layer):
-                torch.testing.assert_close(part[:, b], torch.stack([end[n] for end in ends]))
+            for n, state in enumerate(layer):
+                torch.testing.assert_close(state[:, b], torch.stack([end[n] for end in ends]))
         if not bidirectional:
             torch.testing.assert_close(output[b], expected[-1])
 
@@ -153,7 +154,7 @@ def test_dropout_is_between_layers_in_training_alone() -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_initial_values_are_the_stated_ones(cell: str) -> None:
-    layers = Recurrent(30, 40, cell=cell, depth=2, residual=False, dropout=0.0)
+    layers = Recurrent(30, 40, cell=part("model.cell", cell), depth=2, residual=False, dropout=0.0)
     draw_by_name(layers, 0)
     for number, layer in enumerate(layers.layers):
         inputs = 40 if number else 30
@@ -172,7 +173,8 @@ def test_initial_values_are_the_stated_ones(cell: str) -> None:
 
 def test_a_value_depends_on_the_seed_and_its_name_alone() -> None:
     def drawn(seed: int, depth: int) -> dict[str, Tensor]:
-        layers = Recurrent(E, D, cell="gru", depth=depth, residual=False, dropout=0.0)
+        cell = part("model.cell", "gru")
+        layers = Recurrent(E, D, cell=cell, depth=depth, residual=False, dropout=0.0)
         draw_by_name(layers, seed)
         return {name: parameter.detach().clone() for name, parameter in layers.named_parameters()}
 
@@ -185,7 +187,7 @@ def test_a_value_depends_on_the_seed_and_its_name_alone() -> None:
 
 def test_layers_compute_with_what_was_drawn_for_them() -> None:
     """torch's layers keep a second list of their weights, which drawing must not leave behind."""
-    layers = Recurrent(E, D, cell="gru", depth=1, residual=False, dropout=0.0)
+    layers = Recurrent(E, D, cell=part("model.cell", "gru"), depth=1, residual=False, dropout=0.0)
     draw_by_name(layers, 3)
     x = normal(1, N, E).float()
     torch.testing.assert_close(layers(x)[0][0], by_hand(layers, "gru", x[0])[0])

@@ -55,7 +55,7 @@ def test_a_gate_by_hand() -> None:
 def test_a_block_is_timms(inputs: int, stride: int, gate: str) -> None:
     made = part("model.gate", gate)
     ours = random_parts(
-        ResidualBlock(inputs, 6, stride=stride, norm_type="batch", gate=made, residual=True)
+        ResidualBlock(inputs, 6, stride=stride, norm=nn.BatchNorm2d, gate=made, residual=True)
     )
     down = (
         nn.Sequential(nn.Conv2d(inputs, 6, 1, stride, bias=False), nn.BatchNorm2d(6))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import SIZES, random_parts, rnn_lm, tokens
+from make_model import SIZES, options, random_parts, rnn_lm, tokens
 from tiny import write_text
 from torch import Tensor
 
@@ -17,7 +17,9 @@ from ablate.model.rnn_lm import RNNLM
 from ablate.training.flops import flops_per_step
 from ablate.training.load import load
 
-CELLS = ["rnn", "gru", "lstm"]
+WITH_FIGURES = True  # tests/conftest.py
+
+CELLS = options("model.cell")
 LENGTH, VOCAB = SIZES["rnn_lm"]["length"], SIZES["rnn_lm"]["vocab_size"]
 FORMS: list[dict[str, Any]] = [
     {},
@@ -93,7 +95,7 @@ def test_ties_and_their_widths() -> None:
     untied = made(tie_embeddings=False)
     assert untied.head is not None
     assert untied.head.weight.shape == untied.embedding.weight.shape
-    with pytest.raises(UserError, match=r"model.embedding_dim=12, not 5"):
+    with pytest.raises(UserError, match=r"set model.embedding_dim=12$"):
         made(embedding_dim=5)
 
 

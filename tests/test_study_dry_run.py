@@ -91,10 +91,10 @@ def test_the_table_says_what_each_arm_changes_and_costs(
         "again=x": ["the same runs as model.depth=2"],
         "model.ffn_dim=64": ["model.ffn_dim: - → 64", "no effect: the baseline's model"],
         "many=x": [
-            "model.ffn: gelu → relu",
             "model.norm: pre → post",
-            "model.norm_type: layer → rms",
             "model.norm_eps: 1e-05 → 0.01",
+            "model.bias: true → false",
+            "model.init_std: - → 0.01",
             "and 2 more",
         ],
     }

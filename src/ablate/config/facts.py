@@ -69,6 +69,11 @@ class Facts:
         chosen = self.values.get("choices", {}).get(group)
         return str(chosen or self.option(group))
 
+    def has(self, group: str) -> bool:
+        """Whether the model, such as one with or without a decoder, has this part."""
+        node, _, leaf = group.rpartition(".")
+        return "_target_" in (self.values.get(node) or {}).get(leaf, ())
+
     def is_ours(self, group: str) -> bool:
         return str(self(f"{group}._target_")).startswith(OURS)
 
@@ -122,7 +127,8 @@ class Facts:
     def read_out(self) -> int:
         """Width of what the output map of a recurrent model reads: Bahdanau's maxout halves it."""
         dim = int(self("model.dim"))
-        return dim // 2 if self.get("model.decoder", None) == "bahdanau" else dim
+        halved = self.has("model.decoder") and self.option("model.decoder") == "bahdanau"
+        return dim // 2 if halved else dim
 
     @property
     def positions(self) -> int:

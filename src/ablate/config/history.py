@@ -4,9 +4,9 @@ A run's id hashes its config in the form that the config had first (`first_form`
 of every key and module, without keys that were added later and change nothing at the value that
 they have. Files of earlier versions are read by today's names (`upgrade`).
 
-Whoever renames a key or moves a part adds a line to RENAMED or MOVED; whoever adds a key whose
-neutral value is not null adds one to ADDED; whoever changes a default that changes results adds one
-to CHANGED.
+Whoever renames a key or moves a part adds a line to RENAMED or MOVED; whoever makes a group
+of a key adds it to GROUPED; whoever adds a key whose neutral value is not null adds one to ADDED;
+whoever changes a default that changes results adds one to CHANGED.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-OURS = "ablate."
+from ablate.config.keys import EVERYWHERE, OURS, option_content
+from ablate.config.tree import config_dir
 
 # Today's key -> its first name.
 RENAMED = {"model.activation_checkpointing": "model.checkpoint"}  # since 2026-11-23
 
 # Today's _target_ of a part of ours -> its first.
 MOVED: dict[str, str] = {}
+
+# Config groups that were keys first: an id counts the name of the option. Since 2026-11-23.
+GROUPED = ("model.cell", "model.decoder", "model.ffn", "model.norm_type")
 
 # Key -> the value at which a run is what it was before there was the key.
 ADDED: dict[str, Any] = {}
@@ -87,6 +91,8 @@ def upgrade(config: DictConfig) -> DictConfig:
             node = OmegaConf.select(config, above) if above else config
             if OmegaConf.is_dict(node) and leaf in node:
                 OmegaConf.update(config, today, node.pop(leaf), force_add=True)
+        for group in GROUPED:
+            _regroup(config, group)
         _retarget(config, targets)
     return config
 
@@ -104,10 +110,34 @@ def _leaves(
     if "_target_" in node:
         ours = str(node["_target_"]).startswith(OURS)
     for key, value in node.items():
-        if isinstance(value, Mapping) and value:
+        if option := _option(".".join((*path, key)), value):
+            yield (*path, key), option, True
+            for name, own in value.items():
+                if name not in ("_target_", "_partial_"):
+                    yield (*path, f"{key}.{name}"), own, True
+        elif isinstance(value, Mapping) and value:
             yield from _leaves(value, (*path, key), ours)
         else:
             yield (*path, key), value, ours
+
+
+def _option(group: str, node: Any) -> str | None:
+    """The name of the option that a node of a group in GROUPED is."""
+    if group not in GROUPED or not isinstance(node, Mapping) or "_target_" not in node:
+        return None
+    name = str(node["_target_"]).split(".")[-2]
+    file = config_dir() / group / f"{name}.yaml"
+    made = option_content(file)[0] if file.is_file() else {}
+    return name if made and all(made[key] == node.get(key) for key in EVERYWHERE) else None
+
+
+def _regroup(config: DictConfig, group: str) -> None:
+    """Put the option in place of its name."""
+    name = OmegaConf.select(config, group)
+    file = config_dir() / group / f"{name}.yaml"
+    if isinstance(name, str) and file.is_file():
+        OmegaConf.update(config, group, option_content(file)[0], force_add=True)
+        config.choices[group] = name
 
 
 def _retarget(node: Any, targets: Mapping[str, str]) -> None:

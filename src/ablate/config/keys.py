@@ -170,17 +170,18 @@ def default_of(path: str) -> Any:
 
 @cache
 def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
-    """What an option's file gives its node, fragments such as _block.yaml included, and its
-    defaults list."""
+    """What an option's file gives its node, fragments such as _block.yaml and options of the same
+    group that it builds on included, and its defaults list."""
     text = path.read_text()
     content: dict[str, Any] = yaml.load(text, Loader=Loader) or {}
     defaults = content.pop("defaults", [])
     if "@package _global_" in text:
         content = content.get(path.parent.name, {})
     for entry in defaults:
-        if isinstance(entry, str) and "@" in entry:
-            fragment = entry.partition("@")[0].strip("/")
-            content = option_content(config_dir() / f"{fragment}.yaml")[0] | content
+        if isinstance(entry, str) and entry != "_self_":
+            base = entry.partition("@")[0]
+            folder = config_dir() if base.startswith("/") else path.parent
+            content = option_content(folder / f"{base.strip('/')}.yaml")[0] | content
     return content, defaults
 
 

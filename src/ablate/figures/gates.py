@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ablate.figures.panels import Panel, draw_panels
 from ablate.figures.save import save
-from ablate.model.recurrent.recurrent import LSTM
+from ablate.model.cell.lstm import LSTM
 from ablate.model.rnn_lm import RNNLM
 
 GATES = ("input", "forget", "output")

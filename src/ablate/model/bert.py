@@ -18,7 +18,6 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Bias, Embedding, Linear, width_std
-from ablate.model.layers.norm import NORMS
 from ablate.model.layers.stack import Stack
 
 
@@ -63,7 +62,7 @@ class BERT(Model):
         std, bias = stack["init_std"] or width_std(dim), stack["bias"]
         norm: nn.Module = nn.Identity()
         if stack["norm"] != "none":
-            norm = NORMS[stack["norm_type"]](dim, bias, stack["norm_eps"])
+            norm = stack["norm_type"](dim, bias=bias, eps=stack["norm_eps"])
         self.head: TokenHead | None = None
         if classes is None:
             head = {"tied": tie_embeddings, "bias": bias, "std": std}

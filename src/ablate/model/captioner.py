@@ -15,16 +15,18 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from ablate.config.conflicts.images import STAGED
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Seq2Seq, State
+from ablate.model.cell import MakeCell
+from ablate.model.decoder import RNNState
 from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Embedding, Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import uniform
 from ablate.model.recurrent.rnn_attention import Memory, make_context
-from ablate.model.recurrent.rnn_decoder import RNNState
 from ablate.model.recurrent.show_attend_tell import Xu
 from ablate.model.resnet import STAGES, STRIDE, trunk
 from ablate.model.window.none import NoWindow
@@ -49,7 +51,7 @@ class Captioner(Seq2Seq):
         target_length: int,
         dim: int,
         embedding_dim: int | None,
-        cell: str,
+        cell: MakeCell,
         gating_scalar: bool,
         dropout: float,
         attention: Callable[..., Score],
@@ -59,7 +61,8 @@ class Captioner(Seq2Seq):
         **blocks: Any,
     ):
         super().__init__()
-        require_divisible(dim)
+        if dim % 2 ** (STAGES - 1):
+            raise UserError(STAGED.format(dim=dim))
         embedding_dim = embedding_dim or dim
         self.grid = -(-image_size[0] // STRIDE), -(-image_size[1] // STRIDE)
         cells = self.grid[0] * self.grid[1]
@@ -131,12 +134,3 @@ class Captioner(Seq2Seq):
         """The input words, b i -> the logits of the words after them."""
         embedded = self.dropout(self.target_embedding(tokens))
         return self.head(self.dropout(self.decoder(embedded, state)))
-
-
-def require_divisible(dim: int) -> None:
-    """Raise a UserError if the width of the first stage would not be a whole number."""
-    if dim % 2 ** (STAGES - 1):
-        raise UserError(
-            f"model.dim={dim} must be a multiple of {2 ** (STAGES - 1)}: the encoder begins with"
-            f" that part of it and doubles it twice"
-        )

@@ -14,14 +14,10 @@ from torch import Tensor, nn
 from ablate.model.base import Model
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingConv, KaimingLinear
+from ablate.model.norm_type import MakeNorm
 
 STAGES = 3  # each but the first halves rows and columns and doubles the channels
 STRIDE = 2 ** (STAGES - 1)  # pixels from one cell of the last feature map to the next
-NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "batch": nn.BatchNorm2d,
-    # Ba et al. 2016 over channels, rows and columns of an image, with a gain for each channel.
-    "layer": lambda channels: nn.GroupNorm(1, channels),
-}
 
 
 class ResidualBlock(nn.Module):
@@ -33,7 +29,7 @@ class ResidualBlock(nn.Module):
         channels: int,
         *,
         stride: int,
-        norm_type: str,
+        norm: Callable[[int], nn.Module],
         gate: Callable[..., Gate],
         residual: bool,
     ):
@@ -45,18 +41,16 @@ class ResidualBlock(nn.Module):
 
         self.inner = nn.Sequential(
             conv(inputs, 3, stride),
-            NORMS[norm_type](channels),
+            norm(channels),
             nn.ReLU(),
             conv(channels, 3, 1),
-            NORMS[norm_type](channels),
+            norm(channels),
         )
         self.gate = gate(channels)
         self.residual = residual
         changes = residual and (stride != 1 or inputs != channels)
         self.shortcut = (
-            nn.Sequential(conv(inputs, 1, stride), NORMS[norm_type](channels))
-            if changes
-            else nn.Identity()
+            nn.Sequential(conv(inputs, 1, stride), norm(channels)) if changes else nn.Identity()
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,17 +63,16 @@ def trunk(
     dim: int,
     *,
     depth: int,
-    norm_type: str,
+    norm_type: MakeNorm,
     gate: Callable[..., Gate],
     residual: bool,
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """The stem and the blocks: b channels y x -> b (dim 2^(STAGES - 1)) y/STRIDE x/STRIDE, rounded
     up. The receptive field of the cell (r, c) lies around the pixel (STRIDE r, STRIDE c).
     """
-    stem = nn.Sequential(
-        KaimingConv(channels, dim, 3, padding=1, bias=False), NORMS[norm_type](dim), nn.ReLU()
-    )
-    make = partial(ResidualBlock, norm_type=norm_type, gate=gate, residual=residual)
+    norm = norm_type.func.of_images  # type: ignore[attr-defined]
+    stem = nn.Sequential(KaimingConv(channels, dim, 3, padding=1, bias=False), norm(dim), nn.ReLU())
+    make = partial(ResidualBlock, norm=norm, gate=gate, residual=residual)
     blocks = []
     inputs = dim
     for stage in range(STAGES):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Forecaster
+from ablate.model.cell import MakeCell
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.mask import Mask
 from ablate.model.mask.causal import Causal
@@ -44,7 +45,7 @@ class RNNForecaster(Forecaster):
         channels: int,
         length: int,
         dim: int,
-        cell: str,
+        cell: MakeCell,
         depth: int,
         residual: bool,
         dropout: float,

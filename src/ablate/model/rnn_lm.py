@@ -8,8 +8,10 @@ table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.config.conflicts.recurrent import TIED
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
+from ablate.model.cell import MakeCell
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.dropout import Dropout
@@ -56,7 +58,7 @@ class RNNLM(LanguageModel):
         length: int,
         dim: int,
         embedding_dim: int | None,
-        cell: str,
+        cell: MakeCell,
         depth: int,
         residual: bool,
         dropout: float,
@@ -96,7 +98,4 @@ class RNNLM(LanguageModel):
 def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:
     """Raise a UserError if a tied table differs in width from the output projection's input."""
     if tied and embedding_dim != width:
-        raise UserError(
-            f"model.tie_embeddings=true needs embeddings as wide as what the output map reads: "
-            f"model.embedding_dim={width}, not {embedding_dim}"
-        )
+        raise UserError(TIED.format(what="what the output map reads", width=width))

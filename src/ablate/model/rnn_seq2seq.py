@@ -1,11 +1,11 @@
 """RNN encoder-decoder: Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015.
 
 https://arxiv.org/abs/1409.3215, https://arxiv.org/abs/1409.0473, https://arxiv.org/abs/1508.04025.
-The encoder is unidirectional or bidirectional; the decoder (recurrent/luong.py,
-recurrent/bahdanau.py) attends to the encoder's states with any score, or reads its last state
-alone. Dropout as in Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: on embeddings, between
-layers, before the output map. The output map is the target's embedding table when tied: Press and
-Wolf 2017, https://arxiv.org/abs/1608.05859.
+The encoder is unidirectional or bidirectional; the decoder (model.decoder) attends to the encoder's
+states with any score, or reads its last state alone. Dropout as in Zaremba et al. 2014,
+https://arxiv.org/abs/1409.2329: on embeddings, between layers, before the output map. The output
+map is the target's embedding table when tied: Press and Wolf 2017,
+https://arxiv.org/abs/1608.05859.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ablate.config.conflicts.recurrent import DIRECTIONS
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Seq2Seq, State
+from ablate.model.decoder import MakeDecoder, RNNState
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.normalizer import Normalizer
-from ablate.model.recurrent.bahdanau import Bahdanau
-from ablate.model.recurrent.luong import Luong
 from ablate.model.recurrent.recurrent import Recurrent, uniform
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
-from ablate.model.recurrent.rnn_decoder import Decoder, RNNState
 from ablate.model.rnn_lm import ReadOut, require_tied_widths
 from ablate.model.window import Window
 
@@ -54,7 +53,7 @@ class RNNSeq2Seq(Seq2Seq):
         dim: int,
         embedding_dim: int | None,
         bidirectional: bool,
-        decoder: str,
+        decoder: MakeDecoder,
         input_feeding: bool,
         dropout: float,
         tie_embeddings: bool,
@@ -66,18 +65,15 @@ class RNNSeq2Seq(Seq2Seq):
         **layers: Any,
     ):
         super().__init__()
-        require_even(dim, decoder, bidirectional)
+        if bidirectional and dim % 2:
+            raise UserError(DIRECTIONS.format(dim=dim))
         embedding_dim = embedding_dim or dim
         layers["dropout"] = dropout
         table = partial(embedding, dim=embedding_dim, draw=uniform)
         self.source_embedding = table(source_vocab, reads=("source",))
         self.target_embedding = table(target_vocab, reads=("target_in",))
         self.encoder = Recurrent(embedding_dim, dim, bidirectional=bidirectional, **layers)
-        made: dict[str, Callable[..., Decoder]] = {
-            "luong": partial(Luong, input_feeding=input_feeding),
-            "bahdanau": Bahdanau,
-        }
-        self.decoder = made[decoder](
+        self.decoder = decoder(
             embedding_dim,
             dim,
             context=make_context(
@@ -89,6 +85,7 @@ class RNNSeq2Seq(Seq2Seq):
                 length=source_length,
             ),
             bidirectional=bidirectional,
+            input_feeding=input_feeding,
             **layers,
         )
         width = self.decoder.width
@@ -131,10 +128,3 @@ class RNNSeq2Seq(Seq2Seq):
         return self.read_out(
             self.decoder(embedded, state), (self.head or self.target_embedding).weight
         )
-
-
-def require_even(dim: int, decoder: str, bidirectional: bool) -> None:
-    """Raise a UserError for an odd width that two directions or maxout would halve."""
-    if dim % 2 and (bidirectional or decoder == "bahdanau"):
-        half = "model.bidirectional=true" if bidirectional else "model.decoder=bahdanau"
-        raise UserError(f"{half} halves model.dim, which must be even, not {dim}")

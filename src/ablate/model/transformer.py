@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.config.conflicts.task import ONE_VOCABULARY
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
@@ -71,10 +72,7 @@ class Transformer(Seq2Seq):
     ):
         super().__init__()
         if share_embeddings and not joint:
-            raise UserError(
-                "model.share_embeddings=true needs one vocabulary for source and target, and this"
-                " data has two; set model.share_embeddings=false"
-            )
+            raise UserError(ONE_VOCABULARY.format(data="this data"))
         both = ("source", "target_in") if share_embeddings else ("target_in",)
         self.target_embedding = embedding(target_vocab, dim, reads=both)
         self.source_embedding = (

@@ -46,7 +46,7 @@ def make_data(cfg: DictConfig) -> Data:
     task = make(cfg.task, _partial_=True)
     task.func.configure_data(data, **task.keywords)
     model = locate(cfg.model._target_)
-    if hasattr(model, "ask"):  # a user's function that makes the model has none
+    if hasattr(model, "configure_data"):  # a user's function that makes the model has none
         model.configure_data(data)
     return data
 

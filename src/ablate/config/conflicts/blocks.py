@@ -12,12 +12,14 @@ BLOCKS: list[Conflict] = [
         "model.drop_path={model.drop_path} drops whole sublayers and needs model.residual=true",
     ),
     Conflict(
-        lambda c: c("model.norm") == "none" and c("model.norm_type") != "layer",
+        lambda c: c("model.norm") == "none" and c.option("model.norm_type") != "layer",
         "model.norm_type={model.norm_type} has no effect with model.norm=none",
     ),
     Conflict(
         lambda c: (
-            c("model.norm") != "none" and c("model.norm_type") == "batch" and not c("model.bias")
+            c("model.norm") != "none"
+            and c.option("model.norm_type") == "batch"
+            and not c("model.bias")
         ),
         "model.norm_type=batch always has a bias; set model.bias=true or another norm_type",
     ),
@@ -25,13 +27,13 @@ BLOCKS: list[Conflict] = [
         lambda c: (
             c.option("model") == "transformer"
             and c("model.norm") != "none"
-            and c("model.norm_type") == "batch"
+            and c.option("model.norm_type") == "batch"
         ),
         "model.norm_type=batch would take the padding of model=transformer's batches into its"
         " statistics; use model.norm_type=layer or rms",
     ),
     Conflict(
-        lambda c: c("model.ffn") == "none" and c("model.ffn_dim") is not None,
+        lambda c: c.option("model.ffn") == "none" and c("model.ffn_dim") is not None,
         "model.ffn_dim={model.ffn_dim} has no effect with model.ffn=none",
     ),
     Conflict(
@@ -49,7 +51,7 @@ BLOCKS: list[Conflict] = [
         lambda c: (
             c("model.activation_checkpointing")
             and c("model.norm") != "none"
-            and c("model.norm_type") == "batch"
+            and c.option("model.norm_type") == "batch"
         ),
         "model.activation_checkpointing=true computes blocks twice, and model.norm_type=batch would"
         " count every batch twice; use model.norm_type=layer or rms, or"

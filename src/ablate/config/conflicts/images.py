@@ -2,15 +2,23 @@
 
 from ablate.config.conflicts.conflict import Conflict
 
+# What the check says before a run, and the constructor to whoever calls it.
+STAGED = (
+    "model.dim={dim} must be a multiple of 4: the encoder of model=captioner begins with a fourth"
+    " of it and doubles it twice"
+)
+
 IMAGE_MODELS: list[Conflict] = [
     Conflict(
         lambda c: c.option("model") == "captioner" and c("model.dim") % 4 != 0,
-        "model.dim={model.dim} must be a multiple of 4: the encoder of model=captioner begins with"
-        " a fourth of it and doubles it twice",
+        STAGED.format(dim="{model.dim}"),
     ),
     Conflict(
-        lambda c: c.option("model") in ("resnet", "captioner") and c("model.norm_type") == "rms",
-        "model.norm_type=rms is no norm of model={model}; use batch or layer",
+        lambda c: (
+            c.option("model") in ("resnet", "captioner")
+            and not c.states("model.norm_type", "images")
+        ),
+        "model.norm_type={model.norm_type} is no norm of model={model}; use batch or layer",
     ),
     Conflict(
         lambda c: c("model.patch") > c.side,

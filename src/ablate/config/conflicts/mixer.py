@@ -57,7 +57,7 @@ MIXER: list[Conflict] = [
     Conflict(
         lambda c: (
             c.option("model.mixer") == "none"
-            and c("model.ffn") == "none"
+            and c.option("model.ffn") == "none"
             and c.option("model") != "transformer"
         ),
         "model.mixer=none with model.ffn=none disables every sublayer",

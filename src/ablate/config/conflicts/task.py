@@ -42,6 +42,12 @@ def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Confl
     )
 
 
+# What the check says before a run, and the constructor to whoever calls it.
+ONE_VOCABULARY = (
+    "model.share_embeddings=true needs one vocabulary for both sides, and {data} has two; set"
+    " model.share_embeddings=false"
+)
+
 TASK: list[Conflict] = [
     _reads(LANGUAGE, "text", TEXT, LABELLED, RECALL, data="pydoc"),
     _reads(("vit", "timm", "resnet"), "images", IMAGES, data="digits"),
@@ -125,7 +131,6 @@ TASK: list[Conflict] = [
     ),
     Conflict(
         lambda c: c("model.share_embeddings") and not c.joint and c.get("data.joint", None) is None,
-        "model.share_embeddings=true needs one vocabulary for both sides, and data={data} has two;"
-        " set model.share_embeddings=false",
+        ONE_VOCABULARY.format(data="data={data}"),
     ),
 ]

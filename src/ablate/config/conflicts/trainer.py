@@ -29,7 +29,7 @@ TRAINER: list[Conflict] = [
     ),
     Conflict(
         lambda c: (
-            c("model.norm_type") == "batch"
+            c.option("model.norm_type") == "batch"
             and c.get("model.norm", None) != "none"
             and c.several_processes
             and not c.get("trainer.sync_batchnorm", False)

@@ -24,7 +24,7 @@ TRANSFER: list[Conflict] = [
         " model.tie_embeddings=false",
     ),
     Conflict(
-        lambda c: c("model.freeze") != "none" and c("model.norm_type") == "batch",
+        lambda c: c("model.freeze") != "none" and c.option("model.norm_type") == "batch",
         "model.freeze={model.freeze} with model.norm_type=batch: its running averages would go on"
         " changing; use layer or rms",
     ),

@@ -15,21 +15,20 @@ from torch import Tensor, nn
 
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
+from ablate.model.ffn import MakeFeedForward
 from ablate.model.layers.dropout import Dropout
-from ablate.model.layers.feed_forward import FeedForward
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.multi_head import (
     CrossAttention,
     Memory,
     SelfAttention,
 )
-from ablate.model.layers.norm import NORMS, BatchNorm
 from ablate.model.mask import Mask
 from ablate.model.mixer import Mixer, Sizes
+from ablate.model.norm_type import MakeNorm
+from ablate.model.norm_type.batch import BatchNorm
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
-
-MakeNorm = Callable[[], nn.Module]
 
 
 class Sublayer(nn.Module):
@@ -45,7 +44,7 @@ class Sublayer(nn.Module):
         function: nn.Module,
         *,
         norm: str,
-        make_norm: MakeNorm,
+        make_norm: Callable[[], nn.Module],
         residual: bool,
         dropout: float,
         drop_path: float,
@@ -134,10 +133,10 @@ class Sublayers:
         mixer: Mixer,
         normalizer: Normalizer,
         kernel: Kernel,
-        ffn: str,
+        ffn: MakeFeedForward,
         ffn_dim: int | None,
         norm: str,
-        norm_type: str,
+        norm_type: MakeNorm,
         norm_eps: float,
         residual: bool,
         dropout: float,
@@ -155,7 +154,7 @@ class Sublayers:
         self.mixer = mixer
         self.sizes = partial(Sizes, dim=dim, heads=heads, length=length, grid=grid, **linear)
         self.placement = norm
-        self.make_norm: Callable[[], nn.Module] = partial(NORMS[norm_type], dim, bias, norm_eps)
+        self.make_norm = partial(norm_type, dim, bias=bias, eps=norm_eps)
         attention = {
             "heads": heads, "normalizer": normalizer, "kernel": kernel, "dropout": dropout, **linear
         }  # fmt: skip
@@ -167,11 +166,7 @@ class Sublayers:
                 CrossAttention, dim, score=cross_attention, length=memory_length, **attention
             )
         )
-        self.make_feed_forward = (
-            None
-            if ffn == "none"
-            else partial(FeedForward, dim, hidden=ffn_dim or 4 * dim, kind=ffn, **linear)
-        )
+        self.make_feed_forward = partial(ffn, dim, hidden=ffn_dim or 4 * dim, **linear)
         self.wrap = partial(
             Sublayer, norm=norm, make_norm=self.make_norm, residual=residual, dropout=dropout
         )
@@ -181,16 +176,17 @@ class Sublayers:
     ) -> Block:
         """One block; `layer` is its index among those that are built."""
         wrap = partial(self.wrap, drop_path=drop_path)
-        make_cross, feed_forward = self.make_cross_attention, self.make_feed_forward
+        make_cross = self.make_cross_attention
         cross = None if make_cross is None else make_cross(layer=layer)
         attend = partial(self.make_attention, score=score, mask=mask, pos=pos, layer=layer)
         mix = self.mixer.layer(attend, self.sizes(mask=mask))
         attends = isinstance(mix, SelfAttention)
+        feed_forward = self.make_feed_forward()
         return Block(
             wrap(mix) if attends else None,
             None if attends or mix is None else wrap(mix),
             None if cross is None else wrap(cross, reads=cross.score.query),
-            None if feed_forward is None else wrap(feed_forward()),
+            None if feed_forward is None else wrap(feed_forward),
         )
 
     def embedding_norm(self) -> nn.Module:

@@ -1,8 +1,5 @@
-"""Recurrent layers: rnn, gru or lstm, stacked, unidirectional or bidirectional.
+"""Recurrent layers of any cell, stacked, unidirectional or bidirectional.
 
-rnn: Elman 1990, h = tanh(W x + U h); gru: Cho et al. 2014, https://arxiv.org/abs/1406.1078; lstm:
-Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. They are torch's: its GRU
-resets U h, not h before U, and its update gate is the share of the old state that is kept.
 Bidirectional: Schuster and Paliwal 1997. Residuals between layers: Wu et al. 2016, section 3.1,
 https://arxiv.org/abs/1609.08144. Dropout between layers, not between steps: Zaremba et al. 2014,
 https://arxiv.org/abs/1409.2329.
@@ -15,62 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from ablate.model.cell import MakeCell
 from ablate.model.layers.dropout import Dropout
 
 # The state of a layer after a step: h, and c of an lstm, each `directions b width`.
 Hidden = tuple[Tensor, ...]
-
-
-class SeededRNN(nn.RNNBase):
-    """Initialisation: U orthogonal and W Glorot's for each gate, biases 0, the forget gate's 1.
-
-    Orthogonal: Saxe et al. 2013, https://arxiv.org/abs/1312.6120, as in Bahdanau et al. 2015,
-    appendix B.1; Glorot and Bengio 2010; forget gate: Jozefowicz et al. 2015, section 2.2.
-    """
-
-    def reset_parameters(self) -> None:
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta:
-                continue
-            gates = parameter.detach().split(self.hidden_size)
-            for number, gate in enumerate(gates):
-                if name.startswith("weight_hh"):
-                    nn.init.orthogonal_(gate)
-                elif name.startswith("weight_ih"):
-                    nn.init.xavier_uniform_(gate)
-                else:  # torch adds two biases; its gates stand in the order i f g o
-                    forget = len(gates) == 4 and number == 1 and name.startswith("bias_ih")
-                    nn.init.constant_(gate, float(forget))
-
-
-class RNN(SeededRNN, nn.RNN):
-    pass
-
-
-class GRU(SeededRNN, nn.GRU):
-    pass
-
-
-class LSTM(SeededRNN, nn.LSTM):
-    """oneDNN's LSTM in bfloat16 needs AVX-512 and fails without it; torch's own does not."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        switch: Any = torch.backends.mkldnn
-        before = switch.enabled
-        switch.enabled = before and not self._lacks_bfloat16()
-        try:
-            return super().forward(*args, **kwargs)
-        finally:
-            switch.enabled = before
-
-    def _lacks_bfloat16(self) -> bool:
-        if self.weight_ih_l0.device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            return False
-        cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        return torch.bfloat16 in (self.weight_ih_l0.dtype, cast)
-
-
-CELLS: dict[str, type[RNN | GRU | LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 
 
 def uniform(table: Tensor) -> None:
@@ -92,7 +38,7 @@ class Recurrent(nn.Module):
         inputs: int,
         dim: int,
         *,
-        cell: str,
+        cell: MakeCell,
         depth: int,
         residual: bool,
         dropout: float,
@@ -102,12 +48,13 @@ class Recurrent(nn.Module):
         directions = 1 + bidirectional
         assert dim % directions == 0
         self.residual = residual
-        self.layers = nn.ModuleList(
-            CELLS[cell](width, dim // directions, batch_first=True, bidirectional=bidirectional)
+        layers = [
+            cell(width, dim // directions, batch_first=True, bidirectional=bidirectional)
             for width in [inputs] + [dim] * (depth - 1)
-        )
+        ]
+        self.layers = nn.ModuleList(layers)
         self.dropout = Dropout(dropout)
-        self.states = 2 if cell == "lstm" else 1  # tensors in a Hidden
+        self.states = layers[0].states  # tensors in a Hidden
 
     def forward(
         self, x: Tensor, hidden: list[Hidden] | None = None, keep: Tensor | None = None

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
-from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
 
 
 class Xu(Decoder):

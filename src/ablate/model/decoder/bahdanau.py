@@ -19,16 +19,30 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ablate.config.conflicts.recurrent import FED, MAXOUT
+from ablate.errors import UserError
+from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
-from ablate.model.recurrent.rnn_decoder import Decoder, RNNState, Start
 
 
 class Bahdanau(Decoder):
     """Steps are computed one after another, the read-out of all steps in one call."""
 
-    def __init__(self, embedding_dim: int, dim: int, *, bidirectional: bool, **parts: Any):
+    def __init__(
+        self,
+        embedding_dim: int,
+        dim: int,
+        *,
+        bidirectional: bool,
+        input_feeding: bool = False,
+        **parts: Any,
+    ):
+        if dim % 2:
+            raise UserError(MAXOUT.format(dim=dim))
+        if input_feeding:
+            raise UserError(FED.format(decoder="bahdanau"))
         super().__init__(embedding_dim + dim, dim, width=dim // 2, **parts)
         self.first = Start(dim // (1 + bidirectional), dim, recurrent=self.recurrent)
         reads = dim + embedding_dim + dim

@@ -1,7 +1,13 @@
-"""The base of RNN decoders: their state, their initial state, their interface."""
+"""Decoders of model=rnn_seq2seq: when they attend, and what they read out. One class per file.
+
+Here: their state, their initial state, their interface. A decoder of a config group is constructed
+with the widths of embeddings and states, `context` (the attention over the encoder's states),
+`bidirectional` (whether the encoder reads in both directions), `input_feeding`, and the keys of
+Recurrent.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +18,8 @@ from ablate.model.base import State
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden, Recurrent
 from ablate.model.recurrent.rnn_attention import LastState, Memory, RNNAttention
+
+MakeDecoder = Callable[..., "Decoder"]
 
 
 @dataclass

@@ -1,0 +1,9 @@
+"""The simple recurrent network: h = tanh(W x + U h), Elman 1990, "Finding structure in time"."""
+
+from torch import nn
+
+from ablate.model.cell import Cell
+
+
+class RNN(Cell, nn.RNN):
+    pass

@@ -1,0 +1,14 @@
+"""A network gated by GELU: Shazeer 2020, https://arxiv.org/abs/2002.05202."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.model.ffn import FeedForward
+
+
+class GEGLU(FeedForward):
+    gated = True
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        return F.gelu(x)

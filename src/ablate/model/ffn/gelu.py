@@ -1,0 +1,12 @@
+"""Gaussian error linear unit: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.model.ffn import FeedForward
+
+
+class GELU(FeedForward):
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        return F.gelu(x)

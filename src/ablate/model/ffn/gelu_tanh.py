@@ -1,0 +1,15 @@
+"""The approximation of GELU by a tanh, which GPT-2 uses.
+
+Hendrycks and Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.model.ffn import FeedForward
+
+
+class GELUTanh(FeedForward):
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")

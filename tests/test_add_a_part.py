@@ -1,0 +1,111 @@
+"""docs/add_a_part.md, walked in a scratch copy of the project with the text of that page."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "add_a_part.md"
+SECTIONS = dict(
+    section.split("\n", 1) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
+)
+OWN, SCORE, DATA, OPTIMIZER, KEY = SECTIONS
+# Files of a walk, those named in its sentences included.
+AT_MOST = {OWN: 2, SCORE: 4, DATA: 3, OPTIMIZER: 1, KEY: 5}
+
+
+def blocks(section: str) -> list[tuple[str, str]]:
+    """The file that each indented block names in its first line, and the rest of the block."""
+    found: list[tuple[str, list[str]]] = []
+    inside = False
+    for line in section.splitlines():
+        if named := re.fullmatch(r"    # ([\w.]+/[\w./]+\.(?:py|yaml))(: [\w.]+)?", line):
+            found.append((named[1], []))
+            inside = True
+        elif inside and (line.startswith("    ") or not line):
+            found[-1][1].append(line[4:])
+        else:
+            inside = False
+    return [(file, "\n".join(lines).strip("\n") + "\n") for file, lines in found]
+
+
+def write(section: str, folder: Path) -> None:
+    for file, text in blocks(section):
+        place = folder / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        assert not place.exists(), file
+        place.write_text(text, encoding="utf-8")
+
+
+def change(section: str, folder: Path) -> None:
+    for file, text in blocks(section):
+        place = folder / file
+        lines = text.splitlines()
+        before = "\n".join(line[1:] for line in lines if line[0] != "+")
+        after = "\n".join(line[1:] for line in lines if line[0] != "-")
+        whole = place.read_text(encoding="utf-8")
+        assert whole.count(before + "\n") == 1, (file, before)
+        place.write_text(whole.replace(before, after), encoding="utf-8")
+
+
+def python(*arguments: str, folder: Path, source: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_no_walk_is_longer_than_promised() -> None:
+    others = {SCORE: 2}  # the link and the formula
+    for section, text in SECTIONS.items():
+        files = {file for file, _ in blocks(text)}
+        assert 0 < len(files) + others.get(section, 0) <= AT_MOST[section], files
+
+
+@pytest.mark.slow
+def test_a_part_of_ones_own_trains(tmp_path: Path) -> None:
+    write(SECTIONS[OWN], tmp_path)
+    own = ("--config-dir", "my/conf", "model.norm_type=dyt")
+    said = python("-m", "ablate", *own, "debug=fast", folder=tmp_path, source=ROOT / "src")
+    assert "norm_type=dyt" in said or "Output:" in said
+    (config,) = tmp_path.glob("outputs/debug/*/config.yaml")
+    assert "_target_: my.dyt.DyT" in config.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_walk_within_the_repository(tmp_path: Path) -> None:
+    """All at once; the tests of the project find what was added, and every id stays."""
+    for name in ("src", "conf", "sweeps", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for section in (SCORE, DATA, OPTIMIZER):
+        write(SECTIONS[section], tmp_path)
+    link = tmp_path / "conf" / "model.cross_attention" / "l2.yaml"
+    link.symlink_to("../model.attention/l2.yaml")
+    change(SECTIONS[KEY], tmp_path)
+    added = "l2 or rotate or nadam or residual_scale or first_version or axes_hold"
+    files = [f"tests/test_{name}.py" for name in ("config_tree", "knobs", "history", "pairs")]
+    pytest_ = ("-m", "pytest", "-n0", "-rA", "-k", added, *files)
+    said = python(*pytest_, folder=tmp_path, source=tmp_path / "src")
+    for test in (
+        "every_parameter_gets_a_gradient[model.attention-l2]",
+        "every_parameter_gets_a_gradient[model.cross_attention-l2]",
+        "every_parameter_gets_a_gradient[data-rotate]",
+        "every_data_set_feeds_its_model[rotate]",
+        "every_parameter_gets_a_gradient[optimizer-nadam]",
+        "every_knob_of_a_model_changes_something[gpt-model.residual_scale=0.5]",
+        "a_run_of_the_first_version_has_its_id[model=gpt]",
+        "the_axes_hold_every_value_that_is_allowed",
+    ):
+        assert f"{test}\n" in said, test
