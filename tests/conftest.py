@@ -3,8 +3,10 @@
 import atexit
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,54 @@ AREAS = {
 }
 
 
+# Tests of every combination of many options: every n-th belongs to the default run, the others are
+# slow tests. n shares no factor with the lengths of the axes, so that every option has its turn.
+EVERY_NTH = {
+    "test_kernel.py::test_every_kernel_equals_the_reference": 5,
+    "test_rnn_seq2seq.py::test_steps_are_teacher_forcing_and_all_learns": 5,
+    "test_rnn_seq2seq.py::test_padding_and_the_other_sentences_change_nothing": 5,
+    "test_transformer.py::test_step_by_step_equals_teacher_forcing": 5,
+    "test_transformer.py::test_the_future_does_not_leak": 5,
+    "test_gpt.py::test_cached_logits_equal_uncached_ones": 5,
+    "test_gpt.py::test_the_future_does_not_leak": 5,
+    "test_gpt.py::test_relative_encodings_do_not_know_where_the_text_begins": 5,
+    "test_one_position.py::test_the_state_and_its_gradients_stay": 5,
+    "test_flex.py::test_it_computes_what_the_reference_computes": 3,
+    "test_triton.py::test_it_equals_the_reference": 3,
+    "test_accumulation.py::test_steps_are_those_of_the_larger_batch": 4,
+    "test_init.py::test_arms_start_from_equal_values": 4,
+    "test_rnn_knobs.py::test_no_two_options_of_a_group_are_the_same": 5,
+    "test_knobs.py::test_no_two_options_of_a_group_are_the_same": 3,
+    "test_captioner.py::test_a_run_from_start_to_end": 2,
+    "test_study_budget.py::test_no_effect_is_said_of_the_same_model_alone": 4,
+    "test_study_dry_run.py::test_the_plan_is_printed_and_nothing_runs": 2,
+    "test_figures.py::test_an_rnn_has_one_alignment": 4,
+    "test_figures.py::test_everything_written_fits_into_the_figure": 4,
+    "test_report_browser.py::test_a_heading_sorts_the_table_and_a_second_click_turns_it": 5,
+    "test_wandb_server.py::test_a_server_that_refuses_the_key_does_not_stop_the_run": 2,
+    "test_chunked.py::test_all_that_is_alive_grows_with_the_length_alone": 2,
+    "test_debug.py::test_fast_does_everything_once": 5,
+    "test_task_seq2seq.py::test_flops_are_those_of_pairs_of_mean_length": 2,
+    "test_pack.py::test_a_pack_is_what_its_runs_are": 3,
+    "test_pack.py::test_a_stopped_pack_resumes": 2,
+    "test_pack.py::test_a_seed_that_fails_leaves_the_others_alone": 2,
+    "test_resume.py::test_death_at_any_step": 4,
+    "test_resume.py::test_an_interrupt_after_the_last_step_ends_as_one_before": 2,
+    "test_data_lightning.py::test_resuming_anywhere_sees_the_same_batches": 3,
+    "test_commands.py::test_longer_than_trained": 2,
+    "test_compiled.py::test_a_model_is_captured_whole": 3,
+    "test_compiled.py::test_its_parts_are_captured_whole": 2,
+    "test_report_files.py::test_odd_studies_are_reported": 3,
+    "test_transfer.py::test_what_is_frozen_stays_and_all_else_learns": 3,
+    "test_transfer.py::test_a_classification_starts_from_a_bert": 2,
+    "test_embedding.py::test_frozen_vectors_stay_and_others_are_trained": 2,
+    "test_forecasting.py::test_every_measure_is_what_loops_find": 2,
+    "test_data_dates.py::test_every_locale_is_written_as_babel_does": 3,
+    "test_flex.py::test_it_is_compiled_with_all_the_rest": 2,
+}
+
+
+@cache
 def areas(stem: str) -> list[str]:
     name = stem.removeprefix("test_")
     return [a for a, names in AREAS.items() if any(fnmatchcase(name, n) for n in names.split())]
@@ -61,7 +111,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    turns: Counter[str] = Counter()
     for item in items:
+        family = item.nodeid.rpartition("/")[2].partition("[")[0]
+        if family in EVERY_NTH and not item.get_closest_marker("slow"):
+            if turns[family] % EVERY_NTH[family]:
+                item.add_marker(pytest.mark.slow)
+            turns[family] += 1
         if item.path.stem in SMOKE:
             item.add_marker(pytest.mark.smoke)
         for area in areas(item.path.stem):

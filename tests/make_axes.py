@@ -123,7 +123,5 @@ def long_for(model: str) -> list[pytest.MarkDecorator]:
     return [] if model in BRIEF else [pytest.mark.slow]
 
 
-# The pairs of most models take minutes.
-EVERY_MODEL = [
-    pytest.param(model, marks=[] if model == "gat" else [pytest.mark.slow]) for model in MODELS
-]
+# The pairs of a model take minutes.
+EVERY_MODEL = [pytest.param(model, marks=pytest.mark.slow) for model in MODELS]

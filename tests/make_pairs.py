@@ -122,7 +122,11 @@ def books(model: str) -> Books:
             continue
         row = fill(model, found, open_pairs)
         assert pair <= set(row.items())
-        train(model, row)
+        try:
+            train(model, row)
+        except Exception as error:
+            error.add_note(f"model={model} with {row}")
+            raise
         kept.rows.append(row)
         kept.trained |= pairs_of(row)
         open_pairs -= pairs_of(row)

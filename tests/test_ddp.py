@@ -149,7 +149,7 @@ def weights(folder):
 @pytest.mark.parametrize(
     ("name", "tiny"),
     [
-        ("text", overrides),
+        pytest.param("text", overrides, marks=pytest.mark.slow),
         pytest.param("images", images, marks=pytest.mark.slow),
         pytest.param("pairs", copies, marks=pytest.mark.slow),
         pytest.param("checkpoints", shared, marks=pytest.mark.slow),

@@ -367,6 +367,7 @@ def test_gates_are_those_that_torch_hides(residual: bool) -> None:
         x = x + wanted if residual and number else wanted
 
 
+@pytest.mark.slow
 def test_the_gates_of_an_lstm_are_drawn(tmp_path: Path) -> None:
     task = built("model=rnn_lm", "model.depth=2", "model.dim=60")
     paths = attention_figures(task, tmp_path)

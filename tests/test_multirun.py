@@ -97,6 +97,7 @@ def statuses(folder: Path) -> list[str]:
     return [json.loads(p.read_text())["status"] for p in sorted(folder.glob("*/result.json"))]
 
 
+@pytest.mark.slow
 def test_what_is_run_again(
     ablate_command: Command, fail: list[BaseException], runs: Runs, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_what_is_run_again(
     assert statuses(kept) == ["finished"] * 2
 
 
+@pytest.mark.slow
 def test_a_plan_that_has_shrunk(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
     tiny = overrides(tmp_path)
     ablate_command("-m", *tiny, "pos_enc=none,learned", "seed=0,1", HERE)

@@ -64,7 +64,8 @@ def test_a_refusal_stays_one(tmp_path: Path) -> None:
     assert unread("ablate", "seed=x", folder=tmp_path, both=True) == (2, "")
 
 
-@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("both", [False, True])
 def test_training_continues_unread(both: bool, tmp_path: Path) -> None:
     code, errors = unread("ablate", *overrides(tmp_path), folder=tmp_path, both=both)
     assert code == 0

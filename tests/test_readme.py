@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from conftest import AREAS, areas
+from conftest import AREAS, EVERY_NTH, areas
 
 from ablate.config.compose import compose
 
@@ -75,3 +75,9 @@ def test_every_test_file_has_an_area_that_contributing_names():
         assert len(areas(path.stem)) == 1, path.name
     for area in AREAS:
         assert f"-m {area}`" in CONTRIBUTING, area
+
+
+def test_what_is_tested_by_turns_is_there():
+    for family in EVERY_NTH:
+        file, name = family.split("::")
+        assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), family

@@ -64,6 +64,8 @@ def test_files_are_read_as_omegaconf_reads_them() -> None:
         else:
             expected = OmegaConf.to_container(OmegaConf.load(path)) or {}
         for key, value in option_content(path)[0].items():
+            if key not in expected:  # of the option that this one builds on
+                continue
             assert value == expected[key], (path.name, key)
             assert type(value) is type(expected[key]) or isinstance(value, dict), (path.name, key)
 

@@ -114,6 +114,7 @@ FRACTION = """{design: fractional, factors: {model.norm: [post], pos_enc: [none]
     width: {wide: [model.ffn_dim=24]}}}"""
 
 
+@pytest.mark.slow
 def test_a_fraction_from_the_plan_to_the_report(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:

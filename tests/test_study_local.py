@@ -250,6 +250,7 @@ def test_hydra_gets_the_status_of_every_run(tmp_path: Path) -> None:
         failed.return_value  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_parent_starts_no_threads_and_touches_no_gpu(tmp_path: Path) -> None:
     """What was imported stays safe to fork."""
     script = tmp_path / "look.py"

@@ -107,6 +107,7 @@ def test_near_enough_where_the_width_has_no_influence(tmp_path):
     assert solved(base, "model.norm=post model.residual=false", by="model.heads") == {}
 
 
+@pytest.mark.slow
 def test_every_arm_that_cannot_be_matched_is_named(tmp_path):
     arms = ("model.ffn=none", "model.ffn=none model.attention=uniform", "model.attention=uniform")
     with pytest.raises(UserError) as caught:

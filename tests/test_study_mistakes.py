@@ -129,6 +129,7 @@ def test_a_folder_of_another_study(ablate_command: Command, runs: Runs, tmp_path
     assert {folder.parent.name for _, folder in runs} == {"mine", "other"}
 
 
+@pytest.mark.slow
 def test_data_that_has_changed_since(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
     """Half of a study on other data than the other half would compare nothing."""
     tiny = [*overrides(tmp_path), "hydra/launcher=basic"]

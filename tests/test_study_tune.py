@@ -144,6 +144,7 @@ def plan_of(folder):
     return json.loads((folder / "outputs" / "mine" / "plan.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_arm_counts_with_its_own_value_and_the_same_command_resumes(tuned, runs, tmp_path):
     code, out, err = tuned()
     assert (code, err) == (0, "")

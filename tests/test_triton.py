@@ -153,7 +153,8 @@ def test_blocks_are_put_together(
     )
 
 
-@pytest.mark.parametrize("slope", [None, pytest.param(0.2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("slope", [None, 0.2])
 def test_torch_knows_what_it_gives_back(slope: float | None) -> None:
     """Its strides too, on which compile=true relies; of transposed tensors as of others."""
     b, h, i, j, d = 2, 2, 5, 7, 3

@@ -4,6 +4,9 @@
 computes nothing, and forks for every run; the fork runs `python -m ablate ARGUMENTS` by runpy.
 Where forking after imports is not safe (macOS), the server imports nothing and every run starts a
 new interpreter. When the client dies, the server asks its runs to stop with a checkpoint.
+
+Not multiprocessing's fork server, which leaves the children of a killed client running, and gives a
+child neither a session to be killed with all that it started nor a log of its own.
 """
 
 import atexit
