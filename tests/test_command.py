@@ -1,5 +1,6 @@
 """What all commands share: `ablate COMMAND`, the current folder, and where they do not run."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
+from tiny import overrides
 
 from ablate import diff, evaluate, generate, report, show
 from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
+from ablate.cli import folder
 from ablate.cli.command import command
 from ablate.cli.version import described
 from ablate.config.keys import locate
@@ -151,3 +155,37 @@ def test_a_part_that_cannot_be_imported_says_where_to_go(
         with pytest.raises(UserError, match="cannot be imported") as error:
             locate(target)
         assert "folder that holds" not in str(error.value)
+
+
+def test_a_refused_run_removes_no_folder_where_another_one_trains(tmp_path: Path) -> None:
+    """Whichever of two identical commands creates it."""
+    run = tmp_path / "runs" / "one"
+    folder.remember(run, of_sweep=False)
+    assert folder.Folder.made == [run, run.parent]
+    with FileLock(run / ".lock"):
+        folder.remove_made()
+        assert run.is_dir()
+    folder.remove_made()
+    assert not run.parent.exists()
+    run.mkdir(parents=True)
+    folder.remember(run, of_sweep=False)
+    folder.remove_made()
+    assert run.is_dir()
+
+
+@pytest.mark.slow
+def test_two_identical_commands_at_once_lose_nothing(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "ablate", *overrides(tmp_path, "logger=none")]
+    for attempt in range(3):
+        both = [
+            subprocess.Popen(
+                [*line, f"seed={attempt}"], cwd=tmp_path, text=True, stderr=subprocess.PIPE
+            )
+            for _ in range(2)
+        ]
+        errors = [process.communicate(timeout=300)[1] for process in both]
+        codes = sorted(process.returncode for process in both)
+        assert codes in ([0, 0], [0, 2]), errors
+        assert not any("Traceback" in text for text in errors), errors
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/runs/*/result.json")]
+    assert [one["status"] for one in found] == ["finished"] * 3

@@ -17,12 +17,12 @@ from make_study import BASE, MadeArm, arm, make_study, scores, shifted
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
+from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
 from ablate.study.report import write, write_report
 from ablate.study.report.figures import COLOURS, VERDICTS
 from ablate.study.report.svg import Axis, around_zero, axis
 from ablate.study.report.tables import tex
 from ablate.study.report.trouble import troubles
-from ablate.study.report.words import NOTHING, amount, decimals, duration, number, share, signed
 
 
 @pytest.fixture

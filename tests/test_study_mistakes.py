@@ -8,6 +8,12 @@ from make_sweep import tiny_for, write_sweep
 from omegaconf import DictConfig
 from tiny import overrides
 
+from ablate.config.tree import open_tree
+from ablate.errors import UserError
+from ablate.study.plan.cells import Composer
+from ablate.study.plan.layout import lay_out
+from ablate.study.plan.request import parse_request
+
 pytest_plugins = ["command_line"]
 
 Command = Callable[..., tuple[int, str, str]]
@@ -36,7 +42,6 @@ MISTAKES = [
     ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", [], ["baseline", "'post'?"]),
     ("{baseline: [model.nrom=pre], factors: {pos_enc: [none]}}", [], ["no key model.nrom"]),
     ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", [], ["the baseline is not legal"]),
-    ("{factors: {model.attention: [dot]}}", ["model=timm"], ["model=timm has no model.attention"]),
     (
         "{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}",
         [],
@@ -48,7 +53,6 @@ MISTAKES = [
     ("{factors: {pos_enc: [none]}, seeds: []}", [], ["study.seeds=[]: must be"]),
     (ONE, ["seed=3"], ["'seed=3': the seeds of a study are study.seeds=[..]"]),
     # plans
-    ("{seeds: 1}", [], ["sweep=mine is empty", "study.factors"]),
     ("{design: factorial}", [], ["study.design needs study.factors"]),
     ("{factors: {model.heads: [3]}, on_invalid: skip}", [], ["no arm is left beside the baseline"]),
     ("{factors: {pos_enc: [none]}, seeds: 501}", [], ["1,002 runs", "study.confirm_large=true"]),
@@ -57,16 +61,21 @@ MISTAKES = [
     ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", [], ["no factor pos_en"]),
     ("{factors: {pos_enc: [none]}, desing: pairs}", [], ["no key study.desing", "'study.design'?"]),
     ("{factors: {pos_enc: [none]}, design: pair}", [], ["study.design=pair: must be one_factor"]),
-    ("{factors: {pos_enc: [none]}, metric: loss}", [], ["study.metric=loss: must be a name"]),
-    ("{factors: {pos_enc: [none]}, metric: val/perplexity}", [], ["say what is best, study.mode"]),
-    ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
     ("{factors: {start: {old: [init_from=nowhere]}}}", [], ["init_from=nowhere is not the folder"]),
     # the command line of a study
     (ONE, ["pos_enc=rotary"], ["'pos_enc=rotary': the study changes it"]),
+    (ONE, ["study.rerun=finished"], ["study.rerun=finished: must be missing, failed or all"]),
+]  # fmt: skip
+# Those that planning leaves to the command.
+OF_THE_COMMAND = [
+    ("{factors: {model.attention: [dot]}}", ["model=timm"], ["model=timm has no model.attention"]),
+    ("{seeds: 1}", [], ["sweep=mine is empty", "study.factors"]),
+    ("{factors: {pos_enc: [none]}, metric: loss}", [], ["study.metric=loss: must be a name"]),
+    ("{factors: {pos_enc: [none]}, metric: val/perplexity}", [], ["say what is best, study.mode"]),
+    ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
     (ONE, ["model.norm=pre,post"], ["'model.norm=pre,post' names several values in a study"]),
     (ONE, ["study.seeds=1,2"], ["write study.seeds=[1,2]"]),
     (ONE, ["study.sed=1"], ["no key study.sed", "did you mean 'study.seeds'?"]),
-    (ONE, ["study.rerun=finished"], ["study.rerun=finished: must be missing, failed or all"]),
     (ONE, ["hydra/launcher=joblib"], ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, ["hydra/sweeper=ax"], ["no such option", "pip install hydra-ax-sweeper"]),
     (ONE, ["study.batched=true"], ["study.batched=true says how a pack is computed"]),
@@ -74,7 +83,34 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("study", "typed", "parts"), MISTAKES)
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all of them, whose files are parsed once."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    for number, (study, _, _) in enumerate(MISTAKES):
+        write_sweep(folder, study, name=f"mistake_{number}")
+    return folder
+
+
+def plan(argv: list[str], own: Path) -> None:
+    with open_tree(own) as tree:
+        command = tree.load(argv)
+        request = parse_request(command, argv, tree.loader)
+        lay_out(request, Composer(tree.loader, command, request.fixed))
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_a_mistake_is_found_in_planning(number: int, sweeps: Path) -> None:
+    study, typed, parts = MISTAKES[number]
+    argv = [f"sweep=mistake_{number}", *tiny_for(study, sweeps), *typed]
+    with pytest.raises(UserError) as refused:
+        plan(argv, sweeps / "own")
+    line = str(refused.value)
+    assert "\n" not in line
+    assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize(("study", "typed", "parts"), [*MISTAKES[:1], *OF_THE_COMMAND])
 def test_a_mistake_is_one_line(
     study: str, typed: list[str], parts: list[str], ablate_command: Command, tmp_path: Path
 ) -> None:

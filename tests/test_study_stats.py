@@ -14,7 +14,8 @@ from ablate.errors import UserError
 from ablate.study.analysis import stats
 from ablate.study.analysis.compare import compare, decide, holm
 from ablate.study.analysis.pairs import by_arm, pair
-from ablate.study.analysis.verdict import Verdict, number, p_words
+from ablate.study.analysis.verdict import Verdict
+from ablate.study.numbers import certain, probability
 
 # Student 1908, the hours of sleep that ten people gained by the second drug over the first.
 SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
@@ -261,7 +262,7 @@ def test_equal_differences_have_no_interval_and_no_nan():
     assert same.verdict.words() == "no difference: the same value in each of 5 seeds"
     assert moved.verdict.kind == "worse"
     assert moved.tests.p == 1 / 256
-    assert moved.verdict.words("nats") == "worse by 1 nats every time (5 seeds, p 0.004)"
+    assert moved.verdict.words("nats") == "worse by 1 nats every time (5 seeds, p 0.0039)"
     assert moved.t_interval is None
     assert moved.bootstrap is None
     assert only(0, 0, 0, 0, 0, margin=0.1).verdict.kind == "equivalent"
@@ -319,31 +320,33 @@ def test_words():
     shown = Verdict(
         "worse", 0.0312, stats.Interval(0.0249, 0.0371), LEVEL, 5, 5, 0.002, 5, None, None
     )
-    assert shown.words("nats") == "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.002)"
+    assert (
+        shown.words("nats") == "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.0020)"
+    )
     better = dataclasses.replace(
         shown, kind="better", loss=-0.0312, interval=stats.Interval(-0.0371, -0.0249), family=1
     )
-    assert better.words() == "better by 0.031 (95 % 0.025 to 0.037, 5 seeds, p 0.002)"
+    assert better.words() == "better by 0.031 (95 % 0.025 to 0.037, 5 seeds, p 0.0020)"
     none = Verdict(
         "no difference shown", 0.004, stats.Interval(-0.002, 0.010), LEVEL, 5, 5, 0.31, 5, None, 23
     )
     assert none.words("nats") == (
-        "no difference shown (0.004 nats worse, 95 % -0.002 to 0.010, 5 seeds, Holm p 0.31;"
+        "no difference shown (0.004 nats worse, 95 % -0.002 to 0.010, 5 seeds, Holm p 0.310;"
         " about 23 seeds would be needed)"
     )
 
 
 def test_numbers_have_the_digits_that_their_spread_leaves():
-    assert [number(12.3456, s) for s in (5.0, 0.5, 0.12, 0.003)] == [
+    assert [certain(12.3456, s) for s in (5.0, 0.5, 0.12, 0.003)] == [
         "12",
         "12.3",
         "12.35",
         "12.346",
     ]
-    assert number(-0.0001, 0.5) == "0.0"
-    assert number(123456.0, 2000.0) == "123,000"
-    assert number(3.21e-9, 1e-9) == "3.2e-09"
-    assert [p_words(p) for p in (0.0001, 0.0023, 0.314)] == ["< 0.001", "0.002", "0.31"]
+    assert certain(-0.0001, 0.5) == "0.0"
+    assert certain(123456.0, 2000.0) == "123,000"
+    assert certain(3.21e-9, 1e-9) == "3.2e-09"
+    assert [probability(p) for p in (0.00001, 0.0023, 0.314)] == ["< 0.0001", "0.0023", "0.314"]
 
 
 # How often pure noise is called a difference

@@ -1,6 +1,7 @@
-"""Remove the folders that a refused run has created."""
+"""Remove the folders that a refused run has created, and no others."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,9 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 class Folder(Callback):
-    """Record which folders will be created: Hydra creates them before a run is checked."""
+    """Create the folder of a run, as Hydra would before the run is checked, and record it."""
 
-    made: ClassVar[list[Path]] = []  # the folder, then its parents that did not exist
+    made: ClassVar[list[Path]] = []  # the folder, then its parents, that this process created
     of_sweep: ClassVar[bool] = False  # whether it holds the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -35,23 +36,39 @@ def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
 
 
 def remember(folder: Path, *, of_sweep: bool) -> None:
-    """Record a folder, and its parents, that do not exist yet."""
+    """Record a folder, and its parents, that do not exist yet; create that of a run."""
     Folder.of_sweep = of_sweep
-    Folder.made[:] = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    Folder.made[:] = missing if of_sweep else [p for p in reversed(missing) if _created(p)][::-1]
+
+
+def _created(folder: Path) -> bool:
+    """Whether this process created the folder; an identical command may create it meanwhile."""
+    try:
+        folder.mkdir()
+    except OSError:  # where nothing can be written, Hydra raises the same error
+        return False
+    return True
 
 
 def remove_made() -> None:
     """Remove the folder that this run created, and its parents if they hold nothing else.
 
-    The folder of a sweep is removed only if it has no runs in it.
+    The folder of a sweep is removed only if it has no runs in it, that of a run only if no other
+    process trains there.
     """
-    if not Folder.made:
-        return
-    folder, *above = Folder.made
-    if not Folder.of_sweep or not any(path.is_dir() for path in folder.glob("*")):
-        shutil.rmtree(folder, ignore_errors=True)
-    for path in above:
+    from filelock import FileLock, Timeout
+
+    if Folder.made and Folder.of_sweep:
+        with suppress(OSError):
+            (Folder.made[0] / "multirun.yaml").unlink()  # Hydra's
+    elif Folder.made:
+        with suppress(Timeout), FileLock(Folder.made[0] / ".lock", timeout=0):
+            shutil.rmtree(Folder.made[0], ignore_errors=True)
+    for path in Folder.made:
         try:
             path.rmdir()
+        except FileNotFoundError:
+            continue
         except OSError:
             return  # another run has written there meanwhile

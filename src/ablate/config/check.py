@@ -13,12 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import Facts, Unreadable
-from ablate.config.keys import MISSING, locate, plain, unknown_keys, unknown_study_keys
+from ablate.config.keys import MISSING, flatten, locate, plain, unknown_keys, unknown_study_keys
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
-NOT_OURS = {"choices", "hydra"}
 OF_ONE_RUN = {"study.name", "study.arm", "study.packed", "study.batched"}
 
 
@@ -70,14 +69,9 @@ def _wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
 
 def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
-    for key, value in plain(cfg).items():
-        full = f"{path}.{key}" if path else key
-        if full in NOT_OURS:
-            continue
-        if isinstance(value, dict):
-            yield from leaves(value, full)
-        else:
-            yield full, value
+    for key, value in flatten(plain(cfg), path).items():
+        if not key.startswith("choices."):
+            yield key, value
 
 
 def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:

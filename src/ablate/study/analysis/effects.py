@@ -18,7 +18,7 @@ from ablate.study.analysis.compare import LEVEL, holm
 from ablate.study.analysis.confounding import TIMES, Factors, Term, beyond_one, design_matrix
 from ablate.study.analysis.pairs import PRECISION, numbers
 from ablate.study.analysis.stats import Interval
-from ablate.study.analysis.verdict import interval_words, number, p_words
+from ablate.study.numbers import certain, interval_words, probability
 
 Run = tuple[Mapping[str, str], int, float | None]  # option of every factor, seed, number
 
@@ -210,7 +210,7 @@ def _two_options(found: "Effect", unit: str) -> str:
     if interval is not None:
         interval = Interval(times * interval.low, times * interval.high)
     half = None if interval is None else (interval.high - interval.low) / 2
-    amount = f"{number(abs(change), half)}{' ' + unit if unit else ''}"
+    amount = f"{certain(abs(change), half)}{' ' + unit if unit else ''}"
     evidence = _evidence(found, interval)
     low, high = found.options[0]
     way = "worse" if change > 0 else "better"
@@ -237,7 +237,7 @@ def _more_options(found: "Effect") -> str:
     ranked = sorted(found.means, key=lambda option: found.means[option])
     best, worst = (ranked[0], ranked[-1]) if found.mode == "min" else (ranked[-1], ranked[0])
     ends = ", ".join(
-        f"{word} {option[0]} at {number(found.means[option])}"
+        f"{word} {option[0]} at {certain(found.means[option])}"
         for word, option in (("best", best), ("worst", worst))
     )
     count = len(found.options[0])
@@ -252,4 +252,4 @@ def _evidence(found: "Effect", interval: Interval | None) -> str:
     # As in words, the sign of worse and better is the same for the interval and the amount.
     turned = found.effect is not None and found.effect < 0
     bounds = "" if interval is None else interval_words(interval, found.level, flip=turned) + ", "
-    return f"{bounds}Holm p {p_words(found.p_holm)}"
+    return f"{bounds}Holm p {probability(found.p_holm)}"

@@ -1,9 +1,9 @@
-"""Verdicts and numbers in words, for the report."""
+"""Verdicts in words, for the report."""
 
 from dataclasses import dataclass
-from math import floor, log10
 
 from ablate.study.analysis.stats import MOST, Interval, seeds_to_reach, smallest_p
+from ablate.study.numbers import certain, interval_words, probability
 
 BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
 
@@ -32,14 +32,14 @@ class Verdict:
         if self.kind in (BETTER, WORSE):
             return f"{way} by {amount} ({evidence})"
         if self.kind == EQUIVALENT:
-            within = f"equivalent within {number(self.margin or 0.0)}{_of(unit)}"
+            within = f"equivalent within {certain(self.margin or 0.0)}{_of(unit)}"
             return f"{within}: {way} by {amount} ({evidence})"
         return f"{NONE} ({amount} {way}, {evidence}; {self._advice()})"
 
     def _amount(self, unit: str) -> str:
         half = None if self.interval is None else (self.interval.high - self.interval.low) / 2
         each = " every time" if self.interval is None and self.n > 1 else ""
-        return f"{number(abs(self.loss), half)}{_of(unit)}{each}"
+        return f"{certain(abs(self.loss), half)}{_of(unit)}{each}"
 
     def _evidence(self) -> str:
         parts = []
@@ -48,7 +48,7 @@ class Verdict:
         short = f" of {self.planned}" if self.planned > self.n else ""
         parts.append(f"{self.n}{short} seed{'s' if self.n > 1 or short else ''}")
         if self.p is not None and self.n > 1:
-            parts.append(f"{'Holm ' if self.family > 1 else ''}p {p_words(self.p)}")
+            parts.append(f"{'Holm ' if self.family > 1 else ''}p {probability(self.p)}")
         return ", ".join(parts)
 
     def _advice(self) -> str:
@@ -59,7 +59,7 @@ class Verdict:
     def _same(self, unit: str) -> str:
         seeds = f"each of {self.n} seeds" if self.n > 1 else "the only seed"
         if self.kind == EQUIVALENT:
-            within = f"{number(self.margin or 0.0)}{_of(unit)}"
+            within = f"{certain(self.margin or 0.0)}{_of(unit)}"
             return f"equivalent within {within}: the same value in {seeds}"
         return f"no difference: the same value in {seeds}"
 
@@ -79,31 +79,6 @@ def caution(rests_on: str, n: int, family: int, level: float) -> str:
         else "too few for any verdict"
     )
     return f"{seeds}: sign-flip p at least {least:.3g}{after}; {what}{cure}"
-
-
-def interval_words(interval: Interval, level: float, *, flip: bool = False) -> str:
-    """Format an interval, as "95 % 0.025 to 0.037"; flip turns the sign."""
-    half = (interval.high - interval.low) / 2
-    low, high = (-interval.high, -interval.low) if flip else (interval.low, interval.high)
-    return f"{100 * (1 - level):g} % {number(low, half)} to {number(high, half)}"
-
-
-def number(value: float, spread: float | None = None) -> str:
-    """Format a number to the digit that its spread leaves certain; to three digits without one."""
-    if not spread:
-        return f"{value:.3g}"
-    places = -floor(log10(spread)) + (1 if spread < 2 * 10 ** floor(log10(spread)) else 0)
-    if places > 6:
-        return f"{value:.2g}"
-    rounded = round(value, places)
-    return f"{rounded:,.{max(places, 0)}f}" if rounded else f"{0:.{max(places, 0)}f}"
-
-
-def p_words(p: float) -> str:
-    """Format a p value, as 0.31, 0.002 or < 0.001."""
-    if p < 0.001:
-        return "< 0.001"
-    return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}"
 
 
 def _of(unit: str) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
+from ablate.study.numbers import listed, number, shortened
 from ablate.study.report.points import Curve, Panel
 from ablate.study.report.svg import Axis, axis, figure, frame, line, rungs, tag, text
-from ablate.study.report.words import listed, number, shortened
 
 WIDTH, HEIGHT = 1100.0, 420.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 310.0, 12.0, 46.0

@@ -5,11 +5,11 @@ from html import escape
 
 from ablate.study.analysis.confounding import varied
 from ablate.study.analysis.effects import Effect, Effects, effects
+from ablate.study.numbers import listed
 from ablate.study.report.charts import Look
 from ablate.study.report.points import CROSSED
 from ablate.study.report.rows import Report
 from ablate.study.report.svg import Axis, axis, figure, line, rungs, tag, text
-from ablate.study.report.words import listed
 
 WIDTH, HEIGHT, LEFT = 300.0, 220.0, 56.0
 MOST_FIGURES = 6

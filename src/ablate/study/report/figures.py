@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.figures.save import save
+from ablate.study.numbers import shortened
 from ablate.study.report.points import Cost, Curve, Panel, Points
 from ablate.study.report.rows import Report
-from ablate.study.report.words import direction, metric_words, shortened
+from ablate.study.report.words import direction, metric_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

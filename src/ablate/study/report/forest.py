@@ -1,9 +1,9 @@
 """The forest plot: a column of the table, each arm's difference and interval on one common axis."""
 
 from ablate.study.analysis.stats import Interval
+from ablate.study.numbers import interval, signed
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.svg import Axis, around_zero, figure, label, tag, text
-from ablate.study.report.words import interval, signed
 
 WIDTH, HEIGHT, HEAD = 210.0, 26.0, 50.0
 SIDE = 14.0  # room beside the axis for the arrows of values beyond it

@@ -4,14 +4,9 @@ from collections.abc import Sequence
 from html import escape
 
 from ablate.study.analysis.comparable import versions as made_with
-from ablate.study.report import forest
-from ablate.study.report.rows import Report, Row
-from ablate.study.report.sentences import relative
-from ablate.study.report.svg import Axis, tag
-from ablate.study.report.words import (
+from ablate.study.numbers import (
     NOTHING,
     amount,
-    direction,
     duration,
     interval,
     listed,
@@ -19,6 +14,11 @@ from ablate.study.report.words import (
     probability,
     signed,
 )
+from ablate.study.report import forest
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.sentences import relative
+from ablate.study.report.svg import Axis, tag
+from ablate.study.report.words import direction
 
 LONG = 14  # letters from which a word may be broken
 WORDS = {

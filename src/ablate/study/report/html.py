@@ -6,6 +6,7 @@ from pathlib import Path
 from string import Template
 
 from ablate.study.analysis.effects import Effects
+from ablate.study.numbers import amount, duration
 from ablate.study.report import grid
 from ablate.study.report.charts import Look, draw_curves, draw_panels
 from ablate.study.report.crossed import draw_interactions, in_short, ranked
@@ -24,7 +25,7 @@ from ablate.study.report.sentences import (
 )
 from ablate.study.report.svg import tag
 from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
-from ablate.study.report.words import amount, duration, metric_words
+from ablate.study.report.words import metric_words
 
 HERE = Path(__file__).parent
 

@@ -5,12 +5,13 @@ import sys
 from rich.console import Console
 from rich.table import Column, Table
 
+from ablate.study.numbers import number
 from ablate.study.publish.offline import sync_command
 from ablate.study.report import Written
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Row
 from ablate.study.report.sentences import difference_words, reference, relative, sure
-from ablate.study.report.words import direction, number
+from ablate.study.report.words import direction
 
 STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
 

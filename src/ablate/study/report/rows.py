@@ -12,8 +12,9 @@ from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
+from ablate.study.numbers import decimals, listed, signed
 from ablate.study.report.points import Cost, Curve, coloured, costs, curve_column, curve_of
-from ablate.study.report.words import decimals, listed, mode_of, signed
+from ablate.study.report.words import mode_of
 
 KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open"}
 REFUSED = "refused"

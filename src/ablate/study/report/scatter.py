@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ablate.study.numbers import shortened
 from ablate.study.report.charts import BOTTOM, LEFT, TOP, Look
 from ablate.study.report.points import Cost
 from ablate.study.report.svg import axis, figure, frame, tag, text
-from ablate.study.report.words import shortened
 
 WIDTH, HEIGHT = 540.0, 340.0
 CHARACTER, LINE = 6.8, 13.0  # pixels of a name's letter, and of its line

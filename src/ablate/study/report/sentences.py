@@ -3,21 +3,20 @@
 from collections.abc import Sequence
 from math import prod
 
-from ablate.study.plan.fraction import promise
-from ablate.study.report.points import own_option
-from ablate.study.report.rows import Report, Row
-from ablate.study.report.words import (
+from ablate.study.numbers import (
     NOTHING,
     counted,
-    direction,
     interval,
     listed,
-    metric_words,
     number,
     share,
     shortened,
     signed,
 )
+from ablate.study.plan.fraction import promise
+from ablate.study.report.points import own_option
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.words import direction, metric_words
 
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil, floor, isfinite, log10
 from statistics import median
 
-from ablate.study.report.words import MINUS
+from ablate.study.numbers import MINUS
 
 
 def tag(name: str, *body: str, **attributes: object) -> str:

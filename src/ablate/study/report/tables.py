@@ -8,6 +8,7 @@ from typing import Any
 
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
+from ablate.study.numbers import MINUS, NOTHING, number, probability
 from ablate.study.report.crossed import in_short, ranked
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import (
@@ -23,7 +24,6 @@ from ablate.study.report.sentences import (
     sure,
 )
 from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
-from ablate.study.report.words import MINUS, NOTHING, number, probability
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",

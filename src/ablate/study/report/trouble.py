@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from ablate.study.analysis.collect import Run
+from ablate.study.numbers import NOTHING, counted, listed
 from ablate.study.plan.tune import edges
 from ablate.study.report.rows import Report
-from ablate.study.report.words import NOTHING, counted, listed
 
 
 def differing(report: Report) -> list[list[str]]:

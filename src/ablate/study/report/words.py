@@ -1,11 +1,6 @@
-"""Wording of the report: metrics and directions in words, numbers with sensible digits."""
-
-from collections.abc import Iterable
-from math import floor, isfinite, log10
-from statistics import median
+"""Metrics and directions in words."""
 
 from ablate.errors import UserError
-from ablate.study.analysis.stats import Interval
 
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
 LOWER = (
@@ -13,9 +8,6 @@ LOWER = (
     "naive_mae", "naive_rmse",
 )  # fmt: skip
 HIGHER = ("accuracy", "token_accuracy", "top5", "exact_match", "bleu", "chrf")
-MINUS = "\u2212"
-NOTHING = "\u2013"  # stands where there is no number
-MOST_DECIMALS = 6
 
 
 def metric_words(name: str) -> str:
@@ -38,94 +30,3 @@ def mode_of(metric: str) -> str:
     if any(part in LOWER for part in parts):
         return "min"
     raise UserError(f"--metric {metric}: say which is better, --mode min or --mode max")
-
-
-def decimals(values: Iterable[float], spreads: Iterable[float | None]) -> int:
-    """Return places after the point: two digits of a usual spread, or four digits of the values."""
-    known = [s for s in spreads if s is not None and isfinite(s) and s > 0]
-    sizes = [abs(value) for value in values if value and isfinite(value)]
-    if known:
-        places = 1 - floor(log10(median(known)))
-    else:
-        places = 3 - floor(log10(max(sizes))) if sizes else 3
-    return min(max(places, 0), MOST_DECIMALS)
-
-
-def number(value: float | None, places: int) -> str:
-    """Format a number with a typographic minus; a dash if there is none."""
-    if value is None or not isfinite(value):
-        return NOTHING
-    return f"{value:,.{places}f}".replace("-", MINUS)
-
-
-def signed(value: float | None, places: int) -> str:
-    if value is None or not isfinite(value):
-        return NOTHING
-    text = f"{value:+,.{places}f}".replace("-", MINUS)
-    return text[1:] if not text.strip(f"+{MINUS}0.,") else text
-
-
-def interval(found: Interval | None, places: int) -> str:
-    """Format an interval, as "+0.01 to +0.05"."""
-    if found is None:
-        return NOTHING
-    return f"{signed(found.low, places)} to {signed(found.high, places)}"
-
-
-def share(value: float | None) -> str:
-    """Format a ratio as a signed percentage with two digits."""
-    if value is None or not isfinite(value):
-        return NOTHING
-    percent = 100 * value
-    places = min(max(1 - floor(log10(abs(percent))), 0), 2) if percent else 0
-    return f"{signed(percent, places)} %"
-
-
-def probability(value: float | None) -> str:
-    if value is None or not isfinite(value):
-        return NOTHING
-    if value < 0.0001:
-        return "< 0.0001"
-    return f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
-
-
-def amount(value: float | None) -> str:
-    """Format a number with three digits and a prefix: 814,720 as "815 k"."""
-    if value is None:
-        return NOTHING
-    for exponent, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if abs(value) >= 10**exponent:
-            return f"{value / 10**exponent:.3g} {prefix}"
-    return f"{value:.3g}"
-
-
-def duration(seconds: float | None) -> str:
-    """Format a duration, as "18.3 s", "4 min 05 s" or "2 h 10 min"."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def counted(count: int, what: str) -> str:
-    """Format a count, as "1 run" or "2 runs"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def listed(names: Iterable[str], most: int = 6) -> str:
-    """Join names, as "a, b and c"; of many, the first and how many more."""
-    every = list(names)
-    if len(every) > most:
-        return f"{', '.join(every[:most])} and {len(every) - most} more"
-    return " and ".join([", ".join(every[:-1]), every[-1]] if len(every) > 1 else every)
-
-
-def shortened(name: str, most: int) -> str:
-    """Keep both ends of a long name, which tell arms apart."""
-    if len(name) <= most:
-        return name
-    half = (most - 1) // 2
-    return f"{name[: most - 1 - half]}…{name[-half:]}"
