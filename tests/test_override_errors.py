@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablate.config import override_errors
+from ablate.config.compose import compose
 from ablate.config.schema import rule_of
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
@@ -85,12 +86,31 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "parts"), MISTAKES)
+def words(typed: str) -> list[str]:
+    return [typed] if "{" in typed else typed.split(" ")
+
+
+# The others are composed as from Python, which takes a tenth of the time.
+OF_THE_COMMAND = [
+    one for one in MISTAKES if one[0] == "vit" or "-" in {w[0] for w in words(one[0])}
+]
+COMPOSED = [one for one in MISTAKES if one not in OF_THE_COMMAND]
+
+
+@pytest.mark.parametrize(("typed", "parts"), COMPOSED)
+def test_a_mistake_is_refused(typed: str, parts: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        compose(*words(typed))
+    line = str(refused.value)
+    assert "\n" not in line
+    assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize(("typed", "parts"), [*COMPOSED[:1], *COMPOSED[-2:], *OF_THE_COMMAND])
 def test_a_mistake_is_one_line(
     typed: str, parts: list[str], ablate_command: Command, tmp_path: Path
 ) -> None:
-    argv = [typed] if "{" in typed else typed.split(" ")
-    code, out, err = ablate_command(*argv)
+    code, out, err = ablate_command(*words(typed))
     assert code == 2
     assert err.startswith("ablate: ")
     assert err.count("\n") == 1
@@ -115,6 +135,27 @@ def test_a_typo_in_an_experiment_of_ones_own(ablate_command: Command, tmp_path: 
     code, _, err = ablate_command("--config-dir", str(tmp_path / "own"), "experiment=mine")
     assert (code, err.count("\n")) == (2, 1)
     assert "did you mean 'model.heads'?" in err
+
+
+@pytest.mark.parametrize(
+    ("lines", "part"),
+    [
+        (
+            "model:\n  ffn: relu\n",
+            "model.ffn=relu: is an option, not a value; in a file write `- o",
+        ),
+        ("pos_enc: rotary\n", "`- override /pos_enc: rotary` in its defaults list"),
+    ],
+)
+def test_an_option_that_a_file_gives_as_a_value(
+    lines: str, part: str, ablate_command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(f"# @package _global_\n# Mine.\n{lines}")
+    code, _, err = ablate_command("--config-dir", str(tmp_path / "own"), "experiment=mine")
+    assert (code, err.count("\n")) == (2, 1)
+    assert part in err
 
 
 def test_a_typo_in_a_sweep_of_ones_own(ablate_command: Command, tmp_path: Path) -> None:

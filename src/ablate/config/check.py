@@ -13,7 +13,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import Facts, Unreadable
-from ablate.config.keys import MISSING, flatten, locate, plain, unknown_keys, unknown_study_keys
+from ablate.config.keys import (
+    MISSING,
+    flatten,
+    locate,
+    options_as_values,
+    plain,
+    unknown_keys,
+    unknown_study_keys,
+)
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
@@ -25,7 +33,8 @@ def check(cfg: DictConfig) -> None:
     """Raise a one-line UserError that lists everything wrong with a composition."""
     try:
         values = plain(cfg)
-        lines = [*unknown_keys(values), *_wrong_values(values), *conflicts(values)]
+        if not (lines := [*options_as_values(values)]):
+            lines = [*unknown_keys(values), *_wrong_values(values), *conflicts(values)]
     except OmegaConfBaseException as error:  # an interpolation that cannot be resolved
         raise UserError(" ".join(str(error).split())) from error
     if lines:

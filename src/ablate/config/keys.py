@@ -29,6 +29,7 @@ Loader.add_implicit_resolver(
 )
 EVERYWHERE = {"_target_", "_partial_"}
 ROOT = {"choices", "hydra"}
+CHOSEN = {"debug", "experiment", "sweep"}  # groups that have no node of their own
 # Arguments of the Trainer that are not config keys: training/trainer.py passes its own values.
 GIVEN = {
     "lightning.pytorch.Trainer": {
@@ -86,6 +87,19 @@ def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
             yield from _in_node(cfg[key], key)
 
 
+def options_as_values(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for every part that a file names as if it were a value: `model: {ffn: relu}`."""
+    for group in sorted(_groups() - ROOT - CHOSEN):
+        node: Any = cfg
+        for name in group.split("."):
+            node = node.get(name) if isinstance(node, dict) else None
+        if isinstance(node, str | int | float) and node != MISSING:
+            yield (
+                f"{group}={written_as(node)}: is an option, not a value; in a file write"
+                f" `- override /{group}: {written_as(node)}` in its defaults list"
+            )
+
+
 def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
     return _wrong(cfg.study, "study", set(_values()["study"]))
 
@@ -93,8 +107,12 @@ def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
 @cache
 def _top() -> frozenset[str]:
     """Return the keys that are allowed at the root of a composition."""
-    groups = {path.name for path in config_dir().iterdir() if path.is_dir()}
-    return frozenset({group for group in groups if "." not in group} | set(_values()) | ROOT)
+    return frozenset({group for group in _groups() if "." not in group} | set(_values()) | ROOT)
+
+
+@cache
+def _groups() -> frozenset[str]:
+    return frozenset(path.name for path in config_dir().iterdir() if path.is_dir())
 
 
 @cache
