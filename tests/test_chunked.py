@@ -96,6 +96,7 @@ def peak(run: Kernel, length: int) -> int:
     return max(itertools.accumulate(changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compile", ["auto", False])
 def test_all_that_is_alive_grows_with_the_length_alone(
     compile: bool | str, monkeypatch: pytest.MonkeyPatch

@@ -172,6 +172,7 @@ def test_a_model_is_captured_whole(model: str) -> None:
     require_same(model, compile_=CAPTURE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [AGAIN[0], BESIDE[0]])
 def test_its_parts_are_captured_whole(parts: tuple[str, ...]) -> None:
     require_same(*parts, compile_=CAPTURE)
@@ -231,6 +232,7 @@ def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
     return result["metrics"], (folder / "metrics.csv").read_text(), weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [

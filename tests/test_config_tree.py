@@ -131,12 +131,22 @@ def assert_learns(network: nn.Module, *inputs: torch.Tensor) -> None:
     assert any(grad.abs().max() > 0 for grad in grads if grad is not None)
 
 
-@pytest.mark.parametrize(("group", "name"), OPTIONS)
+# test_compose.py composes every sweep, test_debug.py every experiment.
+WHOLE = ("experiment", "sweep")
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        pytest.param(group, name, marks=[pytest.mark.slow] if group in WHOLE else [])
+        for group, name in OPTIONS
+    ],
+)
 def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, name: str) -> None:
     override = f"{group}={name}"
     needs = NEEDS.get(override, [])
     named = dict(text.split("=") for text in (override, *needs)).get("model", "gpt")
-    whole = group in ("experiment", "sweep")  # which may choose the model themselves
+    whole = group in WHOLE  # which may choose the model themselves
     model = compose(override, *needs).choices.model if whole else named
     cfg = compose(override, *tiny(model), *needs)
     assert (cfg.choices[group], cfg.choices.model) == (name, model)

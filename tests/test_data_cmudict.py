@@ -54,6 +54,7 @@ def test_entries_are_read(small: Path) -> None:
     assert {p.target for p in stressed if p.source == "a"} == {"AH0", "EY1"}
 
 
+@pytest.mark.slow
 def test_pronunciations_of_a_word_stay_together(shared_data: Path) -> None:
     data = cmudict(shared_data / "cmudict", variants="all", stress=True)
     words = [{pair.source for pair in pairs} for pairs in data.read().values()]
@@ -64,6 +65,7 @@ def test_pronunciations_of_a_word_stay_together(shared_data: Path) -> None:
     assert pairs > 130_000
 
 
+@pytest.mark.slow
 def test_letters_become_phonemes(shared_data: Path) -> None:
     data = cmudict(shared_data / "cmudict")
     data.setup()

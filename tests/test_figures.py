@@ -243,6 +243,7 @@ def test_several_examples_each_with_its_tokens_and_true_fields() -> None:
     assert "said by whom; outlined: where it comes from" in figure.get_suptitle()
 
 
+@pytest.mark.slow
 def test_a_transformer_has_maps_of_each_kind(tmp_path: Path) -> None:
     task = built(*TRANSFORMER)
     example = task.data.example()

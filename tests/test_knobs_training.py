@@ -97,6 +97,7 @@ def test_the_measure_is_repeatable() -> None:
     assert trained("gpt").rows == again.rows
 
 
+@pytest.mark.slow
 def test_no_key_of_a_part_is_left_out() -> None:
     found = set()
     for group, names in OPTIONS.items():

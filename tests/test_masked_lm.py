@@ -152,6 +152,7 @@ def test_a_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
     assert metrics["val/accuracy"] > 0.35
 
 
+@pytest.mark.slow
 def test_it_resumes(tmp_path: Path) -> None:
     more = ("trainer.max_steps=14", "checkpoint_every=3")
     cfg = ablate.compose(*overrides(tmp_path, *more))
@@ -234,6 +235,7 @@ def test_show_draws_the_text_with_its_special_tokens(
     assert (finished / "figures" / "attention_layer_01.png").exists()
 
 
+@pytest.mark.slow
 def test_diff_compares_what_reads_the_same(tmp_path: Path) -> None:
     base = ablate.compose(*overrides(tmp_path))
 

@@ -129,6 +129,7 @@ def test_a_plan_that_has_shrunk(ablate_command: Command, runs: Runs, tmp_path: P
     assert [cell["seed"] for cell in plan["cells"]] == [1, 1]
 
 
+@pytest.mark.slow
 def test_an_arm_that_cannot_be_built_is_found_before_any_runs(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def test_stopping_one_run_stops_the_study(
     assert len(runs) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_by_name(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
     argv = ["sweep=attention_scores", "trainer.max_steps=150", "study.seeds=1", HERE]
     code, _, err = ablate_command(*argv)
@@ -186,6 +188,7 @@ def test_a_sweep_by_name(ablate_command: Command, runs: Runs, tmp_path: Path) ->
         assert cfg.trainer.max_steps == 150
 
 
+@pytest.mark.slow
 def test_params_in_a_file_are_read_as_before(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:
@@ -202,6 +205,7 @@ def test_params_in_a_file_are_read_as_before(
     assert {folder.parent.name for _, folder in runs} == {"mine"}
 
 
+@pytest.mark.slow
 def test_hydras_own_sweeper_still_works(
     ablate_command: Command, runs: Runs, tmp_path: Path
 ) -> None:

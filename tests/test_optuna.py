@@ -31,6 +31,7 @@ def optuna() -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason=reason)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
 def test_a_search_goes_by_what_runs_return(
     ablate_command: Command, runs: Runs, tmp_path: Path

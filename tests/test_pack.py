@@ -122,6 +122,7 @@ def test_a_pack_is_what_its_runs_are(tmp_path: Path, name: str, batched: bool) -
         require_same(one, other, tolerance=2e-5 if batched else 0.0)
 
 
+@pytest.mark.slow
 def test_the_default_optimizer_and_what_is_drawn(tmp_path: Path) -> None:
     """AdamW, and images, in turns."""
     typed = images(tmp_path, "trainer.max_steps=6", "checkpoint_every=2")
@@ -134,6 +135,7 @@ def test_the_default_optimizer_and_what_is_drawn(tmp_path: Path) -> None:
         require_same(one, other, tolerance=0.0)
 
 
+@pytest.mark.slow
 def test_batches_are_accumulated_by_seed(tmp_path: Path) -> None:
     """Pairs, whose batches hold different numbers of targets; in turns."""
     more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=4", "checkpoint_every=2")
@@ -217,6 +219,7 @@ def test_a_stopped_pack_resumes(
         )
 
 
+@pytest.mark.slow
 def test_seeds_at_different_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They go on from the last step that all have, else one by one; what is finished stays."""
     typed = overrides(tmp_path, *SMALL)
@@ -242,6 +245,7 @@ def test_seeds_at_different_steps(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert {folder: rows(folder) for folder in whole} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_seed_that_fails_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batched: bool
@@ -303,6 +307,7 @@ def test_mixup_is_refused_at_once(tmp_path: Path) -> None:
         refuse_pack(cfg, [0, 1])
 
 
+@pytest.mark.slow
 def test_texts_of_different_lengths_are_refused_at_once(tmp_path: Path) -> None:
     typed = overrides(tmp_path)[6:]
     cfg = ablate.compose("model=transformer", "data=dates", "study.batched=true", *typed)

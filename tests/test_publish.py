@@ -155,6 +155,7 @@ def sent(made: Written) -> Iterator[Sent]:
         yield Sent(server, made)
 
 
+@pytest.mark.slow
 def test_differences_are_in_the_summaries(sent: Sent) -> None:
     assert not sent.server.unknown
     names = runs_of(sent.written, ADDITIVE)

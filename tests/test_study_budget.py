@@ -151,6 +151,7 @@ def test_somebody_elses_part_that_raises(tmp_path, monkeypatch):
     assert refused == {"model.norm=post": "ZeroDivisionError: one two"}
 
 
+@pytest.mark.slow
 def test_large_models_are_counted_and_not_judged(tmp_path, monkeypatch):
     large = ("model.dim=16384", "model.depth=4")
     configs = composed(overrides(tmp_path, *large), "model.residual=false", "model.norm=post")

@@ -213,6 +213,7 @@ def test_words_without_a_difference_claim_none():
     assert "no interaction shown" in found.of("a", "b").words()
 
 
+@pytest.mark.slow
 def test_noise_is_called_an_effect_no_more_often_than_the_level():
     """Three main effects, Holm over them: 300 studies, and chance of one in a thousand."""
     rng = np.random.default_rng(0)

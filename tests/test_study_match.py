@@ -32,6 +32,7 @@ def cost(cfg, budget):
     return count_flops(cfg, on_meta(cfg, build_data(cfg)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", ["parameters", pytest.param("flops", marks=pytest.mark.slow)])
 def test_the_nearest_width_is_set(tmp_path, budget):
     """Against every width there is; the arms have too few and too many."""

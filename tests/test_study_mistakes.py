@@ -152,6 +152,7 @@ def test_mistakes_without_a_sweep(
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_study(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
     tiny = [*overrides(tmp_path), "hydra/launcher=basic"]
     argv = [*write_sweep(tmp_path, ONE), *tiny]

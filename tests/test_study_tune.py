@@ -206,6 +206,7 @@ def test_an_arm_without_a_value_that_runs_is_left_out_and_the_others_go_on(
     assert not plan_of(tmp_path)["illegal"]
 
 
+@pytest.mark.slow
 def test_a_baseline_without_a_value_that_runs_ends_the_study(tuned, runs, fail):
     fail.append(ablate.RunFailed("loss: nan"))
     code, _, err = tuned()

@@ -306,6 +306,7 @@ def test_flops_are_those_of_pairs_of_mean_length(model: str, tmp_path: Path) -> 
     assert flops("data.min_length=4") > one
 
 
+@pytest.mark.slow
 def test_the_table_names_a_cross_attention_of_its_own(
     finished: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

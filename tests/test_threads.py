@@ -30,6 +30,7 @@ def test_a_persons_own_setting_stays(own: dict[str, str]) -> None:
     assert python(f"import ablate; {SHOW}", **own).stdout == f"{expected}\n"
 
 
+@pytest.mark.slow
 def test_nothing_is_set_after_torch() -> None:
     assert python(f"import torch, ablate; {SHOW}").stdout == f"{[None, None]}\n"
 

@@ -295,6 +295,7 @@ def test_warm_up_longer_than_training_by_epochs_is_refused(tmp_path):
         ablate.run(ablate.compose(*images(tmp_path, *more)))
 
 
+@pytest.mark.slow
 def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
     from offline_wandb import read, run_folders
 

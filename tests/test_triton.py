@@ -117,6 +117,7 @@ def test_it_equals_the_reference_in_its_precision(score: str, pos: str, dtype: t
     assert_equal(make(score, pos, "causal", padding="some"), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "keys", "mask"),
     [
@@ -197,6 +198,7 @@ def dropped(rate: float, seed: int, attend: Attend) -> Tensor:
     return Triton()(replace(attend, v=keys, dropout=rate)).detach()
 
 
+@pytest.mark.slow
 def test_forward_and_backward_drop_the_same() -> None:
     attend = placed(make("additive", "alibi", "causal", padding="some"), EXACT)
     kept = dropped(0.4, 5, attend) != 0

@@ -55,6 +55,7 @@ def test_without_a_key_it_is_offline_and_asks_nothing(tmp_path: Path) -> None:
     assert metrics_of(tmp_path) == [(7, 2.0)]
 
 
+@pytest.mark.slow
 def test_online_without_a_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"UserError.*logger.mode=online needs a W&B API key"):
         alone(tmp_path, environment={}, mode="online")
@@ -73,6 +74,7 @@ def test_a_run_with_a_key_arrives(tmp_path: Path) -> None:
     assert not offline_wandb.run_folders(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["WANDB_API_KEY", "netrc"])
 def test_a_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, place: str) -> None:
     with running(refuse=401) as server:
@@ -98,6 +100,7 @@ def test_a_dead_server_does_not_stop_the_run(tmp_path: Path) -> None:
     assert metrics_of(tmp_path) == [(7, 2.0)]
 
 
+@pytest.mark.slow
 def test_wandb_mode_is_honoured(tmp_path: Path) -> None:
     environment = {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}
     lines, errors = alone(tmp_path, environment=environment)
