@@ -29,6 +29,10 @@ MISTAKES = [
     ("model.attention=aditive", ["allowed: additive, cosine", "did you mean 'additive'?"]),
     ("pos_enc=rotery", ["pos_enc=rotery: no such option", "did you mean 'rotary'?"]),
     ("model=null", ["model=null: no such option"]),
+    (
+        "model.norm_type=my.norm.DyT",
+        ["allowed: batch, layer, rms; my.norm.DyT becomes an option by a file of --config-dir DIR"],
+    ),
     ("experiment=nothing", ["experiment=nothing: no such option; allowed: ", "nanogpt_cpu"]),
     ("sweep=atention_scores", ["did you mean 'attention_scores'?"]),
     ("model.head=4", ["no key model.head (model=gpt)", "did you mean 'model.heads'?"]),

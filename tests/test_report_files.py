@@ -46,6 +46,23 @@ def test_the_first_thing_said_is_what_the_study_asks(tmp_path: Path) -> None:
     assert text.startswith("# s\n\nDoes \\<a> matter?\n\nNobody 2026, section 3.\n\nHow does ")
 
 
+def test_names_and_questions_are_no_markup(tmp_path: Path) -> None:
+    hostile = "<img/src=x/onerror=alert(1)>"
+    arms = {
+        "baseline": arm(BASE, changes={hostile: f"{hostile}a", "b": "0"}),
+        f"{hostile}=2": arm(shifted(0.1), changes={hostile: "2", "b": "0"}),
+        "b=1": arm(shifted(0.2), changes={hostile: f"{hostile}a", "b": "1"}),
+        "both": arm(shifted(0.5), changes={hostile: "2", "b": "1"}),
+    }
+    arms["baseline"] = arm(BASE)
+    factors = {hostile: {f"{hostile}a": [], "2": []}, "b": {"0": [], "1": []}}
+    study = make_study(
+        tmp_path / "s", arms, factors=factors, design="factorial", asks=f"Is {hostile} run?"
+    )
+    write(study)
+    assert "<img/" not in (study / "report.html").read_text()
+
+
 def test_what_went_wrong_is_reported(tmp_path: Path) -> None:
     arms = {"baseline": arm(BASE), "a=1": arm(["failed: killed by SIGKILL"] * 5)}
     study = make_study(

@@ -6,6 +6,7 @@ an arm anywhere highlights it everywhere. Colours are classes, so light and dark
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import ceil
 from statistics import fmean
 
@@ -166,7 +167,8 @@ def _panel(panel: Panel, y: Axis, look: Look) -> str:
             parts.append(text(words, x(n), low, **where, data_tip=option))
     title = f"{look.name} by {panel.factor}: {listed(panel.options)}"
     chart = figure(width, PANEL_HEIGHT - 10, title, *parts)
-    return tag("figure", chart, tag("figcaption", tag("code", panel.factor)), class_="panel")
+    caption = tag("figcaption", tag("code", escape(panel.factor)))
+    return tag("figure", chart, caption, class_="panel")
 
 
 def _aside(place: int, count: int, room: float) -> float:
