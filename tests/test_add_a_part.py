@@ -54,10 +54,11 @@ def change(section: str, folder: Path) -> None:
 
 
 def python(*arguments: str, folder: Path, source: Path) -> str:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(source)},
+        env=own | {"PYTHONPATH": str(source)},
         capture_output=True,
         text=True,
     )
