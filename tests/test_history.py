@@ -107,6 +107,15 @@ def test_a_group_that_was_a_key_is_read_and_counts_as_before(command: str) -> No
     assert history.upgrade(old) == cfg
 
 
+def test_the_config_of_tokens_is_read_too() -> None:
+    """It holds the data, the task, the model and the seed of a run, and no choices."""
+    cfg = ablate.compose("model=rnn_lm")
+    part = OmegaConf.create({key: cfg[key] for key in ("data", "task", "model", "seed")})
+    old = part.copy()
+    old.model.cell = "lstm"
+    assert history.upgrade(old) == part
+
+
 def test_a_norm_of_ones_own_counts_whole(tmp_path: Path) -> None:
     cfg = ablate.compose()
     for key, other in (("_target_", "my.norm.LayerNorm"), ("slope", 2)):

@@ -72,7 +72,7 @@ class Facts:
     def has(self, group: str) -> bool:
         """Whether the model, such as one with or without a decoder, has this part."""
         node, _, leaf = group.rpartition(".")
-        return "_target_" in (self.values.get(node) or {}).get(leaf, ())
+        return "_target_" in ((self.values.get(node) or {}).get(leaf) or ())
 
     def is_ours(self, group: str) -> bool:
         return str(self(f"{group}._target_")).startswith(OURS)

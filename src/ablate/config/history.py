@@ -137,7 +137,8 @@ def _regroup(config: DictConfig, group: str) -> None:
     file = config_dir() / group / f"{name}.yaml"
     if isinstance(name, str) and file.is_file():
         OmegaConf.update(config, group, option_content(file)[0], force_add=True)
-        config.choices[group] = name
+        if "choices" in config:  # not in the config of tokens, which is a part of a run's
+            config.choices[group] = name
 
 
 def _retarget(node: Any, targets: Mapping[str, str]) -> None:
