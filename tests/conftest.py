@@ -52,8 +52,8 @@ AREAS = {
 }
 
 
-# Tests with many parameters: every n-th belongs to the default run, the others are slow tests. Where
-# several axes are crossed, n shares no factor with their lengths, so that every option has its turn.
+# Tests with many parameters: every n-th belongs to the default run, the others are slow tests.
+# Where several axes are crossed, n shares no factor with their lengths: every option has its turn.
 EVERY_NTH = {
     "test_kernel.py::test_every_kernel_equals_the_reference": 5,
     "test_rnn_seq2seq.py::test_steps_are_teacher_forcing_and_all_learns": 5,
