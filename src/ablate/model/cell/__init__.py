@@ -22,6 +22,7 @@ class Cell(nn.RNNBase):
     """
 
     states: ClassVar[int] = 1
+    forget_gate: ClassVar[int | None] = None  # its place among the gates
 
     def reset_parameters(self) -> None:
         for name, parameter in self.named_parameters():
@@ -33,6 +34,6 @@ class Cell(nn.RNNBase):
                     nn.init.orthogonal_(gate)
                 elif name.startswith("weight_ih"):
                     nn.init.xavier_uniform_(gate)
-                else:  # torch adds two biases; its gates stand in the order i f g o
-                    forget = len(gates) == 4 and number == 1 and name.startswith("bias_ih")
+                else:  # torch adds two biases
+                    forget = number == self.forget_gate and name.startswith("bias_ih")
                     nn.init.constant_(gate, float(forget))

@@ -15,6 +15,7 @@ class LSTM(Cell, nn.LSTM):
     """oneDNN's LSTM in bfloat16 needs AVX-512 and fails without it; torch's own does not."""
 
     states = 2  # h and c
+    forget_gate = 1  # torch's order is i f g o
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         switch: Any = torch.backends.mkldnn
