@@ -166,19 +166,19 @@ def test_composing_leaves_no_trace_in_hydra() -> None:
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_every_sweep_composes_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", options("sweep"))
+def test_every_sweep_composes_every_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The run that one of them starts from is trained first: test_transfer.py.
     monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
     with open_tree() as tree:
-        for name in tree.options("sweep"):
-            command = tree.load([f"sweep={name}"])
-            assert command.hydra.mode.name == "MULTIRUN"
-            assert command.study.name == name
-            asked = parse_request(command, [f"sweep={name}"], tree.loader)
-            layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
-            assert len(layout.arms) > 1
-            assert layout.baseline.arm.is_baseline
-            assert not layout.invalid
+        command = tree.load([f"sweep={name}"])
+        assert command.hydra.mode.name == "MULTIRUN"
+        assert command.study.name == name
+        asked = parse_request(command, [f"sweep={name}"], tree.loader)
+        layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
+        assert len(layout.arms) > 1
+        assert layout.baseline.arm.is_baseline
+        assert not layout.invalid
 
 
 def test_each_file_says_in_its_first_line_what_it_is() -> None:
