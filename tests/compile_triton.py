@@ -23,7 +23,7 @@ from ablate.kernel.additive_triton import COLUMNS, ROWS, WARPS, block
 INTEGERS = {"queries", "keys", "heads", "width", "value_width", "table_rows"}
 WHOLE = {"i_d", "j_d"}  # a multiple of blocks
 TYPES = dict.fromkeys(INTEGERS | WHOLE | {"table_b", "table_h", "table_i"}, "i32")
-TYPES |= dict.fromkeys(("rows", "begin", "end"), "*i32") | {"seed": "*i64"}
+TYPES |= dict.fromkeys(("rows", "begin", "end"), "*i32") | {"stream": "*i64"}
 TYPES |= dict.fromkeys(("keep", "apart"), "*i1")
 TYPES |= dict.fromkeys(("q", "k", "v", "table", "lse", "delta", "df", "df_dv", "dtable"), "*fp32")
 # Type of values; their width; slope; whether there are bias, padding and dropout.
@@ -38,12 +38,13 @@ CASES = [
 def compiled(kernel: Any, dtype: str, width: int, slope: float | None, all: bool) -> Any:
     by_query = kernel is kernels.backward_queries
     given: dict[str, Any] = {
-        "SLOPE": slope, "RATE": 0.1 if all else 0.0, "WIDE": tl.float32, "APART": True,
+        "SLOPE": slope, "RATE": 0.1 if all else 0.0, "DROPPED": 6554 if all else 0,
+        "WIDE": tl.float32, "APART": True,
         "BI": COLUMNS if by_query else ROWS, "BJ": ROWS if by_query else COLUMNS,
         "BV": block(width),
     }  # fmt: skip
     if not all:
-        given |= dict.fromkeys(("table", "rows", "keep", "seed", "dtable"))
+        given |= dict.fromkeys(("table", "rows", "keep", "stream", "dtable"))
     given = {name: value for name, value in given.items() if name in kernel.arg_names}
     types = {
         name: "constexpr" if name in given else TYPES.get(name, f"*{dtype}")

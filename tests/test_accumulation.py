@@ -24,7 +24,7 @@ from ablate.training.train import prepare
 
 BATCHES, STEPS = 3, 3
 ALWAYS = (
-    "model.dropout=0",
+    "model.dropout=0.1",
     "trainer.precision=64-true",
     f"trainer.max_steps={STEPS}",
     "trainer.val_check_interval=1000",
@@ -118,8 +118,10 @@ def test_steps_are_those_of_the_larger_batch(
     reference.trainer = trainer
     optimizer = reference.make_optimizer(parameter_groups(reference.model, reference.decaying))
     assert len(watched.after) == STEPS
-    for batches, after, row in zip(watched.steps, watched.after, curves.rows, strict=True):
+    rows = zip(watched.steps, watched.after, curves.rows, strict=True)
+    for step, (batches, after, row) in enumerate(rows):
         optimizer.zero_grad()
+        reference.draws.keys = reference.draws.of_batch(reference.seed, step)
         reference.step_so_far = Accumulated(1)
         loss = reference.loss(joined(batches))
         loss.backward()

@@ -22,8 +22,7 @@ from ablate.evaluate import evaluate
 from ablate.task import parameter_groups
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
-# Dropout would differ from that of one process: each draws its own.
-PLAIN = (*TWO, "model.dropout=0.0")
+PLAIN = (*TWO, "model.dropout=0.1")
 SPLIT = ("trainer=fsdp", *TWO[1:], "trainer.precision=32-true")
 PRONE = (*TWO, "checkpoint_every=1", accident.OVERRIDE)
 WRITTEN = 13  # validation examples of `copies`, which batches of 16 share out as 7 and 6
@@ -78,11 +77,11 @@ RUNS = {
     "uneven": (translations, PLAIN, ["none"]),
     "split": (
         deep,
-        (*SPLIT, "model.dropout=0.0", "model.activation_checkpointing=true", held.OVERRIDE),
+        (*SPLIT, "model.dropout=0.1", "model.activation_checkpointing=true", held.OVERRIDE),
         ["none"],
     ),
-    "split pairs": (translations, (*SPLIT, "model.dropout=0.0"), ["none"]),
-    "split and shared": (shared, (*SPLIT, "model.dropout=0.0"), ["none"]),
+    "split pairs": (translations, (*SPLIT, "model.dropout=0.1"), ["none"]),
+    "split and shared": (shared, (*SPLIT, "model.dropout=0.1"), ["none"]),
     "split straight": (overrides, (*SPLIT, accident.OVERRIDE), ["none"]),
     "split stopped": (overrides, (*SPLIT, accident.OVERRIDE), ["interrupt 0 5", "none"]),
     "split batch norm": (overrides, (*SPLIT, "model.norm_type=batch"), ["none"]),
@@ -162,7 +161,7 @@ def weights(folder):
 def test_two_processes_equal_one(started, tmp_path, name, tiny):
     folder, (ended,) = started(name)
     assert ended.code == 0, ended.errors
-    one = ablate.run(ablate.compose(*tiny(tmp_path, "model.dropout=0.0")), tmp_path / "one")
+    one = ablate.run(ablate.compose(*tiny(tmp_path, "model.dropout=0.1")), tmp_path / "one")
     assert ended.result["steps"] == one["steps"]
     for metric, value in one["metrics"].items():
         assert ended.result["metrics"][metric] == pytest.approx(value, abs=2e-5), metric
@@ -193,7 +192,7 @@ def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
     run = ablate.load(folder)
     for metric, value in evaluate(run, {}).items():
         assert ended.result["metrics"][metric] == pytest.approx(value, abs=2e-5), metric
-    ablate.run(ablate.compose(*deep(tmp_path, "model.dropout=0.0")), tmp_path / "one")
+    ablate.run(ablate.compose(*deep(tmp_path, "model.dropout=0.1")), tmp_path / "one")
     mine, theirs = moments(folder), moments(tmp_path / "one")
     assert mine.keys() == theirs.keys()
     for name, value in theirs.items():

@@ -383,7 +383,7 @@ def test_dropout_is_active_in_training_alone() -> None:
 def test_dropout_acts_on_both_embeddings_and_before_the_output_map(decoder: str) -> None:
     model, seen = made(decoder, dropout=0.5).train(), []
     for dropout in (model.dropout, model.read_out.dropout):
-        dropout.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
+        dropout.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
     logits = model(source(), target())
     (read, _), (write, _), (_, out) = seen
     assert torch.equal(read, model.source_embedding(source()))

@@ -194,20 +194,16 @@ def test_scores_of_any_size_are_weighed() -> None:
 def dropped(rate: float, seed: int, attend: Attend) -> Tensor:
     """The weights after dropout: the context of values that are the unit vectors."""
     keys = torch.eye(attend.keys, device=DEVICE, dtype=EXACT).expand(*attend.v.shape[:2], -1, -1)
-    torch.manual_seed(seed)
-    return Triton()(replace(attend, v=keys, dropout=rate)).detach()
+    stream = torch.tensor(seed, device=DEVICE)
+    return Triton()(replace(attend, v=keys, dropout=rate, stream=stream)).detach()
 
 
-@pytest.mark.slow
-def test_forward_and_backward_drop_the_same() -> None:
+@pytest.mark.parametrize("start", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_it_drops_what_the_reference_drops(start: int) -> None:
     attend = placed(make("additive", "alibi", "causal", padding="some"), EXACT)
-    kept = dropped(0.4, 5, attend) != 0
-    torch.manual_seed(5)
-    found = results(Triton(), replace(attend, dropout=0.4))
-    weights = attention_weights(attend)
-    assert 0 < (kept & (weights > 0)).sum() < (weights > 0).sum()
-    by_hand = (weights * kept / 0.6) @ attend.v
-    expected = [by_hand.detach(), *gradients(by_hand, attend)]
+    attend = replace(attend, dropout=0.4, stream=torch.tensor(-5, device=DEVICE), start=start)
+    assert not torch.equal(attention_weights(attend) @ attend.v, Reference()(attend))
+    found, expected = results(Triton(), attend), results(Reference(), attend)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
 

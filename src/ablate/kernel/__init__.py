@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.model.attention import Score
+from ablate.model.layers.draws import Source
 from ablate.model.layers.dropout import dropout
 from ablate.model.layers.edges import Edges
 from ablate.model.mask import Mask, combine
@@ -42,11 +43,13 @@ class Attend:
     normalizer: Normalizer = field(default_factory=Softmax)
     dropout: float = 0.0  # on the attention weights; 0 in evaluation
     training: bool = False  # a normalizer may sample its weights in training
+    stream: Tensor | None = None  # key of the random stream of `dropout` and such a normalizer
 
     @property
-    def random(self) -> bool:
-        """Whether two calls may give different results."""
-        return self.dropout > 0 or (self.training and self.normalizer.samples)
+    def source(self) -> Source:
+        """The random numbers of these queries and keys."""
+        assert self.stream is not None
+        return Source(self.stream, self.start, self.first_key)
 
     @property
     def queries(self) -> int:
@@ -185,13 +188,16 @@ def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
     bias, allowed = attend.bias_and_mask()
     if bias is not None:
         scores = scores + bias
+    if attend.training and attend.normalizer.samples:
+        scores = attend.normalizer.perturb(scores, attend.source)
     weights = attend.normalizer(scores, allowed, training=attend.training)
     return weights if attend.factors is None else weights * attend.factors
 
 
 def mix(attend: Attend, weights: Tensor) -> Tensor:
     """The context, b h i k: the weighted sum of the values, plus any term of the positions."""
-    weights = dropout(weights, attend.dropout)
+    if attend.dropout:
+        weights = dropout(weights, attend.dropout, attend.source)
     context = weights @ attend.v
     if attend.pos.value_term:
         i, j = attend.positions()

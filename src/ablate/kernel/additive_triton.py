@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ablate.kernel import additive_triton_kernels as kernels
 from ablate.kernel.additive_cpu import LIMITS
+from ablate.model.layers.dropout import BITS
 
 # Size of a block of scores: columns lie along the threads of a warp, rows within a thread.
 ROWS, COLUMNS = 64, 32
@@ -41,16 +42,17 @@ def sum_attention(
     *,
     slope: float | None,
     dropout: float,
+    stream: Tensor | None,
 ) -> Tensor:
     """softmax_j(sum_d v_d f(q_id + k_jd) + bias_ij) values_j, for every query i.
 
     q: b h i d, k: b h j d, v: h d, values: b h j w -> b h i w. table: the bias, b h i r or
     broadcastable to it. slope: f is the LeakyReLU with this negative slope; None: f is tanh.
+    stream: key of the draws of dropout: see ablate.model.layers.draws.
     """
-    seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
     if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and the softmax ignores the constant
         v = -2 * v
-    given = (values, table, where.rows, where.begin, where.end, where.keep, seed, dropout, slope)
+    given = (values, table, where.rows, where.begin, where.end, where.keep, stream, dropout, slope)
     out, _ = attention(q, k, v, *given)
     return out
 
@@ -58,7 +60,7 @@ def sum_attention(
 # Custom operators, which torch.compile treats as opaque; both take the arguments of Program.
 GIVEN = (
     "Tensor q, Tensor k, Tensor v, Tensor values, Tensor? table, Tensor? rows, Tensor begin,"
-    " Tensor end, Tensor? keep, Tensor? seed, float rate, float? slope"
+    " Tensor end, Tensor? keep, Tensor? stream, float rate, float? slope"
 )
 
 
@@ -123,7 +125,7 @@ class Program:
         begin: Tensor,
         end: Tensor,
         keep: Tensor | None,
-        seed: Tensor | None,
+        stream: Tensor | None,
         rate: float,
         slope: float | None,
     ) -> None:
@@ -144,14 +146,14 @@ class Program:
             strides = [table.stride(axis) if table.shape[axis] > 1 else 0 for axis in range(3)]
         self.inputs = (
             self.q, self.k, v, values.contiguous(), table, rows, apart, begin, end,
-            None if keep is None else keep.contiguous(), seed,
+            None if keep is None else keep.contiguous(), stream,
         )  # fmt: skip
         self.sizes = (
             queries, keys, heads, width, value_width, self.q.shape[-1], self.k.shape[-1], *strides,
         )  # fmt: skip
         self.constants = {
-            "SLOPE": slope, "RATE": rate, "WIDE": WIDE[wide], "BV": block(value_width),
-            "num_stages": 1, "num_warps": WARPS,
+            "SLOPE": slope, "RATE": rate, "DROPPED": round(rate * 2**BITS), "WIDE": WIDE[wide],
+            "BV": block(value_width), "num_stages": 1, "num_warps": WARPS,
         }  # fmt: skip
 
     def run(

@@ -27,9 +27,16 @@ import torch
 import triton
 import triton.language as tl
 
+from ablate.model.layers import draws
+
 STEP = tl.constexpr(16)  # columns multiplied at once: more of them need more registers
 # Whether inline assembly for NVIDIA GPUs can be used.
 NVIDIA = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
+
+# The counters and factors of dropout's draws.
+LANES, ROW, HEAD = tl.constexpr(draws.LANES), tl.constexpr(draws.ROW), tl.constexpr(draws.HEAD)
+EXAMPLE, GOLDEN = tl.constexpr(draws.EXAMPLE), tl.constexpr(draws.signed(draws.GOLDEN))
+FIRST, SECOND = (tl.constexpr(draws.signed(number)) for number in (draws.FIRST, draws.SECOND))
 
 
 @triton.jit
@@ -98,11 +105,18 @@ def scores(
 
 
 @triton.jit
-def dropped(x, seed, bh, ii, jj, queries, keys, RATE: tl.constexpr):
-    """x after dropout: the draw depends on the seed and the position in `b h i j` alone."""
-    if RATE > 0:
-        drawn = tl.rand(tl.load(seed), (bh * queries + ii) * keys + jj)
-        x = tl.where(drawn >= RATE, x * (1 / (1 - RATE)), 0.0)
+def dropped(x, stream, b, h, ii, jj, RATE: tl.constexpr, DROPPED: tl.constexpr):
+    """x after dropout, with the draws of ablate.model.layers.draws. DROPPED: how many of the 2^16
+    numbers drop a unit."""
+    if DROPPED > 0:
+        place = b * EXAMPLE + h * HEAD + ii.to(tl.int64) * ROW + (jj // LANES).to(tl.int64)
+        n = place * GOLDEN + tl.load(stream)
+        n = (n ^ ((n >> 30) & 0x3FFFFFFFF)) * FIRST
+        n = (n ^ ((n >> 27) & 0x1FFFFFFFFF)) * SECOND
+        n = n ^ ((n >> 31) & 0x1FFFFFFFF)
+        lane = (n >> (16 * (jj % LANES)).to(tl.int64)) & 0xFFFF
+        drawn = lane ^ 0x8000  # of an int16, counted from its lowest
+        x = tl.where(drawn >= DROPPED, x * (1 / (1 - RATE)), 0.0)
     return x
 
 
@@ -144,10 +158,10 @@ def of_forward(lse, delta, bh, ii, queries):
 
 @triton.jit(do_not_specialize=["queries", "keys"])
 def forward(
-    q, k, v, values, table, rows, apart, begin, end, keep, seed, out, lse,
+    q, k, v, values, table, rows, apart, begin, end, keep, stream, out, lse,
     queries, keys, heads, width, value_width, i_d, j_d, table_b, table_h, table_i,
-    SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
-    BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
+    SLOPE: tl.constexpr, RATE: tl.constexpr, DROPPED: tl.constexpr, WIDE: tl.constexpr,
+    APART: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """Writes the context, `b h i w`, and the log-sum-exp of the scores, `b h i`."""
     if tl.load(apart) != APART:
@@ -179,7 +193,7 @@ def forward(
         p = tl.exp(s - base[:, None])
         shrink = tl.exp(highest - base)
         total = total * shrink + tl.sum(p, 1)
-        p = dropped(p, seed, bh, ii, jj, queries, keys, RATE)
+        p = dropped(p, stream, b, h, ii, jj, RATE, DROPPED)
         value = matrix(values, j, w, keys, value_width, WIDE)
         mixed = tl.dot(p, value, input_precision="ieee", out_dtype=WIDE)
         context = context * shrink[:, None] + mixed
@@ -195,11 +209,11 @@ def forward(
 
 @triton.jit(do_not_specialize=["queries", "keys"])
 def backward_queries(
-    q, k, v, values, table, rows, apart, begin, end, keep, seed, lse, delta, out_gradient,
+    q, k, v, values, table, rows, apart, begin, end, keep, stream, lse, delta, out_gradient,
     df_dv, dtable,
     queries, keys, heads, width, value_width, i_d, j_d, table_b, table_h, table_i, table_rows,
-    SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
-    BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
+    SLOPE: tl.constexpr, RATE: tl.constexpr, DROPPED: tl.constexpr, WIDE: tl.constexpr,
+    APART: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """Adds to the gradients for q, without the factor v, and for v, per query, `b h d i 2`, and to
     that of the table, `b h r i`."""
@@ -230,7 +244,7 @@ def backward_queries(
             0, SLOPE, APART, WIDE,
         )  # fmt: skip
         dp = products(values, out_gradient, j, i, keys, queries, value_width, WIDE)
-        dp = dropped(dp, seed, bh, ii, jj, queries, keys, RATE)
+        dp = dropped(dp, stream, b, h, ii, jj, RATE, DROPPED)
         ds = tl.exp(s - shift) * (dp - mean)
         for d in range(0, width):
             y = term(q, k, d, i, j, i_d, j_d, 0, SLOPE, APART)
@@ -245,11 +259,11 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=["queries", "keys"])
 def backward_keys(
-    q, k, v, values, table, rows, apart, begin, end, keep, seed, lse, delta, out_gradient,
+    q, k, v, values, table, rows, apart, begin, end, keep, stream, lse, delta, out_gradient,
     df, dvalues,
     queries, keys, heads, width, value_width, i_d, j_d, table_b, table_h, table_i,
-    SLOPE: tl.constexpr, RATE: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr,
-    BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
+    SLOPE: tl.constexpr, RATE: tl.constexpr, DROPPED: tl.constexpr, WIDE: tl.constexpr,
+    APART: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """Adds to the gradient for k, without the factor v, `b h d j`, and writes that of the values,
     `b h j w`."""
@@ -281,12 +295,12 @@ def backward_keys(
                 table_i, 1, SLOPE, APART, WIDE,
             )  # fmt: skip
             p = tl.exp(s - shift)
-            mixed = dropped(p, seed, bh, ii, jj, queries, keys, RATE)
+            mixed = dropped(p, stream, b, h, ii, jj, RATE, DROPPED)
             do = matrix(out_gradient, i, w, queries, value_width, WIDE)
             of_values += tl.dot(tl.trans(mixed), do, input_precision="ieee", out_dtype=WIDE)
             if tl.program_id(2) == 0:
                 dp = products(out_gradient, values, i, j, queries, keys, value_width, WIDE)
-                dp = dropped(dp, seed, bh, ii, jj, queries, keys, RATE)
+                dp = dropped(dp, stream, b, h, ii, jj, RATE, DROPPED)
                 ds = p * (dp - mean)
                 for d in range(0, width):
                     y = term(q, k, d, i, j, i_d, j_d, 1, SLOPE, APART)

@@ -96,8 +96,9 @@ class Chunked(Kernel):
             # would keep the key gradients of all chunks until it reached the slices.
             rows = attend.rows(first, min(first + size, attend.queries))
             if again:
+                # Its draws depend on the positions alone.
                 outputs.append(
-                    checkpoint(context, rows, use_reentrant=False, preserve_rng_state=attend.random)
+                    checkpoint(context, rows, use_reentrant=False, preserve_rng_state=False)
                 )
             else:
                 outputs.append(context(rows))

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
-from ablate.kernel import Attend, Kernel, Layer, hides_weights
+from ablate.kernel import Attend, Kernel, Layer, attention_weights, hides_weights, mix
 from ablate.model.mask.causal import Causal
 
 SHORT = 256  # keys
@@ -17,7 +17,8 @@ class SDPA(Kernel):
     """torch's fused attention on the lowered queries and keys, with biases and masks.
 
     torch has several backends and does not report when it takes the slow one (math), as it does on
-    a CPU for dropout on the weights and for learned biases: `describe` names the one that ran.
+    a CPU for learned biases: `describe` names the one that ran. torch draws dropout on the weights
+    in an order of its own, so with dropout the reference computes the training pass.
     """
 
     name: ClassVar[str] = "sdpa"
@@ -36,6 +37,10 @@ class SDPA(Kernel):
         return hides_weights(layer)
 
     def __call__(self, attend: Attend) -> Tensor:
+        if attend.dropout:
+            if not torch.compiler.is_compiling():
+                self.ran.setdefault("training", set()).add("reference, for dropout")
+            return mix(attend, attention_weights(attend))
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None
         q, k, scale = lowered
@@ -85,10 +90,8 @@ class SDPA(Kernel):
         *,
         causal: bool = False,
     ) -> Tensor:
-        # torch applies `dropout_p` in evaluation too; Attend.dropout is 0 there.
         how: dict[str, Any] = {
             "attn_mask": where,
-            "dropout_p": attend.dropout,
             "is_causal": causal,
             "scale": float(scale),
         }

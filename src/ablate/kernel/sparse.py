@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ablate.kernel import Attend, Kernel, Layer
-from ablate.model.layers.dropout import dropout
+from ablate.model.layers.dropout import dropout_at
 from ablate.model.layers.edges import Edges
 
 PIECE = 2**18  # numbers: 1 MB of float32
@@ -35,7 +35,10 @@ class Sparse(Kernel):
         edges = attend.edges
         prepared = attend.score.keys(attend.k) if attend.prepared is None else attend.prepared
         scores = attend.score.along(attend.q[0], prepared[0], edges.query, edges.key)
-        weights = dropout(softmax(scores, edges.query, attend.queries), attend.dropout)
+        weights = softmax(scores, edges.query, attend.queries)
+        if attend.dropout:
+            at = (edges.query + attend.start, edges.key)
+            weights = dropout_at(weights, attend.dropout, attend.source, *at)
         wide = torch.promote_types(weights.dtype, attend.v.dtype)
         mixed: Tensor = Mixed.apply(attend.v[0].to(wide), weights.to(wide), edges)
         return mixed[None]

@@ -59,7 +59,10 @@ class Triton(Kernel):
             if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is not None:
                 table, rows = found[0], found[1].int()
         where = Where(begin, end, attend.keep, rows)
-        return sum_attention(q, k, v, attend.v, table, where, slope=slope, dropout=attend.dropout)
+        stream = attend.source.from_row if attend.dropout else None
+        return sum_attention(
+            q, k, v, attend.v, table, where, slope=slope, dropout=attend.dropout, stream=stream
+        )
 
 
 def interpreted() -> bool:

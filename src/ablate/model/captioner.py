@@ -133,4 +133,4 @@ class Captioner(Seq2Seq):
     def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
         """The input words, b i -> the logits of the words after them."""
         embedded = self.dropout(self.target_embedding(tokens))
-        return self.head(self.dropout(self.decoder(embedded, state)))
+        return self.head(self.dropout(self.decoder(embedded, state), 1))

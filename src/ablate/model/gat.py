@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model
+from ablate.model.layers.draws import Stream
 from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.edges import Edges
 from ablate.model.layers.linear import Bias
@@ -73,6 +74,7 @@ class GraphAttention(nn.Module):
         )
         self.bias = Bias(outputs) if bias else nn.Identity()
         self.dropout = Dropout(dropout)
+        self.draws = Stream()
         self.kernel = kernel.resolve(
             Layer(self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges)
         )
@@ -83,6 +85,7 @@ class GraphAttention(nn.Module):
         """x: n inputs; edges: None if every node attends to every other -> n d."""
         x = self.dropout(x)
         v = self._heads(self.value(x))
+        random = self.training and (self.weights_dropout > 0 or self.normalizer.samples)
         attend = Attend(
             q=self._looked_at(self.score.query, self.query, x, v),
             k=self._looked_at(self.score.key, self.key, x, v),
@@ -95,6 +98,7 @@ class GraphAttention(nn.Module):
             normalizer=self.normalizer,
             dropout=self.weights_dropout if self.training else 0.0,
             training=self.training,
+            stream=self.draws.key(v) if random else None,
         )
         if self.recorded is not None:
             self.recorded.append(attention_weights(replace(attend, training=False)).detach())

@@ -124,7 +124,7 @@ class RNNSeq2Seq(Seq2Seq):
 
     def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
         """The input tokens of the target, b i -> the logits of the tokens after them."""
-        embedded = self.dropout(self.target_embedding(tokens))
+        embedded = self.dropout(self.target_embedding(tokens), 1)
         return self.read_out(
             self.decoder(embedded, state), (self.head or self.target_embedding).weight
         )

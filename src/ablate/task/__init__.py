@@ -18,6 +18,7 @@ from torchmetrics import Metric
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed
 from ablate.model.base import Model
+from ablate.model.layers.draws import Draws
 from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated
 from ablate.training.fsdp import Sharded
@@ -53,6 +54,7 @@ class Task(L.LightningModule):
         self.data = data
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.decaying = matrices(model)
+        self.draws = Draws(model)
         self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
 
@@ -80,8 +82,9 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout and every other draw of this step depend on (seed, step, process) alone: a resumed
-        # run repeats them, and validation in between does not change them.
+        self.draws.keys = self.keys_of_batch(batch_idx).to(self.device)
+        # What other code draws, such as a part of one's own, depends on (seed, batch, process): a
+        # resumed run repeats it, and validation in between does not change it.
         seed = derive(self.seed, "step", batch_idx, self.global_rank)
         if self.device.type == "cpu":
             # Without a GPU torch.manual_seed takes a stack trace each time: a millisecond a step.
@@ -90,6 +93,17 @@ class Task(L.LightningModule):
             torch.manual_seed(seed)
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.step_so_far = Accumulated(self.trainer.accumulate_grad_batches)
+
+    def keys_of_batch(self, number: int) -> Tensor:
+        """The keys of the model's random streams for a training batch, counted from 0."""
+        step, part = divmod(number, self.trainer.accumulate_grad_batches)
+        share = self.data.batch_size // self.trainer.world_size  # as `Order.slice` cuts a batch
+        return self.draws.of_batch(
+            self.seed, step, part * self.data.batch_size + self.global_rank * share
+        )
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.draws.keys = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.ffn import MakeFeedForward
-from ablate.model.layers.dropout import Dropout
+from ablate.model.layers.dropout import Dropout, StochasticDepth
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.multi_head import (
     CrossAttention,
     Memory,
+    MultiHeadAttention,
     SelfAttention,
 )
 from ablate.model.mask import Mask
@@ -58,23 +59,23 @@ class Sublayer(nn.Module):
         self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
         self.norm_after = make_norm() if norm == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
-        self.drop_path = stochastic_depth(drop_path) if drop_path else nn.Identity()
+        self.drop_path = StochasticDepth(drop_path)
 
-    def forward(self, x: Tensor, *, position: int | None = None, **kwargs: Any) -> Tensor:
-        """b i d -> b i d, or b 1 d for `position` alone, which the function receives too."""
+    def forward(
+        self, x: Tensor, *, use: int = 0, position: int | None = None, **kwargs: Any
+    ) -> Tensor:
+        """b i d -> b i d, or b 1 d for `position` alone, which the function receives too.
+
+        use: counts the uses of this sublayer in a pass, which shared layers have several of.
+        """
         read = self.norm_before(x)
+        if isinstance(self.function, MultiHeadAttention):
+            kwargs["use"] = use
         if position is not None:
             x, kwargs["position"] = x[:, position : position + 1], position
         y = self.norm_inside(self.function(read, **kwargs))
-        y = self.drop_path(self.dropout(y))
+        y = self.drop_path(self.dropout(y, use, position or 0), use)
         return self.norm_after(x + y if self.residual else y)
-
-
-def stochastic_depth(rate: float) -> nn.Module:
-    """Stochastic depth (drop path): skips the function for a random share of the examples."""
-    from torchvision.ops import StochasticDepth  # imports all of torchvision
-
-    return StochasticDepth(rate, "row")
 
 
 class Block(nn.Module):
@@ -102,18 +103,25 @@ class Block(nn.Module):
         return not (self.batch_norm or recorded)
 
     def forward(
-        self, x: Tensor, *, memory: Memory | None = None, position: int | None = None, **kwargs: Any
+        self,
+        x: Tensor,
+        *,
+        use: int = 0,
+        memory: Memory | None = None,
+        position: int | None = None,
+        **kwargs: Any,
     ) -> Tensor:
-        """b i d -> b i d, or b 1 d for `position` alone; the other arguments as in Stack."""
+        """b i d -> b i d, or b 1 d for `position` alone; `use` as in Sublayer, the other arguments
+        as in Stack."""
         if self.attention is not None:
-            x = self.attention(x, position=position, **kwargs)
+            x = self.attention(x, use=use, position=position, **kwargs)
         elif self.mixer is not None:
-            x = self.mixer(x, position=position, keep=kwargs["keep"])
+            x = self.mixer(x, use=use, position=position, keep=kwargs["keep"])
         elif position is not None:
             x = x[:, position : position + 1]
         if self.cross_attention is not None:
-            x = self.cross_attention(x, memory=memory)
-        return x if self.feed_forward is None else self.feed_forward(x)
+            x = self.cross_attention(x, use=use, memory=memory)
+        return x if self.feed_forward is None else self.feed_forward(x, use=use)
 
 
 class Sublayers:

@@ -1,44 +1,69 @@
-"""Dropout, Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
+"""Dropout, Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, and stochastic
+depth, Huang et al. 2016, https://arxiv.org/abs/1603.09382.
 
-Replaces torch.nn.Dropout, which on a non-Intel CPU draws one number after the other and takes a
-sixth of a Transformer's training step.
+Unlike torch.nn.Dropout they drop the same units whatever else the model draws: see draws.py.
 """
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
+
+from ablate.model.layers.draws import Source, Stream, draw, draw_at, drawn_at
 
 BITS = 16  # random bits per unit: the rate is rounded to 1 / 2^16
 
 
-def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each unit with probability `rate`, and scale the others by 1 / (1 - rate)."""
+def dropout(x: Tensor, rate: float, source: Source) -> Tensor:
+    """Zero each unit with probability `rate`, and scale the others by 1 / (1 - rate).
+
+    x: examples first, columns last; between them rows, or heads and rows.
+    """
     if rate == 0:
         return x
-    if rate == 1 or x.device.type != "cpu":
-        return F.dropout(x, rate)
-    numbers = -(-x.numel() * BITS // 64)
-    drawing = whole if torch.compiler.is_compiling() else draw
-    drawn = drawing(numbers, x.device)
-    lowest = round(rate * 2**BITS) - 2 ** (BITS - 1)  # int16 begins at -2^15
-    kept = (drawn.view(torch.int16)[: x.numel()] >= lowest).view(x.shape)
-    return x * kept.to(x.dtype).div_(1 - rate)
+    *leading, columns = x.shape if x.dim() else (1,)
+    examples, rows = (leading[0] if leading else 1), (leading[-1] if len(leading) > 1 else 1)
+    heads = leading[1] if len(leading) > 2 else 1
+    drawn = draw(source.key, examples, heads, rows, columns, source.row, source.column)
+    return x * scales(drawn, rate, x).view(x.shape)
 
 
-def draw(numbers: int, device: torch.device) -> Tensor:
-    """`numbers` integers of 64 random bits each."""
-    return torch.empty(numbers, dtype=torch.int64, device=device).random_(-(2**63), None)
+def dropout_at(x: Tensor, rate: float, source: Source, rows: Tensor, columns: Tensor) -> Tensor:
+    """`dropout` of the entries of one example at these rows and columns: e heads."""
+    if rate == 0:
+        return x
+    drawing = drawn_at if torch.compiler.is_compiling() else draw_at
+    return x * scales(drawing(source.key, rows, columns, x.shape[1]), rate, x)
 
 
-# torch.compile does not support `random_`: a custom operator, never removed, merged or repeated.
-whole = torch.library.custom_op(
-    "ablate::draw", draw, mutates_args=(), tags=[torch.Tag.nondeterministic_seeded]
-)
-whole.register_fake(lambda numbers, device: torch.empty(numbers, dtype=torch.int64, device=device))
+def scales(drawn: Tensor, rate: float, x: Tensor) -> Tensor:
+    """The factors of the units, 0 or 1 / (1 - rate), in the dtype of x."""
+    kept = (drawn >= lowest(rate)).to(x.dtype)
+    return kept.div_(1 - rate) if rate < 1 else kept.zero_()
 
 
-class Dropout(nn.Dropout):
+def lowest(rate: float) -> int:
+    """The lowest int16 number that keeps a unit."""
+    return round(rate * 2**BITS) - 2 ** (BITS - 1)
+
+
+class Dropout(Stream):
     """Dropout in training; the identity in evaluation."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p) if self.training else x
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+    def forward(self, x: Tensor, use: int = 0, row: int = 0) -> Tensor:
+        """use: counts the uses of this module in a training step; row: the first row of x."""
+        if not (self.training and self.p):
+            return x
+        return dropout(x, self.p, Source(self.key(x, use), row))
+
+
+class StochasticDepth(Dropout):
+    """Zero the whole example, b i d, with the given probability."""
+
+    def forward(self, x: Tensor, use: int = 0, row: int = 0) -> Tensor:
+        return x * super().forward(x.new_ones(len(x), 1, 1), use) if self.p else x

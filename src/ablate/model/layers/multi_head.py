@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
+from ablate.model.layers.draws import Stream
 from ablate.model.layers.linear import STD, Linear
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
@@ -103,11 +104,17 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(dim, dim, bias=bias, std=std)
         self.out = Linear(dim, dim, bias=bias, std=out_std)
         self.normalizer = normalizer
+        self.draws = Stream()
         self.kernel = kernel.resolve(
             Layer(self.score, pos, softmax=normalizer.fused, ranges=mask.ranges)
         )
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.training and (self.dropout > 0 or self.normalizer.samples)
 
     def queries(self, x: Tensor) -> Tensor:
         """b i d -> b h i k."""
@@ -127,8 +134,10 @@ class MultiHeadAttention(nn.Module):
         start: int = 0,
         keep: Tensor | None = None,
         prepared: Tensor | None = None,
+        use: int = 0,
     ) -> Tensor:
-        """b h i k, b h j k twice -> b i d; the other arguments as in Attend."""
+        """b h i k, b h j k twice -> b i d; use: counts the uses of this layer in a pass; the
+        other arguments as in Attend."""
         attend = Attend(
             q=q,
             k=k,
@@ -143,6 +152,7 @@ class MultiHeadAttention(nn.Module):
             normalizer=self.normalizer,
             dropout=self.dropout if self.training else 0.0,
             training=self.training,
+            stream=self.draws.key(v, use) if self.random else None,
         )
         if self.recorded is not None:
             self.recorded.append(attention_weights(replace(attend, training=False)).detach())
@@ -166,6 +176,7 @@ class SelfAttention(MultiHeadAttention):
         keep: Tensor | None = None,
         cache: KeyValueCache | None = None,
         place: int = 0,
+        use: int = 0,
         position: int | None = None,
     ) -> Tensor:
         """x: b i d; keep: b j, True = not padding -> b i d, or b 1 d for `position` alone.
@@ -180,7 +191,7 @@ class SelfAttention(MultiHeadAttention):
         q, k = pos.rotate(q, k, new[first:last], new)
         if cache is not None:
             k, v = cache.append(place, k, v)
-        return self.attend(q, k, v, pos, start=start + first, keep=keep)
+        return self.attend(q, k, v, pos, start=start + first, keep=keep, use=use)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -203,11 +214,12 @@ class CrossAttention(MultiHeadAttention):
         k, v = self.keys_and_values(source)
         return (k if self.score.lowers else self.score.keys(k)), v
 
-    def forward(self, x: Tensor, memory: Memory) -> Tensor:
-        """b i d -> b i d."""
+    def forward(self, x: Tensor, memory: Memory, *, use: int = 0) -> Tensor:
+        """b i d -> b i d; `use` as in `attend`."""
         k, v = memory.layers[self.layer]
         prepared = None if self.score.lowers else k
-        return self.attend(self.queries(x), k, v, self.pos, keep=memory.keep, prepared=prepared)
+        q = self.queries(x)
+        return self.attend(q, k, v, self.pos, keep=memory.keep, prepared=prepared, use=use)
 
 
 @contextmanager

@@ -112,6 +112,7 @@ class Stack(nn.Module):
             if step == self.depth - 1 and position is not None and block.leaves_out:
                 # The block selects it: nothing is left to slice below.
                 read["position"], position = position, None
+            read["use"] = step // len(self.blocks)
             if again:  # with the same dropout: it restores the random state
                 x = recomputed(block, x, place=step, use_reentrant=False, **read)
             else:

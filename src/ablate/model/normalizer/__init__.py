@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ablate.model.layers.draws import Source
+
 
 class Normalizer:
     """Without parameters. A subclass implements `normalize`."""
@@ -32,6 +34,10 @@ class Normalizer:
         seen = allowed.sum(-1, keepdim=True)
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         return self.normalize(scores, seen, training=training).masked_fill(~allowed, 0.0)
+
+    def perturb(self, scores: Tensor, source: Source) -> Tensor:
+        """Add noise to the scores b h i j in training, if it `samples`."""
+        raise NotImplementedError
 
     def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
         """b h i j -> b h i j, of the same dtype. Masked scores are the lowest finite number; seen:

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ablate.model.layers.draws import Source, uniform
 from ablate.model.normalizer import Normalizer
 
 
@@ -24,13 +25,15 @@ class Hard(Normalizer):
     def __init__(self, *, temperature: float) -> None:
         self.temperature = temperature
 
+    def perturb(self, scores: Tensor, source: Source) -> Tensor:
+        gumbel = -(-uniform(source, scores).log()).log()
+        return scores + gumbel.to(scores.dtype)
+
     def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
         if not training:
             return one_hot(scores)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        noise = -torch.empty_like(scores, dtype=wide).exponential_().log()
         lowest = torch.finfo(scores.dtype).min  # not -inf: the softmax of a row of them is NaN
-        noisy = ((scores + noise.to(scores.dtype)) / self.temperature).clamp(min=lowest)
+        noisy = (scores / self.temperature).clamp(min=lowest)
         soft = noisy.softmax(-1)
         return one_hot(noisy) - soft.detach() + soft
 

@@ -6,6 +6,7 @@ https://arxiv.org/abs/1409.2329.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,25 +67,43 @@ class Recurrent(nn.Module):
         """
         # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
         if keep is None or x.is_meta:
-            return self._layers(x, hidden, lambda steps: steps)
+            return self._layers(x, hidden, lambda steps: steps, self.dropout)
         lengths = keep.sum(1).cpu()
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        y, after = self._layers(packed.data, hidden, lambda steps: packed._replace(data=steps))
+        pack = partial(
+            pack_padded_sequence, lengths=lengths, batch_first=True, enforce_sorted=False
+        )
+        packed = pack(x)
+
+        def dropout(steps: Tensor, layer: int) -> Tensor:
+            if not (self.training and self.dropout.p):
+                return steps
+            # By the place in the batch, which the packed steps do not have.
+            ones = steps.new_ones(*keep.shape, steps.shape[-1])
+            return steps * pack(self.dropout(ones, layer)).data
+
+        y, after = self._layers(
+            packed.data, hidden, lambda steps: packed._replace(data=steps), dropout
+        )
         y, _ = pad_packed_sequence(
             packed._replace(data=y), batch_first=True, total_length=x.shape[1]
         )
         return y, after
 
     def _layers(
-        self, x: Tensor, hidden: list[Hidden] | None, sequence: Callable[[Tensor], Any]
+        self,
+        x: Tensor,
+        hidden: list[Hidden] | None,
+        sequence: Callable[[Tensor], Any],
+        dropout: Callable[[Tensor, int], Tensor],
     ) -> tuple[Tensor, list[Hidden]]:
-        """Apply all layers; `sequence` turns x into the input of torch's layers."""
+        """Apply all layers. sequence: turns x into the input of torch's layers; dropout: applied
+        between layers, to x and the number of the layer."""
         after: list[Hidden] = []
         for number, layer in enumerate(self.layers):
             before = None
             if hidden is not None:
                 before = hidden[number] if self.states == 2 else hidden[number][0]
-            y, new = layer(sequence(self.dropout(x) if number else x), before)
+            y, new = layer(sequence(dropout(x, number) if number else x), before)
             y = y.data if isinstance(y, PackedSequence) else y
             x = x + y if self.residual and number else y
             after.append(new if self.states == 2 else (new,))

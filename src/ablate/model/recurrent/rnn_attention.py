@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Layer, attention_weights
 from ablate.model.attention import Score
+from ablate.model.layers.draws import Stream
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
 from ablate.pos_enc.none import NoPosEnc
@@ -63,6 +64,7 @@ class RNNAttention(nn.Module):
     ):
         super().__init__()
         self.score, self.normalizer = score, normalizer
+        self.draws = Stream()
         self.window = window(dim=dim)
         self.mask = self.window.mask
         # Recurrent states carry their positions themselves.
@@ -85,6 +87,7 @@ class RNNAttention(nn.Module):
 
     def forward(self, query: Tensor, memory: Memory, start: int) -> Tensor:
         """The context of the steps `start`, `start` + 1 ..: b i d."""
+        random = self.training and self.normalizer.samples
         attend = Attend(
             q=query[:, None, :, : query.shape[-1] * self.score.query],
             k=self._keys(memory),
@@ -99,6 +102,7 @@ class RNNAttention(nn.Module):
             factors=self.window.factors(query, memory.keep),
             normalizer=self.normalizer,
             training=self.training,
+            stream=self.draws.key(query) if random else None,
         )
         if self.recorded is not None:
             # With their gradient, for losses of the weights (task.doubly_stochastic).

@@ -3,7 +3,7 @@
 The model runs under torch.func.vmap, https://docs.pytorch.org/docs/stable/func.html. Where vmap has
 no batching rule or a slow one, `Batching` provides one: linear maps become batched matrix products,
 attention treats the seeds as more examples, additive scores treat them as more heads, and random
-numbers are drawn for each seed from its own stream, in the order of a separate run.
+numbers are drawn for each seed from its own stream.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ablate.data import Batch
 from ablate.kernel.additive_cpu import tanh_sum
+from ablate.model.layers.draws import draw
 from ablate.task import Task
 from ablate.task.accumulation import Accumulated
 
@@ -49,20 +50,23 @@ def share(stacked: Stacked, models: Sequence[nn.Module]) -> None:
 
 
 def losses(
-    tasks: Sequence[Task], weights: Stacked, batches: Sequence[Batch], seeds: Sequence[int]
+    tasks: Sequence[Task], weights: Stacked, batches: Sequence[Batch], number: int
 ) -> Tensor:
-    """Return the loss of each task on its batch: k. seeds: random seed of each task's step."""
-    whole = _Loss(tasks[0])
+    """Return the loss of each task on its batch: k. number: of the batches, counted from 0."""
+    whole, draws = _Loss(tasks[0]), tasks[0].draws
     batch = {name: torch.stack([one[name] for one in batches]) for name in batches[0]}
-    streams = Streams(seeds, cuda=any(tensor.is_cuda for tensor in batch.values()))
+    device = next(iter(weights.values())).device
+    keys = torch.stack([task.keys_of_batch(number) for task in tasks]).to(device)
 
-    def loss(number: Tensor, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        with Batching(number, streams):
+    def loss(keys: Tensor, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        draws.keys = keys
+        with Batching():
             found: Tensor = functional_call(whole, dict(weights), (batch,))
         return found
 
     tasks[0].step_so_far = Accumulated(1)  # each batch is a step: see trial.py
-    each: Tensor = vmap(loss)(torch.arange(len(tasks)), dict(weights), batch)
+    each: Tensor = vmap(loss)(keys, dict(weights), batch)
+    draws.keys = None
     return each
 
 
@@ -75,35 +79,8 @@ class _Loss(nn.Module):
         self.forward = task.loss
 
 
-class Streams:
-    """The random streams of each seed: states of torch's generators as in a separate run."""
-
-    def __init__(self, seeds: Sequence[int], *, cuda: bool):
-        self.seeds, self.cuda = seeds, cuda
-        self._states: dict[int, tuple[Tensor, ...]] = {}
-
-    def each(self, draw: Callable[[int], Tensor]) -> Tensor:
-        """`draw(k)` for every seed, stacked."""
-        drawn = []
-        for k, seed in enumerate(self.seeds):
-            if k not in self._states:
-                torch.manual_seed(seed)
-            else:
-                torch.set_rng_state(self._states[k][0])
-                if self.cuda:
-                    torch.cuda.set_rng_state(self._states[k][1])
-            drawn.append(draw(k))
-            gpu = (torch.cuda.get_rng_state(),) if self.cuda else ()
-            self._states[k] = (torch.get_rng_state(), *gpu)
-        return torch.stack(drawn)
-
-
 class Batching(TorchFunctionMode):
-    """Replace operations inside vmap by our rules. number: a seed's index in the pack."""
-
-    def __init__(self, number: Tensor, streams: Streams):
-        super().__init__()
-        self.number, self.streams = number, streams
+    """Replace operations inside vmap by our rules."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -111,16 +88,12 @@ class Batching(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in RULES:
             return _apply(RULES[function](*args, **kwargs))
-        if function is F.scaled_dot_product_attention:
-            return _apply(_attention(self.streams, *args, **kwargs))
         if function is torch._fused_sdp_choice:  # depends on shapes only, not on values
             args = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in args]
             if (mask := kwargs.get("attn_mask")) is not None:
                 like = torch.empty(mask.shape, dtype=mask.dtype, device=mask.device)
                 kwargs = {**kwargs, "attn_mask": like}
             return function(*args, **kwargs)
-        if function in RANDOM:
-            return _apply(_random(self.number, self.streams, function, *args, **kwargs))
         return function(*args, **kwargs)
 
 
@@ -201,40 +174,30 @@ def _tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Planned:
 
 
 def _attention(
-    streams: Streams, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    is_causal: bool = False, scale: float | None = None,
 ) -> Planned:  # fmt: skip
     def rule(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         seeds = len(q)
-
-        def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
-
-        if dropout_p:
-            return streams.each(lambda n: run(q[n], k[n], v[n], mask if mask is None else mask[n]))
         if mask is not None:
             ones = [1] * (q.dim() - mask.dim())
             mask = mask.view(len(mask), *ones, *mask.shape[1:])
             mask = mask.expand(*q.shape[:2], *mask.shape[2:]).flatten(0, 1)
         q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-        return run(q, k, v, mask).unflatten(0, (seeds, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=scale)
+        return mixed.unflatten(0, (seeds, -1))
 
     return rule, (query, key, value, attn_mask)
 
 
-def _random(
-    number: Tensor, streams: Streams, function: Any, x: Tensor, *args: Any, **kwargs: Any
-) -> Planned:
-    def rule(numbers: Tensor, x: Tensor) -> Tensor:
-        return streams.each(lambda k: function(x[k].clone(), *args, **kwargs))
-
-    return rule, (number, x)
+def _draw(key: Tensor, *sizes: int) -> Planned:
+    return lambda keys: torch.stack([draw(key, *sizes) for key in keys]), (key,)
 
 
 RULES: dict[Any, Callable[..., Planned]] = {
     F.linear: _linear,
     F.layer_norm: _layer_norm,
+    F.scaled_dot_product_attention: _attention,
     tanh_sum: _tanh_sum,
+    draw: _draw,
 }
-# Our parts use the result of the in-place ones, not the tensor that they were called on.
-RANDOM = {Tensor.random_, Tensor.bernoulli_, F.dropout}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ablate.data import Batch, Loader
 from ablate.errors import RunFailed
-from ablate.seeding import derive
 from ablate.task import NEVER, parameter_groups, scheduled
 from ablate.training.pack.batched import losses, share, stack
 from ablate.training.train import RunContext
@@ -73,8 +72,7 @@ class PackTask(L.LightningModule):
         if batch_idx % parts == 0:
             self.zero_grad()
         if self.batched:
-            seeds = [derive(task.seed, "step", batch_idx, 0) for task in self.members]
-            each = losses(self.members, self.stacked, batches, seeds)
+            each = losses(self.members, self.stacked, batches, batch_idx)
             (each / parts).sum().backward()
             each = self.shown = each.detach()
         else:

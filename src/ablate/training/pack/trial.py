@@ -8,7 +8,6 @@ import torch
 from omegaconf import DictConfig
 
 from ablate.errors import UserError
-from ablate.seeding import derive
 from ablate.task import Task
 from ablate.training.build import build, build_data, make_task
 from ablate.training.pack.batched import losses, stack
@@ -91,10 +90,9 @@ def _reason(tasks: Sequence[Task], device: str) -> str | None:
     if len(shapes) > 1:
         return "its batches differ in shape"
     batches = [{name: x.to(device) for name, x in own[0].items()} for own in first]
-    seeds = [derive(task.seed, "step", 0, 0) for task in tasks]
     weights = stack(tasks)
     try:
-        packed = losses(tasks, weights, batches, seeds)
+        packed = losses(tasks, weights, batches, 0)
         packed.sum().backward()
     except Exception as error:  # operations that vmap cannot batch
         return " ".join(str(error).split())[:200]

@@ -1,0 +1,243 @@
+"""Random numbers of training: of the step, the module and the place, and of nothing else."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from make_model import bert, captioner, gpt, normal, part, rnn_lm, rnn_seq2seq, tokens, transformer
+from test_graph import gat, graph
+from test_kernel import KERNELS, Attend, Kernel, Layer, Reference, make
+from test_rnn_seq2seq import source, target
+from tiny import images
+from torch import Tensor, nn
+
+import ablate
+from ablate.model.layers import draws, dropout
+from ablate.model.layers.draws import Draws, Source, draw, draw_at, uniform
+from ablate.model.layers.dropout import Dropout
+
+KEY = torch.tensor(-0x123456789ABCDEF)
+
+
+def number(key: int, example: int, head: int, row: int, word: int) -> int:
+    """splitmix64 with the state key + counter * golden, in Python's integers."""
+    counter = word + (row << 18) + (head << 38) + (example << 46)
+    x = (key + counter * 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def test_numbers_are_those_of_splitmix64() -> None:
+    """Of its reference code, https://prng.di.unimi.it/splitmix64.c, with the seed 1234567."""
+    first = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    lanes = draw(torch.tensor(1234567), 1, 1, 1, 20)[0, 0, 0, 4:]  # whose first state is one on
+    assert [int(x) % 2**64 for x in lanes.view(torch.int64)] == first
+
+
+def test_a_number_is_of_its_place() -> None:
+    sizes = (3, 2, 5, 11)
+    found = draw(KEY, *sizes)
+    for b, h, i, j in product(*map(range, sizes)):
+        lane = number(int(KEY), b, h, i, j // 4) >> 16 * (j % 4) & 0xFFFF
+        assert int(found[b, h, i, j]) % 2**16 == lane
+
+
+def test_a_part_is_that_of_the_whole() -> None:
+    whole = draw(KEY, 3, 2, 9, 21)
+    for row, column, columns in ((0, 0, 5), (2, 4, 8), (3, 5, 13), (8, 20, 1)):
+        rows = min(4, 9 - row)
+        found = draw(KEY, 3, 2, rows, columns, row, column)
+        assert torch.equal(found, whole[:, :, row : row + rows, column : column + columns])
+    assert torch.equal(draw(Source(KEY, row=4).from_row, 3, 2, 5, 21), whole[:, :, 4:])
+    rows, columns = torch.tensor([0, 3, 8]), torch.tensor([20, 1, 6])
+    assert torch.equal(draw_at(KEY, rows, columns, 2), whole[0][:, rows, columns].T)
+
+
+def test_other_devices_compute_the_same() -> None:
+    found = draws._numbers_elsewhere(KEY, 3, 2, 4, 5, 1, 6)
+    assert torch.equal(found, draws._numbers(int(KEY), 3, 2, 4, 5, 1, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_uniform_numbers(dtype: torch.dtype) -> None:
+    like = torch.empty(4, 3, 50, 100, dtype=dtype)
+    found = uniform(Source(KEY), like)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    assert found.min() > 0
+    assert found.max() < 1
+    ranks = found.flatten().double().sort().values
+    even = (torch.arange(len(ranks)) + 0.5) / len(ranks)
+    assert (ranks - even).abs().max() < 2 / len(ranks) ** 0.5  # Kolmogorov and Smirnov: p < 0.001
+    again = uniform(Source(KEY, row=7, column=30), like[:, :, :2, :9])
+    assert torch.equal(again, found[:, :, 7:9, 30:39])
+
+
+# Kernels
+
+
+def random(attend: Attend, case: str) -> Attend:
+    """With dropout on the weights, or weights that are drawn."""
+    if case == "dropout":
+        return replace(attend, dropout=0.4, training=True, stream=KEY)
+    hard = part("model.normalizer", "hard")
+    return replace(attend, normalizer=hard, training=True, stream=KEY)
+
+
+def results(run: Kernel, attend: Attend) -> list[Tensor]:
+    out = run.resolve(Layer(attend.score, attend.pos))(attend)
+    leaves = [attend.q, attend.k, attend.v, *attend.score.parameters()]
+    loss = (out * normal(*out.shape, seed=9)).sum()
+    return [
+        out,
+        *(g for g in torch.autograd.grad(loss, leaves, allow_unused=True) if g is not None),
+    ]
+
+
+@pytest.mark.parametrize("case", ["dropout", "hard"])
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("shape", ["square", "cached"])
+def test_every_kernel_draws_the_same(name: str, score: str, case: str, shape: str) -> None:
+    if name == "sdpa" and (score == "additive" or case == "hard"):
+        pytest.skip("sdpa refuses it")
+    attend = random(make(score, "alibi", "causal", shape=shape, padding="some"), case)
+    for mine, theirs in zip(
+        results(KERNELS[name], attend), results(Reference(), attend), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    other = replace(attend, stream=KEY + 1)
+    assert not torch.equal(results(KERNELS[name], other)[0], results(Reference(), attend)[0])
+
+
+def test_along_edges_as_between_all_nodes() -> None:
+    found = []
+    for kernel in ("sparse", "reference"):
+        model = gat(dropout=0.5, kernel=kernel).train()
+        ready(model)
+        found.append(model(*graph()))
+    torch.testing.assert_close(*found)
+
+
+# Models
+
+
+def ready(model: nn.Module, step: int = 3) -> Draws:
+    bound = Draws(model)
+    bound.keys = bound.of_batch(0, step)
+    return bound
+
+
+TWICE = {"dropout": 0.3, "depth": 3}
+MODELS: dict[
+    str, tuple[Callable[..., nn.Module], dict[str, Any], Callable[[], tuple[Any, ...]]]
+] = {
+    "gpt": (gpt, TWICE | {"drop_path": 0.2}, lambda: (tokens(2, 7),)),
+    "shared": (gpt, TWICE | {"share_layers": True, "drop_path": 0.2}, lambda: (tokens(2, 7),)),
+    "hard": (gpt, TWICE | {"share_layers": True, "normalizer": "hard"}, lambda: (tokens(2, 7),)),
+    "bert": (bert, TWICE, lambda: (tokens(2, 9), torch.tensor([[1, 4], [0, 8]]), tokens(2, 9) % 2)),
+    "transformer": (
+        transformer,
+        {"dropout": 0.3, "share_layers": True},
+        lambda: (1 + tokens(2, 8), tokens(2, 7)),
+    ),
+    "rnn_lm": (rnn_lm, TWICE, lambda: (tokens(2, 7),)),
+    "rnn_seq2seq": (
+        rnn_seq2seq,
+        TWICE | {"normalizer": "hard"},
+        lambda: (source(), target()),
+    ),
+    "captioner": (
+        captioner,
+        {"dropout": 0.3, "normalizer": "hard"},
+        lambda: (normal(2, 1, 12, 24).float(), 1 + tokens(2, 5) % 4),
+    ),
+    "gat": (gat, {"dropout": 0.5}, graph),
+}
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """The keys and first rows of all that is drawn."""
+    found: list[tuple[int, int]] = []
+
+    def seen(key: Tensor, *sizes: int) -> Tensor:
+        found.append((int(key), sizes[4] if len(sizes) > 4 else 0))
+        return draw(key, *sizes)
+
+    for module in (draws, dropout):
+        monkeypatch.setattr(module, "draw", seen)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_drawn_twice_in_a_step(name: str, used: list[tuple[int, int]]) -> None:
+    make, changes, inputs = MODELS[name]
+    model = make(**changes).train()
+    ready(model)
+    model(*inputs())
+    first = set(used)
+    assert len(used) == len(first) >= 2
+    ready(model, step=4)
+    model(*inputs())
+    assert len(set(used)) == len(used) == 2 * len(first)
+
+
+ARMS = [
+    {"attention": "additive"},
+    {"pos_enc": "relative"},
+    {"normalizer": "sparsemax"},
+    {"normalizer": "hard"},
+    {"heads": 6},
+    {"mixer": "convolution"},
+    {"norm": "post"},
+    {"norm_type": "batch"},
+    {"activation_checkpointing": True},
+]
+
+
+def masks(**changes: Any) -> dict[str, Tensor]:
+    """What each module of a GPT drops in a step."""
+    model, found = gpt(dropout=0.4, depth=2, drop_path=0.3, **changes).train(), {}
+    ready(model)
+    for name, module in model.named_modules():
+        if isinstance(module, Dropout):
+
+            def look(_: nn.Module, args: Any, out: Tensor, name: str = name) -> None:
+                found[name] = out == 0
+
+            module.register_forward_hook(look)
+    model(tokens(2, 7))
+    return found
+
+
+@pytest.mark.parametrize("change", ARMS, ids=str)
+def test_arms_drop_the_same_units(change: dict[str, Any]) -> None:
+    plain, other = masks(), masks(**change)
+    assert len(plain) >= 9
+    common = plain.keys() & other.keys()
+    assert len(common) >= 5
+    for name in common:
+        if plain[name].shape == other[name].shape:
+            assert torch.equal(plain[name], other[name]), name
+
+
+KINDS = ["reference", "chunked", "auto"]
+
+
+def test_a_run_ends_the_same_with_every_kernel(tmp_path: Path) -> None:
+    """A ViT with dropout, stochastic depth and augmentation, in float64."""
+    losses = {}
+    for kernel in KINDS:
+        cfg = ablate.compose(
+            *images(tmp_path, "model.dropout=0.2", "model.drop_path=0.1", "model.depth=2"),
+            f"kernel={kernel}",
+            "trainer.precision=64-true",
+            f"output_dir={tmp_path / kernel}",
+        )
+        losses[kernel] = ablate.run(cfg)["metrics"]["val/loss"]
+    assert max(losses.values()) - min(losses.values()) < 1e-9
