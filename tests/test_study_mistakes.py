@@ -1,13 +1,16 @@
 """Mistakes in a study: one line each, exit code 2, and no folder is left."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from make_sweep import tiny_for, write_sweep
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 from tiny import overrides
 
+from ablate.config.compose import compose
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.study.plan.cells import Composer
@@ -136,6 +139,7 @@ def test_a_mistake_is_one_line(
         (["-m", "seed=1,2", "study.seeds=3"], "give one"),
         (["-m", "optimizer.lr=interval(0,1)"], "has no separate values"),
         (["-m", "pos_enc=glob(q*)"], "matches no option"),
+        (["-m", "seed=range(0,1000000000000)"], "names more than 10,000 values"),
         (["-m", "pos_enc=none,nnoe"], "did you mean 'none'?"),
         (["study.seeds=3"], "study.seeds says how several runs are planned"),
         (["study.dry_run=true"], "study.dry_run says how several runs are planned"),
@@ -150,6 +154,38 @@ def test_mistakes_without_a_sweep(
     assert (code, err.count("\n")) == (2, 1), err
     assert part in err
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["study.seeds=1000000000", "pos_enc=none,learned"], "1,000,000,000 seeds, and at most"),
+        (["optimizer.lr=range(0,1,1e-12)"], "names more than 10,000 values"),
+        (["optimizer.lr=shuffle(range(0,1,1e-12))"], "names more than 10,000 values"),
+        (["model.heads=range(1,5,0)"], "the step of a range must not be 0"),
+        (["seed=0,1", "study.name=../../x"], "a folder inside of output_dir, without '..'"),
+        (["seed=0,1", "study.name=/tmp/x"], "a folder inside of output_dir, without '..'"),
+    ],
+)
+def test_values_are_counted_and_folders_looked_at_before_they_are_made(
+    argv: list[str], part: str
+) -> None:
+    with open_tree() as tree, pytest.raises(UserError, match=re.escape(part)) as refused:
+        command = tree.load([one for one in argv if one.startswith("study.")])
+        parse_request(command, argv, tree.loader)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["runs", "debug/a b", "a..b", "ä"])
+def test_names_of_studies(name: str) -> None:
+    assert compose(f"study.name='{name}'").study.name == name
+
+
+def test_a_value_made_of_itself_is_refused() -> None:
+    cfg = compose("optimizer.weight_decay=0.5")
+    cfg.optimizer.weight_decay = "${run_folder:}"
+    with pytest.raises(OmegaConfBaseException, match="is made of its values"):
+        str(cfg.optimizer.weight_decay)
 
 
 @pytest.mark.slow

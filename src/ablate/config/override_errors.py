@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from ablate.config.overrides import parse
+from ablate.config.overrides import parse, require_few
 from ablate.config.tree import Tree
 from ablate.errors import UserError, suggest
 
@@ -113,6 +113,7 @@ def _options(override: Override, tree: Tree) -> list[str]:
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         return list(tree.options(override.key_or_group))
     if override.is_discrete_sweep():
+        require_few(override)
         return [str(name) for name in override.sweep_string_iterator()]
     value = override.value()
     names = value if isinstance(value, list) else [value]

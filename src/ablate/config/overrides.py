@@ -6,12 +6,13 @@ from itertools import product
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
 from ablate.errors import UserError
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+MOST = 10_000  # values of one key, and seeds of a study
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
 
 
@@ -24,6 +25,17 @@ def parse(text: str) -> Override:
         raise UserError(
             f"cannot read '{text}': {reason}; write KEY=VALUE, or quote a text: \"KEY='TEXT'\""
         ) from error
+
+
+def require_few(override: Override) -> None:
+    """Count the values of KEY=range(..) before they are made. Raises UserError."""
+    span = override.value()
+    if not isinstance(span, RangeSweep) or span.start is None or span.stop is None:
+        return
+    if not span.step:
+        raise UserError(f"'{override.input_line}': the step of a range must not be 0")
+    if not (span.stop - span.start) / span.step <= MOST:
+        raise UserError(f"'{override.input_line}' names more than {MOST:,} values")
 
 
 def parse_one(text: object, where: str) -> Override:
@@ -43,6 +55,7 @@ def values_of(arguments: list[str]) -> dict[str, list[Any]]:
     for override in map(parse, arguments):
         if override.is_delete() or override.is_add():
             raise UserError(f"{override.input_line}: only KEY=VALUE has a meaning here")
+        require_few(override)
         sweep = override.is_sweep_override()
         values[override.key_or_group] = (
             list(override.sweep_iterator()) if sweep else [override.value()]

@@ -75,6 +75,23 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Below:
+    """A path that stays inside `folder`."""
+
+    folder: str
+
+    def allows(self, value: object) -> bool:
+        return (
+            isinstance(value, str)
+            and not value.startswith(("/", "~"))
+            and not {"", ".", ".."} & set(value.split("/"))
+        )
+
+    def __str__(self) -> str:
+        return f"a name of a folder inside of {self.folder}, without '..'"
+
+
+@dataclass(frozen=True)
 class OneOf:
     options: tuple[str, ...]
 

@@ -69,6 +69,20 @@ def resolve(*, _root_: DictConfig) -> str:
     A composition that will be refused needs a folder name too, since Hydra creates the folder
     first; its parts are not instantiated.
     """
+    global _resolving
+    if _resolving:
+        raise UserError("${run_folder:}: the name of a run's folder is made of its values")
+    _resolving = True
+    try:
+        return _name(_root_)
+    finally:
+        _resolving = False
+
+
+_resolving = False
+
+
+def _name(_root_: DictConfig) -> str:
     try:
         check(_root_)
         name = run_id(_root_)

@@ -8,6 +8,7 @@ from functools import cache
 
 from ablate.config.keys import default_of
 from ablate.config.rules import (
+    Below,
     Bool,
     Exactly,
     Int,
@@ -32,7 +33,7 @@ VALUES: dict[str, Rule] = {
     "seed": Int(0),
     "init_from": or_null(Text()),
     "output_dir": Text(),
-    "study.name": Text(),
+    "study.name": Below("output_dir"),
     "study.baseline": ListOf(Text(), least=0),
     "study.factors": or_null(Keys()),
     "study.design": one_of("one_factor", "leave_one_out", "pairs", "factorial", "fractional"),

@@ -1,5 +1,6 @@
 """The request for a study: the node `study` of a sweep's file, or values after commas."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -13,7 +14,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check_study
-from ablate.config.overrides import key_of, merged, parse_one, value_text
+from ablate.config.overrides import MOST, key_of, merged, parse_one, require_few, value_text
 from ablate.errors import UserError
 from ablate.study.plan.design import Factor, Row
 
@@ -175,10 +176,11 @@ def _values(one: Override) -> list[str]:
             f"'{one.input_line}': has no separate values to run; list them, or use a sweeper that"
             " searches, such as hydra/sweeper=optuna"
         )
+    require_few(one)
     values = [str(text) for text in one.sweep_string_iterator()]
     if not values:
         raise UserError(f"'{one.input_line}' matches no option")
-    if twice := [text for n, text in enumerate(values) if text in values[:n]]:
+    if (twice := Counter(values).most_common(1)[0])[1] > 1:
         raise UserError(f"'{one.input_line}' names {twice[0]} twice")
     return values
 
@@ -191,9 +193,11 @@ def _typed_seeds(one: Override) -> tuple[int, ...]:
 
 
 def _seeds(given: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
+    if (count := given if isinstance(given, int) else len(given)) > MOST:
+        raise UserError(f"{where}: {count:,} seeds, and at most {MOST:,} are possible")
     if isinstance(given, int):
         return tuple(range(given))
-    if twice := [seed for number, seed in enumerate(given) if seed in given[:number]]:
+    if given and (twice := Counter(given).most_common(1)[0])[1] > 1:
         raise UserError(f"{where}: holds the seed {twice[0]} twice")
     return tuple(given)
 

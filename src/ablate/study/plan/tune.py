@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ablate.config.overrides import value_text
+from ablate.config.overrides import MOST, value_text
 from ablate.config.rules import written
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.state import state
@@ -104,6 +104,8 @@ def _values(key: str, given: Any, taken: set[str]) -> list[Any]:
 
 def _seeds(tune_seeds: int | Sequence[int], seeds: Sequence[int]) -> list[int]:
     where = f"study.tune_seeds={tune_seeds}"
+    if isinstance(tune_seeds, int) and tune_seeds > MOST:
+        raise UserError(f"{where}: at most {MOST:,} seeds are possible")
     if isinstance(tune_seeds, int):
         own = list(range(FIRST_SEED, FIRST_SEED + tune_seeds))
     else:
