@@ -171,7 +171,7 @@ def test_words_stand_out_from_the_ground_in_both_themes(page: Any, theme: str) -
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_names_in_charts_do_not_overlap(browser: Any, tmp_path: Path, width: int) -> None:
+def test_names_in_charts_do_not_overlap_and_grey_arms_are_brought_out(browser: Any, tmp_path: Path, width: int) -> None:
     """Of many arms with alike values, and of many options with long names."""
     arms = {"baseline": arm(BASE, seconds=30)}
     for n in range(20):
@@ -198,6 +198,11 @@ def test_names_in_charts_do_not_overlap(browser: Any, tmp_path: Path, width: int
             return [texts, overlaps];
         }"""
     )
+    shown = "one => [getComputedStyle(one).fill, getComputedStyle(one).opacity]"
+    band = opened.locator('.band.rest[data-arm="model.dim=3"] path')
+    assert band.evaluate(shown) == ["none", "0"]
+    opened.locator('tr[data-arm="model.dim=3"]').first.hover()
+    assert band.evaluate(shown) == ["rgb(27, 31, 36)", "0.14"]
     opened.close()
     assert texts > 50
     assert not overlaps

@@ -106,7 +106,7 @@ def _curves(report: Report, points: Points, charts: Sequence[str]) -> str:
     if len(points.curves) > len(report.colours) + 1:
         count = len(report.colours)
         words += f" In colour: the {count} arms with the largest differences; point at an arm."
-    chart = tag("figure", *charts, class_="wide")
+    chart = tag("figure", *charts)
     return _section("Learning curves", _said(words, class_="note"), chart)
 
 

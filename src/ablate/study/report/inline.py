@@ -25,6 +25,7 @@ THEME = {colour: f"var(--c{place})" for place, colour in enumerate(COLOURS, 1)} 
 }
 Floats = Sequence[float]
 PIXELS = 4 / 3  # of CSS in a point
+LEAST = 0.75  # to which a chart shrinks before it scrolls, so that it can be read
 UNFIT = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"  # for XML
 
 
@@ -89,13 +90,14 @@ def inline(drawing: Drawing, name: str) -> list[str]:
         box = axes.get_tightbbox()
         assert box is not None
         box = box.padded(2)  # the page's letters are other ones
+        wide = box.width * PIXELS
         sides = (box.x0, figure.bbox.height - box.y1, box.width, box.height)
         given = {
             "class": "chart",
             "viewBox": " ".join(f"{side:.1f}" for side in sides),
             "role": "img",
             "aria-label": str(axes.get_label()),
-            "style": f"width: {box.width * PIXELS:.0f}px",
+            "style": f"width: {wide:.0f}px; min-width: {LEAST * wide:.0f}px",
         }
         made.append(ElementTree.Element("svg", given))
         made[-1].append(found[f"axes{place}"])

@@ -62,9 +62,11 @@ def name_points(drawing: Drawing, axes: "Axes", points: Iterable[Named]) -> None
             left = x - wide * (x < 0)
             ends = array([(left, y - half), (left + wide, y + half)])
             boxes[x, y] = Bbox(spot + unit * ends)
-        inside = [at for at, box in boxes.items() if axes.bbox.x0 < box.x0 < box.x1 < axes.bbox.x1]
+        inside = [
+            at for at, box in boxes.items() if all(axes.bbox.contains(*p) for p in box.get_points())
+        ]
         best = min(inside or PLACES, key=lambda place: boxes[place].count_overlaps(taken))
-        taken.append(boxes[best])
+        taken += 9 * [boxes[best]]  # to cover a name is worse than to cover a line
         _write(drawing, axes, one, best, "offset points")
 
 
