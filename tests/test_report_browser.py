@@ -171,7 +171,9 @@ def test_words_stand_out_from_the_ground_in_both_themes(page: Any, theme: str) -
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_names_in_charts_do_not_overlap_and_grey_arms_are_brought_out(browser: Any, tmp_path: Path, width: int) -> None:
+def test_names_in_charts_do_not_overlap_and_grey_arms_are_brought_out(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
     """Of many arms with alike values, and of many options with long names."""
     arms = {"baseline": arm(BASE, seconds=30)}
     for n in range(20):

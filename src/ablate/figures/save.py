@@ -20,15 +20,11 @@ def save(figure: Figure, path: Path) -> Path:
     with warnings.catch_warnings():
         # A token in a script that the font lacks is drawn as a box.
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        freeze(figure)  # savefig would draw everything twice, for the layout
+        # savefig would draw everything twice, for the layout.
+        figure.dpi = 150
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
+            figure.set_layout_engine("none")
         FigureCanvasAgg(figure).print_png(temporary)
     os.replace(temporary, path)
     return path
-
-
-def freeze(figure: Figure) -> None:
-    """Make the layout, and keep it from then on."""
-    figure.dpi = 150
-    if (layout := figure.get_layout_engine()) is not None:
-        layout.execute(figure)
-        figure.set_layout_engine("none")

@@ -5,18 +5,18 @@ Each is a matplotlib figure, saved as a PNG; all but the forest plot are in the 
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from math import ceil
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablate.figures.save import freeze, save
+from ablate.figures.save import save
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.numbers import amount, duration, listed, number, shortened
 from ablate.study.report.crossed import ranked
 from ablate.study.report.inline import BACK, BASE, RULE, SOFT, Drawing, Mark, colour_of, inline
-from ablate.study.report.names import Named, name_ends, name_points
 from ablate.study.report.points import COLOURS, Cost, Curve, Panel, Points
 from ablate.study.report.rows import Report
 from ablate.study.report.svg import axis
@@ -43,7 +43,18 @@ LINE = 0.3  # inches of a row in the forest plot
 LETTER, SIDE = 0.07, 0.55  # inches of a letter along an axis, and of the numbers beside it
 MOST_ROWS = 120
 MOST_PAIRS = 6  # interactions drawn
+NAME = 0.17  # inches from a name at the right to the next
 SETTLED = 0.3  # share of training at the start that does not set the limits of the curves
+
+
+class Spot(NamedTuple):
+    """What a name is about: a place in data coordinates, the words, the class and the arm."""
+
+    x: float
+    y: float
+    words: str
+    kind: str
+    arm: str | None = None
 
 
 def draw(
@@ -115,7 +126,7 @@ def _rank(arm: str, report: Report) -> tuple[bool, bool]:
     return kind == "base", kind != "rest"
 
 
-def _name(report: Report, metric: str | None = None) -> str:
+def _words(report: Report, metric: str | None = None) -> str:
     return f"{metric_words(metric or report.metric)} ({direction(report.mode)})"
 
 
@@ -140,7 +151,7 @@ def _forest(report: Report) -> Drawing:
     axes.set_yticks(range(len(rows)), [_wrapped(row.arm.name, 38) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
-    axes.set_xlabel(f"{_name(report)}\ndifference from the baseline\n95 % t interval")
+    axes.set_xlabel(f"{_words(report)}\ndifference from the baseline\n95 % t interval")
     axes.grid(axis="x")
     return drawing
 
@@ -174,12 +185,41 @@ def _curves(report: Report, curves: Sequence[Curve], column: str) -> Drawing:
         )  # fmt: skip
         if shown:
             words = shortened(report.labels[curve.arm], 38)
-            ends.append(Named(curve.steps[-1], curve.means[-1], words, kind, curve.arm))
+            ends.append(Spot(curve.steps[-1], curve.means[-1], words, kind, curve.arm))
     axes.set(xlim=(0, last), ylim=(limits.low, limits.high), xlabel="optimizer step")
-    axes.set(ylabel=_name(report, column), label=f"Learning curves of {metric_words(column)}")
+    axes.set(ylabel=_words(report, column), label=f"Learning curves of {metric_words(column)}")
     axes.grid()
-    name_ends(drawing, axes, ends, height)
+    _name(drawing, axes, ends, height)
     return drawing
+
+
+def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) -> None:
+    """Write names to the right, moved apart so that none covers another, with leads to their spots.
+
+    height: of the axes' row, in inches.
+    """
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    axes.autoscale(False)
+    known = sorted(spots, key=lambda spot: spot.y)
+    heights = [min(max(spot.y, low), high) for spot in known]
+    places = spaced(heights, NAME / height * (high - low), high)
+    where = axes.get_yaxis_transform()  # x as a share of the axes, for a name beside them
+    for spot, y, place in zip(known, heights, places, strict=True):
+        mark = Mark(f"label {spot.kind}", spot.arm, spot.arm)
+        start = (spot.x - left) / (right - left)
+        drawing.plot(axes, [start, 1.015], [y, place], ":", mark, transform=where, linewidth=0.8,
+                     clip_on=False, zorder=1)  # fmt: skip
+        name = axes.text(1.02, place, spot.words, transform=where, color=colour_of(spot.kind),
+                         va="center", fontsize=8.5)  # fmt: skip
+        name.set_fontweight("bold" if spot.kind == "base" else "normal")
+        drawing.mark(name, mark)
+
+
+def spaced(places: Iterable[float], gap: float, high: float) -> list[float]:
+    """Move sorted places apart to keep the gap, by an upward and a downward pass."""
+    up = list(accumulate(places, lambda last, place: max(place, last + gap)))
+    down = accumulate(reversed(up), lambda last, place: min(place, last - gap), initial=high + gap)
+    return list(down)[:0:-1]
 
 
 def _settled(curves: Iterable[Curve], after: float) -> Iterator[float]:
@@ -207,7 +247,7 @@ def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
         axes.set_ylim(limits.low, limits.high)
         axes.locator_params(axis="y", nbins=5)
         axes.grid(axis="y")
-    drawing.figure.supylabel(_name(report), fontsize=9, color=SOFT)
+    drawing.figure.supylabel(_words(report), fontsize=9, color=SOFT)
 
 
 def _room(panel: Panel) -> float:
@@ -261,13 +301,13 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
             tips = [f"{first}={along[n]}\n{second}={other}\nmean {number(mean, report.places)}"
                     for n, mean in means.items()]  # fmt: skip
             drawing.plot(axes, [*means], [*means.values()], "-o", Mark(kind, tips=tips))
-            ends.append(Named(max(means), means[max(means)], shortened(other, 14), kind))
+            ends.append(Spot(max(means), means[max(means)], shortened(other, 14), kind))
         letters = max(int(width / 2 / len(along) / LETTER), 4)
         axes.set_xticks(range(len(along)), [_wrapped(option, letters) for option in along])
         axes.set_xlim(-0.35, len(along) - 0.75)
         axes.set_title(f"{shortened(first, 36)} along,\n{shortened(second, 34)} as lines")
         axes.set_label(f"{metric_words(report.metric)} by {effect.name}")
-        name_ends(drawing, axes, ends, height)
+        _name(drawing, axes, ends, height)
     return drawing
 
 
@@ -288,28 +328,27 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
     """Draw means with one standard deviation up and down against every measure of cost."""
     from matplotlib.ticker import EngFormatter
 
-    sides, name = _sides(costs), metric_words(report.metric)
-    drawing, grid = _grid([WIDEST / 2] * len(sides), 3.4)
-    names: list[list[Named]] = [[] for _ in sides]
-    for axes, (what, of, show), named in zip(grid, sides, names, strict=True):
+    height, sides, name = 3.4, _sides(costs), metric_words(report.metric)
+    drawing, grid = _grid([WIDEST / 2] * len(sides), height)
+    for axes, (what, of, show) in zip(grid, sides, strict=True):
+        spots = []
         for cost in sorted(costs, key=lambda one: _rank(one.arm, report)):
             if (at := of(cost)) is None:
                 continue
             arm, kind, mean, spread = cost.arm, _kind(cost.arm, report), cost.value, cost.spread
             tip = f"{arm}\n{name} {number(mean, report.places)} ± {number(spread, report.places)}"
-            tip += f"\n{what}: {show(at)}"
-            mark, ends = Mark(kind, arm, tip), [mean - spread, mean + spread]
+            mark, ends = (
+                Mark(kind, arm, f"{tip}\n{what}: {show(at)}"),
+                [mean - spread, mean + spread],
+            )
             drawing.plot(axes, [at, at], ends, "-", mark, linewidth=1.2)
             face = BACK if kind == "base" else None
             drawing.plot(axes, [at], [mean], "o", mark, markersize=7, markerfacecolor=face)
             if kind != "rest":
-                named.append(Named(at, mean, shortened(report.labels[arm], 30), kind, arm))
-        axes.margins(x=0.12)
+                spots.append(Spot(at, mean, shortened(report.labels[arm], 24), kind, arm))
         if show is amount:
             axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
-        axes.set(xlabel=what, ylabel=_name(report), label=f"{name} by {what}")
+        axes.set(xlabel=what, ylabel=_words(report), label=f"{name} by {what}")
         axes.grid()
-    freeze(drawing.figure)
-    for axes, named in zip(grid, names, strict=True):
-        name_points(drawing, axes, named)
+        _name(drawing, axes, spots, height)
     return drawing

@@ -23,7 +23,6 @@ THEME = {colour: f"var(--c{place})" for place, colour in enumerate(COLOURS, 1)} 
     RULE: "var(--rule)",
     BACK: "var(--back)",
 }
-Floats = Sequence[float]
 PIXELS = 4 / 3  # of CSS in a point
 LEAST = 0.75  # to which a chart shrinks before it scrolls, so that it can be read
 UNFIT = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"  # for XML
@@ -54,13 +53,10 @@ class Drawing:
     marks: dict[str, Mark] = field(default_factory=dict)
 
     def mark(self, artist: "Artist", mark: Mark) -> None:
-        gid = f"artist{len(self.marks)}"
+        artist.set_gid(gid := f"artist{len(self.marks)}")
         self.marks[gid] = mark
-        artist.set_gid(gid)
 
-    def plot(
-        self, axes: "Axes", x: Floats, y: Floats, style: str, mark: Mark, **looks: Any
-    ) -> None:
+    def plot(self, axes: "Axes", x: Any, y: Any, style: str, mark: Mark, **looks: Any) -> None:
         """Plot in the colour of the mark, and mark what was plotted."""
         (line,) = axes.plot(x, y, style, color=colour_of(mark.kind), **looks)
         self.mark(line, mark)
