@@ -102,12 +102,11 @@ def test_every_plot_has_points_inside_it(page: Any) -> None:
     plots = page.evaluate(
         """() => [...document.querySelectorAll("svg.chart")].map(svg => ({
             title: svg.getAttribute("aria-label"),
-            points: svg.querySelectorAll("circle").length,
-            bad: [...svg.querySelectorAll("circle")].filter(c => {
-                const box = svg.viewBox.baseVal;
-                const x = c.cx.baseVal.value, y = c.cy.baseVal.value;
-                const clipped = c.closest("[clip-path]");
-                return !(x >= 0 && x <= box.width && (clipped || (y >= 0 && y <= box.height)));
+            points: svg.querySelectorAll("use").length,
+            bad: [...svg.querySelectorAll("use, text")].filter(one => {
+                const whole = svg.getBoundingClientRect(), box = one.getBoundingClientRect();
+                return !(box.left >= whole.left && box.right <= whole.right
+                    && box.top >= whole.top && box.bottom <= whole.bottom);
             }).length,
         }))"""
     )
@@ -127,13 +126,17 @@ def test_the_baseline_is_marked(page: Any) -> None:
 
 
 def test_pointing_shows_the_numbers_and_brings_out_the_arm(page: Any) -> None:
-    point = page.locator("svg.chart .c1 circle.dot").last
+    point = page.locator("svg.chart .curve.c1 use").last
     point.scroll_into_view_if_needed()
     point.hover(force=True)
     assert "model.norm=post" in page.locator("#tip").inner_text()
     assert page.locator("#tip").is_visible()
     lit = page.locator('g.curve.lit[data-arm="model.norm=post"]')
-    assert lit.count() == 1
+    assert lit.count() == 2  # its line and its band
+    others = page.locator("g.curve:not(.lit)")
+    fades = others.evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")
+    assert set(fades) == {"0.15"}
+    assert page.locator('tr.lit[data-arm="model.norm=post"]').count() > 0
     page.locator("h1").hover()
     assert not page.locator("#tip").is_visible()
 
@@ -155,7 +158,7 @@ def test_words_stand_out_from_the_ground_in_both_themes(page: Any, theme: str) -
                 return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
             };
             const ground = light(getComputedStyle(document.body).backgroundColor);
-            return [...document.querySelectorAll("h1, p, td, .verdict, svg .name")].map(one => {
+            return [...document.querySelectorAll("h1, p, td, .verdict, svg text")].map(one => {
                 const style = getComputedStyle(one);
                 const ink = light(one.closest("svg") ? style.fill : style.color);
                 const [high, low] = [Math.max(ink, ground), Math.min(ink, ground)];
@@ -165,3 +168,43 @@ def test_words_stand_out_from_the_ground_in_both_themes(page: Any, theme: str) -
     )
     assert len(ratios) > 50
     assert min(ratios) > 3
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_names_in_charts_do_not_overlap_and_grey_arms_are_brought_out(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    """Of many arms with alike values, and of many options with long names."""
+    arms = {"baseline": arm(BASE, seconds=30)}
+    for n in range(20):
+        name = f"model.dim={n}" if n % 2 else f"model.attention=a_long_name_of_somebody_{n}"
+        arms[name] = arm(shifted(0.01 + n / 1e4), seconds=30 + 3 * n)
+    folder = make_study(tmp_path / "many", arms)
+    write(folder)
+    opened = browser.new_page(viewport={"width": width, "height": 900})
+    opened.goto((folder / "report.html").as_uri())
+    texts, overlaps = opened.evaluate(
+        """() => {
+            let texts = 0, overlaps = [];
+            for (const svg of document.querySelectorAll("svg.chart")) {
+                const all = [...svg.querySelectorAll("text")];
+                const boxes = all.map(one => one.getBoundingClientRect());
+                texts += all.length;
+                for (let a = 0; a < all.length; a++) for (let b = 0; b < a; b++) {
+                    const [one, two] = [boxes[a], boxes[b]];
+                    if (one.left < two.right - 1 && two.left < one.right - 1
+                        && one.top < two.bottom - 2 && two.top < one.bottom - 2)
+                        overlaps.push([all[a].textContent, all[b].textContent]);
+                }
+            }
+            return [texts, overlaps];
+        }"""
+    )
+    shown = "one => [getComputedStyle(one).fill, getComputedStyle(one).opacity]"
+    band = opened.locator('.band.rest[data-arm="model.dim=3"] path')
+    assert band.evaluate(shown) == ["none", "0"]
+    opened.locator('tr[data-arm="model.dim=3"]').first.hover()
+    assert band.evaluate(shown) == ["rgb(27, 31, 36)", "0.14"]
+    opened.close()
+    assert texts > 50
+    assert not overlaps

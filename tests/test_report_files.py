@@ -19,7 +19,8 @@ from matplotlib.image import imread
 
 from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
 from ablate.study.report import write, write_report
-from ablate.study.report.figures import COLOURS, VERDICTS
+from ablate.study.report.figures import VERDICTS
+from ablate.study.report.inline import COLOURS
 from ablate.study.report.svg import Axis, around_zero, axis
 from ablate.study.report.tables import tex
 from ablate.study.report.trouble import troubles
@@ -161,8 +162,8 @@ def test_the_page_stands_by_itself_and_names_are_no_markup(tmp_path: Path) -> No
     write(study)
     page = (study / "report.html").read_text()
     assert "<script>alert" not in page
-    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,"]
-    assert "url(" not in page.replace("url(#plot)", "")
+    assert re.findall(r'(?:src|href)="([^"#][^"]*)"', page) == ["data:,"]
+    assert "url(" not in re.sub(r"url\(#\w+\)", "", page)
     assert "@import" not in page
 
 
@@ -284,23 +285,51 @@ def test_a_curve_has_a_band_where_there_are_two_seeds(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", {name: arm(own) for name, own in values.items()})
     write(study)
     page = (study / "report.html").read_text()
-    curve = r'<g class="curve \w+" data-arm="([^"]*)">(.*?)</g>'
-    drawn = dict(re.findall(curve, page, re.DOTALL))
-    found = {name: re.findall(r'class="band" d="M([^Z"]*)Z"', drawn[name]) for name in values}
-    assert [len(found[name]) for name in values] == [1, 1, 0]
+    kinds = {"baseline": "base", "a=1": "c1", "a=2": "c2"}
+    bands = {
+        name: re.findall(
+            rf'class="curve band {kind}" data-arm="{name}"><path d="M ([^Z"]*?) z', page
+        )
+        for name, kind in kinds.items()
+    }
+    assert [len(bands[name]) for name in values] == [1, 1, 0]
 
     def last(name: str) -> float:
-        return float(re.findall(r'class="dot" cx="[\d.]*" cy="([\d.]*)"', drawn[name])[-1])
+        body = re.findall(rf'<g class="curve {kinds[name]}" .*?</g></g>', page)[0]
+        return float(re.findall(r'<use x="[\d.]*" y="([\d.]*)"', body)[-1])
 
-    unit = (last("baseline") - last("a=1")) / (fmean(values["a=1"]) - fmean(BASE))  # in pixels
+    unit = (last("baseline") - last("a=1")) / (fmean(values["a=1"]) - fmean(BASE))  # in points
     for name in ("baseline", "a=1"):
-        points = [tuple(map(float, point.split(","))) for point in found[name][0].split("L")]
-        (x, above), (same, below) = points[7:9]  # 8 validations, there and back
-        assert len(points) == 16
+        points = [tuple(map(float, point.split())) for point in bands[name][0].split("L")]
+        (x, above), (same, below) = sorted(points[7:9], key=lambda point: point[1])
+        assert len(points) == 16  # 8 validations, there and back
         assert x == same
         assert below - above == pytest.approx(2 * stdev(values[name]) * unit, rel=0.03)
         assert (above + below) / 2 == pytest.approx(last(name), abs=0.2)
-    assert pixels(study / "figures" / "curves.png", COLOURS[0], alpha=0.15) > 500
+    assert pixels(study / "figures" / "curves.png", COLOURS[0], alpha=0.14) > 500
+
+
+def test_names_are_no_formulas_and_no_control_characters(tmp_path: Path) -> None:
+    odd = ("$x^2$", r"$\frac{$ & <b>", "a\x1bb")
+    arms = {"baseline": arm(BASE)}
+    arms |= {f"odd {n}": arm(shifted(n / 10), changes={"a": name}) for n, name in enumerate(odd, 1)}
+    factors = {"a": {"baseline": [], **{name: [] for name in odd}}}
+    study = make_study(tmp_path / "s", arms, factors=factors)
+    write(study)
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", (study / "report.html").read_text())
+    for shown in ("$x^2$", r"$\frac{$ &amp; &lt;b&gt;", "a\ufffdb"):
+        assert texts.count(shown) >= 2, shown  # beside its curve, and below its runs
+
+
+def test_the_same_study_makes_the_same_page_and_no_id_twice(study: Path) -> None:
+    pages = []
+    for _ in range(2):
+        write(study, allow=["seeds"])
+        pages.append((study / "report.html").read_text())
+    assert pages[0] == pages[1]
+    ids = re.findall(r' id="([^"]*)"', pages[0])
+    assert len(ids) == len(set(ids)) > 5
+    assert set(re.findall(r'(?:href="|url\()#(\w+)', pages[0])) <= set(ids)
 
 
 def test_a_crossed_design_tells_main_effects_and_the_interaction(tmp_path: Path) -> None:

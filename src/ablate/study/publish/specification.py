@@ -11,7 +11,7 @@ from ablate.errors import UserError
 from ablate.logger.wandb import LONGEST_NAME, fitted
 from ablate.study.analysis.collect import Study
 from ablate.study.report import Written
-from ablate.study.report.figures import COLOURS
+from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import curve_column
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.tables import markdown

@@ -56,10 +56,10 @@ def write(
     report = assemble(study, metric, mode, allow)
     points = gather(study, report.metric, list(report.colours))
     crossed = crossed_effects(report, allow)
-    drawn = figures.draw(report, points, study.folder / "figures")
+    drawn, charts = figures.draw(report, points, crossed, study.folder / "figures")
     paths = [path.relative_to(study.folder).as_posix() for path in drawn]
     texts = {
-        PAGE: page(report, points, crossed),
+        PAGE: page(report, points, crossed, charts),
         "report.md": markdown(report, crossed, paths),
         "table.tex": latex(report),
         "runs.csv": runs_csv(report),

@@ -1,65 +1,143 @@
-"""The PNG figures: forest plot, learning curves, main effects, cost against quality."""
+"""The figures: forest plot, learning curves, main effects, interactions, cost against quality.
 
-from collections.abc import Mapping
+Each is a matplotlib figure, saved as a PNG; all but the forest plot are in the page too.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.figures.save import save
-from ablate.study.numbers import shortened
-from ablate.study.report.points import Cost, Curve, Panel, Points
+from ablate.study.analysis.effects import Effect, Effects
+from ablate.study.numbers import amount, duration, listed, number, shortened
+from ablate.study.report.crossed import ranked
+from ablate.study.report.inline import BACK, BASE, RULE, SOFT, Drawing, Mark, colour_of, inline
+from ablate.study.report.points import COLOURS, Cost, Curve, Panel, Points
 from ablate.study.report.rows import Report
+from ablate.study.report.svg import axis
 from ablate.study.report.words import direction, metric_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-# Okabe and Ito (2008), darkened where it would not show on white; the baseline is black.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9", "#7a5195")
-REST, BASE = "#b9c0c8", "#000000"
 VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c", "open": "#57606a"}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "axes.labelcolor": SOFT,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    **{f"{side}tick.{key}": value for side in "xy"
+       for key, value in {"labelsize": 8, "labelcolor": SOFT, "major.size": 0}.items()},
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "text.parse_math": False,  # an arm such as $x$ is not a formula
+}  # fmt: skip
+WIDEST = 9.5  # inches of a figure
 LINE = 0.3  # inches of a row in the forest plot
+LETTER, SIDE = 0.07, 0.55  # inches of a letter along an axis, and of the numbers beside it
 MOST_ROWS = 120
-MOST_OPTIONS = 6  # named along an axis; of more, every n-th
+MOST_PAIRS = 6  # interactions drawn
+NAME = 0.17  # inches from a name at the right to the next
+SETTLED = 0.3  # share of training at the start that does not set the limits of the curves
 
 
-def draw(report: Report, points: Points, folder: Path) -> list[Path]:
-    """Write the figures that have data, and delete old files of the others."""
-    panels, costs = points.panels, points.costs
-    figures = {
-        "forest": _forest(report) if report.compared else None,
-        "curves": _curves(report, points.curves) if points.curves else None,
-        "effects": _effects(report, panels) if any(map(any, (p.values for p in panels))) else None,
-        "cost": _cost(report, costs) if any(c.seconds is not None for c in costs) else None,
+class Spot(NamedTuple):
+    """What a name is about: a place in data coordinates, the words, the class and the arm."""
+
+    x: float
+    y: float
+    words: str
+    kind: str
+    arm: str | None = None
+
+
+def draw(
+    report: Report, points: Points, crossed: Effects | str | None, folder: Path
+) -> tuple[list[Path], dict[str, list[str]]]:
+    """Write a PNG of each figure that has data, and delete old files of the others.
+
+    Return the files, and by the name of a figure its charts for the page.
+    """
+    import matplotlib
+
+    pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
+    figures: dict[str, Callable[[], Drawing] | bool] = {
+        "forest": bool(report.compared) and (lambda: _forest(report)),
+        "curves": bool(points.curves) and (lambda: _curves(report, points.curves, points.column)),
+        "effects": any(any(one.values) for one in points.panels)
+        and (lambda: _effects(report, points.panels)),
+        "interactions": bool(pairs) and (lambda: _interactions(report, pairs)),
+        "cost": bool(_sides(points.costs)) and (lambda: _costs(report, points.costs)),
     }
     folder.mkdir(exist_ok=True)
-    for name, figure in figures.items():
-        if figure is None:
-            (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
-    return [save(figure, folder / f"{name}.png") for name, figure in figures.items() if figure]
+    files, charts = [], {}
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts may have it
+        for name, make in figures.items():
+            file = folder / f"{name}.png"
+            if not callable(make):
+                file.unlink(missing_ok=True)  # of an earlier report
+                continue
+            drawing = make()
+            files.append(save(drawing.figure, file))
+            if name != "forest":
+                charts[name] = inline(drawing, name)
+    return files, charts
 
 
-def _figure(width: float, height: float) -> "Figure":
+def _grid(widths: Sequence[float], height: float) -> tuple[Drawing, list["Axes"]]:
+    """Make axes of these widths side by side, in as many rows as they need; all in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    rows: list[list[float]] = [[]]
+    for width in widths:
+        if rows[-1] and sum(rows[-1]) + width > WIDEST:
+            rows.append([])
+        rows[-1].append(width)
+    whole = max(map(sum, rows))
+    figure = Figure(figsize=(whole, height * len(rows)), layout="constrained")
+    found = []
+    places = figure.add_gridspec(len(rows), 1)
+    for n, row in enumerate(rows):
+        ratios = [*row, max(whole - sum(row), 1e-3)]  # the last is left empty
+        inner = places[n].subgridspec(1, len(ratios), width_ratios=ratios)
+        found += [figure.add_subplot(inner[place]) for place in range(len(row))]
+    for axes in found:
+        axes.patch.set_visible(False)  # the page has a ground of its own
+    return Drawing(figure), found
 
 
-def _colour(arm: str, report: Report) -> str:
+def _kind(arm: str, report: Report) -> str:
+    """Return the page's class of an arm's colour."""
     if arm == report.baseline.arm.name:
-        return BASE
-    place: Mapping[str, int] = report.colours
-    return COLOURS[place[arm] - 1] if arm in place else REST
+        return "base"
+    return f"c{report.colours[arm]}" if arm in report.colours else "rest"
 
 
-def _name(report: Report) -> str:
-    return f"{metric_words(report.metric)} ({direction(report.mode)})"
+def _rank(arm: str, report: Report) -> tuple[bool, bool]:
+    """Order arms so that coloured ones cover grey ones, and the baseline all others."""
+    kind = _kind(arm, report)
+    return kind == "base", kind != "rest"
 
 
-def _forest(report: Report) -> "Figure":
+def _words(report: Report, metric: str | None = None) -> str:
+    return f"{metric_words(metric or report.metric)} ({direction(report.mode)})"
+
+
+def _wrapped(name: str, width: int) -> str:
+    """Wrap a name into about two lines; the middle of a longer name is left out."""
+    return fill(shortened(name, max(2 * width - 8, width)), width, break_on_hyphens=False)
+
+
+def _forest(report: Report) -> Drawing:
     rows = report.compared[:MOST_ROWS]
-    figure = _figure(7.0, 1.4 + LINE * len(rows))
-    axes = figure.subplots()
+    drawing, (axes,) = _grid([7.0], 1.4 + LINE * len(rows))
     for place, row in enumerate(rows):
         found, colour = row.comparison, VERDICTS[row.kind]
         assert found is not None
@@ -70,88 +148,207 @@ def _forest(report: Report) -> "Figure":
             axes.plot(ends, [place, place], color=colour, linewidth=6, alpha=0.2)
         axes.plot([found.difference], [place], "o", color=colour)
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
-    axes.set_yticks(range(len(rows)), [_wrapped(row.arm.name) for row in rows], parse_math=False)
+    axes.set_yticks(range(len(rows)), [_wrapped(row.arm.name, 38) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
-    axes.set_xlabel(f"{_name(report)}\ndifference from the baseline\n95 % t interval")
-    axes.grid(axis="x", alpha=0.3)
-    return figure
+    axes.set_xlabel(f"{_words(report)}\ndifference from the baseline\n95 % t interval")
+    axes.grid(axis="x")
+    return drawing
 
 
-def _wrapped(name: str, width: int = 38) -> str:
-    """Wrap a name into at most two lines; the middle of a longer name is left out."""
-    from textwrap import fill
-
-    return fill(shortened(name, 2 * width - 8), width, break_on_hyphens=False)
-
-
-def _curves(report: Report, curves: list[Curve]) -> "Figure":
-    figure = _figure(8.0, 4.4)
-    axes = figure.subplots()
-    base = report.baseline.arm.name
-    for curve in sorted(curves, key=lambda one: (one.arm == base, one.arm in report.colours)):
-        colour = _colour(curve.arm, report)
-        named = colour != REST
-        style = "--" if curve.arm == base else "-"
-        label = _wrapped(report.labels[curve.arm], 30) if named else None
-        axes.plot(curve.steps, curve.means, style, color=colour, label=label,
-                  linewidth=1.8 if named else 0.7)  # fmt: skip
-        if named and curve.seeds > 1:
-            low = [m - s for m, s in zip(curve.means, curve.spreads, strict=True)]
-            high = [m + s for m, s in zip(curve.means, curve.spreads, strict=True)]
-            axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set(xlabel="optimizer step", ylabel=_name(report))
-    axes.grid(alpha=0.3)
-    _legend(axes)
-    return figure
-
-
-def _legend(axes: "Axes") -> None:
-    """Put the legend beside the axes, where it covers nothing."""
-    legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
-    for words in legend.get_texts():
-        words.set_parse_math(False)
-
-
-def _effects(report: Report, panels: list[Panel]) -> "Figure":
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = _figure(3.4 * columns + 0.4, 2.8 * rows)
-    grid = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
-    for axes, panel in zip(grid, panels, strict=False):
-        _panel(axes, panel)
-    for axes in grid[len(panels) :]:
-        axes.remove()
-    figure.supylabel(_name(report), fontsize=9)
-    return figure
+def _curves(report: Report, curves: Sequence[Curve], column: str) -> Drawing:
+    """Draw mean lines with bands of one standard deviation, named at their ends."""
+    height, last = 4.2, max(curve.steps[-1] for curve in curves)
+    drawing, (axes,) = _grid([WIDEST], height)
+    limits = axis(_settled(curves, last * SETTLED), 0, 1)
+    ends = []
+    for curve in sorted(curves, key=lambda one: _rank(one.arm, report)):
+        kind = _kind(curve.arm, report)
+        shown = kind != "rest"
+        rows = list(zip(curve.steps, curve.means, curve.spreads, strict=True))
+        if curve.seeds > 1:
+            around = [(x, m - s) for x, m, s in rows] + [(x, m + s) for x, m, s in reversed(rows)]
+            # The page shows the band of a grey arm when it brings out the arm.
+            (band,) = axes.fill(*zip(*around, strict=True), color=colour_of(kind), linewidth=0,
+                                alpha=0.14 if shown else 0)  # fmt: skip
+            drawing.mark(band, Mark(f"curve band {kind}", curve.arm))
+        dots = [place for place, row in enumerate(rows) if shown and limits.inside(row[1])]
+        tips = []
+        for step, mean, spread in (rows[place] for place in dots):
+            seeds = f" ± {number(spread, report.places)} over {curve.seeds} seeds"
+            tips.append(f"{curve.arm}\nstep {step:,}: {number(mean, report.places)}"
+                        + seeds * (curve.seeds > 1))  # fmt: skip
+        drawing.plot(
+            axes, curve.steps, curve.means, "--o" if kind == "base" else "-o",
+            Mark(f"curve {kind}", curve.arm, curve.arm, tips), linewidth=1.6 if shown else 0.7,
+            markersize=3.2, markeredgewidth=0, markevery=dots,
+        )  # fmt: skip
+        if shown:
+            words = shortened(report.labels[curve.arm], 38)
+            ends.append(Spot(curve.steps[-1], curve.means[-1], words, kind, curve.arm))
+    axes.set(xlim=(0, last), ylim=(limits.low, limits.high), xlabel="optimizer step")
+    axes.set(ylabel=_words(report, column), label=f"Learning curves of {metric_words(column)}")
+    axes.grid()
+    _name(drawing, axes, ends, height)
+    return drawing
 
 
-def _panel(axes: "Axes", panel: Panel) -> None:
-    for place, values in enumerate(panel.values):
-        colour = BASE if place == panel.baseline else COLOURS[0]
-        axes.plot([place] * len(values), values, "o", color=colour, alpha=0.4, markersize=4)
-        if values:
-            mean = sum(values) / len(values)
-            axes.plot([place - 0.2, place + 0.2], [mean, mean], color=colour, linewidth=2.5)
-    every = -(-len(panel.options) // MOST_OPTIONS)
+def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) -> None:
+    """Write names to the right, moved apart so that none covers another, with leads to their spots.
+
+    height: of the axes' row, in inches.
+    """
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    axes.autoscale(False)
+    known = sorted(spots, key=lambda spot: spot.y)
+    heights = [min(max(spot.y, low), high) for spot in known]
+    places = spaced(heights, NAME / height * (high - low), high)
+    where = axes.get_yaxis_transform()  # x as a share of the axes, for a name beside them
+    for spot, y, place in zip(known, heights, places, strict=True):
+        mark = Mark(f"label {spot.kind}", spot.arm, spot.arm)
+        start = (spot.x - left) / (right - left)
+        drawing.plot(axes, [start, 1.015], [y, place], ":", mark, transform=where, linewidth=0.8,
+                     clip_on=False, zorder=1)  # fmt: skip
+        name = axes.text(1.02, place, spot.words, transform=where, color=colour_of(spot.kind),
+                         va="center", fontsize=8.5)  # fmt: skip
+        name.set_fontweight("bold" if spot.kind == "base" else "normal")
+        drawing.mark(name, mark)
+
+
+def spaced(places: Iterable[float], gap: float, high: float) -> list[float]:
+    """Move sorted places apart to keep the gap, by an upward and a downward pass."""
+    up = list(accumulate(places, lambda last, place: max(place, last + gap)))
+    down = accumulate(reversed(up), lambda last, place: min(place, last - gap), initial=high + gap)
+    return list(down)[:0:-1]
+
+
+def _settled(curves: Iterable[Curve], after: float) -> Iterator[float]:
+    """Yield the values after the steep start; all values of a curve that ends before."""
+    for curve in curves:
+        for step, mean, spread in zip(curve.steps, curve.means, curve.spreads, strict=True):
+            if step > after or curve.steps[-1] <= after:
+                yield from (mean - spread, mean + spread)
+
+
+def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
+    """Draw a panel per factor: dots for runs, bars for means of options."""
+    widths = [min(max(2.6, SIDE + len(one.options) * _room(one)), WIDEST) for one in panels]
+    drawing, grid = _grid(widths, 2.3)
+    for axes, panel, width in zip(grid, panels, widths, strict=True):
+        _panel(drawing, axes, panel, (width - SIDE) / len(panel.options), report)
+    _level(drawing, (v for one in panels for values in one.values for v in values), report)
+    return drawing
+
+
+def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
+    """Give all axes one vertical scale."""
+    limits = axis(values, 0, 1)
+    for axes in drawing.figure.axes:
+        axes.set_ylim(limits.low, limits.high)
+        axes.locator_params(axis="y", nbins=5)
+        axes.grid(axis="y")
+    drawing.figure.supylabel(_words(report), fontsize=9, color=SOFT)
+
+
+def _room(panel: Panel) -> float:
+    """Return the inches that an option's name asks for."""
+    return min(max(0.6, (max(map(len, panel.options)) + 3) * LETTER), 1.1)
+
+
+def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Report) -> None:
+    """Draw a factor. each: inches of an option."""
+    for place, (option, values) in enumerate(zip(panel.options, panel.values, strict=True)):
+        if not values:
+            continue
+        head, mean = f"{panel.factor}={option}\n", fmean(values)
+        kind = "base" if place == panel.baseline else "c1"
+        # Side by side, so that equal values can be told apart.
+        step = min(0.28 / each, 0.5) / max(len(values) - 1, 1)
+        aside = [place + step * (n - (len(values) - 1) / 2) for n in range(len(values))]
+        tips = [head + number(value, report.places) for value in values]
+        drawing.plot(axes, aside, values, "o", Mark(kind, tips=tips), alpha=0.5, markersize=4,
+                     markeredgewidth=0)  # fmt: skip
+        bar = min(0.2 / each, 0.4)
+        tip = f"{head}mean of {len(values)} runs: {number(mean, report.places)}"
+        drawing.plot(axes, [place - bar, place + bar], [mean, mean], "-", Mark(kind, tip=tip),
+                     linewidth=2.4, solid_capstyle="butt")  # fmt: skip
+    every = ceil(_room(panel) / each - 0.01)  # of many options, every n-th is named
     places = range(0, len(panel.options), every)
-    names = [_wrapped(panel.options[place], 12) for place in places]
-    axes.set_xticks(places, names, fontsize=8, parse_math=False)
-    axes.set_xlim(-0.6, len(panel.options) - 0.4)
-    axes.set_title(panel.factor, fontsize=9, parse_math=False)
-    axes.grid(axis="y", alpha=0.3)
+    starred = [option + "\u00a0*" * (n == panel.baseline) for n, option in enumerate(panel.options)]
+    letters = int(every * each / LETTER) - 1
+    axes.set_xticks(places, [_wrapped(starred[place], letters) for place in places])
+    for place, name in zip(places, axes.get_xticklabels(), strict=True):
+        drawing.mark(name, Mark(tip=panel.options[place]))
+    axes.set_xlim(-0.5, len(panel.options) - 0.5)
+    axes.set_title(_wrapped(panel.factor, int(each * len(panel.options) / LETTER)))
+    axes.set_label(f"{metric_words(report.metric)} by {panel.factor}: {listed(panel.options)}")
 
 
-def _cost(report: Report, costs: list[Cost]) -> "Figure":
-    figure = _figure(8.0, 4.4)
-    axes = figure.subplots()
-    for cost in costs:
-        if cost.seconds is not None:
-            colour = _colour(cost.arm, report)
-            label = _wrapped(report.labels[cost.arm], 30) if colour != REST else None
-            axes.errorbar(cost.seconds, cost.value, yerr=cost.spread, fmt="o", color=colour,
-                          label=label)  # fmt: skip
-    _legend(axes)
-    axes.set(xlabel="training time (seconds)", ylabel=_name(report))
-    axes.grid(alpha=0.3)
-    return figure
+def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
+    """Draw the means of every pair of options; lines that are not parallel are an interaction."""
+    width, height = 3.1, 2.6
+    drawing, grid = _grid([width] * len(pairs), height)
+    _level(drawing, (mean for effect in pairs for mean in effect.means.values()), report)
+    for axes, effect in zip(grid, pairs, strict=True):
+        (first, second), (along, apart) = effect.factors, effect.options
+        ends = []
+        for place, other in enumerate(apart):
+            kind = f"c{(place - 1) % COLOURS + 1}" if place else "base"
+            means = {n: effect.means[option, other] for n, option in enumerate(along)
+                     if (option, other) in effect.means}  # fmt: skip
+            if not means:
+                continue
+            tips = [f"{first}={along[n]}\n{second}={other}\nmean {number(mean, report.places)}"
+                    for n, mean in means.items()]  # fmt: skip
+            drawing.plot(axes, [*means], [*means.values()], "-o", Mark(kind, tips=tips))
+            ends.append(Spot(max(means), means[max(means)], shortened(other, 14), kind))
+        letters = max(int(width / 2 / len(along) / LETTER), 4)
+        axes.set_xticks(range(len(along)), [_wrapped(option, letters) for option in along])
+        axes.set_xlim(-0.35, len(along) - 0.75)
+        axes.set_title(f"{shortened(first, 36)} along,\n{shortened(second, 34)} as lines")
+        axes.set_label(f"{metric_words(report.metric)} by {effect.name}")
+        _name(drawing, axes, ends, height)
+    return drawing
+
+
+Side = tuple[str, Callable[[Cost], float | None], Callable[[float], str]]
+
+
+def _sides(costs: Iterable[Cost]) -> list[Side]:
+    """Return the measures of cost that are known, and in the second of which arms differ."""
+    sides: list[Side] = [
+        ("training time (s)", lambda cost: cost.seconds, duration),
+        ("floating-point operations of the training", lambda cost: cost.flops, amount),
+    ]
+    found = [{of(cost) for cost in costs} - {None} for _, of, _ in sides]
+    return [side for least, side in enumerate(sides) if len(found[least]) > least]
+
+
+def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
+    """Draw means with one standard deviation up and down against every measure of cost."""
+    from matplotlib.ticker import EngFormatter
+
+    height, sides, name = 3.4, _sides(costs), metric_words(report.metric)
+    drawing, grid = _grid([WIDEST / 2] * len(sides), height)
+    for axes, (what, of, show) in zip(grid, sides, strict=True):
+        spots = []
+        for cost in sorted(costs, key=lambda one: _rank(one.arm, report)):
+            if (at := of(cost)) is None:
+                continue
+            arm, kind, mean, spread = cost.arm, _kind(cost.arm, report), cost.value, cost.spread
+            tip = f"{arm}\n{name} {number(mean, report.places)} ± {number(spread, report.places)}"
+            mark, ends = (
+                Mark(kind, arm, f"{tip}\n{what}: {show(at)}"),
+                [mean - spread, mean + spread],
+            )
+            drawing.plot(axes, [at, at], ends, "-", mark, linewidth=1.2)
+            face = BACK if kind == "base" else None
+            drawing.plot(axes, [at], [mean], "o", mark, markersize=7, markerfacecolor=face)
+            if kind != "rest":
+                spots.append(Spot(at, mean, shortened(report.labels[arm], 24), kind, arm))
+        if show is amount:
+            axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+        axes.set(xlabel=what, ylabel=_words(report), label=f"{name} by {what}")
+        axes.grid()
+        _name(drawing, axes, spots, height)
+    return drawing

@@ -1,18 +1,15 @@
 """report.html: one self-contained page; the order of its sections, and their texts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 
 from ablate.study.analysis.effects import Effects
-from ablate.study.numbers import amount, duration
 from ablate.study.report import grid
-from ablate.study.report.charts import Look, draw_curves, draw_panels
-from ablate.study.report.crossed import draw_interactions, in_short, ranked
-from ablate.study.report.points import Cost, Curve, Panel, Points
+from ablate.study.report.crossed import in_short, ranked
+from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
-from ablate.study.report.scatter import draw_cost
 from ablate.study.report.sentences import (
     answers,
     commands,
@@ -25,21 +22,25 @@ from ablate.study.report.sentences import (
 )
 from ablate.study.report.svg import tag
 from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
-from ablate.study.report.words import metric_words
 
 HERE = Path(__file__).parent
 
 
-def page(report: Report, points: Points, crossed: Effects | str | None) -> str:
-    """Make the whole page. crossed: effects of crossed factors, or why there are none."""
+Charts = Mapping[str, Sequence[str]]
+
+
+def page(report: Report, points: Points, crossed: Effects | str | None, charts: Charts) -> str:
+    """Make the whole page. crossed: effects of crossed factors, or why there are none. charts: the
+    SVG of each figure that has data.
+    """
     sections = [
         _head(report),
         _answer(report, crossed),
         _plan(report),
         _table(report),
-        _curves(report, points.curves, points.column),
-        _effects(report, points.panels, crossed),
-        _cost(report, points.costs),
+        _curves(report, points, charts.get("curves", ())),
+        _effects(report, crossed, charts),
+        _cost(charts.get("cost", ())),
         _troubles(report),
         _differing(report),
         _tuning(report),
@@ -96,42 +97,32 @@ def _table(report: Report) -> str:
     return _section("Every arm against the baseline", *parts)
 
 
-def _curves(report: Report, curves: Sequence[Curve], column: str) -> str:
-    if not curves:
+def _curves(report: Report, points: Points, charts: Sequence[str]) -> str:
+    if not charts:
         return ""
     words = "Means over the finished seeds; a band is one standard deviation to each side."
-    if column != report.metric:
-        words += f" {report.metric} is measured at the end only, so this is {column}."
-    if len(curves) > len(report.colours) + 1:
+    if points.column != report.metric:
+        words += f" {report.metric} is measured at the end only, so this is {points.column}."
+    if len(points.curves) > len(report.colours) + 1:
         count = len(report.colours)
         words += f" In colour: the {count} arms with the largest differences; point at an arm."
-    chart = draw_curves(curves, _look(report, column))
-    return _section(
-        "Learning curves", _said(words, class_="note"), tag("figure", chart, class_="wide")
-    )
+    chart = tag("figure", *charts)
+    return _section("Learning curves", _said(words, class_="note"), chart)
 
 
-def _look(report: Report, metric: str) -> Look:
-    return Look(
-        baseline=report.baseline.arm.name,
-        colours=report.colours,
-        labels=report.labels,
-        name=metric_words(metric),
-        places=report.places,
-    )
+def _charts(charts: Sequence[str]) -> str:
+    return tag("div", *(tag("figure", chart) for chart in charts), class_="panels")
 
 
-def _effects(report: Report, panels: Sequence[Panel], crossed: Effects | str | None) -> str:
-    look = _look(report, report.metric)
-    drawn = draw_panels(panels, look)
-    if not drawn:
+def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> str:
+    if "effects" not in charts:
         return ""
     over = " over all settings of the other factors" if crossed is not None else ""
     words = (
         f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
         f"{over}; * is the baseline's option."
     )
-    parts = [_said(words, class_="note"), tag("div", *drawn, class_="panels")]
+    parts = [_said(words, class_="note"), _charts(charts["effects"])]
     if isinstance(crossed, str):
         parts.append(_said(f"Effects are {crossed}.", class_="warn"))
     elif crossed is not None:
@@ -141,32 +132,19 @@ def _effects(report: Report, panels: Sequence[Panel], crossed: Effects | str | N
         if pairs:
             said = "Interactions: means that are not on parallel lines. The surest come first."
             lines = [tag("li", escape(f"{one.words()}.")) for one in pairs]
-            figures = draw_interactions(pairs, look)
-            parts += [_said(said, class_="note"), tag("div", *figures, class_="panels")]
+            parts += [_said(said, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
     return _section("Main effects", *parts)
 
 
-def _cost(report: Report, costs: Sequence[Cost]) -> str:
-    sides: list[tuple[str, Callable[[Cost], float | None], Callable[[float], str]]] = [
-        ("training time (s)", lambda cost: cost.seconds, duration),
-        ("floating-point operations of the training", lambda cost: cost.flops, amount),
-    ]
-    look = _look(report, report.metric)
-    charts = [
-        tag("figure", draw_cost(costs, look, of=of, what=what, show=show))
-        for what, of, show in sides
-        if len({at for cost in costs if (at := of(cost)) is not None}) > 1
-    ]
+def _cost(charts: Sequence[str]) -> str:
     if not charts:
         return ""
     words = (
         "Means over the finished seeds, with one standard deviation up and down; colours are those"
         " of the table."
     )
-    return _section(
-        "Cost against quality", _said(words, class_="note"), tag("div", *charts, class_="two")
-    )
+    return _section("Cost against quality", _said(words, class_="note"), _charts(charts))
 
 
 def _troubles(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""The SVG elements that the page's charts are made of."""
+"""The elements of the page, and the axis of the forest plot in its table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -83,40 +83,6 @@ def label(value: float, ticks: Sequence[float]) -> str:
             return f"{value / 10**exponent:g} {prefix}".replace("-", MINUS)
     places = max(0, -floor(log10(step) + 1e-9))
     return f"{value:,.{places}f}".replace("-", MINUS)
-
-
-def frame(x: Axis, y: Axis, *, xlabel: str, ylabel: str) -> str:
-    """Draw grid lines, and numbers and names of both axes. y.start is the bottom."""
-    parts = []
-    marks = x.ticks()
-    for mark in marks:
-        parts.append(tag("line", class_="grid", x1=x(mark), x2=x(mark), y1=y.start, y2=y.end))
-        parts.append(
-            text(label(mark, marks), x(mark), y.start + 16, class_="tick", text_anchor="middle")
-        )
-    parts += rungs(x, y)
-    middle = (y.start + y.end) / 2
-    turned = f"rotate(-90 14 {middle:.1f})"
-    parts.append(
-        text(xlabel, (x.start + x.end) / 2, y.start + 36, class_="axis", text_anchor="middle")
-    )
-    parts.append(text(ylabel, 14, middle, class_="axis", text_anchor="middle", transform=turned))
-    return "".join(parts)
-
-
-def rungs(x: Axis, y: Axis, count: int = 5) -> list[str]:
-    """Draw horizontal grid lines and their numbers."""
-    parts, marks = [], y.ticks(count)
-    for mark in marks:
-        parts.append(tag("line", class_="grid", x1=x.start, x2=x.end, y1=y(mark), y2=y(mark)))
-        number = label(mark, marks)
-        parts.append(text(number, x.start - 6, y(mark) + 4, class_="tick", text_anchor="end"))
-    return parts
-
-
-def line(points: Iterable[tuple[float, float]]) -> str:
-    """Return the `d` of a path through the points."""
-    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def figure(width: float, height: float, title: str, *body: str, class_: str = "chart") -> str:
