@@ -170,9 +170,10 @@ def test_mistakes_without_a_sweep(
 def test_values_are_counted_and_folders_looked_at_before_they_are_made(
     argv: list[str], part: str
 ) -> None:
-    with open_tree() as tree, pytest.raises(UserError, match=re.escape(part)) as refused:
+    with open_tree() as tree:
         command = tree.load([one for one in argv if one.startswith("study.")])
-        parse_request(command, argv, tree.loader)
+        with pytest.raises(UserError, match=re.escape(part)) as refused:
+            parse_request(command, argv, tree.loader)
     assert "\n" not in str(refused.value)
 
 
