@@ -48,7 +48,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """The content; empty if there is no such file, or if it is not a JSON mapping."""
     try:
         found = read_json(path)
-    except (FileNotFoundError, ValueError):  # removed in between; damaged by hand
+    except (FileNotFoundError, ValueError, RecursionError):  # removed in between; damaged by hand
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -19,7 +19,7 @@ FINISHED = {
     "parameters": {"total": int, "non_embedding": int},
     "flops_per_step": int,
     "kernels": {str: str},
-    "choices": dict,
+    "choices": {"model": str, "task": str},
     "steps": int,
     "best_step": int,
     "train_seconds": float,
@@ -36,7 +36,9 @@ RESULT_SHAPE = {
     "peak_memory_bytes?": int,
     **{f"{key}?": shape for key, shape in FINISHED.items()},
     "parameters?": {str: int},
+    "choices?": dict,
 }
+TRIAL = {"point": dict, "mean": NUMBER, "chosen": bool, "problems": [str]}
 ARM = {
     "name": str,
     "is_baseline?": bool,
@@ -50,7 +52,7 @@ ARM = {
     "same_as?": (str, NoneType),
     "set?": dict,
     "tuned?": dict,
-    "tuning?": [dict],
+    "tuning?": [TRIAL],
     "warnings?": [str],
 }
 PLAN_SHAPE = {
@@ -70,7 +72,14 @@ PLAN_SHAPE = {
     "margin?": NUMBER,
     "match?": (NoneType, {"budget": str, "by": str}),
     "tune?": dict,
-    "baseline?": dict,
+    "baseline?": {
+        "overrides?": [str],
+        "asked?": dict,
+        "data?": dict,
+        "config?": dict.fromkeys(
+            ("choices?", "model?", "data?", "optimizer?", "schedule?", "trainer?"), dict
+        ),
+    },
     "illegal?": [{"arm": str, "reason": str}],
     "excluded?": [{"arm": str, "by": dict}],
 }

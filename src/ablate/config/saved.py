@@ -40,9 +40,9 @@ def names_file(path: Path) -> Iterator[None]:
     a UserError that names the file."""
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:
+        if isinstance(error, OSError) and error.filename:  # OmegaConf raises one without
+            raise
         ours = isinstance(error, UserError)
         kind = "" if ours else f"{type(error).__name__}: "
         more = "" if ours else " (HYDRA_FULL_ERROR=1 shows where)"

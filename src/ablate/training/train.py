@@ -209,7 +209,7 @@ def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> No
         {(name, value.shape) for name, value in one.items()} for one in (task.state_dict(), weights)
     )
     if wrong := sorted({name for name, _ in here ^ there}):
-        raise UserError(f"{path} holds the weights of another model; other: {few(wrong, ', ')}")
+        raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 
 def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:

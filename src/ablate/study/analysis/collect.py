@@ -15,7 +15,10 @@ from typing import Any
 from ablate.errors import UserError, suggest
 from ablate.files import PLAN, read_mapping
 from ablate.records import read_plan
+from ablate.shape import misfit
 from ablate.study.launch.state import state
+
+TUNED = {"keys": {str: list}, "seeds": [int]}
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,8 @@ def collect(study_dir: str | Path) -> Study:
 
 
 def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm]) -> None:
-    """Raise UserError unless there is one baseline, and every run is of an arm."""
+    """Raise UserError unless there is one baseline, every run is of an arm, and every factor and
+    what was tuned is described."""
     names, wrong = {arm.name for arm in arms}, ""
     if sum(arm.is_baseline for arm in arms) != 1:
         wrong = "it has not one baseline"
@@ -173,6 +177,10 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
         wrong = f"it has runs of unknown arms: {', '.join(sorted(unknown))}"
     elif other := {cell["kind"] for cell in plan["cells"]} - {"run", "tune"}:
         wrong = f"it has runs of unknown kinds: {', '.join(sorted(other))}"
+    elif described := misfit(plan.get("own", {}), dict.fromkeys(plan.get("factors", {}), str)):
+        wrong = f"own: {described}"
+    elif plan.get("tune") and (tuned := misfit(plan["tune"], TUNED)):
+        wrong = f"tune: {tuned}"
     if wrong:
         raise UserError(f"{folder / PLAN} cannot be used: {wrong}")
 
