@@ -34,8 +34,8 @@ WHOLE: dict[str, Callable[[bytes], bytes]] = {
 }
 DESTROYED = ("empty", "binary", "text", "list", "number", "deep")
 RUN_FILES = {
-    "config.yaml": ("load", "evaluate", "generate", "show", "init_from", "resume"),
-    "tokens.yaml": ("load", "evaluate", "generate", "show", "init_from", "resume"),
+    "config.yaml": ("load", "evaluate", "generate", "show", "init_from"),
+    "tokens.yaml": ("load", "evaluate", "generate", "show", "init_from"),
     "result.json": ("load", "evaluate", "generate", "show", "init_from", "resume"),
     "checkpoints/best.safetensors": ("load", "evaluate", "generate", "show", "init_from", "resume"),
     "checkpoints/last.ckpt": ("resume",),
@@ -179,7 +179,7 @@ def test_a_damaged_file_of_a_run(
             (folder / "result.json").unlink()
         told = ended(way, folder, whole, capsys)
         require_one_line(told, name, f"{name} {what} {way}")
-        gone = name.endswith(".yaml") and way != "resume" and what in DESTROYED
+        gone = name.endswith(".yaml") and what in DESTROYED
         if gone or name.startswith("checkpoints/best"):
             assert told[0] == 2, f"{what} {way}"
 

@@ -110,6 +110,6 @@ def read_plan(study_dir: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         wrong = str(error)
     if wrong:
-        raise UserError(f"{path} cannot be read: {wrong}")
+        raise UserError(f"{path} cannot be read, or is not the plan of a study: {wrong}")
     plan: dict[str, Any] = found
     return plan

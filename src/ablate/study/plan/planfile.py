@@ -32,7 +32,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         plan = read_json(folder / PLAN)
         there = (plan or {}).get("baseline", {})
         before, data_before = _counted(there.get("asked", {})), dict(there.get("data", {}))
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
         ) from error
