@@ -104,6 +104,6 @@ def trained(model: str, *more: str) -> Run:
             deterministic = torch.are_deterministic_algorithms_enabled()
         finally:
             torch.use_deterministic_algorithms(False)
-        previous = torch.load(folder / "checkpoints" / "previous.ckpt", weights_only=False)
+        previous = torch.load(folder / "checkpoints" / "previous.ckpt", weights_only=True)
     parameters = {name: p.detach().clone() for name, p in network.named_parameters()}
     return Run(parameters, curves.rows, curves.units, previous["global_step"], deterministic)

@@ -228,7 +228,7 @@ def test_other_lengths_are_not_compiled_again(parts: tuple[str, ...], captured: 
 def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
     """The measures, the curves, the weights that a run leaves."""
     result, folder = ablate.run(cfg), run_dir(cfg)
-    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+    weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     return result["metrics"], (folder / "metrics.csv").read_text(), weights
 
 

@@ -121,7 +121,7 @@ def command(line, folder, disaster):
         process.returncode,
         errors,
         json.loads(result.read_text()) if result.exists() else None,
-        torch.load(last, weights_only=False)["global_step"] if last.exists() else None,
+        torch.load(last, weights_only=True)["global_step"] if last.exists() else None,
     )
 
 
@@ -142,7 +142,7 @@ def started(tmp_path_factory):
 
 def weights(folder):
     path = folder / "checkpoints" / "last.ckpt"
-    return torch.load(path, weights_only=False)["state_dict"]
+    return torch.load(path, weights_only=True)["state_dict"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def moments(folder):
     """What the optimizer of one process makes of a checkpoint: both of Adam's, by name."""
     task = ablate.load(folder).task
     optimizer = task.make_optimizer(parameter_groups(task.model, task.decaying))
-    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=False)
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     optimizer.load_state_dict(last["optimizer_states"][0])
     return {
         (name, key): optimizer.state[parameter][key]
@@ -187,7 +187,7 @@ def moments(folder):
 
 @pytest.mark.slow
 def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
-    """best.ckpt, what is measured of it again, and last.ckpt with the state of the optimizer."""
+    """The best weights, what is measured of them again, and the state of the optimizer."""
     folder, (ended,) = started("split")
     run = ablate.load(folder)
     for metric, value in evaluate(run, {}).items():

@@ -49,7 +49,7 @@ def test_fast_does_everything_once(model: str, tmp_path: Path) -> None:
     run_dir = looked_at(tmp_path)
     assert (run_dir / "figures" / "curves.png").exists()
     assert (run_dir / "checkpoints" / "last.ckpt").exists()
-    assert (run_dir / "checkpoints" / "best.ckpt").exists()
+    assert (run_dir / "checkpoints" / "best.safetensors").exists()
     assert "val/" in (run_dir / "metrics.csv").read_text()
     data = ablate.load(run_dir).data
     assert data.has_test == any(name.startswith("test/") for name in result["metrics"])

@@ -14,16 +14,18 @@ from make_model import gpt, options, part, rnn_lm, rnn_seq2seq, tokens, transfor
 from omegaconf import OmegaConf
 from test_resume import assert_equal, at_step, strike
 from tiny import overrides, pairs, write_text
-from torch import Tensor, nn
+from torch import nn
 
 import ablate
 from ablate.data import Request
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.errors import UserError
+from ablate.files import best_weights
 from ablate.model.embedding import word2vec
 from ablate.model.embedding.word2vec import Word2vec
 from ablate.seeding import derive
 from ablate.training.build import build, build_data, make_task
+from ablate.training.sealed import read_weights
 
 UNTIED = {"tie_embeddings": False}
 MODELS: dict[str, Any] = {
@@ -291,9 +293,7 @@ def test_a_loaded_run_has_its_vectors_and_learns_none(
     _, folder = trained(tmp_path, *FROZEN)
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     run = ablate.load(folder)
-    state: dict[str, Tensor] = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=False)[
-        "state_dict"
-    ]
+    state = read_weights(best_weights(folder))
     assert torch.equal(run.model.embedding.weight, state["model.embedding.weight"])
     assert not run.model.embedding.weight.requires_grad
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import ablate
 from ablate.config.run_id import run_dir, run_id
 from ablate.errors import Interrupted, RunFailed, UserError
-from ablate.files import read_mapping
+from ablate.files import best_weights, read_mapping
 from ablate.study.launch.packs import Packing, packs, together
 from ablate.study.launch.run import Run
 from ablate.task.causal_lm import CausalLM
@@ -27,6 +27,7 @@ from ablate.training import pack
 from ablate.training.pack.checkpoint import common, joined, part
 from ablate.training.pack.task import PackTask, clip_each
 from ablate.training.pack.trial import refuse_pack
+from ablate.training.sealed import read_weights
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -60,7 +61,7 @@ def rows(folder: Path) -> list[list[str]]:
 
 
 def state(folder: Path, name: str = "last.ckpt") -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(folder / "checkpoints" / name, weights_only=False)
+    found: dict[str, Any] = torch.load(folder / "checkpoints" / name, weights_only=True)
     return found
 
 
@@ -73,7 +74,9 @@ def require_same(alone: Path, packed: Path, tolerance: float) -> None:
     torch.testing.assert_close(
         *map(torch.tensor, values), rtol=tolerance, atol=tolerance, equal_nan=True
     )
-    for name in ("last.ckpt", "previous.ckpt", "best.ckpt"):
+    best = [read_weights(best_weights(folder)) for folder in (alone, packed)]
+    torch.testing.assert_close(*best, rtol=tolerance, atol=tolerance)
+    for name in ("last.ckpt", "previous.ckpt"):
         first, second = state(alone, name), state(packed, name)
         assert first.keys() == second.keys()
         assert first["global_step"] == second["global_step"]

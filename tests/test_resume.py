@@ -20,9 +20,11 @@ import ablate
 from ablate import figures
 from ablate.config.run_id import run_dir
 from ablate.errors import Interrupted
+from ablate.files import best_weights
 from ablate.task.causal_lm import CausalLM
 from ablate.training.checkpoint import Checkpoints
 from ablate.training.curves import Curves
+from ablate.training.sealed import read_weights
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -38,14 +40,17 @@ def outcome(folder):
     told = {name: result[name] for name in ("status", "error", "metrics", "steps", "best_step")}
     kept = {
         f"{name} {parameter}": value
-        for name in ("last.ckpt", "best.ckpt")
-        for parameter, value in load(folder, name)["state_dict"].items()
+        for name, weights in (
+            ("last", load(folder)["state_dict"]),
+            ("best", read_weights(best_weights(folder))),
+        )
+        for parameter, value in weights.items()
     }
     return told, (folder / "metrics.csv").read_text(), kept
 
 
 def load(folder, name="last.ckpt"):
-    return torch.load(folder / "checkpoints" / name, weights_only=False)
+    return torch.load(folder / "checkpoints" / name, weights_only=True)
 
 
 def assert_equal(stopped, straight):
@@ -134,7 +139,7 @@ MOMENTS = {
         "place": (Checkpoints, "on_validation_end"),
         "when": lambda self, trainer, task: trainer.global_step == 8,
     },
-    "before the best weights are in place": renames("best.ckpt", number=2),
+    "before the best weights are in place": renames("best.safetensors", number=2),
     "before the last checkpoint is moved away": renames("previous.ckpt", number=2),
     "between the two renames": renames("last.ckpt", number=3),
     "after the last step": {"place": (Curves, "on_train_end")},
@@ -174,7 +179,7 @@ def test_death_between_the_renames_leaves_only_the_one_before(whole, tmp_path, c
     cfg, _ = whole
     strike(cfg, tmp_path, **MOMENTS["between the two renames"])
     found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert found == {"previous.ckpt", "best.ckpt", "last.tmp"}
+    assert found == {"previous.ckpt", "best.safetensors", "last.tmp"}
     ablate.run(cfg, tmp_path)
     assert f"resuming from {tmp_path / 'checkpoints' / 'previous.ckpt'}" in capsys.readouterr().out
 

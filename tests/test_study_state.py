@@ -286,7 +286,10 @@ def test_looking_needs_no_torch() -> None:
 def test_a_damaged_result_is_no_result(folder: Path, damage: str) -> None:
     for name in ("result.json", "queued.json", "progress.json"):
         (folder / name).write_bytes(damage.encode("latin-1"))
-    assert state_alone(folder) == state(folder) == State("missing")
+    found = state(folder)
+    assert state_alone(folder) == found
+    assert found.name == "missing"
+    assert "result.json cannot be read" in found.detail
     assert settle(folder, -signal.SIGKILL, Mark.of(folder)).name == "failed"
     (folder / "progress.json").write_bytes(damage.encode("latin-1"))
     write(folder, status="running")

@@ -22,7 +22,7 @@ from ablate.training.build import build, build_data, make_task
     [
         (CausalLM, overrides, ["trainer.val_check_interval=8"], 8),  # before validation
         (CausalLM, overrides, ["trainer.log_every_n_steps=3"], 3),  # before it is logged
-        # The accuracy is a number whatever the weights are, and no best.ckpt may come of it.
+        # The accuracy is a number whatever the weights are, and no best.safetensors may come of it.
         (Classification, images, [], 2),
     ],
 )

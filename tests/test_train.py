@@ -34,7 +34,7 @@ def test_a_run_leaves_what_the_contract_says(tmp_path):
     assert folder == tmp_path / "outputs" / "runs" / run_id(cfg)
     assert all((folder / name).exists() for name in FILES)
     assert (folder / "checkpoints" / "last.ckpt").exists()
-    assert (folder / "checkpoints" / "best.ckpt").exists()
+    assert (folder / "checkpoints" / "best.safetensors").exists()
     assert list((folder / "figures").glob("*.png"))
     assert not list(folder.rglob("*.tmp"))
     saved = json.loads((folder / "result.json").read_text())
@@ -100,7 +100,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_pa
     result = json.loads((run_dir(cfg) / "result.json").read_text())
     assert result["status"] == "failed"
     assert "step 6" in result["error"]
-    state = torch.load(run_dir(cfg) / "checkpoints" / "last.ckpt", weights_only=False)
+    state = torch.load(run_dir(cfg) / "checkpoints" / "last.ckpt", weights_only=True)
     assert state["global_step"] == 4
     assert all(torch.isfinite(value).all() for value in state["state_dict"].values())
 

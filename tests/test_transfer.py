@@ -11,9 +11,12 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
-from ablate.config.run_id import WEIGHTS, run_dir, run_id
+from ablate.config.run_id import run_dir, run_id
+from ablate.config.saved import read_config
 from ablate.errors import UserError
+from ablate.files import best_weights
 from ablate.training.build import build, build_data
+from ablate.training.sealed import read_weights
 from ablate.training.transfer import Source, describe_transfer
 
 
@@ -49,7 +52,7 @@ def refusal(*texts: str) -> str:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, Any] = torch.load(folder / WEIGHTS, weights_only=False)["state_dict"]
+    state = read_weights(best_weights(folder))
     prefix = "model."
     return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
 
@@ -119,7 +122,7 @@ def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(
     batch = run.data.example()
     before = run.model(batch["tokens"], batch["keep"])
     # One that starts from it has the tokens of the first.
-    third = Source(str(folder)).tokens()
+    third = read_config(Source(str(folder)).tokens)
     assert third.data._target_ == OmegaConf.load(first / "config.yaml").data._target_
     shutil.rmtree(here)
     again = ablate.load(folder)
@@ -137,7 +140,7 @@ def test_the_id_of_a_run_depends_on_the_weights_and_not_on_their_place(
         for more in ([], [f"init_from={first}"], [f"init_from={tmp_path / 'copy'}"])
     ]
     assert ids[0] != ids[1] == ids[2]
-    with open(tmp_path / "copy" / WEIGHTS, "ab") as file:
+    with open(best_weights(tmp_path / "copy"), "ab") as file:
         file.write(b"other")
     assert run_id(ablate.compose(*texts, f"init_from={tmp_path / 'copy'}")) != ids[1]
 
@@ -172,9 +175,9 @@ def test_a_folder_that_is_no_run_is_refused(first: Path, tmp_path: Path) -> None
     said = refusal(*classes(tmp_path), f"init_from={tmp_path}")
     assert said == f"init_from={tmp_path} is not the folder of a run: it has no config.yaml"
     shutil.copytree(first, tmp_path / "young")
-    (tmp_path / "young" / WEIGHTS).unlink()
+    best_weights(tmp_path / "young").unlink()
     said = refusal(*classes(tmp_path), f"init_from={tmp_path / 'young'}")
-    assert "has no weights yet: checkpoints/best.ckpt is missing" in said
+    assert "has no weights yet: checkpoints/best.safetensors is missing" in said
 
 
 @pytest.mark.parametrize("part", ["none", "embeddings", "encoder"])

@@ -12,6 +12,15 @@ from typing import Any
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
 PLAN = "plan.json"  # in a study's folder
+# Weights of a run with the best validation; the second is from before 2026-11-23.
+BEST, FIRST_BEST = "best.safetensors", "best.ckpt"
+
+
+def best_weights(run_dir: Path) -> Path:
+    """Return the path of a run's best weights, which may not exist yet."""
+    first = run_dir / "checkpoints" / FIRST_BEST
+    best = run_dir / "checkpoints" / BEST
+    return first if first.exists() and not best.exists() else best
 
 
 def write_text(path: Path, text: str, *, flush: bool = True) -> None:
@@ -39,7 +48,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """The content; empty if there is no such file, or if it is not a JSON mapping."""
     try:
         found = read_json(path)
-    except (FileNotFoundError, ValueError):  # removed in between; damaged by hand
+    except (FileNotFoundError, ValueError, RecursionError):  # removed in between; damaged by hand
         return {}
     return found if isinstance(found, dict) else {}
 

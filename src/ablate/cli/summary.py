@@ -31,7 +31,7 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
     for name, value in result["metrics"].items():
         if name not in parts or len(parts) <= PARTS:
             best = " *" if name == result["metric"]["name"] else ""
-            table.add_row(name + best, f"{value:.4f}")
+            table.add_row(name + best, "-" if value is None else f"{value:.4f}")
     table.add_section()
     parameters = result["parameters"]
     table.add_row(

@@ -34,7 +34,7 @@ def check(cfg: DictConfig) -> None:
     try:
         values = plain(cfg)
         if not (lines := [*options_as_values(values)]):
-            lines = [*unknown_keys(values), *_wrong_values(values), *conflicts(values)]
+            lines = [*unknown_keys(values), *wrong_values(values), *conflicts(values)]
     except OmegaConfBaseException as error:  # an interpolation that cannot be resolved
         raise UserError(" ".join(str(error).split())) from error
     if lines:
@@ -43,7 +43,7 @@ def check(cfg: DictConfig) -> None:
 
 def check_study(cfg: DictConfig) -> None:
     """Raise UserError for errors in the node `study` of a command that starts several runs."""
-    if lines := [*unknown_study_keys(cfg), *_wrong_values(cfg.study, "study")]:
+    if lines := [*unknown_study_keys(cfg), *wrong_values(cfg.study, "study")]:
         raise UserError("; ".join(lines))
 
 
@@ -68,7 +68,8 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
         )
 
 
-def _wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
+def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
+    """Yield a line for every value that is missing or not allowed."""
     for path, value in leaves(cfg, node):
         if value == MISSING:
             yield f"{path} is missing; write {path}=VALUE"

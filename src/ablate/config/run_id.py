@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.config.check import check
 from ablate.config.history import first_form
 from ablate.errors import UserError, unwrap
+from ablate.files import best_weights
 
 # Paths of files in data.*; the content of the files enters through the data's fingerprint.
 FILES = (
@@ -40,7 +41,6 @@ EXCLUDED = (
     "trainer.profiler",
 )
 
-WEIGHTS = Path("checkpoints", "best.ckpt")  # of a run, as ablate.training.checkpoint writes them
 NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 
@@ -99,7 +99,7 @@ def _digest(cfg: DictConfig, fingerprint: str) -> str:
 def weights(run_dir: str) -> str:
     """Return the hash of the weights to start from; the run itself reports unreadable ones."""
     try:
-        return sha256((Path(str(run_dir)).expanduser() / WEIGHTS).read_bytes()).hexdigest()
+        return sha256(best_weights(Path(str(run_dir)).expanduser()).read_bytes()).hexdigest()
     except OSError:
         return NO_WEIGHTS
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.files import PLAN, read_json
+from ablate.errors import UserError
+from ablate.records import read_plan
 
 TOGETHER = " + "  # joins factors that an arm changes together
 
@@ -64,6 +65,6 @@ class Role:
 
 def _plan(folder: Path) -> dict[str, Any]:
     try:
-        return read_json(folder / PLAN) or {}
-    except (OSError, ValueError):
+        return read_plan(folder) or {}
+    except (OSError, UserError):
         return {}

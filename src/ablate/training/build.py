@@ -1,6 +1,7 @@
 """Instantiate the data, model and task of a composed config."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from ablate.config.keys import locate, targets
+from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
@@ -57,14 +59,15 @@ def build_data(cfg: DictConfig) -> Data:
         return read_data(cfg)
     source = Source(cfg.init_from)
     source.require_same_parts(cfg)
-    return read_data(cfg, tokens=source.tokens())
+    return read_data(cfg, tokens=source.tokens)
 
 
-def read_data(cfg: DictConfig, tokens: DictConfig | None = None) -> Data:
+def read_data(cfg: DictConfig, tokens: Path | None = None) -> Data:
     """Read and split the data. tokens: config of the run whose tokens it uses (`Source.tokens`)."""
     data = make_data(cfg)
     if tokens is not None and data.kind in WITH_TOKENS:
-        data.measure_as(read_data(tokens))
+        with names_file(tokens):
+            data.measure_as(read_data(read_config(tokens)))
     data.setup()
     return data
 

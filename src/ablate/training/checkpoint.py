@@ -1,9 +1,10 @@
 """Checkpoints that survive a kill at any moment, and resuming from them.
 
-    last.ckpt       the newest state of training; previous.ckpt the one before it
-    best.ckpt       the weights with the best validation so far
+    last.ckpt           the newest state of training; previous.ckpt the one before it
+    best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
+ablate.training.sealed says how a file is verified when it is read.
 """
 
 import os
@@ -13,19 +14,20 @@ from types import FrameType
 from typing import Any
 
 import lightning.pytorch as L
-import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import TorchCheckpointIO
 
 from ablate.errors import Interrupted
+from ablate.files import BEST
 from ablate.task import Task, require_finite
+from ablate.training.sealed import Damaged, read_state, state_bytes, weights_bytes
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 HALF = ".tmp"  # suffix of a file that is being written
 
 
 class Flushed(TorchCheckpointIO):
-    """Write checkpoints directly to their path and flush them to disk.
+    """Write checkpoints directly to their path, with a checksum, and flush them to disk.
 
     Lightning's own plugin goes through the system's temporary folder, which may be too small, and
     leaves a file there when the process is killed.
@@ -34,10 +36,15 @@ class Flushed(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
+        whole = "optimizer_states" in checkpoint
+        content = state_bytes(checkpoint) if whole else weights_bytes(checkpoint["state_dict"])
         with open(path, "wb") as file:
-            torch.save(checkpoint, file)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return read_state(Path(path))
 
 
 class Checkpoints(Callback):
@@ -188,17 +195,17 @@ def require_finite_weights(task: Task, step: int) -> None:
         require_finite(parameter.detach().sum().item(), step)
 
 
-def resumable(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest readable checkpoint, and a line about each unreadable one."""
+def resumable(folder: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
+    """Return the newest readable checkpoint, its content, and a line about each unreadable one."""
     problems = []
     for name in (LAST, PREVIOUS):
         path = folder / name
         if not path.exists():
             continue
         try:
-            torch.load(path, map_location="cpu", weights_only=False)
-        except Exception as error:  # whatever a damaged file makes the unpickler raise
-            problems.append(f"{path} cannot be read ({type(error).__name__}) and is not used")
+            state = read_state(path)
+        except Damaged as error:
+            problems.append(f"{error}; it is not used")
         else:
-            return path, problems
-    return None, problems
+            return path, state, problems
+    return None, {}, problems

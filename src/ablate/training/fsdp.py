@@ -30,6 +30,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.block import Block
+from ablate.training.sealed import read_state
 
 # Full tensors by name, as in a single process; the first process writes the file.
 IN_FILE = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -71,9 +72,7 @@ class Sharded(ModelParallelStrategy):
     ) -> dict[str, Any]:
         """Read the file in every process and load that process's shard."""
         assert self.model is not None
-        checkpoint: dict[str, Any] = torch.load(
-            checkpoint_path, map_location="cpu", weights_only=False
-        )
+        checkpoint = read_state(Path(checkpoint_path))
         set_model_state_dict(self.model, checkpoint["state_dict"], options=EVERYWHERE)
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             set_optimizer_state_dict(self.model, optimizer, state, options=EVERYWHERE)

@@ -1,18 +1,19 @@
 """Load a run from its folder: config, model with its best weights, data, task."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from ablate.config.history import upgrade
+from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.files import read_mapping
+from ablate.files import BEST, best_weights
 from ablate.model.base import Model
+from ablate.records import read_result
 from ablate.task import Task
-from ablate.training.checkpoint import BEST
 from ablate.training.transfer import made_tokens
 
 
@@ -40,18 +41,20 @@ def load(run_dir: str | Path) -> Run:
     path = Path(run_dir)
     if not (path / "config.yaml").exists():
         raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
-    if not (path / "checkpoints" / BEST).exists():
+    weights = best_weights(path)
+    if not weights.exists():
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
-    config = OmegaConf.load(path / "config.yaml")
-    assert isinstance(config, DictConfig)
-    config = upgrade(config)
-    data = read_data(config, made_tokens(path))
-    # The checkpoint has every parameter: none is drawn, learned by word2vec or downloaded again.
-    kernel = make(config.kernel)
-    if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
-        kernel = Auto()
-    task = make_task(config, data, make_model(config, data, kernel))
-    load_weights(task, path / "checkpoints" / BEST)
+    config = read_config(path / "config.yaml")
+    with names_file(path / "config.yaml"):
+        data = read_data(config, made_tokens(path))
+        # The weights have every parameter: none is drawn, learned by word2vec or downloaded again.
+        kernel = make(config.kernel)
+        if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
+            kernel = Auto()
+        task = make_task(config, data, make_model(config, data, kernel))
+    load_weights(task, weights)
     task.eval()
-    result = read_mapping(path / "result.json")
+    result, wrong = read_result(path)
+    if wrong:
+        print(f"ablate: {wrong}", file=sys.stderr)
     return Run(path=path, config=config, result=result, data=data, task=task)

@@ -25,10 +25,11 @@ from ablate.cli.version import checkout
 from ablate.config.run_id import FILES, run_id
 from ablate.data import Data, digest
 from ablate.errors import UserError
-from ablate.files import read_mapping, write_json, write_text
+from ablate.files import write_json, write_text
 from ablate.logger import RunLogger, without_credentials
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
+from ablate.records import read_result
 from ablate.task import Task
 from ablate.training.transfer import keep_tokens
 
@@ -143,7 +144,7 @@ def recorded(
     """Write config.yaml, provenance.json and result.json, also after errors; close the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     # A resumed run adds the time of the interrupted one; a killed process recorded none.
-    earlier = {} if debugged(cfg) else read_mapping(run_dir / "result.json")
+    earlier = {} if debugged(cfg) else read_result(run_dir)[0]
     started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
     reset_peak_memory()
     fingerprint = data.fingerprint()

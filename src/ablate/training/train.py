@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +13,23 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
+from torch import Tensor
 
 from ablate.config.check import check
 from ablate.config.run_id import run_dir as default_run_dir
 from ablate.config.run_id import run_id
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.files import read_mapping
+from ablate.files import RESULT, best_weights
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
+from ablate.records import FINISHED, read_result
+from ablate.shape import misfit
 from ablate.task import Task
 from ablate.training import record
 from ablate.training.build import build, build_data, make, make_model, make_task
-from ablate.training.checkpoint import BEST, Checkpoints, resumable
+from ablate.training.checkpoint import Checkpoints, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.flops import flops_per_step
@@ -34,8 +37,9 @@ from ablate.training.fsdp import Sharded
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
 from ablate.training.record import debugged, only_one, recorded
+from ablate.training.sealed import read_weights
 from ablate.training.trainer import make_trainer
-from ablate.training.transfer import describe_transfer
+from ablate.training.transfer import describe_transfer, few
 
 # Hide Lightning's messages about its own settings.
 for _part in ("lightning.pytorch", "lightning.fabric"):
@@ -73,7 +77,12 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
     """Return result.json if the run is finished; UserError if the folder holds another run."""
     check_devices(cfg)
     check_output(run_dir)
-    done = read_mapping(run_dir / "result.json")
+    done, wrong = read_result(run_dir)
+    if not wrong and done.get("status") == "finished" and (lacks := misfit(done, FINISHED)):
+        wrong = f"{run_dir / RESULT} cannot be used: {lacks}"
+    if wrong:
+        on_first_process(print)(f"ablate: {wrong}; it is written again")
+        return None
     # A launcher may have recorded the crash of a run that had not written its id.
     if done and done.get("run_id") not in (None, wanted := run_id(cfg)):
         raise UserError(
@@ -144,14 +153,15 @@ def prepare(
 
 def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bool = True) -> None:
     """Train; with `resume`, start from the last readable checkpoint, if there is one."""
-    checkpoint, problems = resumable(run_dir / "checkpoints") if resume else (None, [])
+    checkpoint, state, problems = resumable(run_dir / "checkpoints") if resume else (None, {}, [])
     for line in problems:
         on_first_process(print)(f"ablate: {line}")
     if checkpoint:
+        require_fitting(task, state.pop("state_dict"), checkpoint)
         on_first_process(print)(f"ablate: resuming from {checkpoint}")
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
-        trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=False)
+        trainer.fit(task, datamodule=data, ckpt_path=checkpoint)
     if isinstance(trainer.strategy, Sharded):
         task.model = trainer.strategy.joined(task.model)
 
@@ -163,7 +173,7 @@ def measure(
     steps = trainer.global_step
     if checkpoints.validated_step != steps:  # the last weights may be the best
         trainer.validate(task, datamodule=data, verbose=False)
-    load_weights(task, checkpoints.folder / BEST)
+    load_weights(task, best_weights(checkpoints.folder.parent))
     metrics = full_pass(trainer, task, data)
     return {
         "metric": {"name": task.metric, "value": metrics[task.metric], "mode": task.mode},
@@ -187,9 +197,19 @@ def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
 
 
 def load_weights(task: Task, path: Path) -> None:
-    """Load the weights of a checkpoint into the task."""
-    state = torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
-    task.load_state_dict(state)
+    """Load weights into the task; raise UserError if they are those of another model."""
+    weights = read_weights(path)
+    require_fitting(task, weights, path)
+    task.load_state_dict(weights)
+
+
+def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Raise UserError unless the weights have the names and shapes of the task's."""
+    here, there = (
+        {(name, value.shape) for name, value in one.items()} for one in (task.state_dict(), weights)
+    )
+    if wrong := sorted({name for name, _ in here ^ there}):
+        raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 
 def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.facts import LABELLED, PAIRS, TEXT
-from ablate.config.history import upgrade
 from ablate.config.keys import OURS
 from ablate.config.rules import written
-from ablate.config.run_id import WEIGHTS
+from ablate.config.saved import TOKENS, read_config
 from ablate.errors import UserError
-from ablate.files import read_mapping, write_text
+from ablate.files import BEST, best_weights, write_text
+from ablate.records import read_result
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ FREE = {
     "model.tie_embeddings",
 }
 WITH_TOKENS = {TEXT, LABELLED, PAIRS}  # kinds of data
-TOKENS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
+TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
 MADE_TOKENS = "tokens.yaml"  # config of the other run that made this run's tokens
 SHOWN = 8  # differences, and names of parameters, in a line
 
@@ -57,17 +57,19 @@ class Source:
         if not (folder / "config.yaml").exists():
             what = "has no config.yaml" if folder.exists() else "does not exist"
             raise UserError(f"init_from={self.given} is not the folder of a run: it {what}")
-        if not (folder / WEIGHTS).exists():
-            raise UserError(f"init_from={self.given} has no weights yet: {WEIGHTS} is missing")
+        if not best_weights(folder).exists():
+            raise UserError(
+                f"init_from={self.given} has no weights yet: checkpoints/{BEST} is missing"
+            )
         return folder
 
     @property
     def config(self) -> DictConfig:
-        return _read(self.folder / "config.yaml")
+        return read_config(self.folder / "config.yaml")
 
     @property
     def weights(self) -> Path:
-        return self.folder / WEIGHTS
+        return best_weights(self.folder)
 
     def require_same_parts(self, cfg: DictConfig) -> None:
         """Raise UserError that lists the keys that differ, with both values."""
@@ -79,21 +81,19 @@ class Source:
             for key in sorted((there.keys() | here.keys()) - FREE)
             if there.get(key) != here.get(key)
             and not key.startswith(other)
-            and not (key in TOKENS and (key not in there or key not in here))
+            and not (key in TOKEN_KEYS and (key not in there or key not in here))
         ]
         if differing:
             lines = [
                 f"{key} is {_value(there, key)} there and {_value(here, key)} here"
                 for key in differing
             ]
-            raise UserError(f"init_from={self.given} is made of other parts: {_few(lines, '; ')}")
+            raise UserError(f"init_from={self.given} is made of other parts: {few(lines, '; ')}")
 
-    def tokens(self) -> DictConfig:
-        """Return the config of the run that made the tokens: this one, or one it started from."""
-        if (made := made_tokens(self.folder)) is not None:
-            return made
-        config = self.config
-        return OmegaConf.create({key: config[key] for key in ("data", "task", "model", "seed")})
+    @property
+    def tokens(self) -> Path:
+        """The config of the run that made the tokens: this one, or one it started from."""
+        return made_tokens(self.folder) or self.folder / "config.yaml"
 
 
 def check_start(cfg: DictConfig) -> None:
@@ -102,16 +102,10 @@ def check_start(cfg: DictConfig) -> None:
         Source(cfg.init_from).require_same_parts(cfg)
 
 
-def made_tokens(run_dir: Path) -> DictConfig | None:
+def made_tokens(run_dir: Path) -> Path | None:
     """Return the config of the run that made this run's tokens; None if it made its own."""
     path = run_dir / MADE_TOKENS
-    return _read(path) if path.exists() else None
-
-
-def _read(path: Path) -> DictConfig:
-    config = OmegaConf.load(path)
-    assert isinstance(config, DictConfig)
-    return upgrade(config)
+    return path if path.exists() else None
 
 
 def parts_of(cfg: DictConfig) -> dict[str, Any]:
@@ -126,7 +120,7 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
             ours = path.endswith("._target_") and str(value).startswith(OURS)
             found[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
     found = {path: value for path, value in found.items() if not path.endswith("._partial_")}
-    return found | {key: cfg.data[leaf] for key in TOKENS if (leaf := key[5:]) in cfg.data}
+    return found | {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
 
 
 def _value(parts: dict[str, Any], key: str) -> str:
@@ -135,11 +129,11 @@ def _value(parts: dict[str, Any], key: str) -> str:
 
 def start_from(model: Model, cfg: DictConfig) -> None:
     """Load the weights of cfg.init_from into the model; record it in `model.started_from`."""
-    import torch
+    from ablate.training.sealed import read_weights
 
     source = Source(cfg.init_from)
     source.require_same_parts(cfg)
-    state = torch.load(source.weights, map_location="cpu", weights_only=False)["state_dict"]
+    state = read_weights(source.weights)
     theirs = {
         name.removeprefix("model."): value
         for name, value in state.items()
@@ -150,7 +144,7 @@ def start_from(model: Model, cfg: DictConfig) -> None:
     model.load_state_dict(loaded, strict=False)
     model.started_from = {
         "run": str(source.folder.absolute()),
-        "run_id": read_mapping(source.folder / "result.json").get("run_id"),
+        "run_id": read_result(source.folder)[0].get("run_id"),
         "loaded": sorted(loaded),
         "new": sorted(mine.keys() - loaded.keys()),
         "left": sorted(theirs.keys() - loaded.keys()),
@@ -176,7 +170,7 @@ def fitting(
             if name in here and there[name].shape != here[name].shape
         ],
     }
-    if lines := [f"{kind}: {_few(names, ', ')}" for kind, names in wrong.items() if names]:
+    if lines := [f"{kind}: {few(names, ', ')}" for kind, names in wrong.items() if names]:
         raise UserError(f"{what} does not fit this model: {'; '.join(lines)}")
     return {
         name: value
@@ -188,16 +182,19 @@ def fitting(
 def describe_transfer(started_from: dict[str, Any]) -> str:
     """Describe in one line what was loaded, what is new and what was not loaded."""
     counted = f"{len(started_from['loaded'])} tensors from {started_from['run']}"
-    rest = (f"{what}: {_few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
+    rest = (f"{what}: {few(started_from[what], ', ') or 'none'}" for what in ("new", "left"))
     return f"{counted}; {'; '.join(rest)}"
 
 
 def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
     """Save the config that made a run's tokens, so that it can be loaded without init_from."""
-    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(Source(cfg.init_from).tokens()))
+    config = read_config(Source(cfg.init_from).tokens)
+    kept = OmegaConf.create({key: config[key] for key in TOKENS})
+    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(kept))
 
 
-def _few(names: Iterable[str], joined: str) -> str:
+def few(names: Iterable[str], joined: str) -> str:
+    """Join the first names, and say how many more there are."""
     names = list(names)
     more = f"{joined}and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return joined.join(names[:SHOWN]) + more

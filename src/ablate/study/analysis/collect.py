@@ -5,8 +5,7 @@ and `Run.detail` says what was found instead. Curves are read on demand.
 """
 
 import csv
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import isfinite
@@ -14,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.files import read_mapping
+from ablate.files import PLAN, read_mapping
+from ablate.records import read_plan
+from ablate.shape import misfit
 from ablate.study.launch.state import state
 
-PLAN = "plan.json"
+TUNED = {"keys": {str: list}, "seeds": [int]}
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,11 @@ class Study:
 def collect(study_dir: str | Path) -> Study:
     """Read a study's folder. UserError if it is not one."""
     folder = Path(study_dir)
-    plan = _plan(folder)
+    plan = read_plan(folder)
+    if plan is None:
+        raise UserError(not_a_study(folder))
     arms = tuple(_arm(content) for content in plan["arms"])
+    require_consistent(folder, plan, arms)
     read: dict[str, Run] = {}
     runs: dict[str, list[Run]] = {"run": [], "tune": []}
     for cell in plan["cells"]:
@@ -163,18 +167,22 @@ def collect(study_dir: str | Path) -> Study:
     return Study(folder, plan, arms, tuple(runs["run"]), tuple(runs["tune"]))
 
 
-def _plan(folder: Path) -> dict[str, Any]:
-    try:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        missing = {"study", "arms", "cells", "seeds", "metric"} - set(plan)
-    except OSError:
-        raise UserError(not_a_study(folder)) from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{folder / PLAN} is not the plan of a study: {error}") from None
-    if missing:
-        names = ", ".join(sorted(missing))
-        raise UserError(f"{folder / PLAN} is not the plan of a study: it has no {names}")
-    return plan
+def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm]) -> None:
+    """Raise UserError unless there is one baseline, every run is of an arm, and every factor and
+    what was tuned is described."""
+    names, wrong = {arm.name for arm in arms}, ""
+    if sum(arm.is_baseline for arm in arms) != 1:
+        wrong = "it has not one baseline"
+    elif unknown := {cell["arm"] for cell in plan["cells"]} - names:
+        wrong = f"it has runs of unknown arms: {', '.join(sorted(unknown))}"
+    elif other := {cell["kind"] for cell in plan["cells"]} - {"run", "tune"}:
+        wrong = f"it has runs of unknown kinds: {', '.join(sorted(other))}"
+    elif described := misfit(plan.get("own", {}), dict.fromkeys(plan.get("factors", {}), str)):
+        wrong = f"own: {described}"
+    elif plan.get("tune") and (tuned := misfit(plan["tune"], TUNED)):
+        wrong = f"tune: {tuned}"
+    if wrong:
+        raise UserError(f"{folder / PLAN} cannot be used: {wrong}")
 
 
 def not_a_study(folder: Path) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.files import RESULT, read_mapping, write_json
+from ablate.files import RESULT, write_json
+from ablate.records import read_result
 from ablate.study.launch.state import RESUMES, TAIL, State, last_lines, state_alone
 
 REFUSED, STOPPED = 2, 130  # exit statuses of the command line
@@ -36,7 +37,7 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
     when the process started. reason: why the launcher ended it, if it did; one with `RESUMES` is a
     stop that can be resumed, not a failure.
     """
-    result = read_mapping(folder / RESULT)
+    result, _ = read_result(folder)
     told = result.get("status") not in (None, "running") and Mark.of(folder) != before
     stopped = reason is not None and RESUMES in reason
     if result.get("status") == "finished" or (told and (reason is None or stopped)):

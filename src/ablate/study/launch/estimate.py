@@ -6,6 +6,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ablate.shape import misfit
+
+USED = {
+    "arm": object,
+    "wall_seconds": float,
+    "train_seconds": float,
+    "flops_per_step": int,
+    "steps": int,
+}
+
 
 @dataclass(frozen=True)
 class Done:
@@ -20,7 +30,7 @@ class Done:
 
 def done(result: Mapping[str, Any]) -> Done | None:
     """Make a `Done` from the content of result.json; None unless the run is finished."""
-    if result["status"] != "finished":
+    if result.get("status") != "finished" or misfit(result, USED):
         return None
     return Done(
         arm=result["arm"],

@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ablate.files import PLAN, read_mapping
+from ablate.files import PLAN
+from ablate.records import read_plan
 from ablate.study.launch.estimate import left
 from ablate.study.launch.state import State, state, states
 
@@ -42,7 +43,7 @@ class Names:
 
     @classmethod
     def of(cls, study_dir: Path) -> "Names":
-        plan = read_mapping(study_dir / PLAN)
+        plan = read_plan(study_dir)
         if not plan:
             return cls()
         labels = {cell["folder"]: _label(cell) for cell in reversed(plan["cells"])}

@@ -23,7 +23,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ablate.files import PLAN, PROGRESS, RESULT, read_mapping
+from ablate.files import PROGRESS, RESULT, read_mapping
+from ablate.records import read_plan, read_result
 
 QUEUED, LOG = "queued.json", "stdout.log"
 COMMAND = "python -m ablate "  # start of the first line of LOG
@@ -54,7 +55,7 @@ class State:
 
 
 def state(folder: Path) -> State:
-    result = read_mapping(folder / RESULT)
+    result, _ = read_result(folder)
     trains = result.get("status") == "running" and held(folder / LOCK)
     entry = read_mapping(folder / QUEUED)
     if result.get("status") == "finished" or trains or not entry:
@@ -70,7 +71,7 @@ def state(folder: Path) -> State:
 
 def state_alone(folder: Path) -> State:
     """Return the state regardless of launchers."""
-    result = read_mapping(folder / RESULT)
+    result, wrong = read_result(folder)
     status, error = result.get("status"), result.get("error") or ""
     if status == "running":
         now = read_mapping(folder / PROGRESS)
@@ -82,12 +83,12 @@ def state_alone(folder: Path) -> State:
         return State("missing", error, result=result)
     if status in ("finished", "failed", "refused"):
         return State(status, error, result=result)
-    return State("missing")
+    return State("missing", wrong)
 
 
 def states(study_dir: Path) -> dict[str, State]:
     """Map folder names to states, in the order of the plan; of all run folders without a plan."""
-    if plan := read_mapping(study_dir / PLAN):
+    if plan := read_plan(study_dir):
         names = list(dict.fromkeys(cell["folder"] for cell in plan["cells"]))
     else:
         files = (RESULT, QUEUED, LOCK)

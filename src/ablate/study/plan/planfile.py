@@ -14,6 +14,7 @@ from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError
 from ablate.files import PLAN, read_json, write_json
 from ablate.logger import without_credentials
+from ablate.records import read_plan
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
@@ -31,7 +32,7 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         plan = read_json(folder / PLAN)
         there = (plan or {}).get("baseline", {})
         before, data_before = _counted(there.get("asked", {})), dict(there.get("data", {}))
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"
         ) from error
@@ -110,7 +111,7 @@ def _match(node: Mapping[str, Any]) -> dict[str, str] | None:
 
 def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
     """Return the runs of these arms, without tuning, in the existing plan; none without a plan."""
-    cells = (read_json(folder / PLAN) or {"cells": []})["cells"]
+    cells = (read_plan(folder) or {"cells": []})["cells"]
     return [
         Cell(**(cell | {"overrides": tuple(cell["overrides"])}))
         for cell in cells

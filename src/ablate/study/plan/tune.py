@@ -174,11 +174,12 @@ def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None,
     """Return the value of a run, or why it has none."""
     if result is None:
         return None, "was never started"
-    if result["status"] != "finished":
-        return None, f"{result['status']}: {result['error'] or 'no reason is known'}"
-    value = result["metrics"].get(metric)
-    if metric not in result["metrics"]:
-        return None, f"has no {metric}{suggest(metric, result['metrics'])}"
+    if (status := result.get("status")) != "finished":
+        return None, f"{status}: {result.get('error') or 'no reason is known'}"
+    metrics = result.get("metrics", {})
+    value = metrics.get(metric)
+    if metric not in metrics:
+        return None, f"has no {metric}{suggest(metric, metrics)}"
     if value is None or not math.isfinite(value):
         return None, f"{metric} is not finite"
     return value, None

@@ -111,7 +111,7 @@ def fit(pack: Sequence[Packed], step: int, *, batched: bool) -> None:
     checkpoints.files.step = step
     path = checkpoints.folder / LAST if step else None
     try:
-        trainer.fit(task, datamodule=PackData(pack), ckpt_path=path, weights_only=False)
+        trainer.fit(task, datamodule=PackData(pack), ckpt_path=path)
     except RunFailed:
         if not all(one.failed for one in pack):
             raise

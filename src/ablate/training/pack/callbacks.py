@@ -9,14 +9,8 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from ablate.training.checkpoint import (
-    BEST,
-    HALF,
-    LAST,
-    PREVIOUS,
-    Checkpoints,
-    require_finite_weights,
-)
+from ablate.files import BEST
+from ablate.training.checkpoint import HALF, LAST, PREVIOUS, Checkpoints, require_finite_weights
 from ablate.training.pack.checkpoint import Folders
 from ablate.training.pack.task import Packed, PackTask
 

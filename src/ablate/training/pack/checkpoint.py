@@ -4,14 +4,12 @@ Each parameter group of a pack's optimizer holds the parameters of all seeds, se
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ablate.training.checkpoint import LAST, PREVIOUS, Flushed
 from ablate.training.pack.task import Packed
+from ablate.training.sealed import Damaged, read_state
 
 State = dict[str, Any]
 
@@ -19,18 +17,22 @@ State = dict[str, Any]
 def common(run_dirs: Sequence[Path]) -> int | None:
     """Return the last step from which all can resume; 0 if none has started, None if there is no
     common step."""
-    steps = [set(_by_step(run_dir / "checkpoints")) for run_dir in run_dirs]
+    problems: list[str] = []
+    steps = [set(_by_step(run_dir / "checkpoints", problems)) for run_dir in run_dirs]
+    for line in problems:
+        print(f"ablate: {line}")
     shared = set.intersection(*steps) if steps else set()
     return max(shared) if shared else None if any(steps) else 0
 
 
-def _by_step(folder: Path) -> dict[int, Path]:
-    """Map each step to a readable checkpoint."""
+def _by_step(folder: Path, problems: list[str]) -> dict[int, Path]:
+    """Map each step to a readable checkpoint; add a line about each damaged one."""
     found = {}
-    for path in (folder / PREVIOUS, folder / LAST):
-        with suppress(Exception):  # whatever a damaged file, or none, makes the unpickler raise
-            state = torch.load(path, map_location="cpu", weights_only=False)
-            found[int(state["global_step"])] = path
+    for path in filter(Path.exists, (folder / PREVIOUS, folder / LAST)):
+        try:
+            found[read_state(path)["global_step"]] = path
+        except Damaged as error:
+            problems.append(f"{error}; it is not used")
     return found
 
 
@@ -56,7 +58,7 @@ class Folders(Flushed):
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> State:
         parts = []
         for one in self.pack:
-            at = _by_step(one.run.checkpoints.folder)[self.step]
+            at = _by_step(one.run.checkpoints.folder, [])[self.step]
             parts.append(super().load_checkpoint(at, *args, **kwargs))
             for callback in (one.run.curves, one.run.checkpoints):
                 callback.load_state_dict(parts[-1]["callbacks"][callback.state_key])

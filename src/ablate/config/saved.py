@@ -1,0 +1,50 @@
+"""Read the config.yaml of a run, which may be damaged or of an earlier version."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.check import wrong_values
+from ablate.config.history import upgrade
+from ablate.config.keys import plain
+from ablate.errors import UserError
+from ablate.shape import misfit
+
+PART = {"_target_": str}
+TOKENS = {"seed": int, "data": PART, "task": PART, "model": PART}  # of tokens.yaml
+NODES = {
+    **TOKENS,
+    **dict.fromkeys(("pos_enc", "optimizer", "schedule", "kernel"), PART),
+    "trainer": {"precision": str},
+}
+
+
+def read_config(path: Path) -> DictConfig:
+    """Read a config under today's names; raise UserError if it is not that of a run."""
+    with names_file(path):
+        config = OmegaConf.load(path)
+        if not isinstance(config, DictConfig):
+            raise UserError("it is not a mapping")
+        values = plain(upgrade(config))
+        lines = [misfit(values, NODES if path.name == "config.yaml" else TOKENS)]
+        if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
+            raise UserError(wrong)
+    return config
+
+
+@contextmanager
+def names_file(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with the content of a file, here or where a run is rebuilt from it, into
+    a UserError that names the file."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename:  # OmegaConf raises one without
+            raise
+        ours = isinstance(error, UserError)
+        kind = "" if ours else f"{type(error).__name__}: "
+        more = "" if ours else " (HYDRA_FULL_ERROR=1 shows where)"
+        line = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be used: {kind}{line}{more}") from error
