@@ -38,7 +38,7 @@ SMOKE = {
 AREAS = {
     "config": """add_a_part check compose config_tree conflicts facts history override_errors
         run_id schema""",
-    "model": """activation_checkpoints attention bert block captioner dropout embedding
+    "model": """activation_checkpoints attention bert block captioner draws dropout embedding
         feed_forward forecasters formulas gpt graph hugging_face init knobs knobs_pairs
         local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc precision
         recurrent resnet rnn_* timm transformer vit""",

@@ -82,7 +82,14 @@ def test_a_real_run_says_what_it_is(tmp_path: Path) -> None:
     }
     cell = {"folder": folder.name, "kind": "run"}
     folder.mkdir(parents=True)
-    (folder.parent / "plan.json").write_text(json.dumps({"arms": [arm], "cells": [cell]}))
+    plan = {
+        "study": "s",
+        "seeds": [0],
+        "metric": {"name": "val/loss", "mode": "min"},
+        "arms": [arm],
+        "cells": [{"arm": arm["name"], "seed": 3, "run_id": folder.name, **cell}],
+    }
+    (folder.parent / "plan.json").write_text(json.dumps(plan))
     result = ablate.run(cfg)
     (offline,) = offline_wandb.run_folders(folder)
     run = offline_wandb.read(offline)

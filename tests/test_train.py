@@ -43,7 +43,9 @@ def test_a_run_leaves_what_the_contract_says(tmp_path):
     assert saved["error"] is None
     assert saved["run_id"] == run_id(cfg)
     assert saved["steps"] == 12
-    assert set(saved["kernels"].values()) == {"sdpa (training: math; evaluation: flash)"}
+    assert set(saved["kernels"].values()) == {
+        "sdpa (training: reference, for dropout; evaluation: flash)"
+    }
     assert saved["choices"]["model.attention"] == "scaled_dot"
     assert saved["metric"]["value"] == saved["metrics"]["val/loss"]
     loss = saved["metrics"]["val/loss"]
