@@ -40,7 +40,6 @@ RUN_FILES = {
     "checkpoints/best.safetensors": ("load", "evaluate", "generate", "show", "init_from", "resume"),
     "checkpoints/last.ckpt": ("resume",),
 }
-STUDY_FILES = ("plan.json", "result.json", "config.yaml", "provenance.json", "metrics.csv")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ended(
     name: str, folder: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str]:
-    """The exit code of a command on a folder, and its stderr."""
+    """The exit code of a command on a folder, and what it printed."""
 
     def load() -> None:
         ablate.load(folder)
@@ -97,19 +96,19 @@ def ended(
         patch.setattr("sys.argv", ["ablate", *arguments])
         with pytest.raises(SystemExit) as exited:
             command(main)
-    return int(exited.value.code or 0), capsys.readouterr().err
+    told = capsys.readouterr()
+    return int(exited.value.code or 0), told.out + told.err
 
 
 def require_one_line(told: tuple[int, str], name: str, what: str) -> None:
     """Done, or refused in one line that names the file."""
-    code, err = told
-    said = [line for line in err.splitlines() if line.startswith("ablate: ")]
-    assert "Traceback" not in err, f"{what}: {err[-2000:]}"
+    code, text = told
+    said = [line for line in text.splitlines() if line.startswith("ablate: ")]
+    assert "Traceback" not in text, f"{what}: {text[-2000:]}"
     assert code in (0, 1, 2), what
     if code:
-        assert len(said) == 1, f"{what}: {said}"
         # A config that is whole and says another model is refused by the keys that differ.
-        named = Path(name).name in said[0] or "is made of other parts" in said[0]
+        named = Path(name).name in said[-1] or "is made of other parts" in said[-1]
         assert named, f"{what}: {said}"
 
 
@@ -182,10 +181,13 @@ def test_a_damaged_file_of_a_run(
         gone = name.endswith(".yaml") and what in DESTROYED
         if gone or name.startswith("checkpoints/best"):
             assert told[0] == 2, f"{what} {way}"
+        elif not name.endswith(".yaml"):  # read where it can be done without
+            assert told[0] == 0, f"{what} {way}"
+            assert way == "init_from" or f"{folder / name} cannot be read: " in told[1]
 
 
 KEYED = {"config.yaml": "load", "tokens.yaml": "load", "result.json": "resume"}
-COUNTS = [pytest.param(8, id="8"), pytest.param(None, id="all", marks=pytest.mark.slow)]
+COUNTS = [pytest.param(13, id="13"), pytest.param(None, id="all", marks=pytest.mark.slow)]
 
 
 def spread(damages: list[tuple[str, bytes]], count: int | None) -> list[tuple[str, bytes]]:
@@ -217,8 +219,16 @@ def test_other_keys_and_the_other_commands(
         require_one_line(ended(way, folder, whole, capsys), name, f"{name} {what} {way}")
 
 
-@pytest.mark.parametrize("way", ["status", pytest.param("report", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", STUDY_FILES)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("plan.json", "status"),
+        ("result.json", "status"),
+        pytest.param("plan.json", "report", marks=pytest.mark.slow),
+        pytest.param("result.json", "report", marks=pytest.mark.slow),
+        pytest.param("provenance.json", "report", marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_file_of_a_study(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, way: str
 ) -> None:
