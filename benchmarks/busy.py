@@ -1,13 +1,14 @@
 """How threads that wait should wait, on a quiet machine and beside other work.
 
-    python benchmarks/busy.py                          # quiet, then beside 2 busy processes
-    python benchmarks/busy.py --beside 0 --steps 300   # quiet alone
+    python benchmarks/busy.py                             # quiet, then beside other work
+    python benchmarks/busy.py --beside none --steps 300   # quiet alone
     python benchmarks/busy.py --ways ours GOMP_SPINCOUNT=0 -- model=vit
 
 Torch's threads (OpenMP's, by GNU's libgomp) wait for each other many times in a step. They spin for
 a while first, which is quick as long as every thread has a core, and wasted where another program
-has it. A measurement is a whole command with a setting in its environment, beside `--beside`
-processes that never rest; the ways take turns, `--rounds` times. `seconds` is train_seconds of
+has it. A measurement is a whole command with a setting in its environment, beside a neighbour:
+`loops:N` are N processes that never rest, `torch:N` is another training, of N threads, that waits
+as libgomp does by itself. The ways take turns, `--rounds` times. `seconds` is train_seconds of
 result.json, the median of the rounds, and `ratio` over the first way of the same round; `CPU s` is
 what the command used. A command is ended after `--limit` seconds, which then are its seconds.
 """
@@ -31,13 +32,29 @@ LIBGOMP = "GOMP_SPINCOUNT=300000"
 CLEARED = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
 
 
+NEIGHBOURS = {
+    "loops": "while alive(): pass",
+    "torch": """
+import torch
+layer, x = torch.nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), torch.randn(32, 64, 128)
+while alive(): layer(x).sum().backward()
+""",
+}
+
+
 @contextmanager
-def busy(count: int) -> Iterator[None]:
-    """Beside so many processes that never rest while this one lives."""
-    spin = [sys.executable, "-c", f"import os\nwhile os.getppid() == {os.getpid()}: pass"]
+def busy(neighbour: str) -> Iterator[None]:
+    """Beside `none`, `loops:N` or `torch:N`, which work while this process lives."""
+    kind, _, count = neighbour.partition(":")
+    alive = f"import os\ndef alive(): return os.getppid() == {os.getpid()}\n"
+    line = [sys.executable, "-c", alive + NEIGHBOURS.get(kind, "")]
+    processes = {"none": 0, "loops": int(count or 0), "torch": 1}[kind]
+    environment = unset() | ({"OMP_NUM_THREADS": count} if kind == "torch" else {})
     # A session of their own, as other people's work is: Linux shares its time by session, and a
     # nice process of the same session would hardly be felt.
-    others = [subprocess.Popen(spin, start_new_session=True) for _ in range(count)]
+    others = [
+        subprocess.Popen(line, start_new_session=True, env=environment) for _ in range(processes)
+    ]
     try:
         yield
     finally:
@@ -46,11 +63,15 @@ def busy(count: int) -> Iterator[None]:
             other.wait()
 
 
+def unset() -> dict[str, str]:
+    """The environment without what says how threads wait."""
+    return {key: value for key, value in os.environ.items() if key not in CLEARED}
+
+
 def measure(way: str, overrides: list[str], limit: float) -> tuple[float, float]:
     """Seconds of training, and the processor's seconds of the whole command."""
-    environment = {key: value for key, value in os.environ.items() if key not in CLEARED}
     setting = LIBGOMP if way == WAYS[0] else way
-    environment |= dict([setting.split("=")]) if way != "ours" else {}
+    environment = unset() | (dict([setting.split("=")]) if way != "ours" else {})
     with tempfile.TemporaryDirectory() as folder:
         line = [sys.executable, "-m", "ablate", *overrides, "logger=none", f"output_dir={folder}"]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -67,7 +88,7 @@ def measure(way: str, overrides: list[str], limit: float) -> tuple[float, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--beside", nargs="*", type=int, default=[0, 2])
+    parser.add_argument("--beside", nargs="*", default=["none", "loops:1", "torch:1", "torch:2"])
     parser.add_argument("--ways", nargs="*", default=WAYS, help="ours: what a command sets itself")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
@@ -79,18 +100,18 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, {' '.join(overrides)}")
     print("| beside | threads wait | seconds | ratio | CPU s |")
     print("|---|---|---|---|---|")
-    for count in args.beside:
+    for neighbour in args.beside:
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in args.ways}
-        with busy(count):
+        with busy(neighbour):
             for _ in range(args.rounds):
                 for way in args.ways:
                     found[way].append(one := measure(way, overrides, args.limit))
-                    print(f"beside {count}, {way}: {one[0]:.1f} s", file=sys.stderr)
+                    print(f"beside {neighbour}, {way}: {one[0]:.1f} s", file=sys.stderr)
         first = [seconds for seconds, _ in found[args.ways[0]]]
         for way, pairs in found.items():
             ratio = statistics.median(s / f for (s, _), f in zip(pairs, first, strict=True))
             seconds, cpu = (statistics.median(column) for column in zip(*pairs, strict=True))
-            print(f"| {count} | {way} | {seconds:.1f} | {ratio:.2f} | {cpu:.1f} |", flush=True)
+            print(f"| {neighbour} | {way} | {seconds:.1f} | {ratio:.2f} | {cpu:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

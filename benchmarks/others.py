@@ -7,7 +7,7 @@
     python benchmarks/others.py gpt --dtype bfloat16 # both under autocast, as bf16-mixed has it
     python benchmarks/others.py nanogpt --root DIR --device cuda --dtype bfloat16   # DIR/model.py
 
-`pip install 'ablate[bench]'` brings the others.
+`pip install 'ablate-attention[bench]'` brings the others.
 
 All ways take turns, five rounds; a ratio is the median over the rounds of our seconds / theirs.
 Each has as many parameters as the other. No optimizer step is included. Threads: OMP_NUM_THREADS.

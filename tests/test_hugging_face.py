@@ -208,9 +208,9 @@ def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(UserError, match=r"pip install 'ablate\[hf\]'"):
+    with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
         build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))  # type: ignore
-    with pytest.raises(UserError, match=r"pip install 'ablate\[hf\]'"):
+    with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
         tokenizer_maker("hf:gpt2")("", "", None)
 
 

@@ -1,5 +1,6 @@
 """What `import ablate` gives: its functions, whatever is imported, and nothing else in sight."""
 
+import os
 import pkgutil
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 import ablate
 from ablate.cli.version import checkout, described
+from ablate_attention import NAME
 
 PACKAGE = Path(ablate.__file__).parent
 
@@ -39,7 +41,7 @@ def test_the_functions_stay_whatever_is_imported() -> None:
 def test_dir_lists_what_a_person_uses() -> None:
     assert dir(ablate) == sorted([*ablate.__all__, "__version__"])
     assert set(ablate.__all__) == {"RunFailed", "UserError", "build", "compose", "load", "run"}
-    assert ablate.__version__ == version("ablate")
+    assert ablate.__version__ == version(NAME)
 
 
 def test_importing_it_is_quick() -> None:
@@ -58,3 +60,57 @@ def test_the_version_names_the_commit_of_its_own_checkout_alone(tmp_path: Path) 
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "__init__.py").touch()
     assert checkout(tmp_path / "site-packages") is None
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A folder with PyPI's `ablate`, which has no command."""
+    (tmp_path / "ablate-0.2.3.dist-info").mkdir()
+    (tmp_path / "ablate-0.2.3.dist-info/METADATA").write_text("Name: ablate\nVersion: 0.2.3\n")
+    (tmp_path / "ablate").mkdir()
+    (tmp_path / "ablate/__init__.py").write_text("__version__ = '0.2.3'\n")
+    return tmp_path
+
+
+COMMAND = ["-c", "from ablate_attention import main; main()"]
+
+
+@pytest.mark.parametrize("start", [COMMAND, ["-m", "ablate"], ["-c", "import ablate"]])
+@pytest.mark.parametrize("case", ["theirs first", "ours over theirs", "apart"])
+def test_a_mixture_with_the_other_package_is_refused(
+    theirs: Path, start: list[str], case: str
+) -> None:
+    if case == "theirs first" and start != COMMAND:
+        pytest.skip("nothing of ours is imported then")
+    if case == "ours over theirs":
+        (theirs / "ablate/__init__.py").unlink()
+        (theirs / "ablate").rmdir()
+        (theirs / "ablate").symlink_to(PACKAGE)
+    folders = [theirs, PACKAGE.parent]
+    path = os.pathsep.join(map(str, folders if case != "apart" else folders[::-1]))
+    done = subprocess.run(
+        [sys.executable, *start, *["--version"][: start != ["-c", "import ablate"]]],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        cwd=theirs.parent,
+    )
+    if case == "apart":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode != 0
+        last = done.stderr.strip().splitlines()[-1]
+        assert "PyPI's package 'ablate' 0.2.3 is installed" in last
+        assert f"install {NAME} again" in last
+
+
+def test_no_text_advises_to_install_the_other_package() -> None:
+    root = PACKAGE.parents[1]
+    files = [f for top in ("src", "docs", "conf", "sweeps") for f in (root / top).rglob("*.*")]
+    texts = {f: f.read_text() for f in [*files, root / "README.md"] if f.suffix in TEXTS}
+    assert texts
+    wrong = re.compile(r"pip install ['\"]?ablate(?!-attention)")
+    assert [str(file) for file, text in texts.items() if wrong.search(text)] == []
+
+
+TEXTS = {".py", ".md", ".yaml"}

@@ -294,7 +294,7 @@ def test_a_server_that_falls_silent_is_given_up(
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ablate.study.publish.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'ablate\[wandb\]'"):
+    with pytest.raises(UserError, match=r"pip install 'ablate-attention\[wandb\]'"):
         require_workspaces()
 
 

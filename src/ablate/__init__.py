@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate._lazy_torchmetrics import postpone
 from ablate.threads import limit_spinning
+from ablate_attention import mixture
 
 if TYPE_CHECKING:
     from ablate.config.compose import compose
@@ -48,5 +49,7 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
+if _line := mixture():
+    raise ImportError(_line)
 postpone()
 limit_spinning()

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import ablate
+from ablate_attention import NAME
 
 try:
-    __version__ = version("ablate")
+    __version__ = version(NAME)
 except PackageNotFoundError:  # on the path, but not installed
     __version__ = "unknown"
 

@@ -11,6 +11,7 @@ from ablate.config.rules import Named, either, one_of
 from ablate.config.schema import HUGGING_FACE
 from ablate.data import checked
 from ablate.errors import UserError
+from ablate_attention import install
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}
@@ -130,7 +131,7 @@ class HuggingFace(Tokenizer):
         except ImportError:
             raise UserError(
                 f"data.tokenizer={HUGGING_FACE}{name} needs the library transformers:"
-                " pip install 'ablate[hf]'"
+                f" {install('hf')}"
             ) from None
         logging.set_verbosity_error()
         try:

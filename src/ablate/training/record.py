@@ -32,9 +32,10 @@ from ablate.model.layers.stack import kernels
 from ablate.records import read_result
 from ablate.task import Task
 from ablate.training.transfer import keep_tokens
+from ablate_attention import NAME
 
 PACKAGES = (
-    "ablate", "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
+    NAME, "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
     "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim",
 )  # fmt: skip
 

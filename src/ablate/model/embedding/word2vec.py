@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.embedding.learned import Learned
+from ablate_attention import install
 
 # gensim silently drops the tokens of a sentence beyond this many.
 LONGEST = 10_000
@@ -69,7 +70,7 @@ class Word2vec(Learned):
             from gensim.models import Word2Vec as Model
         except ImportError:
             raise UserError(
-                "model.embedding=word2vec needs gensim: pip install 'ablate[word2vec]'"
+                f"model.embedding=word2vec needs gensim: {install('word2vec')}"
             ) from None
         logging.getLogger("gensim").setLevel(logging.ERROR)
         model = Model(

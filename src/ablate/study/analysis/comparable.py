@@ -10,6 +10,7 @@ from typing import Any
 
 from ablate.errors import UserError, suggest
 from ablate.study.analysis.collect import Run, Study
+from ablate_attention import NAME
 
 RULES = ("seeds", "data", "code", "budget")
 TOLERANCE = 0.02  # relative difference of budgets; study.match guarantees as much
@@ -123,7 +124,7 @@ def _code(run: Run) -> str | None:
     git, source = run.provenance.get("git"), run.provenance.get("source")
     packages = run.provenance.get("packages")
     packages = packages if isinstance(packages, dict) else {}
-    ours, certain = f"ablate {packages.get('ablate')}", False
+    ours, certain = f"ablate {packages.get(NAME, packages.get('ablate'))}", False
     if isinstance(git, dict):
         certain = not git.get("dirty")
         ours = str(git.get("commit"))[:10] + ("" if certain else " with changes")

@@ -13,6 +13,7 @@ from ablate.logger import first_line
 from ablate.study.publish.offline import sync_command
 from ablate.study.publish.specification import specification
 from ablate.study.report import Written
+from ablate_attention import install
 
 SPECIFICATION = "wandb.json"
 
@@ -20,7 +21,7 @@ SPECIFICATION = "wandb.json"
 def require_workspaces() -> None:
     """Raise UserError without the package that makes views and reports."""
     if find_spec("wandb_workspaces") is None:
-        raise UserError("--wandb needs a package: pip install 'ablate[wandb]'")
+        raise UserError(f"--wandb needs a package: {install('wandb')}")
 
 
 def publish(written: Written) -> None:

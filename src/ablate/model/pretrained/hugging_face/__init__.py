@@ -15,6 +15,7 @@ from ablate.config.rules import written
 from ablate.config.schema import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.training.transfer import fitting, parts_of
+from ablate_attention import install
 
 if TYPE_CHECKING:
     from ablate.model.base import Model
@@ -80,8 +81,7 @@ def fetch(name: str) -> Any:
         import transformers
     except ImportError:
         raise UserError(
-            f"model.pretrained={HUGGING_FACE}{name} needs the library transformers:"
-            " pip install 'ablate[hf]'"
+            f"model.pretrained={HUGGING_FACE}{name} needs the library transformers: {install('hf')}"
         ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -1,0 +1,45 @@
+"""The distribution, which has another name than its package: `ablate` on PyPI is another project.
+
+Here stands what must work where both are installed, so it is not in the package, whose files the
+other one overwrites.
+"""
+
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+NAME = "ablate-attention"
+
+
+def install(extra: str) -> str:
+    """The command that installs what an optional feature needs."""
+    return f"pip install '{NAME}[{extra}]'"
+
+
+def mixture() -> str | None:
+    """What to say where PyPI's `ablate` is imported in place of this package, or shares its folder;
+    None where it does neither."""
+    try:
+        other = distribution("ablate")
+    except PackageNotFoundError:
+        return None
+    found = find_spec("ablate")
+    origin = Path(found.origin) if found and found.origin else Path()
+    theirs = Path(str(other.locate_file("ablate")))
+    if origin.parent.resolve() != theirs.resolve():
+        return None
+    return (
+        f"PyPI's package 'ablate' {other.version} is installed, whose module has the same name as"
+        f" that of {NAME}: pip uninstall ablate, then install {NAME} again"
+    )
+
+
+def main() -> None:
+    """The command `ablate`."""
+    if line := mixture():
+        print(f"ablate: {line}", file=sys.stderr)
+        raise SystemExit(2)
+    from ablate.__main__ import main
+
+    main()
