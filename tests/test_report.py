@@ -71,6 +71,39 @@ def test_a_difference_that_still_changes_is_marked(study: Path, by: float, marke
     assert judged(study).marks == ([said + arms] if marked else [])
 
 
+def train(study: Path, arm: str, losses: list[float]) -> None:
+    """Replace the training losses of an arm."""
+    for path in study.glob(f"{arm}-*/metrics.csv"):
+        head, *rows = [line.split(",") for line in path.read_text().splitlines()]
+        for row, loss in zip(rows, losses, strict=True):
+            row[1] = str(loss)
+        path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+
+
+STEPS = range(16)  # that a made-up run logs
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([3.6 - 0.1 * n for n in STEPS], "Still falling in the last quarter of training, by more"),
+        ([3.55 - 0.002 * n for n in STEPS], "Hardly trained, so that a verdict says little: the"),
+        ([3.52 for _ in STEPS], "Hardly trained"),
+        ([1 + 2 * 0.5**n for n in STEPS], ""),
+    ],
+)
+def test_arms_that_needed_more_steps_are_marked(
+    study: Path, losses: list[float], said: str
+) -> None:
+    train(study, ADDITIVE, losses)
+    found = judged(study).marks
+    assert len(found) == bool(said)
+    assert all(line.startswith(said) and "additive" in line for line in found)
+    for name in ("baseline", "model.attention=cosine"):
+        train(study, name, losses)
+    assert all(("every arm" in line) == said.startswith("Still") for line in judged(study).marks)
+
+
 def test_seeds_are_paired_by_number_and_not_by_place(tmp_path: Path) -> None:
     study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(shifted(0.1))})
     plan = json.loads((study / "plan.json").read_text())

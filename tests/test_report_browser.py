@@ -5,8 +5,10 @@ Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
 
 import shutil
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from make_study import BASE, arm, make_study, shifted
@@ -145,6 +147,51 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page: Any) -> None:
 def test_only_the_table_scrolls_sideways(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_long_name_does_not_widen_the_page(browser: Any, tmp_path: Path) -> None:
+    arms = {"baseline": arm(BASE), f"data.path={'long' * 30}": arm(shifted(0.1))}
+    folder = make_study(tmp_path / "long", arms)
+    write(folder)
+    opened = browser.new_page(viewport={"width": 400, "height": 900})
+    opened.goto((folder / "report.html").as_uri())
+    wide = opened.evaluate("document.documentElement.scrollWidth")
+    opened.close()
+    assert wide <= 400
+
+
+def test_the_first_screen_has_verdicts_forest_plot_and_learning_curves(page: Any) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    boxes = page.evaluate(
+        """() => [".answer ul", "[aria-label*=differences]", "[aria-label^='Learning curves']"].map(
+            name => document.querySelector(name).getBoundingClientRect().toJSON())"""
+    )
+    verdicts, forest, curves = boxes
+    assert all(box["bottom"] <= 800 and box["right"] <= 1280 for box in boxes)
+    assert verdicts["right"] <= min(forest["left"], curves["left"])
+    assert forest["bottom"] <= curves["top"]
+
+
+PAPER = (210 - 2 * 10) / 25.4 * 96  # pixels of CSS between the margins of A4, upright
+
+
+def test_nothing_is_cut_off_on_paper(page: Any) -> None:
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": int(PAPER), "height": 1000})
+    beyond = """wide => [...document.querySelectorAll("th, td, svg, p, li, dd")]
+        .filter(one => one.getBoundingClientRect().right > wide).map(one => one.textContent)"""
+    assert page.evaluate(beyond, PAPER) == []
+
+
+def test_the_printed_table_has_all_columns(page: Any) -> None:
+    pypdf = pytest.importorskip("pypdf", reason="pypdf reads the PDF")
+    read = pypdf.PdfReader(BytesIO(page.pdf(format="A4", prefer_css_page_size=True)))
+    sheet = read.pages[0].mediabox
+    assert sheet.height > sheet.width
+    text = normalize("NFKC", " ".join(one.extract_text() for one in read.pages))  # no ligatures
+    heads = page.locator("#arms th").all_inner_texts()
+    for words in " ".join(heads).split():
+        assert words in text, words
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -79,6 +79,118 @@ def test_what_went_wrong_is_reported(tmp_path: Path) -> None:
             assert words in text, (name, words)
 
 
+def texts_of(study: Path) -> list[str]:
+    """Every text of a report: the page without its markup, and report.md without its escapes."""
+    page = unescape(re.sub("<[^>]*>", "", (study / "report.html").read_text()))
+    return [" ".join(page.split()), (study / "report.md").read_text().replace("\\", "")]
+
+
+@pytest.mark.parametrize(
+    ("points", "drawn", "says"),
+    [
+        ((8, 2), True, ["not shown"]),
+        ((2, 4), True, []),  # both validations after the steep start
+        ((1, 3), True, ["validated only once, so this is the training loss"]),
+        ((1, 1), False, ["No learning curves: no finished run has recorded two values"]),
+    ],
+)
+def test_learning_curves_say_what_they_show(
+    tmp_path: Path, points: tuple[int, int], drawn: bool, says: list[str]
+) -> None:
+    arms = {"baseline": arm(BASE), "a=1": arm(shifted(0.1))}
+    study = make_study(
+        tmp_path / "s", arms, mode="max", validations=points[0], rows_per_validation=points[1]
+    )
+    write(study)
+    page, text = texts_of(study)
+    for said in ("not shown", "validated only once", "No learning curves"):
+        wanted = any(said in one for one in says)
+        assert [said in page, said in text] == [wanted, wanted], said
+    assert all(one in page for one in says)
+    assert (study / "figures" / "curves.png").exists() == drawn
+    axis_of = "training loss (lower is better)" if points[0] == 1 else "loss (higher is better)"
+    assert (axis_of in page) == drawn
+
+
+def test_a_cut_is_where_values_are_out_of_sight(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(shifted(0.1))})
+    write(study)
+    values = [line.split(",") for line in next(study.glob("*/metrics.csv")).read_text().split()]
+    highest = max(float(row[2]) for row in values[1:] if row[2])
+    (limit,) = re.findall(r"values above ([\d.]+), at the start, are not shown", texts_of(study)[1])
+    assert 1.52 < float(limit) < highest
+
+
+@pytest.mark.parametrize("design", ["one_factor", "factorial"])
+def test_a_question_of_one_factor_is_a_sentence(tmp_path: Path, design: str) -> None:
+    arms = {"baseline": arm(BASE), "model.norm=post": arm(shifted(0.1))}
+    study = make_study(tmp_path / "s", arms, design=design)
+    write(study)
+    question = (
+        "How does validation loss (val/loss, lower is better) of gpt on pydoc change with"
+        " model.norm (pre → post)?"
+    )
+    assert all(question in text for text in texts_of(study))
+
+
+def test_one_comparison_has_one_p(tmp_path: Path) -> None:
+    """A grid of two options is one comparison; with a second factor the effects are averages."""
+    noise = [0.0, 0.03, -0.02, 0.01, 0.02]
+    other = [value + more for value, more in zip(shifted(0.02), noise, strict=True)]
+    arms = {"baseline": arm(BASE), "model.norm=post": arm(other)}
+    study = make_study(tmp_path / "one", arms, design="factorial")
+    write(study)
+    assert [len(re.findall(r"Holm p|F tests", text)) for text in texts_of(study)] == [0, 0]
+    arms |= {"model.heads=8": arm(shifted(0.1)), "model.norm=post model.heads=8": arm(other)}
+    study = make_study(tmp_path / "two", arms, design="factorial")
+    write(study)
+    assert all("The p values here are of F tests" in text for text in texts_of(study))
+
+
+TOGETHER = "That the options of a differ while no arm that changes it alone is shown to differ"
+
+
+@pytest.mark.parametrize(("spread", "said"), [(0.04, True), (0.004, False), (0.4, False)])
+def test_options_that_differ_only_together_are_explained(
+    tmp_path: Path, spread: float, said: bool
+) -> None:
+    """One option is as far above the baseline as the other is below it."""
+    base, shifts = [1.5, 1.6, 1.4], {"a=1": [0.1, 0.1 - spread, 0.1 + spread],
+                                     "a=2": [-0.1, -0.1 + spread, -0.1 - spread]}  # fmt: skip
+    arms = {"baseline": arm(base)}
+    arms |= {name: arm([*map(sum, zip(base, by, strict=True))]) for name, by in shifts.items()}
+    study = make_study(tmp_path / "s", arms, design="factorial")
+    written = write(study)
+    kinds = {row.kind for row in written.report.others}
+    assert (kinds == {"open"}) == (spread > 0.004)
+    assert [TOGETHER in text for text in texts_of(study)] == [said] * 2
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_intervals_are_said_to_be_uncorrected_beside_corrected_verdicts(
+    tmp_path: Path, others: int
+) -> None:
+    arms = {f"a={n}": arm(shifted(n / 10)) for n in range(1, others + 1)}
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), **arms})
+    write(study)
+    for text in texts_of(study):
+        assert ("the intervals are not corrected" in text) == (others > 1)
+
+
+@pytest.mark.parametrize(("by", "advised"), [(0.0005, False), (0.01, True)])
+def test_seeds_are_advised_for_an_effect_that_is_seen(
+    tmp_path: Path, by: float, advised: bool
+) -> None:
+    """A mean difference within its standard error is no effect to be shown."""
+    other = [v + by + 0.02 * step for v, step in zip(BASE, (1, -1, 0, 1, -1), strict=True)]
+    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(other)})
+    report = write(study).report
+    assert report.rows[1].kind == "open"
+    assert ("seeds needed" in texts_of(study)[0]) == advised
+    said = "seeds would be needed" if advised else "too small an effect to say how many seeds"
+    assert said in report.rows[1].verdict
+
+
 def told(page: str, arm: str) -> list[str]:
     """The rows of an arm in the page's tables, without their markup; the first is its result."""
     rows = re.findall(rf'<tr data-arm="{arm}">(.*?)</tr>', page, re.DOTALL)

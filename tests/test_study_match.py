@@ -9,7 +9,7 @@ from tiny import overrides, pairs
 import ablate
 from ablate.errors import UserError
 from ablate.study.plan.budget import on_meta
-from ablate.study.plan.match import match
+from ablate.study.plan.match import match, require_width
 from ablate.training.build import build, build_data
 from ablate.training.record import count_parameters
 from ablate.training.train import count_flops
@@ -82,7 +82,6 @@ def test_a_model_of_pairs(tmp_path):
             r"arm 'model\.ffn=none' \(.* below the baseline's [\d,]+\): no model\.ffn_dim can be"
             r" set in it: model\.ffn_dim=1 has no effect with model\.ffn=none",
         ),
-        ("model.ffn=none", "model.fn_dim", r"no study\.match_by=model\.fn_dim .*'model\.ffn_dim'"),
         ("model.ffn=none", "model.heads", r"model\.heads has no influence on it"),
         ("model.ffn_dim=99", "model.ffn_dim", r"it sets study\.match_by=model\.ffn_dim itself"),
         (
@@ -92,15 +91,21 @@ def test_a_model_of_pairs(tmp_path):
             r" parameters, [\d.]+% (above|below) the",
         ),
         ("model.depth=40", "model.ffn_dim", r"the nearest is model\.ffn_dim=1 with .* above"),
-        ("model.ffn=none", "optimizer.lr", r"match_by=optimizer\.lr: must be a width of the model"),
-        ("model.ffn=none", "model.dropout", "must be a width of the model"),
-        ("model.ffn=none", "data.seq_len", "must be a width of the model"),
     ],
 )
 def test_what_cannot_be_matched_is_refused(tmp_path, arm, by, message):
     with pytest.raises(UserError, match=message) as caught:
         solved(overrides(tmp_path), arm, by=by)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("by", ["model.fn_dim", "optimizer.lr", "model.dropout", "data.seq_len"])
+def test_only_a_whole_number_of_the_model_can_be_matched_by(tmp_path, by):
+    cfg = ablate.compose(*overrides(tmp_path))
+    with pytest.raises(UserError, match=rf"match_by={by}: must be a whole number .* model\.ffn_dim") as no:
+        require_width(by, [cfg], matched=True)
+    assert "\n" not in str(no.value)
+    require_width("model.ffn_dim", [cfg], matched=True)
 
 
 def test_near_enough_where_the_width_has_no_influence(tmp_path):

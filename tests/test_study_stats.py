@@ -194,12 +194,14 @@ def test_seeds_to_reach_the_level():
 
 @pytest.mark.parametrize("family", [1, 5])
 def test_seeds_needed_are_statsmodels(family):
-    differences = np.array([0.5, -0.7, 1.2, 0.3, -0.1])
+    differences = np.array([0.5, -0.7, 1.2, 0.6, 0.9])
     effect = stats.effect_size(differences)
     n = TTestPower().solve_power(effect, alpha=LEVEL / family, power=0.8)
     assert stats.seeds_needed(differences, family, LEVEL) == math.ceil(n)
     assert stats.seeds_needed(np.array([1.0, 1.1]), 1, LEVEL) == 6
     assert stats.seeds_needed(np.array([-1.0, 1.0, 0.001]), 1, LEVEL) is None
+    within = np.array([0.5, -0.7, 1.2, 0.3, -0.1])  # its standard error: 0.24 and 0.32
+    assert stats.seeds_needed(within, 1, LEVEL) is None
 
 
 # Verdicts

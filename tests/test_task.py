@@ -4,17 +4,22 @@ import json
 import math
 from types import SimpleNamespace
 
+import make_files
 import pytest
 import torch
+from make_axes import MODELS
 from make_data import ready
+from make_rows import base
 from tiny import images, overrides
 
 import ablate
 from ablate.config.run_id import run_dir
 from ablate.errors import RunFailed, UserError
+from ablate.study.plan.budget import measured
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
 from ablate.training.build import build, build_data, make_task
+from ablate.training.train import full_pass, prepare
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,20 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
     assert len(seen) == looked_at
     assert json.loads((run_dir(cfg) / "result.json").read_text())["status"] == "failed"
     assert list((run_dir(cfg) / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, monkeypatch):
+    make_files.write(tmp_path, monkeypatch)
+    cfg = base(model)
+    data = build_data(cfg)
+    network = build(cfg, data)
+    (tmp_path / "checkpoints").mkdir()
+    trainer, task, _, _ = prepare(cfg, tmp_path, data, network)
+    found, known = full_pass(trainer, task, data), measured(cfg, build_data)
+    rest = [name for name in known if name not in found]
+    assert set(found) <= set(known)
+    assert all("/accuracy/length_" in name for name in rest)  # lengths that do not occur
 
 
 def task_of(processes, **values):

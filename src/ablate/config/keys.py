@@ -182,7 +182,9 @@ def default_of(path: str) -> Any:
     group, _, key = path.rpartition(".")
     ours = group and key not in EVERYWHERE
     files = sorted(config_dir().glob(f"{group}/*.yaml")) if ours else []
-    found = (option_content(file)[0].get(key) for file in files)
+    found = [option_content(file)[0].get(key) for file in files]
+    if isinstance(node := _values().get(group), dict):  # study
+        found = [node.get(key)]
     return next((value for value in found if value is not None), None)
 
 

@@ -18,19 +18,20 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Int:
-    """A whole number; true and 4.0 are not."""
+    """A whole number from `least` to `most`; true and 4.0 are not."""
 
     least: float = -math.inf
+    most: float = math.inf
 
     def allows(self, value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return self.least <= value <= self.most
 
     def __str__(self) -> str:
-        return (
-            f"a whole number of at least {self.least}"
-            if self.least > -math.inf
-            else "a whole number"
-        )
+        ends = [f"of at least {self.least}"] if self.least > -math.inf else []
+        ends += [f"of at most {self.most:,}"] if self.most < math.inf else []
+        return " ".join(["a whole number", " and ".join(ends)]).rstrip()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from ablate.config.keys import default_of
+from ablate.config.overrides import MOST
 from ablate.config.rules import (
     Below,
     Bool,
@@ -51,7 +52,7 @@ VALUES: dict[str, Rule] = {
     "study.rerun": one_of("missing", "failed", "all"),
     "study.dry_run": Bool(),
     "study.confirm_large": Bool(),
-    "study.pack": COUNT,
+    "study.pack": Int(1, MOST),
     "study.batched": either(Bool(), one_of("auto")),
     "study.arm": or_null(Text()),
     "study.packed": or_null(Keys()),

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -26,6 +26,9 @@ from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
 
+if TYPE_CHECKING:
+    from ablate.study.plan.budget import DataSets
+
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +39,7 @@ def sweep(
     gc.enable()  # disabled while modules were imported
     Folder.made.clear()  # a refused study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
+    settings = _settings(config.hydra.launcher)
     composer = Composer(context.config_loader, config, request.fixed)
     layout = lay_out(request, composer)
     config.study.name = request.name
@@ -47,7 +51,8 @@ def sweep(
     study.plan_trials()
     if request.node["dry_run"]:
         Output.trains = False
-        study.show(slots=_slots(config.hydra.launcher))
+        at_once = settings.at_once(os.environ) if settings else _jobs(config.hydra.launcher)
+        study.show(slots=at_once)
         return []
     launcher = launcher_of(config, context, task)
     study.tune(launcher)
@@ -59,12 +64,11 @@ class Study:
 
     def __init__(self, request: StudyRequest, layout: Layout, composer: Composer, folder: Path):
         self.request, self.layout, self.composer, self.folder = request, layout, composer, folder
-        self.metric = metric_of(request.node, layout.baseline.config)
         self.tuning: Tuning | None = tuning(
             request.node["tune"] or {},
             request.node["tune_seeds"],
             seeds=layout.seeds,
-            metric=self.metric["name"],
+            metric=metric_name(request.node, layout.baseline.config),
             taken=self._taken(),
         )
         self.cells = Cells()
@@ -79,14 +83,16 @@ class Study:
     def match_and_measure(self) -> None:
         """Give every arm the baseline's budget if requested, and count what each costs."""
         from ablate.study.plan.budget import DataSets, budgets
-        from ablate.study.plan.match import match
+        from ablate.study.plan.match import match, require_width
 
         sets, arms = DataSets(), self.layout.arms
         for composed in arms:
             composed.config.seed = self.layout.seeds[0]
         baseline, node = self.layout.baseline.name, self.request.node
+        configs = {composed.name: composed.config for composed in arms}
+        self.metric = metric_of(node, configs[baseline], sets)
+        require_width(node["match_by"], configs.values(), matched=bool(node["match"]))
         if node["match"]:
-            configs = {composed.name: composed.config for composed in arms}
             found = match(
                 configs, baseline=baseline, budget=node["match"], by=node["match_by"], sets=sets
             )
@@ -196,22 +202,41 @@ class Study:
         )
 
 
-def _slots(launcher: DictConfig) -> int:
-    """Return the number of runs at once, as far as the launcher's config says."""
-    if "slots" in launcher:
-        settings = {str(key): value for key, value in launcher.items() if key != "_target_"}
-        return Settings(**settings).at_once(os.environ)
-    return int(launcher.get("array_parallelism") or 1)
+def _settings(launcher: DictConfig) -> Settings | None:
+    """Return the settings of hydra/launcher=local, None of another. Raises UserError."""
+    if "slots" not in launcher:
+        return None
+    return Settings(**{str(key): value for key, value in launcher.items() if key != "_target_"})
 
 
-def metric_of(node: Mapping[str, Any], baseline: DictConfig) -> dict[str, str]:
-    """Return the metric that compares the arms, by default the task's, and whether min or max is
-    best."""
-    task = locate(baseline.task._target_)
-    name, mode = node["metric"] or task.metric, node["mode"]
+def _jobs(launcher: DictConfig) -> int:
+    """Return the number of jobs at once, as far as the config of another launcher says."""
+    parallel = launcher.get("array_parallelism")
+    return parallel if isinstance(parallel, int) and parallel > 0 else 1
+
+
+def metric_name(node: Mapping[str, Any], baseline: DictConfig) -> str:
+    """Return the name of the metric that compares the arms, by default the task's."""
+    usual = locate(baseline.task._target_).metric
+    name = node["metric"] or usual
     if not name.startswith(("val/", "test/")):
-        near = suggest(name, [task.metric]) or f", such as {task.metric}"
+        near = suggest(name, [usual]) or f", such as {usual}"
         raise UserError(f"study.metric={name}: must be a name that begins with val/ or test/{near}")
+    return str(name)
+
+
+def metric_of(node: Mapping[str, Any], baseline: DictConfig, sets: "DataSets") -> dict[str, str]:
+    """Return the metric that compares the arms, and whether min or max is best. Raises UserError
+    for a metric that the baseline's runs will not have."""
+    from ablate.study.plan.budget import measured
+
+    task = locate(baseline.task._target_)
+    name, mode = metric_name(node, baseline), node["mode"]
+    if name != task.metric and (there := measured(baseline, sets)) and name not in there:
+        raise UserError(
+            f"study.metric={name}: a run of the baseline measures"
+            f" {', '.join(there)}{suggest(name, there)}"
+        )
     if name != task.metric and mode is None:
         raise UserError(f"study.metric={name}: say what is best, study.mode=min or study.mode=max")
     if name == task.metric and mode not in (None, task.mode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -153,6 +154,15 @@ class Task(L.LightningModule):
     def measures(self, split: str) -> dict[str, Tensor]:
         """The measures of a full pass over a split, from the torchmetrics, over all processes."""
         raise NotImplementedError
+
+    def measured(self, split: str) -> list[str]:
+        """The names of all that `measures` may return after training, before anything is measured.
+
+        Needs a trainer that is not fitting.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torchmetrics warns of a mean of nothing
+            return list(self.measures(split))
 
     def notes(self) -> dict[str, Any]:
         """Notes on the measures for result.json."""

@@ -19,7 +19,7 @@ from ablate.errors import UserError
 from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
 from ablate.task.causal_lm import CausalLM
-from ablate.task.text_metrics import Written, right_links
+from ablate.task.text_metrics import ByLength, Written, right_links
 
 SHOWN = 6  # validation examples in the sample of what the model writes
 Links = Sequence[tuple[Iterable[int], Container[int]]]
@@ -147,6 +147,9 @@ class SequenceToSequence(CausalLM):
         if self.wrong_links is not None:
             values["aer"] = self.wrong_links.compute()
         return values | self.written.compute()
+
+    def measured(self, split: str) -> list[str]:
+        return [*super().measured(split), *(f"accuracy/{name}" for name in ByLength.names)]
 
     def notes(self) -> dict[str, Any]:
         return super().notes() | {"signatures": self.written.signatures()}

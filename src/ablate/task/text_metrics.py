@@ -48,6 +48,14 @@ class Corpus(Metric):
 class ByLength(Metric):
     """The share of correct targets by length of the source."""
 
+    names = [
+        f"length_{least}{most}"
+        for least, most in zip(
+            [1, *(length + 1 for length in LENGTHS)],
+            [*(f"-{length}" for length in LENGTHS), "+"],
+            strict=True,
+        )
+    ]
     full_state_update = False
     right: Tensor
     count: Tensor
@@ -65,14 +73,9 @@ class ByLength(Metric):
         self.right += place[right].bincount(minlength=len(LENGTHS) + 1)
 
     def compute(self) -> dict[str, Tensor]:
-        """Keys such as "length_1-5", of lengths that occur."""
-        least = [1, *(length + 1 for length in LENGTHS)]
-        most = [*(f"-{length}" for length in LENGTHS), "+"]
-        return {
-            f"length_{first}{last}": right / count
-            for first, last, right, count in zip(least, most, self.right, self.count, strict=True)
-            if count
-        }
+        """Those of `names` whose lengths occur."""
+        groups = zip(self.names, self.right, self.count, strict=True)
+        return {name: right / count for name, right, count in groups if count}
 
 
 class Written(nn.Module):

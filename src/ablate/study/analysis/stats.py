@@ -159,12 +159,15 @@ def seeds_needed(differences: np.ndarray, family: int, level: float) -> int | No
     """Return the seeds that would show an effect as large as the observed one, with power `POWER`.
 
     From the power of the t test at level / family, where Holm is strictest, and never fewer than
-    the sign-flip test needs to reach the level. None: more than MOST, or no effect to be shown. The
-    observed effect of few seeds is itself uncertain, and so is this number.
+    the sign-flip test needs to reach the level. None: more than MOST, or no effect to be shown: the
+    mean lies within its standard error. The observed effect of few seeds is itself uncertain, and
+    so is this number.
     """
-    if not differences.any():
+    n = len(differences)
+    error = differences.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+    if not differences.any() or abs(differences.mean()) < error:
         return None
-    least = max(len(differences) + 1, seeds_to_reach(family, level) or 0)
+    least = max(n + 1, seeds_to_reach(family, level) or 0)
     effect = effect_size(differences)
     if effect is None:
         return least

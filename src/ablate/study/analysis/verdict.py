@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ablate.study.analysis.stats import MOST, Interval, seeds_to_reach, smallest_p
+from ablate.study.analysis.stats import Interval, seeds_to_reach, smallest_p
 from ablate.study.numbers import certain, interval_words, probability
 
 BETTER, WORSE, EQUIVALENT, NONE = "better", "worse", "equivalent", "no difference shown"
@@ -53,7 +53,7 @@ class Verdict:
 
     def _advice(self) -> str:
         if self.seeds_needed is None:
-            return f"more than {MOST:,} seeds would be needed"
+            return "too small an effect to say how many seeds would show it"
         return f"about {self.seeds_needed} seeds would be needed"
 
     def _same(self, unit: str) -> str:

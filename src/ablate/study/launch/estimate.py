@@ -63,9 +63,9 @@ def left(runs: Sequence[float | None], slots: int) -> float | None:
     runs: seconds that each needs, in launch order; if one is unknown (None), so is the result.
     """
     assert slots > 0
-    free = [0.0] * slots
+    free = [0.0] * min(slots, len(runs))
     for needed in runs:
         if needed is None:
             return None
         heapq.heapreplace(free, free[0] + needed)
-    return max(free)
+    return max(free, default=0.0)

@@ -8,10 +8,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.overrides import MOST
 from ablate.errors import Interrupted, UserError
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.jobs import environment
@@ -38,8 +40,8 @@ class Settings:
     grace: float
 
     def __post_init__(self) -> None:
-        if self.slots != AUTO and not _whole(self.slots, 1):
-            raise _wrong("slots", self.slots, f"a whole number from 1, or {AUTO}")
+        if self.slots != AUTO and not _whole(self.slots, 1, MOST):
+            raise _wrong("slots", self.slots, f"a whole number from 1 to {MOST:,}, or {AUTO}")
         for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
             if not _whole(value, 0):
                 raise _wrong(name, value, "a whole number from 0")
@@ -64,8 +66,8 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _whole(value: object, least: int, most: float = inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _wrong(name: str, value: object, allowed: str) -> UserError:

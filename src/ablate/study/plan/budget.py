@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import lightning.pytorch as L
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
@@ -101,6 +102,19 @@ def _budget(cfg: DictConfig, task: Task, no_effect: bool | None) -> Budget:
         steps=length_of_training(settings, task.data)[0],
         no_effect=no_effect,
     )
+
+
+def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
+    """Return the names of the metrics of a finished run, without training one; none if the
+    composition cannot be built, which `budgets` reports."""
+    try:
+        data = sets(cfg)
+        task = on_meta(cfg, data)
+    except Exception:
+        return []
+    task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
+    splits = ["val", *(["test"] if data.has_test else [])]
+    return [f"{split}/{name}" for split in splits for name in task.measured(split)]
 
 
 def parameters(model: nn.Module) -> int:

@@ -4,13 +4,14 @@ Widths that the check refuses, such as a model.dim that the heads do not divide,
 are made on torch's meta device; nothing is computed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check, leaves
+from ablate.config.keys import default_of
 from ablate.config.rules import Either, Int, Rule
 from ablate.config.schema import rule_of
 from ablate.errors import UserError, suggest
@@ -57,7 +58,6 @@ def match(
     budget: parameters or flops, of a step; by: the key of a width. Raises a UserError that lists
     every arm that cannot be matched.
     """
-    _require_width(by)
     measure = partial(_measure, budget, sets or DataSets())
     target = measure(configs[baseline])
     found: dict[str, Match] = {}
@@ -101,13 +101,31 @@ def _compared(value: int, target: int, unit: str) -> str:
     return f"{value:,} {unit}, {_off(value, target):.1%} {side} the baseline's {target:,}"
 
 
-def _require_width(by: str) -> None:
-    rule = rule_of(by)
-    if by.split(".")[0] not in MODEL_SIDE or (rule is not None and not _whole(rule)):
+def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> None:
+    """Raise UserError unless a composition has this key and it takes whole numbers, or nothing is
+    matched and the key is the default."""
+    if not matched:
+        if by != default_of("study.match_by"):
+            raise UserError(
+                f"study.match_by={by} has no effect without study.match; set study.match to"
+                " parameters or flops, or leave study.match_by out"
+            )
+        return
+    widths = dict.fromkeys(
+        key for cfg in configs for key, value in leaves(cfg) if _width(key, value)
+    )
+    if by not in widths:
         raise UserError(
-            f"study.match_by={by}: must be a width of the model, a key that takes whole numbers,"
-            " such as model.ffn_dim or model.dim"
+            f"study.match_by={by}: must be a whole number of the model: {', '.join(widths)}"
+            f"{suggest(by, widths)}"
         )
+
+
+def _width(key: str, value: object) -> bool:
+    """Whether a key is the model's and takes whole numbers; of external code, by its value."""
+    rule = rule_of(key)
+    takes = type(value) is int if rule is None else _whole(rule)
+    return takes and key.split(".")[0] in MODEL_SIDE
 
 
 def _whole(rule: Rule) -> bool:

@@ -54,13 +54,13 @@ def write(
     study = collect(study_dir)
     refuse_unfinished(study)
     report = assemble(study, metric, mode, allow)
-    points = gather(study, report.metric, list(report.colours))
+    points = gather(study, report.metric, report.mode, list(report.colours))
     crossed = crossed_effects(report, allow)
     drawn, charts = figures.draw(report, points, crossed, study.folder / "figures")
     paths = [path.relative_to(study.folder).as_posix() for path in drawn]
     texts = {
         PAGE: page(report, points, crossed, charts),
-        "report.md": markdown(report, crossed, paths),
+        "report.md": markdown(report, crossed, points, paths),
         "table.tex": latex(report),
         "runs.csv": runs_csv(report),
     }

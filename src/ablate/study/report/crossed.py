@@ -10,7 +10,8 @@ from ablate.study.report.rows import Report
 
 
 def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | str | None:
-    """Estimate the effects; None without crossed factors, a text if nothing can be estimated."""
+    """Estimate the effects; a text if nothing can be estimated. None without crossed factors, and
+    for one factor of two options, whose effect is the difference in the table."""
     study = report.study
     if study.plan.get("design") not in CROSSED:
         return None
@@ -26,6 +27,8 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
         for seed in study.seeds
     ]
     factors = varied(list(cells.values()), own)
+    if [len(options) for options in factors.values()] == [2]:
+        return None
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 
 
@@ -36,11 +39,35 @@ def ranked(found: Effects) -> tuple[list[Effect], list[Effect]]:
     return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
 
 
-def in_short(crossed: Effects | str | None) -> list[str]:
-    """Describe the effects that are shown, and list the factors without a main effect."""
+TESTS = (
+    "The p values here are of F tests in a linear model of all runs, with the seed as a block, "
+    "corrected by Holm for these effects; those of the table compare one arm with the baseline, "
+    "over their pairs alone, and are corrected for its arms. So they differ."
+)
+
+
+def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
+    """Describe the effects that are shown, also against the arms, and list the factors without a
+    main effect."""
     if not isinstance(crossed, Effects) or not crossed.effects:
         return []
     main, pairs = ranked(crossed)
     said = [effect.words() for effect in [*main, *pairs] if effect.shown]
+    said += [_unlike_its_arms(effect.name) for effect in main if _only_together(effect, report)]
     rest = listed(effect.name for effect in main if not effect.shown)
     return [*said, *([f"No main effect is shown of {rest}"] if rest else [])]
+
+
+def _only_together(effect: Effect, report: Report) -> bool:
+    """Whether a main effect is shown, and none of the arms that change this factor alone is."""
+    alone = [row.kind for row in report.others if {*row.arm.changes} == {effect.name}]
+    return effect.shown and bool(alone) and {*alone} == {"open"}
+
+
+def _unlike_its_arms(factor: str) -> str:
+    return (
+        f"That the options of {factor} differ while no arm that changes it alone is shown to differ"
+        " from the baseline is no contradiction: the test of a factor compares all its options with"
+        " each other, over all runs; a verdict compares one arm with the baseline, over their pairs"
+        " alone, and is corrected for several arms"
+    )

@@ -1,10 +1,11 @@
 """The figures: forest plot, learning curves, main effects, interactions, cost against quality.
 
-Each is a matplotlib figure, saved as a PNG; all but the forest plot are in the page too.
+Each is a matplotlib figure, saved as a PNG and drawn in the page; of many arms the page's forest
+plot has those with the largest differences.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
@@ -14,18 +15,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.figures.save import save
 from ablate.study.analysis.effects import Effect, Effects
-from ablate.study.numbers import amount, duration, listed, number, shortened
+from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
 from ablate.study.report.crossed import ranked
-from ablate.study.report.inline import BACK, BASE, RULE, SOFT, Drawing, Mark, colour_of, inline
-from ablate.study.report.points import COLOURS, Cost, Curve, Panel, Points
-from ablate.study.report.rows import Report
+from ablate.study.report.forest import scale
+from ablate.study.report.inline import (
+    BACK,
+    BASE,
+    RULE,
+    SOFT,
+    VERDICTS,
+    Drawing,
+    Mark,
+    colour_of,
+    inline,
+)
+from ablate.study.report.points import COLOURS, Cost, Panel, Points
+from ablate.study.report.rows import Report, Row
 from ablate.study.report.svg import axis
 from ablate.study.report.words import direction, metric_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c", "open": "#57606a"}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
@@ -39,12 +50,13 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # an arm such as $x$ is not a formula
 }  # fmt: skip
 WIDEST = 9.5  # inches of a figure
+BESIDE = 5.6  # inches of those that stand beside the verdicts
 LINE = 0.3  # inches of a row in the forest plot
+FEW = 8  # rows of the forest plot beside the verdicts
 LETTER, SIDE = 0.07, 0.55  # inches of a letter along an axis, and of the numbers beside it
 MOST_ROWS = 120
 MOST_PAIRS = 6  # interactions drawn
 NAME = 0.17  # inches from a name at the right to the next
-SETTLED = 0.3  # share of training at the start that does not set the limits of the curves
 
 
 class Spot(NamedTuple):
@@ -68,8 +80,8 @@ def draw(
 
     pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
     figures: dict[str, Callable[[], Drawing] | bool] = {
-        "forest": bool(report.compared) and (lambda: _forest(report)),
-        "curves": bool(points.curves) and (lambda: _curves(report, points.curves, points.column)),
+        "forest": bool(report.compared) and (lambda: _forest(report, report.compared[:MOST_ROWS])),
+        "curves": bool(points.curves) and (lambda: _curves(report, points)),
         "effects": any(any(one.values) for one in points.panels)
         and (lambda: _effects(report, points.panels)),
         "interactions": bool(pairs) and (lambda: _interactions(report, pairs)),
@@ -86,8 +98,10 @@ def draw(
                 continue
             drawing = make()
             files.append(save(drawing.figure, file))
-            if name != "forest":
-                charts[name] = inline(drawing, name)
+            if name == "forest" and len(report.compared) > FEW:
+                drawing = _forest(report, report.largest(FEW))
+                drawing.figure.draw_without_rendering()
+            charts[name] = inline(drawing, name)
     return files, charts
 
 
@@ -126,8 +140,8 @@ def _rank(arm: str, report: Report) -> tuple[bool, bool]:
     return kind == "base", kind != "rest"
 
 
-def _words(report: Report, metric: str | None = None) -> str:
-    return f"{metric_words(metric or report.metric)} ({direction(report.mode)})"
+def _words(report: Report) -> str:
+    return f"{metric_words(report.metric)} ({direction(report.mode)})"
 
 
 def _wrapped(name: str, width: int) -> str:
@@ -135,34 +149,42 @@ def _wrapped(name: str, width: int) -> str:
     return fill(shortened(name, max(2 * width - 8, width)), width, break_on_hyphens=False)
 
 
-def _forest(report: Report) -> Drawing:
-    rows = report.compared[:MOST_ROWS]
-    drawing, (axes,) = _grid([7.0], 1.4 + LINE * len(rows))
+def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
+    """Draw differences and intervals; an arrow at the edge points to a difference beyond it."""
+    drawing, (axes,) = _grid([BESIDE], 1.1 + LINE * len(rows))
+    limits = scale(report)
     for place, row in enumerate(rows):
         found, colour = row.comparison, VERDICTS[row.kind]
         assert found is not None
+        tip = f"{row.arm.name}\n{signed(found.difference, report.places)} from the baseline"
         if reach := found.t_interval:
             axes.plot([reach.low, reach.high], [place, place], color=colour, linewidth=1.8)
+            tip += f"\n95 % interval {interval(reach, report.places)}"
         if reach := found.bootstrap:
             ends = [reach.low, reach.high]
             axes.plot(ends, [place, place], color=colour, linewidth=6, alpha=0.2)
-        axes.plot([found.difference], [place], "o", color=colour)
+        at = min(max(found.difference, limits.low), limits.high)
+        shape = "o" if at == found.difference else ">" if at == limits.high else "<"
+        (spot,) = axes.plot([at], [place], shape, color=colour, markeredgewidth=0, clip_on=False)
+        drawing.mark(spot, Mark(arm=row.arm.name, tip=tip))
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
-    axes.set_yticks(range(len(rows)), [_wrapped(row.arm.name, 38) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    names = [shortened(report.labels[row.arm.name], 24) for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set(xlim=(limits.low, limits.high), ylim=(len(rows) - 0.4, -0.6))
+    few = "" if len(rows) == len(report.compared) else f", the {len(rows)} largest"
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
-    axes.set_xlabel(f"{_words(report)}\ndifference from the baseline\n95 % t interval")
+    axes.set_xlabel(f"{_words(report)}\ndifference from the baseline{few}, 95 % t interval")
+    axes.set_label(f"{metric_words(report.metric)}: differences from the baseline")
     axes.grid(axis="x")
     return drawing
 
 
-def _curves(report: Report, curves: Sequence[Curve], column: str) -> Drawing:
+def _curves(report: Report, points: Points) -> Drawing:
     """Draw mean lines with bands of one standard deviation, named at their ends."""
-    height, last = 4.2, max(curve.steps[-1] for curve in curves)
-    drawing, (axes,) = _grid([WIDEST], height)
-    limits = axis(_settled(curves, last * SETTLED), 0, 1)
-    ends = []
-    for curve in sorted(curves, key=lambda one: _rank(one.arm, report)):
+    height, last = 3.2, max(curve.steps[-1] for curve in points.curves)
+    drawing, (axes,) = _grid([BESIDE], height)
+    limits, ends = points.limits, []
+    for curve in sorted(points.curves, key=lambda one: _rank(one.arm, report)):
         kind = _kind(curve.arm, report)
         shown = kind != "rest"
         rows = list(zip(curve.steps, curve.means, curve.spreads, strict=True))
@@ -184,10 +206,11 @@ def _curves(report: Report, curves: Sequence[Curve], column: str) -> Drawing:
             markersize=3.2, markeredgewidth=0, markevery=dots,
         )  # fmt: skip
         if shown:
-            words = shortened(report.labels[curve.arm], 38)
+            words = shortened(report.labels[curve.arm], 24)
             ends.append(Spot(curve.steps[-1], curve.means[-1], words, kind, curve.arm))
     axes.set(xlim=(0, last), ylim=(limits.low, limits.high), xlabel="optimizer step")
-    axes.set(ylabel=_words(report, column), label=f"Learning curves of {metric_words(column)}")
+    name = metric_words(points.column)
+    axes.set(ylabel=f"{name} ({direction(points.mode)})", label=f"Learning curves of {name}")
     axes.grid()
     _name(drawing, axes, ends, height)
     return drawing
@@ -220,14 +243,6 @@ def spaced(places: Iterable[float], gap: float, high: float) -> list[float]:
     up = list(accumulate(places, lambda last, place: max(place, last + gap)))
     down = accumulate(reversed(up), lambda last, place: min(place, last - gap), initial=high + gap)
     return list(down)[:0:-1]
-
-
-def _settled(curves: Iterable[Curve], after: float) -> Iterator[float]:
-    """Yield the values after the steep start; all values of a curve that ends before."""
-    for curve in curves:
-        for step, mean, spread in zip(curve.steps, curve.means, curve.spreads, strict=True):
-            if step > after or curve.steps[-1] <= after:
-                yield from (mean - spread, mean + spread)
 
 
 def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:

@@ -46,7 +46,7 @@ def table(report: Report) -> str:
     ]
     body = [_row(row, report, axis) for row in report.rows]
     whole = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
-    return tag("div", whole, class_="wide")
+    return _wide(whole)
 
 
 def _head(words: str, more: str = "", *, number: bool = False) -> str:
@@ -178,7 +178,12 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         tag("tr", *(tag("td", breakable(cell), class_="plain") for cell in row), data_arm=row[0])
         for row in rows
     ]
-    return tag("div", tag("table", top, tag("tbody", *body)), class_="wide")
+    return _wide(tag("table", top, tag("tbody", *body)))
+
+
+def _wide(table: str) -> str:
+    """Let a table that is wider than the page scroll, from the keyboard too."""
+    return tag("div", table, class_="wide", tabindex=0)
 
 
 def versions(report: Report) -> str:

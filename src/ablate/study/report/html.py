@@ -7,12 +7,13 @@ from string import Template
 
 from ablate.study.analysis.effects import Effects
 from ablate.study.report import grid
-from ablate.study.report.crossed import in_short, ranked
+from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
 from ablate.study.report.sentences import (
     answers,
     commands,
+    curve_words,
     metric_name,
     plan_lines,
     plan_sentence,
@@ -35,10 +36,9 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
     """
     sections = [
         _head(report),
-        _answer(report, crossed),
-        _plan(report),
+        tag("div", _answer(report, crossed), _glance(report, points, charts), class_="glance"),
         _table(report),
-        _curves(report, points, charts.get("curves", ())),
+        _plan(report),
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
         _troubles(report),
@@ -69,7 +69,7 @@ def _answer(report: Report, crossed: Effects | str | None) -> str:
         for kind, head, arms in answers(report)
     ]
     points.append(tag("li", escape(reference(report))))
-    points = [*(tag("li", escape(f"{line}.")) for line in in_short(crossed)), *points]
+    points = [*(tag("li", escape(f"{line}.")) for line in in_short(report, crossed)), *points]
     words = [tag("p", escape(line), class_="note") for line in sure(report)]
     marks = [tag("p", escape(line), class_="warn") for line in report.marks]
     lists = tag("ul", *points)
@@ -97,17 +97,10 @@ def _table(report: Report) -> str:
     return _section("Every arm against the baseline", *parts)
 
 
-def _curves(report: Report, points: Points, charts: Sequence[str]) -> str:
-    if not charts:
-        return ""
-    words = "Means over the finished seeds; a band is one standard deviation to each side."
-    if points.column != report.metric:
-        words += f" {report.metric} is measured at the end only, so this is {points.column}."
-    if len(points.curves) > len(report.colours) + 1:
-        count = len(report.colours)
-        words += f" In colour: the {count} arms with the largest differences; point at an arm."
-    chart = tag("figure", *charts)
-    return _section("Learning curves", _said(words, class_="note"), chart)
+def _glance(report: Report, points: Points, charts: Charts) -> str:
+    """Draw what stands beside the verdicts: the forest plot and the learning curves."""
+    figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
+    return tag("div", *figures, _said(curve_words(report, points), class_="note"))
 
 
 def _charts(charts: Sequence[str]) -> str:
@@ -117,7 +110,8 @@ def _charts(charts: Sequence[str]) -> str:
 def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> str:
     if "effects" not in charts:
         return ""
-    over = " over all settings of the other factors" if crossed is not None else ""
+    several = isinstance(crossed, Effects) and len(ranked(crossed)[0]) > 1
+    over = " over all settings of the other factors" if several else ""
     words = (
         f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
         f"{over}; * is the baseline's option."
@@ -128,6 +122,7 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> s
     elif crossed is not None:
         main, pairs = ranked(crossed)
         parts += [_said(f"{line}.", class_="warn") for line in crossed.warnings]
+        parts.append(_said(TESTS, class_="note"))
         parts.append(tag("ul", *(tag("li", escape(f"{one.words()}.")) for one in main)))
         if pairs:
             said = "Interactions: means that are not on parallel lines. The surest come first."

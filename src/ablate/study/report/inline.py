@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008), darkened where it would not show on white; the baseline is nearly black.
 COLOURS = ("#0072b2", "#d55e00", "#00916a", "#b85c9e", "#b58900", "#2f9fd8", "#7a5195")
 BASE, REST, SOFT, RULE, BACK = "#1b1f24", "#b9c0c8", "#57606a", "#d5dae0", "#ffffff"
+VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c", "open": "#57606a"}
 # The page has other values of these in the dark.
 THEME = {colour: f"var(--c{place})" for place, colour in enumerate(COLOURS, 1)} | {
+    VERDICTS["better"]: "var(--better)",
+    VERDICTS["worse"]: "var(--worse)",
+    VERDICTS["equivalent"]: "var(--same)",
     BASE: "var(--ink)",
     REST: "var(--rest)",
     SOFT: "var(--soft)",
@@ -24,7 +28,7 @@ THEME = {colour: f"var(--c{place})" for place, colour in enumerate(COLOURS, 1)} 
     BACK: "var(--back)",
 }
 PIXELS = 4 / 3  # of CSS in a point
-LEAST = 0.75  # to which a chart shrinks before it scrolls, so that it can be read
+LEAST = 0.7  # to which a chart shrinks before it scrolls, so that it can be read
 UNFIT = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"  # for XML
 
 

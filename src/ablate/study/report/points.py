@@ -1,21 +1,25 @@
 """The numbers behind the figures, for both the page and the PNGs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
 from ablate.study.analysis.collect import Arm, Run, Study
+from ablate.study.report.svg import Axis, axis
 
 COLOURS = 7  # distinguishable by the colour-blind; the baseline has one of its own
 MOST_CURVES = 60
 MOST_PANELS = 24
 CROSSED = ("factorial", "fractional")  # designs in which every factor meets every other
+TRAINING = "train/loss"
+SETTLED = 0.3  # share of training at the start that does not set the limits of the curves
 
 
 @dataclass(frozen=True)
 class Curve:
-    """An arm's validation metric by step: mean and standard deviation over the finished seeds."""
+    """A column of metrics.csv by step: mean and standard deviation over an arm's finished seeds."""
 
     arm: str
     steps: list[int]
@@ -48,18 +52,38 @@ class Cost:
 
 @dataclass(frozen=True)
 class Points:
-    """The numbers of all figures. column: the column of metrics.csv that the curves show."""
+    """The numbers of all figures. column: the column of metrics.csv that the curves show; mode:
+    whether less or more of it is better."""
 
     column: str
+    mode: str
     curves: list[Curve]
     panels: list[Panel]
     costs: list[Cost]
 
+    @cached_property
+    def limits(self) -> Axis:
+        """The vertical axis of the curves, for what follows their steep start."""
+        return axis(self._settled(), 0, 1)
 
-def gather(study: Study, metric: str, first: Sequence[str]) -> Points:
+    def _settled(self) -> Iterator[float]:
+        """Yield the values after the steep start; all values of a curve that ends before."""
+        after = SETTLED * max((curve.steps[-1] for curve in self.curves), default=0)
+        for curve in self.curves:
+            for step, mean, spread in zip(curve.steps, curve.means, curve.spreads, strict=True):
+                if step > after or curve.steps[-1] <= after:
+                    yield from (mean - spread, mean + spread)
+
+
+def gather(study: Study, metric: str, mode: str, first: Sequence[str]) -> Points:
     """Gather the numbers of all figures. first: the arms whose curves must be included."""
     column = curve_column(study, metric)
-    return Points(column, curves(study, column, first), panels(study, metric), costs(study, metric))
+    found = curves(study, column, first)
+    if not found:  # validated once: a point is no curve
+        column, found = TRAINING, curves(study, TRAINING, first)
+    task = _task_metric(study)
+    mode = "min" if column == TRAINING else task["mode"] if column == task.get("name") else mode
+    return Points(column, mode, found, panels(study, metric), costs(study, metric))
 
 
 def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
@@ -74,20 +98,26 @@ def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
 def curve_column(study: Study, metric: str) -> str:
     """Return the column of metrics.csv for a metric's curve; tests are only made at the end."""
     own = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
-    named = [run.result.get("metric") for run in study.runs if run.finished][:1]
-    task: Any = named[0] if named and isinstance(named[0], dict) else {}
     first = next((run for run in study.runs if run.finished), None)
     if first is None or first.curve(own):
         return own
-    return str(task.get("name", own))
+    return str(_task_metric(study).get("name", own))
+
+
+def _task_metric(study: Study) -> Mapping[str, Any]:
+    """Return name and mode of the metric that chooses the best weights; empty if not recorded."""
+    found = next((run.result.get("metric") for run in study.runs if run.finished), None)
+    return found if isinstance(found, dict) and {"name", "mode"} <= found.keys() else {}
 
 
 def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
-    """Return the curves of the baseline and of `first`, then of others up to `MOST_CURVES`."""
+    """Return the curves of the baseline and of `first`, then of others up to `MOST_CURVES`; none
+    if no curve has two points."""
     names = [study.baseline.name, *first]
     names += [arm.name for arm in study.others if arm.name not in names and arm.same_as is None]
     found = [curve_of(study, name, column) for name in names[:MOST_CURVES]]
-    return [curve for curve in found if curve.steps]
+    drawn = any(len(curve.steps) > 1 for curve in found)
+    return [curve for curve in found if curve.steps and drawn]
 
 
 def curve_of(study: Study, arm: str, column: str) -> Curve:

@@ -44,7 +44,7 @@ def show(written: Written) -> None:
         )
     console = Console(highlight=False)
     console.print(table, markup=False)
-    effects = [f"{line}." for line in in_short(written.crossed)]
+    effects = [f"{line}." for line in in_short(report, written.crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:
         console.print(line, markup=False)
     console.print("Output:", style="bold")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from ablate.errors import UserError, suggest
@@ -12,8 +13,16 @@ from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
-from ablate.study.numbers import decimals, listed, signed
-from ablate.study.report.points import Cost, Curve, coloured, costs, curve_column, curve_of
+from ablate.study.numbers import certain, decimals, listed, signed
+from ablate.study.report.points import (
+    TRAINING,
+    Cost,
+    Curve,
+    coloured,
+    costs,
+    curve_column,
+    curve_of,
+)
 from ablate.study.report.words import mode_of
 
 KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open"}
@@ -93,6 +102,11 @@ class Report:
     def compared(self) -> list[Row]:
         return [row for row in self.rows if row.comparison]
 
+    def largest(self, count: int) -> list[Row]:
+        """The compared arms with the largest differences, in the order of the plan."""
+        kept = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
+        return [row for row in self.compared if row in kept]
+
     @cached_property
     def labels(self) -> dict[str, str]:
         """Arm -> its name in charts: only the option if all arms change one factor, and only the
@@ -112,7 +126,7 @@ class Report:
     @cached_property
     def marks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
-        in result.json), and differences that were still changing."""
+        in result.json), differences that were still changing, and arms that needed more steps."""
         found: dict[str, list[str]] = {}
         for one in self.objections:
             if one.allowed:
@@ -124,7 +138,7 @@ class Report:
             for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        return lines + unsettled(self)
+        return lines + unsettled(self) + undertrained(self)
 
 
 def assemble(
@@ -219,6 +233,45 @@ def unsettled(report: Report) -> list[str]:
             found.append(f"{report.labels[row.arm.name]} (from {way})")
     said = "Still changing in the last quarter of training, so that more steps may say otherwise"
     return [f"{said}: {listed(found)}."] if found else []
+
+
+STILL = 0.1  # share of the fall of the training loss above which its last quarter is reported
+HARDLY = 0.05  # share of the training loss below which its whole fall is reported
+
+
+def undertrained(report: Report) -> list[str]:
+    """Return a sentence on arms whose training loss was still falling, and one on those where it
+    has hardly fallen."""
+    falling, flat = [], []
+    judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
+    for row in judged:
+        curve = curve_of(report.study, row.arm.name, TRAINING)
+        share = [step / curve.steps[-1] for step in curve.steps]
+        points = list(zip(share, curve.means, strict=True))
+        before = [mean for share, mean in points if 0.5 <= share <= SINCE]
+        last = [mean for share, mean in points if share > SINCE]
+        if not before or not last:
+            continue
+        name, first, end = report.labels[row.arm.name], curve.means[0], fmean(last)
+        if first - end < HARDLY * abs(first):
+            flat.append(
+                f"{name} ({certain(first)} at step {curve.steps[0]:,}, {certain(end)} at the end)"
+            )
+        elif fmean(before) - end > STILL * (first - end):
+            falling.append(name)
+    found = []
+    if falling:
+        whose = "every arm" if len(falling) == len(judged) > 1 else listed(falling)
+        found.append(
+            f"Still falling in the last quarter of training, by more than {STILL:.0%} of its whole"
+            f" fall, so that more steps may say otherwise: the training loss of {whose}."
+        )
+    if flat:
+        found.append(
+            f"Hardly trained, so that a verdict says little: the training loss fell by less than"
+            f" {HARDLY:.0%} of {listed(flat)}."
+        )
+    return found
 
 
 def _differences(curve: Curve, baseline: Curve) -> list[tuple[int, float]]:

@@ -14,7 +14,7 @@ from ablate.study.numbers import (
     signed,
 )
 from ablate.study.plan.fraction import promise
-from ablate.study.report.points import own_option
+from ablate.study.report.points import TRAINING, Points, own_option
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.words import direction, metric_words
 
@@ -66,9 +66,11 @@ def plan_sentence(report: Report) -> str:
         own = own_option(study, factor)
         others = listed([option for option in options if str(option) != own])
         parts.append(f"{factor} ({own} → {others})")
+    changes = f"How does {metric_name(report)}{f' of {what}' if what else ''} change"
+    if len(parts) == 1:
+        return f"{changes} with {parts[0]}?"
     how = DESIGNS.get(str(study.plan.get("design")), "when these are changed")
-    of = f" of {what}" if what else ""
-    return f"How does {metric_name(report)}{of} change {how}: {listed(parts, 12)}?"
+    return f"{changes} {how}: {listed(parts, 12)}?"
 
 
 def subject(report: Report) -> str:
@@ -139,8 +141,39 @@ def sure(report: Report) -> list[str]:
         "t intervals of the mean difference, with bootstrap intervals beside them. Verdicts rest "
         "on p"
     )
-    text += f" corrected by Holm for {len(found)} arms." if len(found) > 1 else "."
+    if len(found) > 1:
+        text += (
+            f" corrected by Holm for {len(found)} arms; the intervals are not corrected, so one may"
+            " leave out zero where no difference is shown"
+        )
+    text += "."
     return [text, *(f"{line}." for line in report.warnings)]
+
+
+def curve_words(report: Report, points: Points) -> str:
+    """Describe the learning curves: what they show, and what is not in sight; or why there are
+    none."""
+    if not points.curves:
+        return (
+            "No learning curves: no finished run has recorded two values of its metric, or of its"
+            " training loss."
+        )
+    words = "Learning curves are means over the finished seeds"
+    if any(curve.seeds > 1 for curve in points.curves):
+        words += ", with bands of one standard deviation to each side"
+    if points.column == TRAINING:
+        words += "; the runs were validated only once, so this is the training loss"
+    elif points.column != report.metric:
+        words += f"; {report.metric} is measured at the end only, so this is {points.column}"
+    if len(points.curves) > len(report.colours) + 1:
+        words += f"; in colour the {len(report.colours)} arms with the largest differences"
+    values = [mean for curve in points.curves for mean in curve.means]
+    high, low = points.limits.high, points.limits.low
+    beyond = [f"above {number(high, report.places)}"] if max(values) > high else []
+    beyond += [f"below {number(low, report.places)}"] if min(values) < low else []
+    if beyond:
+        words += f"; values {listed(beyond)}, at the start, are not shown"
+    return f"{words}."
 
 
 def relative(row: Row, report: Report) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
 from ablate.study.numbers import MINUS, NOTHING, number, probability
-from ablate.study.report.crossed import in_short, ranked
+from ablate.study.report.crossed import TESTS, in_short, ranked
+from ablate.study.report.points import Points
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import (
     answers,
     commands,
+    curve_words,
     difference_words,
     metric_name,
     plan_lines,
@@ -56,20 +58,25 @@ def _cells(row: Row, report: Report) -> list[str]:
 
 
 def markdown(
-    report: Report, crossed: Effects | str | None = None, figures: Collection[str] = ()
+    report: Report,
+    crossed: Effects | str | None = None,
+    points: Points | None = None,
+    figures: Collection[str] = (),
 ) -> str:
-    """Write the report as GitHub's Markdown. figures: files beside it, to be shown."""
+    """Write the report as GitHub's Markdown. figures: files beside it, to be shown, with what is
+    said of the curves in `points`."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {report.study.name}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
     lines += [plan_sentence(report), "", "## What came out", ""]
-    lines += [f"- {_escaped(line)}." for line in in_short(crossed)]
+    lines += [f"- {_escaped(line)}." for line in in_short(report, crossed)]
     lines += [f"- **{head}:** {arms}." for _, head, arms in answers(report)]
     lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
     lines += ["", *(f"{line}\n" for line in [*report.marks, *sure(report)])]
     for name, words in FIGURES.items():
         lines += [f"![{words}]({name})", ""] if name in figures else []
+    lines += [_escaped(curve_words(report, points)), ""] if points else []
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", "```", *commands(report), "```", "", "## What differed", ""]
@@ -90,7 +97,7 @@ def _factors(crossed: Effects | str | None) -> list[str]:
         said = [f"Effects are {crossed}."]
     else:
         main, pairs = ranked(crossed)
-        said = [f"- {effect.words()}." for effect in [*main, *pairs]]
+        said = [TESTS, "", *(f"- {effect.words()}." for effect in [*main, *pairs])]
         said += [f"- {line}." for line in crossed.warnings]
     return ["## Main effects", "", *map(_escaped, said), ""]
 
