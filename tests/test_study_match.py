@@ -102,7 +102,8 @@ def test_what_cannot_be_matched_is_refused(tmp_path, arm, by, message):
 @pytest.mark.parametrize("by", ["model.fn_dim", "optimizer.lr", "model.dropout", "data.seq_len"])
 def test_only_a_whole_number_of_the_model_can_be_matched_by(tmp_path, by):
     cfg = ablate.compose(*overrides(tmp_path))
-    with pytest.raises(UserError, match=rf"match_by={by}: must be a whole number .* model\.ffn_dim") as no:
+    said = rf"match_by={by}: must be a whole number .* model\.ffn_dim"
+    with pytest.raises(UserError, match=said) as no:
         require_width(by, [cfg], matched=True)
     assert "\n" not in str(no.value)
     require_width("model.ffn_dim", [cfg], matched=True)
