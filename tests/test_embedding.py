@@ -203,9 +203,7 @@ def test_a_long_text_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_without_gensim_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gensim.models", None)
-    with pytest.raises(
-        UserError, match=r"gensim: pip install 'ablate-attention\[word2vec\]'"
-    ):
+    with pytest.raises(UserError, match=r"gensim: pip install 'ablate-attention\[word2vec\]'"):
         table(8, 6, text())
 
 

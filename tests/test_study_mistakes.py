@@ -84,7 +84,7 @@ OF_THE_COMMAND = [
     ("{factors: {pos_enc: [none]}, match: flops, match_by: model.ffn_dm}", [], ["'model.ffn_dim'"]),
     (ONE, ["study.match_by=model.dim"], ["study.match_by=model.dim has no effect without"]),
     (ONE, ["hydra.launcher.slots=0"], ["slots=0: must be a whole number from 1 to 10,000, or"]),
-    (ONE, ["hydra.launcher.slots=x", "study.dry_run=true"], ["hydra.launcher.slots=x: must be"]),
+    (ONE, ["hydra.launcher.slots=x"], ["hydra.launcher.slots=x: must be"]),
     (ONE, ["hydra.launcher.slots=1000000000", "study.dry_run=true"], ["whole number from 1 to 10"]),
     (ONE, ["study.pack=1000000000"], ["a whole number of at least 1 and of at most 10,000"]),
     ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
