@@ -36,7 +36,7 @@ SMOKE = {
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
-    "config": """add_a_part check compose config_tree conflicts facts history override_errors
+    "config": """add_a_part check compose config_tree conflicts facts fuzz history override_errors
         run_id schema""",
     "model": """activation_checkpoints attention bert block captioner draws dropout embedding
         feed_forward forecasters formulas gpt graph hugging_face init knobs knobs_pairs

@@ -113,3 +113,10 @@ def test_output(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"output_dir: cannot write to .*Not a directory"):
         check_output(tmp_path / "file" / "run")
+
+
+def test_a_node_that_is_a_value() -> None:
+    cfg = compose()
+    cfg.study = 3
+    with pytest.raises(UserError, match=r"study=3: is no value; set study\.arm, "):
+        check(cfg)

@@ -67,6 +67,24 @@ def test_evaluate_refuses_to_change_the_model(finished):
         evaluate.evaluate(ablate.load(finished["none"]), {"model.heads": 4})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.seq_len=range(1,0)", "names no value"),
+        ("data.seq_len=four", "data.seq_len=four: must be a whole number"),
+        ("data.seq_len={a:1}", "must be a whole number"),
+    ],
+)
+def test_evaluate_refuses_what_is_no_value(finished, monkeypatch, capsys, change, message):
+    with pytest.raises(UserError, match=message):
+        call(monkeypatch, capsys, evaluate, finished["none"], change)
+
+
+def test_diff_refuses_what_is_no_list_of_overrides(monkeypatch, capsys):
+    with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
+        call(monkeypatch, capsys, diff, "' seed=1", "seed=2")
+
+
 def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
     arguments = (finished["rotary"], "--prompt", "the cat", "--tokens", 40)
     once = call(monkeypatch, capsys, generate, *arguments)
@@ -85,6 +103,8 @@ def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
         (("--prompt", "ZZZ"), "not in the training text"),
         (("--tokens", 0), "--tokens 0"),
         (("--temperature", -1), "--temperature -1"),
+        (("--temperature", 1e-300), "--temperature 1e-300 must be 0, or at least 1e-06"),
+        (("--seed", 2**70), "--seed 1180591620717411303424 has more than 64 bits"),
         (("--top-k", 0), "--top-k 0"),
         (("--top-p", 2), "--top-p 2"),
         (("--source", "the cat"), "--source: .* is a language model, and its options are --prompt"),

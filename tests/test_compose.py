@@ -101,7 +101,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     option = tmp_path / "optimizer" / "own.yaml"
     option.parent.mkdir()
     for lr in (0.5, 0.25):
-        option.write_text(f"_target_: torch.optim.SGD\nlr: {lr}\n")
+        option.write_text(f"_target_: torch.optim.SGD\n_partial_: true\nlr: {lr}\n")
         os.utime(option, ns=(0, int(lr * 1e9)))
         assert compose("optimizer=own", config_dir=tmp_path).optimizer.lr == lr
 

@@ -11,7 +11,7 @@ from ablate.config import override_errors
 from ablate.config.compose import compose
 from ablate.config.schema import rule_of
 from ablate.config.tree import open_tree
-from ablate.errors import UserError
+from ablate.errors import SCREEN, UserError, one_line
 
 pytest_plugins = ["command_line"]
 
@@ -59,6 +59,23 @@ MISTAKES = [
     ("optimizer.betas=0.9", ["optimizer.betas=0.9: must be a list [..] of 2 items"]),
     ("data=text", ["data.path is missing; write data.path=VALUE"]),
     ("seed=${nothing}", ["nothing"]),
+    ("model.heads={a:1}", ["model.heads={'a': 1}: must be a whole number"]),
+    ("model.bias={1:2}", ["model.bias={1: 2}: must be true or false"]),
+    ("optimizer.eps={}", ["optimizer.eps={}: must be a number"]),
+    ("++trainer.max_steps.y=16", ["trainer.max_steps={'y': 16}: must be a whole number"]),
+    ("optimizer.fused=${model}", ["optimizer.fused={", "must be true or false"]),
+    ("optimizer.weight_decay=${run_folder:}", ["${run_folder:}", "optimizer.weight_decay"]),
+    ("model=timm model.args=3", ["model.args=3: must be {KEY: VALUE, ...}"]),
+    # what builds a part
+    ("schedule._target_=1e0", ["schedule._target_=1.0: must be module.Class"]),
+    ("pos_enc._target_={a:{b:1}}", ["pos_enc._target_={", "must be module.Class"]),
+    (
+        "model.mask._target_=ablate.model.vit.ViT",
+        ["must be module.Class, of an option of model.mask or of one's own"],
+    ),
+    ("++model.mask._partial_=0", ["model.mask._partial_=0: must be true"]),
+    ("++model.mixer._partial_=true", ["model.mixer._partial_=true: must be false"]),
+    ("trainer=[]", ["'trainer=[]': write trainer=OPTION, one of cpu, "]),
     # how it is written
     ("model/attention=dot", ["'model/attention=dot': write model.attention=dot"]),
     ("+model/attention=dot", ["write model.attention=dot"]),
@@ -79,6 +96,8 @@ MISTAKES = [
     ("-m --cfg job", ["Only one of"]),
     ("--config-dir /nowhere", ["--config-dir /nowhere: there is no such folder"]),
     ("--config-name nothing", ["nothing"]),
+    ("hydra.job.env_copy=[X]", ["hydra.job.env_copy=[X]: Hydra cannot use it (KeyError"]),
+    ("hydra/job_logging=disabled", ["hydra/job_logging=disabled: Hydra cannot use it"]),
     # parts
     ("model=timm model.attention=dot", ["model=timm has no model.attention"]),
     ("model=timm model.heads=2", ["no key model.heads (model=timm)"]),
@@ -96,7 +115,9 @@ def words(typed: str) -> list[str]:
 
 # The others are composed as from Python, which takes a tenth of the time.
 OF_THE_COMMAND = [
-    one for one in MISTAKES if one[0] == "vit" or "-" in {w[0] for w in words(one[0])}
+    one
+    for one in MISTAKES
+    if one[0].startswith(("vit", "hydra/job", "hydra.job")) or "-" in {w[0] for w in words(one[0])}
 ]
 COMPOSED = [one for one in MISTAKES if one not in OF_THE_COMMAND]
 
@@ -122,6 +143,20 @@ def test_a_mistake_is_one_line(
         assert part in err
     assert "train" not in out
     assert not (tmp_path / "outputs").exists()
+
+
+def test_a_long_message_is_two_lines_of_a_screen(ablate_command: Command) -> None:
+    """Of each mistake the beginning and the end are left; Python gets all of it."""
+    typed = ["model.head=4", "modle=vit", "model.ffn=swigul", "sed=1", "pos_enc=rotery"]
+    _, _, err = ablate_command(*typed)
+    assert len(err) <= len("ablate: \n") + SCREEN
+    assert "no key model.head (" in err
+    assert "'model.heads'?" in err
+    assert err.endswith("; and 1 more\n")
+    with pytest.raises(UserError) as refused:
+        compose(*typed)
+    assert len(str(refused.value)) > 2 * SCREEN
+    assert one_line(UserError("a", "b")) == "a; b"
 
 
 def test_a_broken_file_of_ones_own_is_named(ablate_command: Command, tmp_path: Path) -> None:

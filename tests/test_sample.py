@@ -44,6 +44,7 @@ def kept(*places: int, power: float = 1.0) -> Tensor:
         ({"top_k": 3}, kept(1, 3, 4)),
         ({"top_k": 99}, kept(0, 1, 2, 3, 4)),
         ({"top_p": 0.01}, kept(1)),
+        ({"top_p": 1e-300}, kept(1)),
         ({"top_p": 0.6}, kept(1, 3)),
         ({"top_p": 0.7}, kept(1, 3, 4)),
         ({"top_p": 1.0}, kept(0, 1, 2, 3, 4)),

@@ -7,6 +7,8 @@ import gc
 import sys
 from argparse import Namespace
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
 from typing import NoReturn
 
 import hydra
@@ -18,6 +20,7 @@ from ablate.cli.job import failures, job
 from ablate.cli.pipe import Output
 from ablate.cli.version import described
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
+from ablate.config.overrides import key_of
 from ablate.config.tree import config_dir, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
 
@@ -95,14 +98,31 @@ def _compose_and_start(args: Namespace) -> None:
         raise _explained(error, args) from error
     except (RunFailed, UserError) as error:
         raise _summary(error) from error
+    except Exception as error:
+        raise _explained(error, args) from error
 
 
 def _explained(error: Exception, args: Namespace) -> Exception:
-    if unwrap(error) is not None or not isinstance(_origin(error), COMPOSITION_ERRORS):
+    if unwrap(error) is not None:
         return error
+    if not isinstance(_origin(error), COMPOSITION_ERRORS):
+        return _of_hydra(error, args)
     folder.remove_made()
     with open_tree(args.config_dir, args.config_name or "config") as tree:
         return explain(error, args.overrides, tree, many=args.multirun)
+
+
+def _of_hydra(error: Exception, args: Namespace) -> Exception:
+    """Make the error of a key of Hydra's own whose value Hydra cannot use; `error` itself if there
+    is none, or if it was raised in our code."""
+    typed = [text for text in args.overrides if key_of(text).startswith("hydra")]
+    package = str(Path(__file__).parent)
+    files = {frame.filename for frame in extract_tb(error.__traceback__)} - {__file__}
+    if not typed or any(name.startswith(package) for name in files):
+        return error
+    folder.remove_made()
+    why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 shows where"
+    return UserError(f"{' '.join(typed)}: Hydra cannot use it ({why})")
 
 
 def _origin(error: BaseException) -> BaseException:

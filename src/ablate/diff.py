@@ -21,6 +21,7 @@ from ablate.cli.command import Arguments, command
 from ablate.config.compose import compose
 from ablate.config.keys import changed_keys
 from ablate.data import Data
+from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.study.plan.budget import DataSets, SameModel
@@ -134,7 +135,14 @@ def main() -> None:
     parser.add_argument("first", help='overrides in one string: "model=vit pos_enc=none"')
     parser.add_argument("second")
     args = parser.parse_args()
-    show(difference(*(compose(*shlex.split(text)) for text in (args.first, args.second))))
+    show(difference(*(compose(*words(text)) for text in (args.first, args.second))))
+
+
+def words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"cannot split {text!r} into overrides: {error}") from error
 
 
 if __name__ == "__main__":

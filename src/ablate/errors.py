@@ -3,12 +3,18 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+SCREEN = 400  # characters that are printed of a message: two lines of a wide terminal
+SHOWN = 4  # mistakes that are printed of a longer message
+
 
 class UserError(Exception):
-    """A mistake in the command that the user can correct.
+    """A mistake in the command that the user can correct, or several, an argument each.
 
     The message is one line; the command line prints it without a traceback and exits with code 2.
     """
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))
 
 
 class RunFailed(Exception):
@@ -20,6 +26,24 @@ class RunFailed(Exception):
 
 class Interrupted(Exception):
     """A run stopped on request, with a checkpoint; the same command resumes. Exit code 130."""
+
+
+def one_line(error: Exception, most: int = SCREEN) -> str:
+    """Return the message in one line of at most `most` characters, with every mistake in it: where
+    it is longer, the middle of each is cut, since the nearest name stands at the end."""
+    lines = [" ".join(str(line).split()) for line in error.args] or [""]
+    whole = "; ".join(lines)
+    if len(whole) <= most:
+        return whole
+    more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    share = (most - len("; ".join(more)) - 2 * SHOWN) // min(len(lines), SHOWN)
+    return "; ".join([*(shortened(line, share) for line in lines[:SHOWN]), *more])
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut the middle of a text that is longer than `most` characters."""
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:

@@ -63,7 +63,7 @@ def changed(
                 f"{suggest(key, known)}"
             )
         rule = rule_of(key)
-        if key.startswith("task.") and rule is not None and not rule.allows(value):
+        if rule is not None and not rule.allows(value):
             raise UserError(refusal(key, value, rule))
         OmegaConf.update(config, key, value)
     return config
@@ -88,7 +88,7 @@ def main() -> None:
     elif rows:
         show(rows)
     if refused:
-        raise UserError("; ".join(refused))
+        raise UserError(*refused)
 
 
 def show(rows: list[tuple[dict[str, Any], dict[str, float]]]) -> None:

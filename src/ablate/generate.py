@@ -26,6 +26,7 @@ MASKED = ("prompt",)
 CAPTIONS = ("image", "index", "beam", "length_penalty", "n_best", "show")
 PAIRS = ("source", "beam", "length_penalty", "n_best", "show", "input", "output")
 FORECASTS = ("steps",)
+COLDEST = 1e-6  # logits divided by less overflow
 
 
 def arguments() -> dict[str, Any]:
@@ -83,6 +84,10 @@ def check_values(given: dict[str, Any]) -> None:
     for name in ("temperature", "length_penalty"):
         if not given.get(name, 0) >= 0:
             raise UserError(f"{option(name)} {given[name]} must not be negative")
+    if 0 < given.get("temperature", 0) < COLDEST:
+        raise UserError(f"--temperature {given['temperature']} must be 0, or at least {COLDEST}")
+    if not -(2**63) <= given.get("seed", 0) < 2**64:
+        raise UserError(f"--seed {given['seed']} has more than 64 bits")
     if not 0 < given.get("top_p", 1) <= 1:
         raise UserError(f"--top-p {given['top_p']} must be above 0 and at most 1")
     if given.get("prompt") == "":

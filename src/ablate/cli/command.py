@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ablate.cli import pipe
 from ablate.cli.folder import remove_made
-from ablate.errors import Interrupted, RunFailed, UserError, unwrap
+from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 TYPED = os.environ.get(FULL_ERROR)  # as the user set it; the command line sets its own
@@ -74,10 +74,6 @@ def full_error(value: str | None) -> Iterator[None]:
         os.environ.pop(FULL_ERROR, None)
         if before is not None:
             os.environ[FULL_ERROR] = before
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _unwritable(error: Exception) -> UserError | None:

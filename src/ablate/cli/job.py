@@ -9,10 +9,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ablate.cli.command import TYPED, full_error, one_line, report
+from ablate.cli.command import TYPED, full_error, report
 from ablate.config.check import check, check_alone, check_direction, value_of
 from ablate.config.compose import add_choices
-from ablate.errors import Interrupted, RunFailed, UserError, unwrap
+from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import Facts, Unreadable
 from ablate.config.keys import (
     MISSING,
-    flatten,
     locate,
-    options_as_values,
+    nodes_of_groups,
     plain,
     unknown_keys,
     unknown_study_keys,
@@ -33,18 +32,18 @@ def check(cfg: DictConfig) -> None:
     """Raise a one-line UserError that lists everything wrong with a composition."""
     try:
         values = plain(cfg)
-        if not (lines := [*options_as_values(values)]):
+        if not (lines := [*wrong_parts(values)]):
             lines = [*unknown_keys(values), *wrong_values(values), *conflicts(values)]
     except OmegaConfBaseException as error:  # an interpolation that cannot be resolved
         raise UserError(" ".join(str(error).split())) from error
     if lines:
-        raise UserError("; ".join(lines))
+        raise UserError(*lines)
 
 
 def check_study(cfg: DictConfig) -> None:
     """Raise UserError for errors in the node `study` of a command that starts several runs."""
     if lines := [*unknown_study_keys(cfg), *wrong_values(cfg.study, "study")]:
-        raise UserError("; ".join(lines))
+        raise UserError(*lines)
 
 
 def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
@@ -68,6 +67,23 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
         )
 
 
+def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for every node that cannot be built: one that is a value, as a file that names
+    an option writes it (`model: {ffn: relu}`), or whose class is none or is built in another way
+    than the group's."""
+    for group, node in nodes_of_groups(cfg):
+        if not isinstance(node, dict):
+            yield (
+                f"{group}={written(node)}: is an option, not a value; in a file write"
+                f" `- override /{group}: {written(node)}` in its defaults list"
+            )
+        elif "_target_" in node:
+            for key, default in (("_target_", None), ("_partial_", False)):
+                value, rule = node.get(key, default), rule_of(f"{group}.{key}")
+                if rule is not None and not rule.allows(value):
+                    yield refusal(f"{group}.{key}", value, rule)
+
+
 def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
     """Yield a line for every value that is missing or not allowed."""
     for path, value in leaves(cfg, node):
@@ -78,10 +94,16 @@ def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
 
 
 def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
-    for key, value in flatten(plain(cfg), path).items():
-        if not key.startswith("choices."):
-            yield key, value
+    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none.
+
+    A key that has a rule is one value, whatever it holds.
+    """
+    for key, value in plain(cfg).items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict) and rule_of(name) is None:
+            yield from leaves(value, name)
+        elif not name.startswith("choices."):
+            yield name, value
 
 
 def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:

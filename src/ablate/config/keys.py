@@ -29,7 +29,6 @@ Loader.add_implicit_resolver(
 )
 EVERYWHERE = {"_target_", "_partial_"}
 ROOT = {"choices", "hydra"}
-CHOSEN = {"debug", "experiment", "sweep"}  # groups that have no node of their own
 # Arguments of the Trainer that are not config keys: training/trainer.py passes its own values.
 GIVEN = {
     "lightning.pytorch.Trainer": {
@@ -81,23 +80,22 @@ def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     yield from _wrong(cfg, "", allowed)
     nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
     for key in sorted(allowed - ROOT):
-        if key in nodes:
+        if key in nodes and not isinstance(cfg[key], dict):
+            yield _no_value(key, cfg[key], nodes[key])
+        elif key in nodes:
             yield from _wrong(cfg[key], key, nodes[key])
         elif isinstance(cfg.get(key), dict):
             yield from _in_node(cfg[key], key)
 
 
-def options_as_values(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for every part that a file names as if it were a value: `model: {ffn: relu}`."""
-    for group in sorted(_groups() - ROOT - CHOSEN):
+def nodes_of_groups(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield every group that the composition has with its node, such as ("model.mask", {...})."""
+    for group in sorted(_groups() - ROOT):
         node: Any = cfg
         for name in group.split("."):
             node = node.get(name) if isinstance(node, dict) else None
-        if isinstance(node, str | int | float) and node != MISSING:
-            yield (
-                f"{group}={written_as(node)}: is an option, not a value; in a file write"
-                f" `- override /{group}: {written_as(node)}` in its defaults list"
-            )
+        if node is not None and node != MISSING:
+            yield group, node
 
 
 def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
@@ -142,8 +140,12 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
         elif isinstance(part, dict) and inside:
             yield from _wrong(part, f"{path}.{key!s}", inside)
         elif inside:
-            shown = ", ".join(f"{path}.{key!s}.{name}" for name in sorted(inside))
-            yield f"{path}.{key!s}={written_as(part)}: is no value; set {shown}"
+            yield _no_value(f"{path}.{key!s}", part, inside)
+
+
+def _no_value(path: str, value: Any, inside: Set[str]) -> str:
+    shown = ", ".join(f"{path}.{name}" for name in sorted(inside))
+    return f"{path}={written_as(value)}: is no value; set {shown}"
 
 
 def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[str]:
@@ -186,6 +188,13 @@ def default_of(path: str) -> Any:
     if isinstance(node := _values().get(group), dict):  # study
         found = [node.get(key)]
     return next((value for value in found if value is not None), None)
+
+
+@cache
+def parts_in(group: str) -> tuple[dict[str, Any], ...]:
+    """The content of every option of a group that is a part: that has a `_target_`."""
+    files = sorted(config_dir().glob(f"{group}/*.yaml"))
+    return tuple(part for file in files if "_target_" in (part := option_content(file)[0]))
 
 
 @cache

@@ -44,7 +44,7 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
         elif not override.is_hydra_override():
             lines.extend(_unread(override, tree))
     if lines:
-        raise UserError("; ".join(lines))
+        raise UserError(*lines)
 
 
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
@@ -54,7 +54,7 @@ def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: boo
     except COMPOSITION_ERRORS:
         lines = []  # not the overrides but a broken file, which Hydra's message describes
     causes = [str(e) for e in (error, error.__cause__) if e is not None]
-    return UserError("; ".join(lines) or " ".join(" ".join(causes).split()))
+    return UserError(*(lines or [" ".join(" ".join(causes).split())]))
 
 
 def _parse(text: str) -> Override | str:
@@ -72,6 +72,8 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         allowed = ", ".join(tree.options(key))
         instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
         yield f"'{text}': nothing can be removed; {instead}"
+    elif tree.chooses(override) and isinstance(override.value(), list):
+        yield f"'{text}': write {key}=OPTION, one of {', '.join(tree.options(key))}"
 
 
 def _value(override: Override) -> str:

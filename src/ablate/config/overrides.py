@@ -57,9 +57,10 @@ def values_of(arguments: list[str]) -> dict[str, list[Any]]:
             raise UserError(f"{override.input_line}: only KEY=VALUE has a meaning here")
         require_few(override)
         sweep = override.is_sweep_override()
-        values[override.key_or_group] = (
-            list(override.sweep_iterator()) if sweep else [override.value()]
-        )
+        found = list(override.sweep_iterator()) if sweep else [override.value()]
+        if not found:
+            raise UserError(f"'{override.input_line}' names no value")
+        values[override.key_or_group] = found
     return values
 
 

@@ -160,7 +160,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Exactly:
-    value: int | str | None
+    value: int | str | bool | None
 
     def allows(self, value: object) -> bool:
         return value == self.value and type(value) is type(self.value)

@@ -3,10 +3,11 @@
 An exact key counts before patterns; of the patterns, the first that matches (`*` as in fnmatch).
 """
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 
-from ablate.config.keys import default_of
+from ablate.config.keys import default_of, parts_in
 from ablate.config.overrides import MOST
 from ablate.config.rules import (
     Below,
@@ -86,6 +87,7 @@ VALUES: dict[str, Rule] = {
     "model.pretrained": either(Bool(), or_null(Text())),
     "model.freeze": one_of("none", "embeddings", "encoder"),
     "model.name": Text(),
+    "model.args": Keys(),
     "model.attention.hidden": or_null(COUNT),
     "model.attention.max_length": or_null(COUNT),
     "model.cross_attention.hidden": or_null(COUNT),
@@ -194,11 +196,37 @@ VALUES: dict[str, Rule] = {
 OF_TYPE: dict[type, Rule] = {bool: Bool(), int: Int(), float: Real(), str: Text()}
 
 
+@dataclass(frozen=True)
+class ClassOf:
+    """module.Class of an option of the group, or of one's own: not of another group's option."""
+
+    group: str
+
+    def allows(self, value: object) -> bool:
+        if not isinstance(value, str) or "." not in value:
+            return False
+        return value in _classes(self.group) or value not in _classes("*")
+
+    def __str__(self) -> str:
+        return f"module.Class, of an option of {self.group} or of one's own"
+
+
+@cache
+def _classes(group: str) -> frozenset[str]:
+    return frozenset(part["_target_"] for part in parts_in(group))
+
+
 @cache
 def rule_of(path: str) -> Rule | None:
     """Return the rule of a key such as "model.heads"; None for keys of external code."""
     if path in VALUES:
         return VALUES[path]
+    group, _, key = path.rpartition(".")
+    if group and key == "_target_":
+        return ClassOf(group)
+    if group and key == "_partial_":
+        ways = {part.get(key, False) for part in parts_in(group)}
+        return Exactly(*ways) if len(ways) == 1 else None
     for pattern, rule in VALUES.items():
         if fnmatchcase(path, pattern):
             return rule

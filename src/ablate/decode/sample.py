@@ -33,7 +33,7 @@ def choose(
         ranked[:, top_k:] = 0
     if top_p is not None:
         before = ranked.cumsum(-1) - ranked
-        ranked[before >= top_p] = 0
+        ranked[:, 1:][before[:, 1:] >= top_p] = 0  # the likeliest stays, however small top_p is
     drawn = torch.multinomial(ranked, 1, generator=rng)
     return order.gather(-1, drawn).squeeze(-1)
 

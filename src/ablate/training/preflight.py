@@ -40,7 +40,7 @@ def check_devices(cfg: DictConfig) -> None:
     here = cfg.copy()
     here.trainer.accelerator = kind
     if lines := list(conflicts(here)):
-        raise UserError("; ".join(lines))
+        raise UserError(*lines)
 
 
 def accelerator(wanted: str) -> tuple[str, int]:

@@ -128,7 +128,7 @@ def _refuse_mistakes(lost: Sequence[tuple[Row, str]], composed: Sequence[Row]) -
     works = {option for row in composed for option in row.items()}
     lines = [line for row, line in lost if not row or any(o not in works for o in row.items())]
     if lines:
-        raise UserError("; ".join(dict.fromkeys(lines)))
+        raise UserError(*dict.fromkeys(lines))
 
 
 def refusal(invalid: Mapping[str, str], arms: int) -> str:
