@@ -38,8 +38,8 @@ SMOKE = {
 AREAS = {
     "config": """add_a_part check compose config_tree conflicts facts fuzz history override_errors
         run_id schema""",
-    "model": """activation_checkpoints attention bert block captioner draws dropout embedding
-        feed_forward forecasters formulas gpt graph hugging_face init knobs knobs_pairs
+    "model": """activation_checkpoints attention axes bert block captioner draws dropout embedding
+        feed_forward flops forecasters formulas gpt graph hugging_face init knobs knobs_pairs
         local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc precision
         recurrent resnet rnn_* timm transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",

@@ -279,10 +279,10 @@ FORMULAS = [
         [exp(-2), exp(-1 / 2), 1, exp(-1 / 2)], local_p,
     ),
     Formula(
-        "sinusoidal", "√d x + (sin n / b^(2m/d), cos n / b^(2m/d))",
+        "sinusoidal", "x + (sin n / b^(2m/d), cos n / b^(2m/d))",
         "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
         "ablate.pos_enc.sinusoidal", "x = (1, 1), d = 2, n = 3",
-        [sqrt(2) + sin(3), sqrt(2) + cos(3)],
+        [1 + sin(3), 1 + cos(3)],
         lambda: positions("sinusoidal").embed(tensor([1.0, 1.0])[None], 3),
     ),
     Formula(

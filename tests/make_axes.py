@@ -50,6 +50,8 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.pool": ["mean", "class"],
     "model.drop_path": [0.0, 0.1],
     "model.dropout": [0.0, 0.1],
+    "model.embedding_scale": [1.0, "sqrt"],
+    "model.init_depth_scale": [True, False],
     "model.embedding_dim": [None, 6],
     "model.bidirectional": [True, False],
     "model.input_feeding": [False, True],

@@ -38,6 +38,7 @@ REFUSED = [
         "model=transformer model.share_layers=true model.encoder.depth=1 model.decoder.depth=1",
         "no effect with model.encoder.depth=1 and model.decoder.depth=1",
     ),
+    ("model=bert model.embedding_scale=2", "model.embedding_scale=2 has no effect where"),
     ("model.norm=none model.norm_type=rms", "model.norm_type=rms has no effect"),
     ("model.norm_type=batch model.bias=false", "always has a bias"),
     (

@@ -33,6 +33,14 @@ FIRST = {
     "optimizer=sgd": "f2f15f0b2f73",
     "schedule=noam": "085b24f4bc67",
 }
+# What commit 6085061 of 2026-11-24 called pos_enc.scale, with its ids: today's command, then its.
+SCALED = {
+    "model=gpt pos_enc=sinusoidal": ("false", "9126b67ece42"),
+    "model=gpt pos_enc=sinusoidal model.embedding_scale=sqrt": ("true", "c86d4ad6749b"),
+    "model=transformer model.embedding_scale=1": ("false", "62f01e2f331a"),
+    "model=transformer": ("true", "6b32860ede37"),
+    "model=captioner pos_enc=sinusoidal": ("false", "29052db653f8"),
+}
 
 
 @pytest.mark.parametrize("command", FIRST)
@@ -105,6 +113,34 @@ def test_a_group_that_was_a_key_is_read_and_counts_as_before(command: str) -> No
             old.model[slot] = old.choices.pop(group)
     assert run_id(old, "x") == run_id(cfg, "x")
     assert history.upgrade(old) == cfg
+
+
+@pytest.mark.parametrize("command", SCALED)
+def test_the_scale_of_embeddings_was_a_key_of_sinusoidal_positions(command: str) -> None:
+    before, first = SCALED[command]
+    cfg = ablate.compose(*command.split())
+    assert run_id(cfg, "x") == first
+    old = cfg.copy()
+    OmegaConf.set_struct(old, False)
+    old.model.pop("embedding_scale", None)
+    old.model.pop("init_depth_scale", None)
+    old.pos_enc.scale = before == "true"
+    assert run_id(old, "x") == first
+    assert history.upgrade(old) == cfg
+
+
+def test_positions_that_never_scaled_have_their_first_id_without_a_scale() -> None:
+    rotary = ["model=transformer", "pos_enc=rotary"]
+    first = "85e1885ae16d"  # of commit 6085061
+    assert run_id(ablate.compose(*rotary, "model.embedding_scale=1.0"), "x") == first
+    assert run_id(ablate.compose(*rotary), "x") != first
+
+
+def test_a_captioner_with_scaled_positions_is_not_read_as_one_without() -> None:
+    old = ablate.compose("model=captioner", "pos_enc=sinusoidal").copy()
+    OmegaConf.set_struct(old, False)
+    old.pos_enc.scale = True
+    assert history.upgrade(old).pos_enc.scale is True  # no part takes it: refused when it is built
 
 
 def test_the_config_of_tokens_is_read_too() -> None:

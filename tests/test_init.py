@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import gpt, normal, options, part, scores
+from make_model import gpt, normal, options, part, scores, transformer
 from torch import Tensor
 
 from ablate.errors import UserError
@@ -47,12 +47,32 @@ def test_arms_start_from_equal_values(change: dict[str, Any]) -> None:
             assert torch.equal(base[name], arm[name]), name
 
 
-def test_deeper_arms_start_from_equal_values_up_to_gpt2s_factor() -> None:
-    shallow, deep = initial(depth=2), initial(depth=8)
+@pytest.mark.parametrize("mixer", ["attention", "convolution"])
+@pytest.mark.parametrize("depth_scale", [True, False])
+def test_deeper_arms_start_from_equal_values_up_to_gpt2s_factor(
+    depth_scale: bool, mixer: str
+) -> None:
+    """1 / sqrt(additions to the residual stream), two a block; without it all are equal."""
+    changes = {"init_depth_scale": depth_scale, "mixer": mixer}
+    shallow, deep = initial(depth=2, **changes), initial(depth=8, **changes)
     assert shallow.keys() < deep.keys()
+    scaled = ("out.weight", "down.weight", "mixer.function.weight") if depth_scale else ()
+    assert sum(name.endswith(scaled) for name in shallow) == (4 if depth_scale else 0)
     for name in shallow:
-        scaled = name.endswith(("out.weight", "down.weight"))
-        torch.testing.assert_close(shallow[name], deep[name] * (2 if scaled else 1))
+        torch.testing.assert_close(shallow[name], deep[name] * (2 if name.endswith(scaled) else 1))
+
+
+@pytest.mark.parametrize("depth_scale", [True, False])
+def test_with_cross_attention_a_block_adds_three_times(depth_scale: bool) -> None:
+    def output(depth: int) -> Tensor:
+        model = transformer(decoder={"depth": depth}, init_depth_scale=depth_scale)
+        model.initialise(0)
+        return model.decoder.blocks[0].cross_attention.function.out.weight
+
+    alone = transformer(decoder={"depth": 3}, init_depth_scale=False)
+    alone.initialise(0)
+    plain = alone.decoder.blocks[0].cross_attention.function.out.weight
+    torch.testing.assert_close(output(3) * (3 if depth_scale else 1), plain)
 
 
 @pytest.mark.parametrize(

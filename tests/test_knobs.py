@@ -71,7 +71,9 @@ BLOCKS: dict[str, list[str]] = {
     "model.ffn_dim": ["20"],
     "model.norm": ["post", "sandwich", "none"],
     "model.norm_eps": ["0.5"],
+    "model.embedding_scale": ["2", "sqrt"],
     "model.init_std": ["0.3"],
+    "model.init_depth_scale": ["false"],
     "model.residual": ["false"],
     "model.dropout": ["0.5"],
     "model.drop_path": ["0.5"],
@@ -102,6 +104,7 @@ KNOBS: dict[str, dict[str, list[str]]] = {
     "timm": {"model.name": ["test_efficientnet"], "model.pretrained": ["true"]},
     "transformer": {key: values for key, values in BLOCKS.items() if key != "model.depth"}
     | {
+        "model.embedding_scale": ["1", "2"],
         "model.encoder.depth": ["1"],
         "model.decoder.depth": ["1"],
         "model.norm": ["pre", "sandwich", "none"],
@@ -139,7 +142,6 @@ PARTS: list[tuple[str, str, str]] = [
     ("model.mask=window", "model.mask.size", "3"),
     ("model.mask=prefix", "model.mask.size", "3"),
     ("pos_enc=sinusoidal", "pos_enc.base", "100"),
-    ("pos_enc=sinusoidal", "pos_enc.scale", "false"),
     ("pos_enc=learned_from_sinusoidal", "pos_enc.base", "100"),
     ("pos_enc=sinusoidal_2d", "pos_enc.base", "100"),
     ("pos_enc=rotary", "pos_enc.base", "100"),

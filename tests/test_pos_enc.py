@@ -200,11 +200,11 @@ def test_initial_values_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("dim", [8, 7])
 def test_sinusoidal_is_the_formula(dim: int) -> None:
-    part = Sinusoidal(base=10000.0, scale=True, **(SIZES | {"dim": dim})).double()
+    part = Sinusoidal(base=10000.0, **(SIZES | {"dim": dim})).double()
     x = normal(1, 5, dim)
     expected = [
         [
-            math.sqrt(dim) * x[0, n, c].item()
+            x[0, n, c].item()
             + (math.cos if c % 2 else math.sin)((n + 3) / 10000 ** ((c - c % 2) / dim))
             for c in range(dim)
         ]
@@ -213,13 +213,11 @@ def test_sinusoidal_is_the_formula(dim: int) -> None:
     torch.testing.assert_close(
         part.embed(x, start=3)[0], torch.tensor(expected, dtype=torch.float64)
     )
-    unscaled = Sinusoidal(base=10000.0, scale=False, **(SIZES | {"dim": dim})).double()
-    torch.testing.assert_close(part.embed(x) - unscaled.embed(x), (math.sqrt(dim) - 1) * x)
 
 
 def test_learned_from_sinusoidal_is_a_map_of_the_sinusoids() -> None:
     part = LearnedFromSinusoidal(base=50.0, **SIZES).double()
-    x, fixed = normal(1, 4, D), Sinusoidal(base=50.0, scale=False, **SIZES)
+    x, fixed = normal(1, 4, D), Sinusoidal(base=50.0, **SIZES)
     p = fixed.embed(torch.zeros(1, 4, D, dtype=torch.float64), start=9)
     torch.testing.assert_close(part.embed(x, start=9), x + p @ part.map)
     # As large at the start as the vectors of pos_enc=learned, and as far as one likes.
@@ -476,7 +474,7 @@ def test_two_dimensions_refuse_what_is_no_such_image() -> None:
 @pytest.mark.parametrize("base", [0.0, -1.0])
 def test_a_base_without_roots_is_refused(base: float) -> None:
     for make in (
-        lambda: Sinusoidal(base=base, scale=True, **SIZES),
+        lambda: Sinusoidal(base=base, **SIZES),
         lambda: Sinusoidal2d(base=base, **SIZES),
         lambda: Rotary(base=base, layout="half", **SIZES),
     ):

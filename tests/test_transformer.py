@@ -473,7 +473,8 @@ def test_the_cost_is_that_of_its_matrix_products() -> None:
 
     d, b, i, j = SIZE["dim"], 2, 4, 5
     encoder = 4 * j * d * d + 2 * j * j * d + 8 * j * d * d
-    decoder = (4 + 2 + 8) * i * d * d + 2 * j * d * d + 2 * i * i * d + 2 * i * j * d
+    seen = i * (i + 1) // 2  # pairs that the causal mask allows
+    decoder = (4 + 2 + 8) * i * d * d + 2 * j * d * d + 2 * seen * d + 2 * i * j * d
     forward = 2 * b * (2 * encoder + 2 * decoder + i * d * VOCAB)
     assert cost(b, i, j) == 3 * forward  # the backward pass costs twice the forward pass
     assert cost(b, i, j, cross_attention="uniform") < cost(b, i, j)

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ablate.config.keys import EVERYWHERE, OURS, option_content
+from ablate.config.keys import EVERYWHERE, OURS, keys_of, option_content
 from ablate.config.tree import config_dir
 
 # Today's key -> its first name.
@@ -27,7 +27,13 @@ MOVED: dict[str, str] = {}
 GROUPED = ("model.cell", "model.decoder", "model.ffn", "model.norm_type")
 
 # Key -> the value at which a run is what it was before there was the key.
-ADDED: dict[str, Any] = {}
+ADDED: dict[str, Any] = {  # since 2026-11-24
+    "model.embedding_scale": 1.0,
+    "model.init_depth_scale": True,
+}
+
+# Until 2026-11-24 the scale of the embeddings was `scale` of this part: true for sqrt, false for 1.
+SINUSOIDAL = "ablate.pos_enc.sinusoidal.Sinusoidal"
 
 # Key -> since when its default is another one, and what it was.
 CHANGED: dict[str, tuple[str, Any]] = {}
@@ -66,7 +72,7 @@ Path = tuple[str, ...]
 def first_form(content: Mapping[str, Any]) -> dict[str, Any]:
     """What an id counts of a config's plain content."""
     first: dict[str, Any] = {}
-    for path, value, ours in _leaves(content):
+    for path, value, ours in _leaves(_scaled_by_positions(content)):
         key = ".".join(path)
         if ours and value is None and key not in COUNTED_NULLS:
             continue
@@ -93,6 +99,10 @@ def upgrade(config: DictConfig) -> DictConfig:
                 OmegaConf.update(config, today, node.pop(leaf), force_add=True)
         for group in GROUPED:
             _regroup(config, group)
+        _unscale(config)
+        for key, neutral in ADDED.items():
+            if _takes(config, key) and OmegaConf.select(config, key) is None:
+                OmegaConf.update(config, key, neutral, force_add=True)
         _retarget(config, targets)
     return config
 
@@ -139,6 +149,38 @@ def _regroup(config: DictConfig, group: str) -> None:
         OmegaConf.update(config, group, option_content(file)[0], force_add=True)
         if "choices" in config:  # not in the config of tokens, which is a part of a run's
             config.choices[group] = name
+
+
+def _scaled_by_positions(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content with the scale of the embeddings where it was first: see SINUSOIDAL."""
+    model, positions = (content.get(node) or {} for node in ("model", "pos_enc"))
+    if positions.get("_target_") != SINUSOIDAL or "scale" in positions:
+        return content
+    scale = model.get("embedding_scale", 1)
+    model = {key: value for key, value in model.items() if key != "embedding_scale"}
+    positions = {**positions, "scale": {"sqrt": True, 1: False}.get(scale, scale)}
+    return {**content, "model": model, "pos_enc": positions}
+
+
+def _unscale(config: DictConfig) -> None:
+    """Move the scale of the embeddings to the model. A model without that key (captioner) cannot
+    be built with a scale any more, and is refused where its positions are made."""
+    positions = config.get("pos_enc")
+    if not OmegaConf.is_dict(positions) or positions.get("_target_") != SINUSOIDAL:
+        return
+    if "scale" in positions:
+        takes = _takes(config, "model.embedding_scale")
+        if takes:
+            config.model.embedding_scale = "sqrt" if positions.scale else 1.0
+        if takes or not positions.scale:
+            del positions["scale"]
+
+
+def _takes(config: DictConfig, key: str) -> bool:
+    """Whether our files give the part that is chosen such a key."""
+    node, _, leaf = key.rpartition(".")
+    target = OmegaConf.select(config, f"{node}._target_")
+    return isinstance(target, str) and leaf in keys_of(target)
 
 
 def _retarget(node: Any, targets: Mapping[str, str]) -> None:

@@ -79,6 +79,7 @@ VALUES: dict[str, Rule] = {
     "model.norm_eps": POSITIVE,
     "model.dropout": SHARE,
     "model.drop_path": SHARE,
+    "model.embedding_scale": either(POSITIVE, one_of("sqrt")),
     "model.init_std": or_null(POSITIVE),
     "model.patch": COUNT,
     "model.stride": or_null(COUNT),

@@ -1,7 +1,8 @@
 """Base classes of the models, and their initialisation with common random numbers.
 
-Each parameter's initial value depends on the seed and its own name alone, so two models that differ
-in one part start from the same values everywhere else.
+Each parameter is drawn by the seed and its own name alone, so two models that differ in one part
+draw the same numbers everywhere else. They are initial values up to a deviation, which for maps
+into the residual stream depends on the depth (`model.init_depth_scale`; docs/axes.md).
 """
 
 from abc import ABC, abstractmethod

@@ -3,7 +3,7 @@
 Vaswani et al. 2017, "Attention is all you need", section 3, https://arxiv.org/abs/1706.03762. There
 both sides and the output projection share one table (section 3.4): tie_embeddings and
 share_embeddings.
-The factor sqrt(d) on the embeddings is pos_enc.scale of pos_enc=sinusoidal.
+The factor sqrt(d) on the embeddings (section 3.4) is model.embedding_scale=sqrt.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
-"""Sinusoidal: x -> sqrt(d) x + p, with p[n, 2m] = sin(n / base^(2m/d)), p[n, 2m + 1] = cos(same).
+"""Sinusoidal: x -> x + p, with p[n, 2m] = sin(n / base^(2m/d)), p[n, 2m + 1] = cos(same).
 
-Vaswani et al. 2017, "Attention is all you need", section 3.5; the factor sqrt(d) on the embedding
-is in section 3.4; https://arxiv.org/abs/1706.03762. Fixed, and takes any length.
+Vaswani et al. 2017, "Attention is all you need", section 3.5, https://arxiv.org/abs/1706.03762.
+Fixed, and takes any length. The factor sqrt(d) on the embeddings, section 3.4 there, is
+model.embedding_scale=sqrt.
 They reach cross-attention through the states of both sides, which count from 0 each.
 """
 
@@ -14,21 +15,16 @@ from ablate.pos_enc import PosEnc, require_positive_base
 
 
 class Sinusoidal(PosEnc):
-    """A sine and a cosine of the position at every frequency, added to the input.
+    """A sine and a cosine of the position at every frequency, added to the input."""
 
-    `scale` multiplies the input by the root of its width first, as the paper does with its token
-    embeddings.
-    """
-
-    def __init__(self, *, base: float, scale: bool, **sizes: Any) -> None:
+    def __init__(self, *, base: float, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_positive_base(base)
         self.base = base
-        self.scale = self.dim**0.5 if scale else 1.0
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
         positions = torch.arange(start, start + x.shape[1], device=x.device)
-        return x * self.scale + waves(positions, dim=self.dim, base=self.base, dtype=x.dtype)
+        return x + waves(positions, dim=self.dim, base=self.base, dtype=x.dtype)
 
 
 def waves(positions: Tensor, *, dim: int, base: float, dtype: torch.dtype) -> Tensor:

@@ -1,29 +1,133 @@
 """Count the floating-point operations of a training step without computing it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ablate.kernel import Attend, Kernel
+from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
 from ablate.model.layers.stack import Stack
+from ablate.model.mask import Mask
+from ablate.model.mixer.fixed import FixedWeights
+
+ROWS = 1024  # queries whose pairs with keys are counted at once
 
 
 def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     """Count the matrix products of one forward and backward pass, on torch's meta device.
 
-    `make_model` builds the model with the reference kernel, so that arms are compared by what they
-    compute, not by how. A multiply-add counts as two, as in torch.utils.flop_counter; tanh, softmax
-    and other pointwise operations count as zero, and so does the recomputation of activation
-    checkpointing.
+    Attention is counted as the reference kernel computes it, so that arms are compared by what they
+    compute, not by how, and without the pairs of a query and a key that a mask or the edges of a
+    graph exclude, whether or not the kernel that runs skips them. A multiply-add counts as two, as
+    in torch.utils.flop_counter; tanh, softmax and other pointwise operations count as zero, and so
+    does the recomputation of activation checkpointing.
     """
     with torch.device("meta"):
         model = make_model()
+    counted: list[Counted | CountedFixed] = []
     for part in model.modules():
         if isinstance(part, Stack):
             part.activation_checkpointing = False
+        elif isinstance(part, FixedWeights):
+            counted.append(CountedFixed(part))
+        elif isinstance(getattr(part, "kernel", None), Kernel):
+            part.kernel = Counted()
+            counted.append(part.kernel)
     with FlopCounterMode(display=False) as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()
+    return counter.get_total_flops() - sum(one.excluded() for one in counted)
+
+
+class Counted(Reference):
+    """The reference kernel of one layer, which counts the pairs that are excluded."""
+
+    def __init__(self) -> None:
+        self.pairs = 0
+        self.last: Attend | None = None
+
+    def __call__(self, attend: Attend) -> Tensor:
+        every = attend.queries * attend.keys
+        if attend.edges is not None:
+            self.pairs += every - len(attend.edges.query)
+        elif attend.mask.restricts:
+            queries = range(attend.start, attend.start + attend.queries)
+            self.pairs += every - allowed(attend.mask, queries, attend.keys)
+        self.last = attend
+        return super().__call__(attend)
+
+    def excluded(self) -> int:
+        """What the reference kernel spends on excluded pairs, forward and backward."""
+        return self.pairs * cost_of_pair(self.last) if self.pairs and self.last else 0
+
+
+class CountedFixed:
+    """Counts the pairs that the mask of model.mixer=fixed excludes."""
+
+    def __init__(self, layer: FixedWeights) -> None:
+        self.flops = 0
+        layer.register_forward_hook(self, with_kwargs=True)
+
+    def __call__(
+        self, layer: FixedWeights, inputs: tuple[Tensor], more: dict[str, Any], _: Tensor
+    ) -> None:
+        b, keys, d = inputs[0].shape
+        position = more.get("position")
+        queries = range(keys) if position is None else range(position, position + 1)
+        pairs = len(queries) * keys - allowed(layer.mask, queries, keys)
+        products = 3 if layer.weight.requires_grad else 1  # one forward, two backward
+        self.flops += 2 * products * b * d * pairs
+
+    def excluded(self) -> int:
+        return self.flops
+
+
+def allowed(mask: Mask, queries: range, keys: int) -> int:
+    """The number of pairs of a query and a key that a mask allows."""
+    i, j = (torch.arange(r.start, r.stop, device="cpu") for r in (queries, range(keys)))
+    return sum(int(mask.allowed(rows, j).sum()) for rows in i.split(ROWS))
+
+
+def cost_of_pair(attend: Attend) -> int:
+    """The FLOPs of one pair of a query and a key, in all heads and rows of the batch.
+
+    i queries and j keys cost a i + b j + c i j: what is computed for each query, for each key, and
+    for each pair.
+    """
+    return sum(
+        sign * _cost(attend, queries, keys)
+        for sign, queries, keys in ((1, 2, 2), (-1, 2, 1), (-1, 1, 2), (1, 1, 1))
+    )
+
+
+def _cost(attend: Attend, queries: int, keys: int) -> int:
+    """The FLOPs of attention between so many queries and keys, forward and backward."""
+
+    def sized(tensor: Tensor, count: int) -> Tensor:
+        b, h, _, width = tensor.shape
+        return tensor.new_empty(b, h, count, width).requires_grad_(tensor.requires_grad)
+
+    few = replace(
+        attend,
+        q=sized(attend.q, queries),
+        k=sized(attend.k, keys),
+        v=sized(attend.v, keys),
+        prepared=None if attend.prepared is None else sized(attend.prepared, keys),
+        start=0,
+        keep=None,
+        edges=None,
+        factors=None,
+        dropout=0.0,
+    )
+    with FlopCounterMode(display=False) as counter:
+        context = Reference()(few)
+        if context.requires_grad:
+            context.sum().backward()
     return counter.get_total_flops()

@@ -35,6 +35,7 @@ FREE = {
     "model.dropout",
     "model.drop_path",
     "model.freeze",
+    "model.init_depth_scale",
     "model.init_std",
     "model.pretrained",
     "model.tie_embeddings",

@@ -1,6 +1,7 @@
 """Blocks of a Transformer: heads, norms, residuals, feed-forward, shared layers."""
 
 from ablate.config.conflicts.conflict import Conflict
+from ablate.config.conflicts.pos_enc import INSIDE
 
 BLOCKS: list[Conflict] = [
     Conflict(
@@ -35,6 +36,17 @@ BLOCKS: list[Conflict] = [
     Conflict(
         lambda c: c.option("model.ffn") == "none" and c("model.ffn_dim") is not None,
         "model.ffn_dim={model.ffn_dim} has no effect with model.ffn=none",
+    ),
+    Conflict(
+        lambda c: (
+            c.option("model") == "bert"
+            and c("model.embedding_scale") != 1
+            and c("model.norm") == "post"
+            and c.option("pos_enc") in (*INSIDE, "none")
+        ),
+        "model.embedding_scale={model.embedding_scale} has no effect where model.norm=post"
+        " normalises the embeddings and pos_enc={pos_enc} adds nothing to them first; set"
+        " model.embedding_scale=1.0",
     ),
     Conflict(
         lambda c: c("model.share_layers") and c("model.depth") == 1,

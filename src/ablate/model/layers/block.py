@@ -128,7 +128,8 @@ class Sublayers:
     """Makes the sublayers of a model's blocks from the keys of its YAML.
 
     dim: width of the residual stream; length: positions in training; depth: blocks applied;
-    cross_attention: makes the score against a memory of `memory_length` positions, None: no memory.
+    cross_attention: makes the score against a memory of `memory_length` positions, None: no memory;
+    init_depth_scale: scale the initial output maps of sublayers by 1 / sqrt(their number).
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class Sublayers:
         dropout: float,
         bias: bool,
         init_std: float | None,
+        init_depth_scale: bool = True,
         cross_attention: Callable[..., Score] | None = None,
         memory_length: int = 0,
         grid: tuple[int, int] | None = None,
@@ -157,7 +159,7 @@ class Sublayers:
         std = init_std or width_std(dim)
         # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
         # the same without a feed-forward, so that attention starts as it does beside one.
-        additions = depth * (2 if cross_attention is None else 3)
+        additions = depth * (2 if cross_attention is None else 3) if init_depth_scale else 1
         linear = {"bias": bias, "std": std, "out_std": std / additions**0.5}
         self.mixer = mixer
         self.sizes = partial(Sizes, dim=dim, heads=heads, length=length, grid=grid, **linear)

@@ -25,8 +25,10 @@ class Stack(nn.Module):
 
     The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
     `grid`, `extra` and `causal` describe the input (see PosEnc); `embedding_norm` adds a norm of
-    the embeddings if the norm placement has one (see Sublayers). `activation_checkpointing` stores
-    only the input of each block for the backward pass, which recomputes the rest.
+    the embeddings if the norm placement has one (see Sublayers). `embedding_scale` multiplies the
+    input before positions are added; "sqrt" is the root of `dim` (Vaswani et al. 2017, section
+    3.4). `activation_checkpointing` stores only the input of each block for the backward pass,
+    which recomputes the rest.
     """
 
     def __init__(
@@ -46,11 +48,13 @@ class Stack(nn.Module):
         grid: tuple[int, int] | None = None,
         extra: int = 0,
         embedding_norm: bool = False,
+        embedding_scale: float | str = 1.0,
         activation_checkpointing: bool = False,
         **sublayers: Any,
     ):
         super().__init__()
         self.depth, self.activation_checkpointing = depth, activation_checkpointing
+        self.scale = dim**0.5 if embedding_scale == "sqrt" else float(embedding_scale)
         built = 1 if share_layers else depth
         self.mask = mask(causal=causal, grid=grid, extra=extra)
         self.pos_enc = pos_enc(
@@ -102,6 +106,7 @@ class Stack(nn.Module):
         position: return the state of this position alone, b 1 d. If possible, the last block does
         not compute the others.
         """
+        x = x if self.scale == 1 else x * self.scale
         x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
         x = self.dropout(x)
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.

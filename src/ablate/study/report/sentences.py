@@ -137,9 +137,9 @@ def sure(report: Report) -> list[str]:
     count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     text = (
         f"Each arm is held against the baseline seed by seed ({count} pairs): runs of a pair share "
-        "the order of the data and every initial value that both models have. Intervals are 95 % "
-        "t intervals of the mean difference, with bootstrap intervals beside them. Verdicts rest "
-        "on p"
+        "the order of the data and the draw of every parameter that both models have. Intervals "
+        "are 95 % t intervals of the mean difference, with bootstrap intervals beside them. "
+        "Verdicts rest on p"
     )
     if len(found) > 1:
         text += (

@@ -35,6 +35,7 @@ COMMON: dict[str, Any] = {
     "model.residual": True,
     "model.bias": True,
     "model.share_layers": False,
+    "model.embedding_scale": 1.0,
     "pos_enc": "learned",
 }
 
