@@ -47,9 +47,13 @@ def test_every_option_and_key_has_a_row() -> None:
 
 
 def model_keys() -> set[str]:
-    """The plain keys of every model but those that say which one it is and how wide a table."""
-    models = {*KNOBS, *RECURRENT} - {"timm"}
-    return {key for model in models for key in keys_of(compose(f"model={model}"), "model")}
+    """The keys of every model but timm's, without those of its parts."""
+    found: set[str] = set()
+    for model in {*KNOBS, *RECURRENT} - {"timm"}:
+        cfg = compose(f"model={model}")
+        parts = tuple(f"{group}." for group in cfg.choices if group.startswith("model."))
+        found |= {key for key in keys_of(cfg, "model") if not key.startswith(parts)}
+    return found
 
 
 def initial(model: str, *overrides: str) -> dict[str, Tensor]:
