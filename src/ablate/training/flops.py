@@ -38,8 +38,8 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
         elif isinstance(part, FixedWeights):
             counted.append(CountedFixed(part))
         elif isinstance(getattr(part, "kernel", None), Kernel):
-            part.kernel = Counted()
-            counted.append(part.kernel)
+            counted.append(kernel := Counted())
+            part.kernel = kernel  # type: ignore[assignment]
     with FlopCounterMode(display=False) as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()
