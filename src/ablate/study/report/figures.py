@@ -175,6 +175,7 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
     axes.set_xlabel(f"{_words(report)}\ndifference from the baseline{few}, 95 % t interval")
     axes.set_label(f"{metric_words(report.metric)}: differences from the baseline")
+    axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x")
     return drawing
 
