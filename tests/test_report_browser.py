@@ -3,6 +3,7 @@
 Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
 """
 
+import re
 import shutil
 from collections.abc import Iterator
 from io import BytesIO
@@ -255,3 +256,122 @@ def test_names_in_charts_do_not_overlap_and_grey_arms_are_brought_out(
     opened.close()
     assert texts > 50
     assert not overlaps
+
+
+# Texts that are markup or code where they are not escaped.
+HOSTILE = (
+    "<script>hacked = 1</script>",
+    "</script><img src=https://example.org/x onerror=hacked=1>",
+    "<svg/onload=hacked=1>",
+    '" onmouseover=hacked=1 style=background:url(https://example.org/x) x="',
+    "' onfocus=hacked=1 autofocus x='",
+    "</style><iframe src=javascript:hacked=1>",
+    "</title><base href=https://example.org/><a href=javascript:hacked=1>x</a>",
+    "[x](javascript:hacked=1) ![x](https://example.org/x) ```\n<img src=x onerror=hacked=1>",
+    "&lt;img src=x onerror=hacked=1&gt; {{7*7}} ${7*7} $style \u2028 ]]><img src=x>",
+)
+OURS = """html head meta link title style body main div script h1 h2 p section ul li b dl dt dd
+    details summary pre code table thead tbody tr th td button span wbr figure
+    svg g path use defs clippath rect circle line polygon text tspan"""
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_text_is_run(browser: Any, tmp_path: Path, hostile: str) -> None:
+    """A hostile text in every field that a study, its runs and their files hold."""
+    name = hostile.replace("/", "\u2215")  # of a folder
+    kept = {"commit": hostile, "source": hostile, "host": hostile, "fingerprint": hostile}
+    arms = {
+        "baseline": arm(BASE, seconds=10, **kept),
+        hostile: arm(shifted(0.1), changes={hostile: f"{hostile}b"}, seconds=12, **kept),
+        f"{hostile}c": arm(
+            shifted(0.3),
+            changes={hostile: f"{hostile}c"},
+            overrides=[f"model.{hostile.partition('=')[0]}={hostile}"],
+            tuned={"optimizer.lr": 0.01},
+        ),
+        "failed": arm([f"failed: {hostile}"] * 5, changes={hostile: "d"}),
+        "same": arm(BASE, changes={hostile: "e"}, no_effect=True),
+        "two": arm(shifted(0.5), changes={hostile: f"{hostile}b", "b": hostile}),
+    }
+    factors = {
+        hostile: {option: [f"a={option}"] for option in ("a", f"{hostile}b", f"{hostile}c", "d")},
+        "b": {"0": [], hostile: [f"b={hostile}"]},
+    }
+    folder = make_study(
+        tmp_path / name[:60],
+        arms,
+        factors=factors,
+        asks=f"{hostile}? {hostile}",
+        sweep=hostile,
+        tune={"optimizer.lr": [0.01, 0.1]},
+        illegal={f"{hostile}f": hostile},
+        excluded={f"{hostile}g": {hostile: hostile}},
+        validations=3,
+    )
+    write(folder, allow=["seeds", "data", "code", "budget"])
+    opened = browser.new_page()
+    asked: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("dialog", lambda dialog: asked.append("a dialog"))
+    opened.goto((folder / "report.html").as_uri())
+    for mark in opened.locator("[data-tip], th button, td").all()[:60]:
+        mark.dispatch_event("mouseover")
+        mark.dispatch_event("pointermove")
+    found = opened.evaluate(
+        """() => ({
+            hacked: typeof hacked,
+            names: [...document.querySelectorAll("*")].map(e => e.tagName.toLowerCase()),
+            events: [...document.querySelectorAll("*")].flatMap(
+                e => e.getAttributeNames().filter(name => name.startsWith("on"))),
+            links: [...document.querySelectorAll("[href], [src]")].map(
+                e => e.getAttribute("href") ?? e.getAttribute("src"))
+                .filter(to => !to.startsWith("#") && to !== "data:,"),
+            said: document.body.textContent,
+        })"""
+    )
+    opened.close()
+    assert found["hacked"] == "undefined"
+    assert set(found["names"]) <= set(OURS.split())
+    assert found["events"] == []
+    assert found["links"] == []
+    assert [url for url in asked if not url.startswith("data:")] == [
+        (folder / "report.html").as_uri()
+    ]
+    assert hostile.split()[0] in found["said"]
+    text = (folder / "report.md").read_text()
+    inside = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", text)  # a fence shows what is in it
+    assert not re.search(r"(?<!\\)<\w|(?<!\\)\[x\]", inside)
+
+
+def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser: Any, study: Path) -> None:
+    """Even if a text were to become markup."""
+    opened = browser.new_page()
+    sent: list[str] = []
+
+    def answer(route: Any) -> None:
+        sent.append(route.request.url)
+        route.fulfill(body="")
+
+    opened.route("https://example.org/**", answer)
+    opened.goto((study / "report.html").as_uri())
+    ran = opened.evaluate(
+        """async () => {
+            window.ran = [];
+            const add = (name, given) => document.body.append(
+                Object.assign(document.createElement(name), given));
+            add("script", {textContent: "ran.push('script')"});
+            add("img", {src: "https://example.org/x.png"});
+            add("iframe", {src: "https://example.org/"});
+            add("style", {textContent: "h1 { color: rgb(1, 2, 3) !important }"});
+            document.body.insertAdjacentHTML("beforeend", "<b onclick='ran.push(1)' id=b>b</b>");
+            document.getElementById("b").click();
+            await fetch("https://example.org/").catch(() => {});
+            await new Promise(done => setTimeout(done, 100));
+            if (getComputedStyle(document.querySelector("h1")).color === "rgb(1, 2, 3)")
+                ran.push("style");
+            return ran;
+        }"""
+    )
+    opened.close()
+    assert ran == []
+    assert sent == []

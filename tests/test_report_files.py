@@ -34,7 +34,7 @@ def study(tmp_path: Path) -> Path:
 def test_an_allowed_comparison_is_marked_everywhere(study: Path) -> None:
     assert not write(study, allow=["seeds"]).refusals
     for name in ("report.html", "report.md", "table.tex"):
-        text = (study / name).read_text().replace("&#x27;", "'")
+        text = unescape((study / name).read_text())
         assert "in spite of the rule 'seeds'" in text, name
 
 
@@ -465,10 +465,10 @@ def test_tuned_and_matched_values_are_shown(tmp_path: Path) -> None:
     arms = {"baseline": arm(BASE), "a=1": made}
     study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [0.001, 0.003]})
     write(study)
-    text = re.sub("</?span>", "", (study / "report.html").read_text())
+    text = re.sub("</?span>", "", unescape((study / "report.html").read_text()))
     assert "optimizer.lr: 0.002 → 0.003 (tuned)" in text
     assert "the largest optimizer.lr=0.003: a larger one may be better still" in text
-    assert "300 (matched to the baseline&#x27;s budget)" in text
+    assert "300 (matched to the baseline's budget)" in text
     assert "## How each arm was tuned" in (study / "report.md").read_text()
     with open(study / "runs.csv", newline="") as file:
         assert sum(row["kind"] == "tune" for row in csv.DictReader(file)) == 4

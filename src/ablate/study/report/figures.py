@@ -13,6 +13,8 @@ from statistics import fmean
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from markupsafe import Markup
+
 from ablate.figures.save import save
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
@@ -71,7 +73,7 @@ class Spot(NamedTuple):
 
 def draw(
     report: Report, points: Points, crossed: Effects | str | None, folder: Path
-) -> tuple[list[Path], dict[str, list[str]]]:
+) -> tuple[list[Path], dict[str, list[Markup]]]:
     """Write a PNG of each figure that has data, and delete old files of the others.
 
     Return the files, and by the name of a figure its charts for the page.

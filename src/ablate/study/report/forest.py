@@ -1,5 +1,7 @@
 """The forest plot: a column of the table, each arm's difference and interval on one common axis."""
 
+from markupsafe import Markup
+
 from ablate.study.analysis.stats import Interval
 from ablate.study.numbers import interval, signed
 from ablate.study.report.rows import Report, Row
@@ -20,7 +22,7 @@ def scale(report: Report) -> Axis:
     return around_zero(ends, SIDE, WIDTH - SIDE)
 
 
-def head(axis: Axis, mode: str) -> str:
+def head(axis: Axis, mode: str) -> Markup:
     """Draw the numbers of the axis, and the side on which an arm is better."""
     marks = axis.ticks(4)
     parts = [
@@ -39,7 +41,7 @@ def head(axis: Axis, mode: str) -> str:
     return figure(WIDTH, HEAD, "Axis of the forest plot", *parts, class_="axis")
 
 
-def row(axis: Axis, one: Row, places: int) -> str:
+def row(axis: Axis, one: Row, places: int) -> Markup:
     """Draw the baseline at zero, the arm's mean and t interval, and behind it the bootstrap's."""
     middle = HEIGHT / 2
     parts = []
@@ -65,13 +67,13 @@ def row(axis: Axis, one: Row, places: int) -> str:
     return figure(WIDTH, HEIGHT, title, *parts, class_="row")
 
 
-def _reach(axis: Axis, reach: Interval, kind: str, y: float) -> str:
+def _reach(axis: Axis, reach: Interval, kind: str, y: float) -> Markup:
     """Draw a line from low to high, cut at the ends of the axis."""
     ends = [axis(min(max(value, axis.low), axis.high)) for value in (reach.low, reach.high)]
     return tag("line", class_=kind, x1=ends[0], x2=ends[1], y1=y, y2=y)
 
 
-def _spot(axis: Axis, value: float, y: float) -> str:
+def _spot(axis: Axis, value: float, y: float) -> Markup:
     """Draw a dot, or an arrow that points beyond the axis."""
     if axis.inside(value):
         return tag("circle", class_="spot", cx=axis(value), cy=y, r=4.5)

@@ -1,7 +1,8 @@
 """The page's tables: the one with intervals and verdicts, and plain ones. All of them sort."""
 
 from collections.abc import Sequence
-from html import escape
+
+from markupsafe import Markup, escape
 
 from ablate.study.analysis.comparable import versions as made_with
 from ablate.study.numbers import (
@@ -31,7 +32,7 @@ WORDS = {
 }
 
 
-def table(report: Report) -> str:
+def table(report: Report) -> Markup:
     """Make a row per arm, the baseline marked; the forest plot is one of the columns."""
     axis = forest.scale(report)
     heads = [
@@ -49,13 +50,13 @@ def table(report: Report) -> str:
     return _wide(whole)
 
 
-def _head(words: str, more: str = "", *, number: bool = False) -> str:
-    button = tag("button", escape(words), type="button")
-    button += tag("span", escape(more), class_="small") if more else ""
+def _head(words: str, more: str = "", *, number: bool = False) -> Markup:
+    button = tag("button", words, type="button")
+    button += tag("span", more, class_="small") if more else ""
     return tag("th", button, class_="number" if number else None, scope="col")
 
 
-def _row(row: Row, report: Report, axis: Axis) -> str:
+def _row(row: Row, report: Report, axis: Axis) -> Markup:
     cells = [
         _name(row, report),
         _verdict(row),
@@ -69,19 +70,20 @@ def _row(row: Row, report: Report, axis: Axis) -> str:
     return tag("tr", *cells, class_=kind, data_arm=row.arm.name)
 
 
-def _name(row: Row, report: Report) -> str:
+def _name(row: Row, report: Report) -> Markup:
     place = report.colours.get(row.arm.name)
     kind = "base" if row.arm.is_baseline else f"c{place}" if place else "rest"
     swatch = tag("span", class_=f"swatch {kind}")
-    badges = [tag("span", escape(badge), class_="badge") for badge in row.badges]
-    name = "=<wbr>".join(map(breakable, row.arm.name.split("=")))  # break before a value, not in it
+    badges = [tag("span", badge, class_="badge") for badge in row.badges]
+    # Break before a value, not in it.
+    name = Markup("=<wbr>").join(map(breakable, row.arm.name.split("=")))
     shown = "" if row.arm.name == "baseline" else tag("span", name, " ")
     return tag(
         "td", tag("div", swatch, tag("div", shown, *badges)), class_="arm", data_value=row.arm.name
     )
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: Row) -> Markup:
     words = WORDS[row.kind]
     found = row.comparison
     small = ""
@@ -93,11 +95,11 @@ def _verdict(row: Row) -> str:
     if row.allowed:
         small = f"allowed: {', '.join(row.allowed)}" + (f"; {small}" if small else "")
     body = tag("span", words, class_=f"verdict {row.kind}")
-    body += tag("span", escape(small), class_="small") if small else ""
+    body += tag("span", small, class_="small") if small else ""
     return tag("td", body, class_="words", data_value=words, data_tip=row.verdict)
 
 
-def _value(row: Row, report: Report) -> str:
+def _value(row: Row, report: Report) -> Markup:
     summary = row.summary
     seeds = "\n".join(f"seed {s}: {number(v, report.places)}" for s, v in _some(row))
     body = number(summary.mean, report.places)
@@ -112,10 +114,10 @@ def _some(row: Row) -> list[tuple[int, float]]:
     return list(row.values.items())[:20]
 
 
-def _difference(row: Row, report: Report) -> str:
+def _difference(row: Row, report: Report) -> Markup:
     found, share = row.comparison, relative(row, report)
     body = signed(row.difference, report.places)
-    body += tag("span", escape(f" ({share})"), class_="soft") if share else ""
+    body += tag("span", f" ({share})", class_="soft") if share else ""
     tip = None
     if found:
         reach = interval(found.t_interval, report.places)
@@ -128,7 +130,7 @@ def _difference(row: Row, report: Report) -> str:
     return _number(body, row.difference, tip)
 
 
-def _statistics(row: Row) -> list[str]:
+def _statistics(row: Row) -> list[Markup]:
     """Make the cells of p and effect size."""
     found = row.comparison
     if found is None:
@@ -146,7 +148,7 @@ def _statistics(row: Row) -> list[str]:
     ]
 
 
-def _cost(row: Row) -> str:
+def _cost(row: Row) -> Markup:
     if row.cost is None:
         return _number(NOTHING, None)
     parameters, seconds = row.cost.parameters, row.cost.seconds
@@ -156,22 +158,22 @@ def _cost(row: Row) -> str:
     return _number(body, parameters, tip)
 
 
-def _number(body: str, value: float | None, tip: str | None = None) -> str:
+def _number(body: str, value: float | None, tip: str | None = None) -> Markup:
     key = "" if value is None else repr(value)
     return tag("td", body, class_="number", data_value=key, data_tip=tip)
 
 
-def breakable(words: str) -> str:
+def breakable(words: str) -> Markup:
     """Let a long name break between its parts rather than inside one."""
     lines = [[_part(part) for part in line.split()] for line in words.splitlines()]
-    return "\n".join(" ".join(line) for line in lines)
+    return Markup("\n").join(Markup(" ").join(line) for line in lines)
 
 
-def _part(word: str) -> str:
-    return escape(word) if len(word) < LONG else tag("span", escape(word))
+def _part(word: str) -> Markup:
+    return escape(word) if len(word) < LONG else tag("span", word)
 
 
-def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     """Make a sortable table of texts."""
     top = tag("thead", tag("tr", *map(_head, heads)))
     body = [
@@ -181,12 +183,12 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return _wide(tag("table", top, tag("tbody", *body)))
 
 
-def _wide(table: str) -> str:
+def _wide(table: str) -> Markup:
     """Let a table that is wider than the page scroll, from the keyboard too."""
     return tag("div", table, class_="wide", tabindex=0)
 
 
-def versions(report: Report) -> str:
+def versions(report: Report) -> Markup:
     """Show code, data and machines of the finished runs, by arm if there is more than one value."""
     rows = []
     for head, values in made_with(report.study).items():

@@ -1,9 +1,12 @@
 """report.html: one self-contained page; the order of its sections, and their texts."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from html import escape
+from hashlib import sha256
 from pathlib import Path
 from string import Template
+
+from markupsafe import Markup
 
 from ablate.study.analysis.effects import Effects
 from ablate.study.report import grid
@@ -27,7 +30,7 @@ from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tune
 HERE = Path(__file__).parent
 
 
-Charts = Mapping[str, Sequence[str]]
+Charts = Mapping[str, Sequence[Markup]]
 
 
 def page(report: Report, points: Points, crossed: Effects | str | None, charts: Charts) -> str:
@@ -46,44 +49,56 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _tuning(report),
         _made_with(report),
     ]
+    style, script = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     texts = {
-        "title": escape(f"{report.study.name}: ablation report"),
-        "style": (HERE / "page.css").read_text(encoding="utf-8"),
-        "script": (HERE / "page.js").read_text(encoding="utf-8"),
+        "policy": _policy(style, script),
+        "title": tag("title", f"{report.study.name}: ablation report"),
+        "style": style,
+        "script": script,
         "body": "\n".join(filter(None, sections)),
     }
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(texts)
 
 
-def _head(report: Report) -> str:
+def _policy(style: str, script: str) -> str:
+    """Return the Content-Security-Policy under which nothing is requested, and no script or style
+    sheet counts but these two. Attributes `style` remain: charts are made of them."""
+    sheet, code = (b64encode(sha256(text.encode()).digest()).decode() for text in (style, script))
+    return (
+        f"default-src 'none'; script-src 'sha256-{code}'; style-src 'sha256-{sheet}'; "
+        "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _head(report: Report) -> Markup:
     lines = [*purpose(report), plan_sentence(report)]
     kinds = ["question", *["soft"] * (len(lines) - 1)]
     said = [_said(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
-    return tag("h1", escape(report.study.name)) + "".join(said)
+    return Markup("").join([tag("h1", report.study.name), *said])
 
 
-def _answer(report: Report, crossed: Effects | str | None) -> str:
+def _answer(report: Report, crossed: Effects | str | None) -> Markup:
     """Write the results and their certainty, before any table."""
     points = [
-        tag("li", tag("b", escape(head), class_=kind), ": ", escape(arms), ".")
+        tag("li", tag("b", head, class_=kind), ": ", arms, ".")
         for kind, head, arms in answers(report)
     ]
-    points.append(tag("li", escape(reference(report))))
-    points = [*(tag("li", escape(f"{line}.")) for line in in_short(report, crossed)), *points]
-    words = [tag("p", escape(line), class_="note") for line in sure(report)]
-    marks = [tag("p", escape(line), class_="warn") for line in report.marks]
+    points.append(tag("li", reference(report)))
+    points = [*(tag("li", f"{line}.") for line in in_short(report, crossed)), *points]
+    words = [tag("p", line, class_="note") for line in sure(report)]
+    marks = [tag("p", line, class_="warn") for line in report.marks]
     lists = tag("ul", *points)
     return tag("section", tag("h2", "What came out"), lists, *marks, *words, class_="answer")
 
 
-def _plan(report: Report) -> str:
-    rows = [tag("dt", escape(what)) + tag("dd", escape(is_)) for what, is_ in plan_lines(report)]
-    typed = tag("pre", escape("\n".join(commands(report))))
+def _plan(report: Report) -> Markup:
+    rows = [tag("dt", what) + tag("dd", is_) for what, is_ in plan_lines(report)]
+    typed = tag("pre", "\n".join(commands(report)))
     more = tag("details", tag("summary", "Commands"), typed)
     return _section("The plan", tag("dl", *rows, class_="plan"), more)
 
 
-def _table(report: Report) -> str:
+def _table(report: Report) -> Markup:
     words = (
         "Click a heading to sort; point at a number for more. In the plot the dashed line is the "
         "baseline, a dot the mean difference, its line the 95 % t interval, the pale bar the "
@@ -93,23 +108,23 @@ def _table(report: Report) -> str:
     rules = sorted({one.rule for one in report.objections if not one.allowed})
     if rules:
         again = f"python -m ablate.report {report.study.folder} --allow {' '.join(rules)}"
-        parts.append(tag("p", "To compare the rest all the same: ", tag("code", escape(again))))
+        parts.append(tag("p", "To compare the rest all the same: ", tag("code", again)))
     return _section("Every arm against the baseline", *parts)
 
 
-def _glance(report: Report, points: Points, charts: Charts) -> str:
+def _glance(report: Report, points: Points, charts: Charts) -> Markup:
     """Draw what stands beside the verdicts: the forest plot and the learning curves."""
     figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
     return tag("div", *figures, _said(curve_words(report, points), class_="note"))
 
 
-def _charts(charts: Sequence[str]) -> str:
+def _charts(charts: Sequence[Markup]) -> Markup:
     return tag("div", *(tag("figure", chart) for chart in charts), class_="panels")
 
 
-def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> str:
+def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> Markup:
     if "effects" not in charts:
-        return ""
+        return Markup()
     several = isinstance(crossed, Effects) and len(ranked(crossed)[0]) > 1
     over = " over all settings of the other factors" if several else ""
     words = (
@@ -123,18 +138,18 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> s
         main, pairs = ranked(crossed)
         parts += [_said(f"{line}.", class_="warn") for line in crossed.warnings]
         parts.append(_said(TESTS, class_="note"))
-        parts.append(tag("ul", *(tag("li", escape(f"{one.words()}.")) for one in main)))
+        parts.append(tag("ul", *(tag("li", f"{one.words()}.") for one in main)))
         if pairs:
             said = "Interactions: means that are not on parallel lines. The surest come first."
-            lines = [tag("li", escape(f"{one.words()}.")) for one in pairs]
+            lines = [tag("li", f"{one.words()}.") for one in pairs]
             parts += [_said(said, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
     return _section("Main effects", *parts)
 
 
-def _cost(charts: Sequence[str]) -> str:
+def _cost(charts: Sequence[Markup]) -> Markup:
     if not charts:
-        return ""
+        return Markup()
     words = (
         "Means over the finished seeds, with one standard deviation up and down; colours are those"
         " of the table."
@@ -142,34 +157,34 @@ def _cost(charts: Sequence[str]) -> str:
     return _section("Cost against quality", _said(words, class_="note"), _charts(charts))
 
 
-def _troubles(report: Report) -> str:
+def _troubles(report: Report) -> Markup:
     found = troubles(report)
     if not found:
-        return ""
+        return Markup()
     heads = ("arm", "seed", "state", "reason")
     return _section("What failed, was refused or left out", grid.plain(heads, found))
 
 
-def _differing(report: Report) -> str:
+def _differing(report: Report) -> Markup:
     table = grid.plain(("arm", "differs from the baseline by"), differing(report))
     words = "Every config key with another value than in the baseline; all others are equal."
     return _section("What exactly differed", _said(words, class_="note"), table)
 
 
-def _tuning(report: Report) -> str:
+def _tuning(report: Report) -> Markup:
     found = tuning(report)
     if not found:
-        return ""
+        return Markup()
     return _section(TUNED, _said(tuned(report), class_="note"), grid.plain(TUNING, found))
 
 
-def _made_with(report: Report) -> str:
+def _made_with(report: Report) -> Markup:
     return _section("Made with", grid.versions(report))
 
 
-def _section(title: str, *parts: str) -> str:
-    return tag("section", tag("h2", escape(title)), *parts)
+def _section(title: str, *parts: str) -> Markup:
+    return tag("section", tag("h2", title), *parts)
 
 
-def _said(words: str, **attributes: object) -> str:
-    return tag("p", escape(words), **attributes)
+def _said(words: str, **attributes: object) -> Markup:
+    return tag("p", words, **attributes)

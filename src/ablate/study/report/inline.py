@@ -7,6 +7,8 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
+from markupsafe import Markup
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -66,7 +68,7 @@ class Drawing:
         self.mark(line, mark)
 
 
-def inline(drawing: Drawing, name: str) -> list[str]:
+def inline(drawing: Drawing, name: str) -> list[Markup]:
     """Return an <svg> of each axes, described by its label, so that they can flow on the page.
 
     Call it after the figure was saved, which makes its layout. name: of the figure, from which the
@@ -104,7 +106,7 @@ def inline(drawing: Drawing, name: str) -> list[str]:
     made[0].extend(root.findall("defs")[-1:])  # the clips of all
     for element in (one for svg in made for one in svg.iter("g")):
         element.attrib.pop("id", None)
-    return [ElementTree.tostring(svg, encoding="unicode") for svg in made]
+    return [Markup(ElementTree.tostring(svg, encoding="unicode")) for svg in made]
 
 
 def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:

@@ -2,30 +2,35 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from math import ceil, floor, isfinite, log10
 from statistics import median
 
+from markupsafe import Markup
+
 from ablate.study.numbers import MINUS
 
 
-def tag(name: str, *body: str, **attributes: object) -> str:
-    """Make an element from markup; `class_` and `stroke_width` become class and stroke-width."""
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+def tag(name: str, *body: str, **attributes: object) -> Markup:
+    """Make an element; `class_` and `stroke_width` become class and stroke-width.
+
+    Everything in it that is not Markup is a text and is escaped, here and nowhere else.
+    """
+    given = (
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{given}>{''.join(body)}</{name}>"
+    whole = Markup("<{0}{1}>{2}</{0}>")
+    return whole.format(name, Markup("").join(given), Markup("").join(body))
 
 
 def _text(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def text(words: str, x: float, y: float, **attributes: object) -> str:
-    return tag("text", escape(words), x=x, y=y, **attributes)
+def text(words: str, x: float, y: float, **attributes: object) -> Markup:
+    return tag("text", words, x=x, y=y, **attributes)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def label(value: float, ticks: Sequence[float]) -> str:
     return f"{value:,.{places}f}".replace("-", MINUS)
 
 
-def figure(width: float, height: float, title: str, *body: str, class_: str = "chart") -> str:
+def figure(width: float, height: float, title: str, *body: str, class_: str = "chart") -> Markup:
     """Make an <svg> that shrinks with the page; `title` is for screen readers."""
     return tag(
         "svg", *body, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=title,

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,23 +67,24 @@ def markdown(
     """Write the report as GitHub's Markdown. figures: files beside it, to be shown, with what is
     said of the curves in `points`."""
     heads = [report.metric if head == "metric" else head for head in HEADS]
-    lines = [f"# {report.study.name}", ""]
+    lines = [f"# {_escaped(report.study.name)}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
-    lines += [plan_sentence(report), "", "## What came out", ""]
+    lines += [_escaped(plan_sentence(report)), "", "## What came out", ""]
     lines += [f"- {_escaped(line)}." for line in in_short(report, crossed)]
-    lines += [f"- **{head}:** {arms}." for _, head, arms in answers(report)]
-    lines += [f"- {reference(report)}", "", f"Metric: {metric_name(report)}.", ""]
+    lines += [f"- **{head}:** {_escaped(arms)}." for _, head, arms in answers(report)]
+    lines += [f"- {_escaped(reference(report))}", ""]
+    lines += [f"Metric: {_escaped(metric_name(report))}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
-    lines += ["", *(f"{line}\n" for line in [*report.marks, *sure(report)])]
+    lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sure(report)])]
     for name, words in FIGURES.items():
         lines += [f"![{words}]({name})", ""] if name in figures else []
     lines += [_escaped(curve_words(report, points)), ""] if points else []
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
-    lines += ["", "```", *commands(report), "```", "", "## What differed", ""]
+    lines += ["", *_fenced("\n".join(commands(report))), "", "## What differed", ""]
     lines += _grid(["arm", "differs from the baseline by"], differing(report))
     if found := tuning(report):
-        lines += ["", f"## {TUNED}", "", tuned(report), "", *_grid(TUNING, found)]
+        lines += ["", f"## {TUNED}", "", _escaped(tuned(report)), "", *_grid(TUNING, found)]
     if found := troubles(report):
         lines += ["", "## What went wrong", ""]
         lines += _grid(["arm", "seed", "state", "reason"], found)
@@ -110,9 +112,13 @@ def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") 
 
 def _escaped(words: str) -> str:
     """Escape a text, so that it stays in its cell and is not read as markup."""
-    for mark in ("\\", "|", "*", "_", "<", "`", "["):
-        words = words.replace(mark, "\\" + mark)
-    return " ".join(words.split())
+    return " ".join(re.sub(r"[\\|*_<`\[~$]", r"\\\g<0>", words).split())
+
+
+def _fenced(words: str) -> list[str]:
+    """Show a text as it is, between fences that are longer than any in it."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", words)), 3)
+    return [fence, words, fence]
 
 
 def latex(report: Report) -> str:
