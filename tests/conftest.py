@@ -46,7 +46,7 @@ AREAS = {
     "data": "data_* knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack resume
-        damaged_folders schedule threads train transfer trust wandb_server""",
+        damaged_folders schedule security threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
     "cli": "cli command commands figures generate package pipe readme show versions wheel",
 }

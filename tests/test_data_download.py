@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from make_data import make
 
+from ablate.data import source
 from ablate.data.text import Text
 from ablate.errors import UserError
 
@@ -61,6 +62,13 @@ def refusal(data: Text) -> str:
     return str(caught.value)
 
 
+@pytest.fixture
+def any_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the server on this machine spoke https."""
+    monkeypatch.setattr(source, "PLAIN", "no scheme")
+
+
+@pytest.mark.usefixtures("any_scheme")
 @pytest.mark.parametrize("sha256", [SHA256, None])
 def test_a_download_is_kept(
     server: ThreadingHTTPServer, sha256: str | None, capfd: pytest.CaptureFixture[str]
@@ -85,6 +93,7 @@ def test_the_fingerprint_does_not_need_the_download(server: ThreadingHTTPServer)
     assert before == text(str(local), sha256=SHA256).fingerprint()
 
 
+@pytest.mark.usefixtures("any_scheme")
 def test_a_download_without_sha256_has_the_fingerprint_of_its_content(
     server: ThreadingHTTPServer,
 ) -> None:
@@ -112,15 +121,46 @@ def test_no_network_is_one_line() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/hamlet.txt"
-    line = refusal(text(dead))
+    line = refusal(text(dead, sha256=SHA256))
     assert line.startswith(f"cannot download {dead} (no answer from the network")
     assert line.endswith("data.path=FILE uses a local copy")
 
 
-def test_a_missing_page_is_one_line(server: ThreadingHTTPServer) -> None:
-    line = refusal(text(url(server, "macbeth.txt")))
-    assert "macbeth.txt (the server answered: 404" in line
+def test_a_missing_page_is_one_line_without_its_password(server: ThreadingHTTPServer) -> None:
+    place = url(server, "macbeth.txt?key=t0ken").replace("//", "//me:pa55word@")
+    line = refusal(text(place, sha256=SHA256))
+    assert f"{url(server, 'macbeth.txt')} (the server answered: 404" in line
     assert "data.path=FILE" in line
+    assert "t0ken" not in line
+    assert "pa55word" not in line
+
+
+def test_http_needs_a_sha256(server: ThreadingHTTPServer, own_cache: Path) -> None:
+    assert "only https:// is downloaded" in refusal(text(url(server)))
+    assert not own_cache.exists()
+
+
+def test_a_redirection_to_http_needs_a_sha256(
+    server: ThreadingHTTPServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer, which stands for one over https, leads to localhost."""
+    target = url(server).replace("127.0.0.1", "localhost")
+
+    class Redirect(Quiet):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.end_headers()
+
+    monkeypatch.setattr(source, "PLAIN", "http://localhost")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as first:
+        threading.Thread(target=first.serve_forever, daemon=True).start()
+        line = refusal(text(url(first)))
+        first.shutdown()
+    assert f"the server leads to {target}, which is not https://" in line
+    assert not [path for path in own_cache.iterdir() if path.suffix == ".txt"]
 
 
 def test_other_protocols_are_refused() -> None:
@@ -132,4 +172,5 @@ def test_a_cache_that_cannot_be_written_is_refused(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
-    assert "set the environment variable ABLATE_CACHE" in refusal(text(url(server)))
+    line = refusal(text(url(server), sha256=SHA256))
+    assert "set the environment variable ABLATE_CACHE" in line

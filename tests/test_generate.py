@@ -33,7 +33,7 @@ class Command:
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
         run = SimpleNamespace(path=folder, task=task, model=task.model, data=task.data)
 
-        def load(run_dir: str) -> Any:
+        def load(run_dir: str, allow: list[str]) -> Any:
             task.beam, task.length_penalty = 1, 0.0
             return run
 

@@ -11,8 +11,9 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
 from ablate.errors import UserError
-from ablate.logger import RunLogger, without_credentials
+from ablate.logger import RunLogger
 from ablate.logger.role import Role
+from ablate.redact import without_credentials
 
 ROOT = Path(__file__).parents[1]
 ALONE = Role("a_study")

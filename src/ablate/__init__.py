@@ -8,6 +8,15 @@ In Python and notebooks:
     run = ablate.load(RUN_DIR)                              a finished run: config, model, data
 """
 
+# ruff: noqa: E402
+import sys
+
+_typed = {word.removeprefix("-m").partition(".")[0] for word in sys.orig_argv}
+if sys.argv[:1] == ["-m"] and "ablate" in _typed and not sys.flags.safe_path:
+    # `python -m ablate` puts the current folder first, where a file of a stranger's run would take
+    # the place of a package. A user's own parts are found at the end, too.
+    sys.path.append(sys.path.pop(0))
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

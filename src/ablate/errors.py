@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from ablate.redact import redact
+
 SCREEN = 400  # characters that are printed of a message: two lines of a wide terminal
 SHOWN = 4  # mistakes that are printed of a longer message
 
@@ -13,6 +15,9 @@ class UserError(Exception):
     The message is one line; the command line prints it without a traceback and exits with code 2.
     """
 
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__(*(redact(str(mistake)) for mistake in mistakes))
+
     def __str__(self) -> str:
         return "; ".join(map(str, self.args))
 
@@ -22,6 +27,9 @@ class RunFailed(Exception):
 
     The message is one line that says at which step and what to try; the exit code is 1.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact(message))
 
 
 class Interrupted(Exception):

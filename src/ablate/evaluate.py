@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
-from ablate.cli.command import Arguments, command
+from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.config.overrides import values_of, variants
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
@@ -71,11 +71,11 @@ def changed(
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.evaluate", description=__doc__)
-    parser.add_argument("run_dir", help="folder of a finished run")
+    add_run_dir(parser)
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE[,VALUE...]")
     parser.add_argument("--json", action="store_true", help="print JSON lines, not a table")
-    args = parser.parse_args()
-    run = load(args.run_dir)
+    args = parser.parse_intermixed_args()  # options may stand between the changes
+    run = load(args.run_dir, allow=args.allow)
     rows, refused = [], []
     for row in variants(values_of(args.changes)):
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ablate.cli.command import Arguments, command
+from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.cli.translate import write_captions, write_targets
 from ablate.data.text import TextData
 from ablate.errors import UserError
@@ -32,7 +32,7 @@ COLDEST = 1e-6  # logits divided by less overflow
 def arguments() -> dict[str, Any]:
     """The parsed command line: run_dir, and the options that were given."""
     parser = Arguments(prog="python -m ablate.generate", description=__doc__)
-    parser.add_argument("run_dir", help="folder of a finished run")
+    add_run_dir(parser)
     language = parser.add_argument_group("language models")
     language.add_argument(
         "--prompt",
@@ -127,7 +127,7 @@ def continuation(
 def main() -> None:
     given = arguments()
     check_values(given)
-    run = load(given.pop("run_dir"))
+    run = load(given.pop("run_dir"), allow=given.pop("allow"))
     task = run.task
     if isinstance(task, Captioning):
         only(run, given, CAPTIONS, "captioning")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ablate.cli.command import Arguments, command
+from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.data.pairs import Pairs
 from ablate.data.text import TextData
 from ablate.errors import UserError
@@ -45,7 +45,7 @@ def main() -> None:
         description="Draw what every head of a finished run attends to, a PNG per layer; of"
         " model=rnn_lm model.cell=lstm its gates.",
     )
-    parser.add_argument("run_dir", help="folder of a finished run")
+    add_run_dir(parser)
     parser.add_argument("--layer", type=int, help="this layer only, counted from 1")
     parser.add_argument("--head", type=int, help="this head only, counted from 1")
     chosen = parser.add_mutually_exclusive_group()
@@ -54,7 +54,7 @@ def main() -> None:
     chosen.add_argument("--index", type=int, help="which validation example, from 0")
     parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
     args = parser.parse_args()
-    run = load(args.run_dir)
+    run = load(args.run_dir, allow=args.allow)
     options: dict[str, Any] = {"layer": args.layer, "head": args.head}
     if args.text is not None:
         options["examples"] = [own_text(run, args.text)]

@@ -25,6 +25,18 @@ class Arguments(ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
+def add_run_dir(parser: ArgumentParser) -> None:
+    """Add the folder of a finished run, and what its config may name beside parts of ours."""
+    parser.add_argument("run_dir", help="folder of a finished run")
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="run the code of this module, which the folder names and ablate does not know",
+    )
+
+
 def command(main: Callable[[], None]) -> NoReturn:
     """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, with
     a broken output pipe."""
@@ -92,8 +104,8 @@ def _refuse_windows() -> None:
 
 
 def _look_here() -> None:
-    """Put the current folder on the path, so that the installed command finds a user's own parts as
-    `python -m` does; Python's -P disables this, also for the processes of the runs."""
+    """Put the current folder at the end of the path, so that a user's own parts are found and hide
+    nothing; Python's -P disables this, also for the processes of the runs."""
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
         return
@@ -102,4 +114,4 @@ def _look_here() -> None:
     except FileNotFoundError:
         raise UserError("the current folder was removed: go to another one") from None
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)

@@ -28,6 +28,8 @@ def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:
         return  # nothing will be created: Hydra raises the same error
+    if not folder.resolve().is_relative_to(Path(config.output_dir).resolve()):
+        print(f"ablate: output in {folder.resolve()}, outside output_dir={config.output_dir}")
     if not of_sweep:
         # Hydra resolves this again, and the folder's name may need data that takes seconds to make.
         with read_write(config):

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ablate.config import run_id
+from ablate.config import public, run_id
 from ablate.config.check import check
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.tree import config_dir as config_dir
 from ablate.config.tree import open_tree
 
 OmegaConf.register_new_resolver("run_folder", run_id.resolve, replace=True)
+OmegaConf.register_new_resolver("oc.env", public.from_environment, replace=True)
 # A sweep file always starts several runs.
 OmegaConf.register_new_resolver(
     "study_mode", lambda sweep: None if sweep is None else "MULTIRUN", replace=True

@@ -145,7 +145,7 @@ def _regroup(config: DictConfig, group: str) -> None:
     """Put the option in place of its name."""
     name = OmegaConf.select(config, group)
     file = config_dir() / group / f"{name}.yaml"
-    if isinstance(name, str) and file.is_file():
+    if isinstance(name, str) and name.isidentifier() and file.is_file():
         OmegaConf.update(config, group, option_content(file)[0], force_add=True)
         if "choices" in config:  # not in the config of tokens, which is a part of a run's
             config.choices[group] = name

@@ -90,7 +90,7 @@ def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 def nodes_of_groups(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield every group that the composition has with its node, such as ("model.mask", {...})."""
-    for group in sorted(_groups() - ROOT):
+    for group in sorted(groups() - ROOT):
         node: Any = cfg
         for name in group.split("."):
             node = node.get(name) if isinstance(node, dict) else None
@@ -105,11 +105,11 @@ def unknown_study_keys(cfg: DictConfig) -> Iterator[str]:
 @cache
 def _top() -> frozenset[str]:
     """Return the keys that are allowed at the root of a composition."""
-    return frozenset({group for group in _groups() if "." not in group} | set(_values()) | ROOT)
+    return frozenset({group for group in groups() if "." not in group} | set(_values()) | ROOT)
 
 
 @cache
-def _groups() -> frozenset[str]:
+def groups() -> frozenset[str]:
     return frozenset(path.name for path in config_dir().iterdir() if path.is_dir())
 
 

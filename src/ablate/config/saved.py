@@ -1,6 +1,6 @@
 """Read the config.yaml of a run, which may be damaged or of an earlier version."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.config.check import wrong_values
 from ablate.config.history import upgrade
 from ablate.config.keys import plain
+from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.shape import misfit
 
@@ -21,12 +22,14 @@ NODES = {
 }
 
 
-def read_config(path: Path) -> DictConfig:
-    """Read a config under today's names; raise UserError if it is not that of a run."""
+def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
+    """Read a config under today's names; raise UserError if it is not that of a run, or names code
+    or values of the environment that nobody allowed (ablate.config.trust)."""
     with names_file(path):
         config = OmegaConf.load(path)
         if not isinstance(config, DictConfig):
             raise UserError("it is not a mapping")
+        require_trusted(config, allow)
         values = plain(upgrade(config))
         lines = [misfit(values, NODES if path.name == "config.yaml" else TOKENS)]
         if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):

@@ -8,12 +8,15 @@ import hashlib
 import logging
 import os
 import zlib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ablate.errors import UserError, suggest
 
 # Seconds without an answer after which a server counts as unreachable.
 PATIENCE = 20
+PLAIN = "http://"  # whose downloads anybody on the way can change
 KEY = "data.path"
 
 
@@ -95,8 +98,14 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
     import requests
     from filelock import FileLock
 
+    if sha256 is None and url.startswith(PLAIN):
+        raise UserError(
+            f"{key}={url}: without data.sha256, which says what must come, only https:// is"
+            " downloaded"
+        )
     pooch.get_logger().setLevel(logging.WARNING)  # the progress bar says it already
     folder = cache()
+    hooks = {} if sha256 else {"response": partial(_require_https, key=key)}
     try:
         with FileLock(folder / "download.lock"):
             return Path(
@@ -104,7 +113,9 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
                     url,
                     known_hash=f"sha256:{sha256}" if sha256 else None,
                     path=folder,
-                    downloader=pooch.HTTPDownloader(progressbar=True, timeout=PATIENCE),
+                    downloader=pooch.HTTPDownloader(
+                        progressbar=True, timeout=PATIENCE, hooks=hooks
+                    ),
                 )
             )
     except requests.HTTPError as error:
@@ -121,6 +132,12 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
     except OSError as error:
         reason = f"{error.strerror} in {folder}; ABLATE_CACHE sets another folder"
     raise UserError(f"cannot download {url} ({reason}); {key}={local} uses a local copy")
+
+
+def _require_https(response: Any, *, key: str, **more: Any) -> None:
+    """Raise UserError if a download without a sha256 was redirected to http."""
+    if response.url.startswith(PLAIN):
+        raise UserError(f"{key}: the server leads to {response.url}, which is not https://")
 
 
 def _bytes(path: Path, shown: str, key: str) -> bytes:

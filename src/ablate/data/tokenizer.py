@@ -135,7 +135,7 @@ class HuggingFace(Tokenizer):
             ) from None
         logging.set_verbosity_error()
         try:
-            self.model: Any = AutoTokenizer.from_pretrained(name)
+            self.model: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             line = str(error).strip().splitlines()[0]
             raise UserError(

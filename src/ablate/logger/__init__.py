@@ -7,11 +7,12 @@ result.json), so an error in a logger must not fail a run.
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ablate.redact import without_credentials
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from ablate.logger.role import Role
 
 log = logging.getLogger(__name__)
-
-# https://USER:PASSWORD@HOST/PATH?TOKEN: the user part and the query may be secrets.
-_URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[^/\s@]*@)?([^\s?]*)(?:\?\S*)?", re.IGNORECASE)
 
 
 class RunLogger(ABC):
@@ -70,15 +68,6 @@ class RunLogger(ABC):
             log.warning(
                 "ablate: %s could not be closed: %s", type(self).__name__, first_line(error)
             )
-
-
-def without_credentials(value: Any) -> Any:
-    """Remove the user part and the query from every URL in the values."""
-    if isinstance(value, dict):
-        return {key: without_credentials(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_credentials(item) for item in value]
-    return _URL.sub(r"\1\2", value) if isinstance(value, str) else value
 
 
 def first_line(error: Exception) -> str:

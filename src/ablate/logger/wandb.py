@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from ablate.errors import UserError, suggest
-from ablate.logger import RunLogger, first_line, without_credentials
+from ablate.logger import RunLogger, first_line
+from ablate.redact import without_credentials
 
 if TYPE_CHECKING:
     import wandb

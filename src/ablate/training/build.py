@@ -1,5 +1,6 @@
 """Instantiate the data, model and task of a composed config."""
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,18 @@ def build_data(cfg: DictConfig) -> Data:
     """Read and split the data; with init_from, use the tokens of that run."""
     if cfg.init_from is None:
         return read_data(cfg)
-    source = Source(cfg.init_from)
+    source = Source.of(cfg)
     source.require_same_parts(cfg)
-    return read_data(cfg, tokens=source.tokens)
+    return read_data(cfg, source.tokens, source.allow)
 
 
-def read_data(cfg: DictConfig, tokens: Path | None = None) -> Data:
-    """Read and split the data. tokens: config of the run whose tokens it uses (`Source.tokens`)."""
+def read_data(cfg: DictConfig, tokens: Path | None = None, allow: Collection[str] = ()) -> Data:
+    """Read and split the data. tokens: config of the run whose tokens it uses (`Source.tokens`),
+    which may name what is in `allow`."""
     data = make_data(cfg)
     if tokens is not None and data.kind in WITH_TOKENS:
         with names_file(tokens):
-            data.measure_as(read_data(read_config(tokens)))
+            data.measure_as(read_data(read_config(tokens, allow)))
     data.setup()
     return data
 

@@ -1,6 +1,7 @@
 """Load a run from its folder: config, model with its best weights, data, task."""
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,11 @@ class Run:
         return self.task.model
 
 
-def load(run_dir: str | Path) -> Run:
-    """Rebuild a run from its folder; UserError if it is not a run, or has no weights yet."""
+def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
+    """Rebuild a run from its folder; UserError if it is not a run, or has no weights yet.
+
+    allow: modules beside ablate whose classes its config may name. Their code is run.
+    """
     from ablate.kernel.auto import Auto
     from ablate.training.build import make, make_model, make_task, read_data
     from ablate.training.train import load_weights
@@ -44,17 +48,26 @@ def load(run_dir: str | Path) -> Run:
     weights = best_weights(path)
     if not weights.exists():
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
-    config = read_config(path / "config.yaml")
+    config = read_config(path / "config.yaml", allow)
     with names_file(path / "config.yaml"):
-        data = read_data(config, made_tokens(path))
+        data = read_data(config, made_tokens(path), allow)
         # The weights have every parameter: none is drawn, learned by word2vec or downloaded again.
         kernel = make(config.kernel)
         if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
             kernel = Auto()
-        task = make_task(config, data, make_model(config, data, kernel))
+        task = make_task(config, data, make_model(without_weights(config), data, kernel))
     load_weights(task, weights)
     task.eval()
     result, wrong = read_result(path)
     if wrong:
         print(f"ablate: {wrong}", file=sys.stderr)
     return Run(path=path, config=config, result=result, data=data, task=task)
+
+
+def without_weights(config: DictConfig) -> DictConfig:
+    """Leave out weights that timm would read, or download, before ours; they may be pickles."""
+    config = config.copy()
+    if config.model.get("pretrained") is True:
+        config.model.pretrained = False
+    (config.model.get("args") or {}).pop("checkpoint_path", None)
+    return config

@@ -22,14 +22,16 @@ from torch import nn
 
 import ablate
 from ablate.cli.version import checkout
+from ablate.config.public import public
 from ablate.config.run_id import FILES, run_id
-from ablate.data import Data, digest
+from ablate.data import Data, digest, source
 from ablate.errors import UserError
 from ablate.files import write_json, write_text
-from ablate.logger import RunLogger, without_credentials
+from ablate.logger import RunLogger
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.records import read_result
+from ablate.redact import redact, without_credentials
 from ablate.task import Task
 from ablate.training.transfer import keep_tokens
 from ablate_attention import NAME
@@ -41,15 +43,26 @@ PACKAGES = (
 
 
 def write_config(run_dir: Path, cfg: DictConfig) -> None:
-    """Write the resolved config with absolute paths, so that it can be run from any folder."""
-    cfg = cfg.copy()
-    if cfg.init_from is not None:
-        cfg.init_from = str(Path(cfg.init_from).expanduser().absolute())
+    """Write the resolved config, so that it can be run from any folder: with absolute paths, and
+    the local copy of a download whose URL is not written down."""
+    values = config_values(cfg)
+    if (start := values["init_from"]) is not None and "${" not in start:
+        values["init_from"] = str(Path(start).expanduser().absolute())
     for key in FILES:
-        place = cfg.data.get(key)
-        if place and Path(place).expanduser().exists():
-            cfg.data[key] = str(Path(place).expanduser().absolute())
-    write_text(run_dir / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        place, written = cfg.data.get(key), values["data"].get(key)
+        if not place or "${" in written:
+            continue
+        if place != written:
+            values["data"][key] = str(source.fetch(place, cfg.data.get("sha256")))
+        elif Path(place).expanduser().exists():
+            values["data"][key] = str(Path(place).expanduser().absolute())
+    write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(values)))
+
+
+def config_values(cfg: DictConfig) -> dict[str, Any]:
+    """Return the resolved values of a config as they may be written down."""
+    values: dict[str, Any] = public(lambda: OmegaConf.to_container(cfg, resolve=True))
+    return values
 
 
 def provenance(fingerprint: str) -> dict[str, Any]:
@@ -179,7 +192,7 @@ def recorded(
         result["status"] = "finished"
     except BaseException as error:
         status = "refused" if isinstance(error, UserError) else "failed"
-        result |= {"status": status, "error": str(error) or type(error).__name__}
+        result |= {"status": status, "error": redact(str(error)) or type(error).__name__}
         raise
     finally:
         result["wall_seconds"] = time.perf_counter() - started
@@ -195,7 +208,7 @@ def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunL
     """Return the logger of the run, or None for logger=none."""
     if not cfg.logger:
         return None
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    config = config_values(cfg)
     config["parameters"] = result["parameters"]
     role = Role.of(run_dir, cfg.study.name, cfg.study.arm)
     config["ablate"] = role.block(

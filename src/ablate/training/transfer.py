@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.facts import LABELLED, PAIRS, TEXT
-from ablate.config.keys import OURS
+from ablate.config.keys import OURS, targets
 from ablate.config.rules import written
 from ablate.config.saved import TOKENS, read_config
 from ablate.errors import UserError
@@ -48,9 +48,15 @@ SHOWN = 8  # differences, and names of parameters, in a line
 
 @dataclass
 class Source:
-    """A run to start from. given: its folder, as given in init_from."""
+    """A run to start from. given: its folder, as given in init_from. allow: what its config may
+    name beside parts of ours: those that the new run has."""
 
     given: str
+    allow: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Source:
+        return cls(cfg.init_from, frozenset(targets(cfg)))
 
     @property
     def folder(self) -> Path:
@@ -66,7 +72,7 @@ class Source:
 
     @property
     def config(self) -> DictConfig:
-        return read_config(self.folder / "config.yaml")
+        return read_config(self.folder / "config.yaml", self.allow)
 
     @property
     def weights(self) -> Path:
@@ -100,7 +106,7 @@ class Source:
 def check_start(cfg: DictConfig) -> None:
     """Raise UserError if init_from is not a run, or a run with other parts."""
     if cfg.init_from is not None:
-        Source(cfg.init_from).require_same_parts(cfg)
+        Source.of(cfg).require_same_parts(cfg)
 
 
 def made_tokens(run_dir: Path) -> Path | None:
@@ -132,7 +138,7 @@ def start_from(model: Model, cfg: DictConfig) -> None:
     """Load the weights of cfg.init_from into the model; record it in `model.started_from`."""
     from ablate.training.sealed import read_weights
 
-    source = Source(cfg.init_from)
+    source = Source.of(cfg)
     source.require_same_parts(cfg)
     state = read_weights(source.weights)
     theirs = {
@@ -189,7 +195,8 @@ def describe_transfer(started_from: dict[str, Any]) -> str:
 
 def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
     """Save the config that made a run's tokens, so that it can be loaded without init_from."""
-    config = read_config(Source(cfg.init_from).tokens)
+    source = Source.of(cfg)
+    config = read_config(source.tokens, source.allow)
     kept = OmegaConf.create({key: config[key] for key in TOKENS})
     write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(kept))
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from select import select
 from typing import Any, NamedTuple, NoReturn
 
+from ablate.redact import without_credentials
 from ablate.study.launch.state import COMMAND, LOG
 
 PRELOADED = sys.platform == "linux"
@@ -237,7 +238,7 @@ def become(request: Mapping[str, Any]) -> None:
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     os.environ.update(request["environment"])
-    print(COMMAND + shlex.join(request["arguments"]), flush=True)
+    print(COMMAND + shlex.join(without_credentials(request["arguments"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ablate.errors import RunFailed
+from ablate.redact import without_credentials
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.ending import Mark, settle
 from ablate.study.launch.forks import Event, ParentDied
@@ -156,9 +157,10 @@ class Slots:
             one.before = Mark.of(one.run.folder)
         runs = [one.run for one in process.taken]
         arguments = together(runs, self.packing.batched)
+        typed = shlex.join(without_credentials(arguments))
         for run in runs[1:]:
             with open(run.folder / LOG, "a", encoding="utf-8") as log:
-                log.write(f"{COMMAND}{shlex.join(arguments)}\nsee {runs[0].folder / LOG}\n")
+                log.write(f"{COMMAND}{typed}\nsee {runs[0].folder / LOG}\n")
         device = self.devices[process.slot]
         self._parent.start(self._number, arguments, runs[0].folder, device)
 

@@ -20,6 +20,7 @@ from submitit import JobEnvironment
 from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
 from ablate.files import read_mapping
+from ablate.redact import without_credentials
 from ablate.study.launch.ending import STOPPED, Mark, settle
 from ablate.study.launch.state import COMMAND, LOG, QUEUED, state_alone
 
@@ -82,7 +83,7 @@ class Job:
         command = [sys.executable, "-u", "-m", "ablate", *self.arguments]
         with open(self.folder / LOG, "ab", buffering=0) as log, _deaf_to(signal.SIGUSR2):
             if speaks:
-                log.write(f"{COMMAND}{shlex.join(self.arguments)}\n".encode())
+                log.write(f"{COMMAND}{shlex.join(without_credentials(self.arguments))}\n".encode())
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _wanted(self, job: str) -> bool:

@@ -10,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.history import first_form, since
 from ablate.config.keys import flatten
+from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError
 from ablate.files import PLAN, read_json, write_json
-from ablate.logger import without_credentials
 from ablate.records import read_plan
+from ablate.redact import without_credentials
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
@@ -75,7 +76,7 @@ def write(
         "study": request.name,
         "sweep": request.sweep,
         "asks": request.description,
-        "command": without_credentials(sys.argv[1:]),
+        "command": sys.argv[1:],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "design": request.design,
         "resolution": request.node["resolution"] if request.design == "fractional" else None,
@@ -87,7 +88,7 @@ def write(
         "match": _match(request.node),
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {
-            "overrides": without_credentials(list(layout.baseline.overrides)),
+            "overrides": list(layout.baseline.overrides),
             "asked": question,
             "config": content_of(layout.baseline.config),  # with what tuning chose
             "data": data,
@@ -98,7 +99,7 @@ def write(
         "excluded": [{"arm": name, "by": entry} for name, entry in layout.excluded.items()],
     }
     try:
-        write_json(folder / PLAN, plan)
+        write_json(folder / PLAN, without_credentials(plan))
     except OSError as error:
         raise UserError(
             f"output_dir: cannot write to {folder} ({error.strerror}); nothing was started"
@@ -121,7 +122,7 @@ def counting(folder: Path, arms: Collection[str]) -> list[Cell]:
 
 def content_of(cfg: DictConfig) -> dict[str, Any]:
     """Return the content of the baseline's config, without the seed."""
-    config: dict[str, Any] = without_credentials(content(cfg))
+    config: dict[str, Any] = public(lambda: content(cfg))
     return {key: value for key, value in config.items() if key != "seed"} | {
         "choices": OmegaConf.to_container(cfg.choices)
     }
@@ -135,7 +136,7 @@ def _arm(composed: Composed, layout: Layout) -> dict[str, Any]:
         "is_baseline": composed.arm.is_baseline,
         "changes": dict(composed.arm.changes),
         "overrides": list(composed.arm.overrides),
-        "differs": composed.differs(layout.baseline.config),
+        "differs": public(lambda: composed.differs(layout.baseline.config)),
         "parameters": budget.parameters,
         "flops_per_step": budget.flops_per_step,
         "steps": budget.steps,

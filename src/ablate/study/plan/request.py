@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.config.check import check_study
 from ablate.config.overrides import MOST, key_of, merged, parse_one, require_few, value_text
 from ablate.errors import UserError
+from ablate.redact import without_credentials
 from ablate.study.plan.design import Factor, Row
 
 UNRESOLVED = ("baseline", "factors", "params")
@@ -146,6 +147,7 @@ def _by_commas(
             fixed.append(one.input_line or "")
         else:
             options = {text: (f"{key}={text}",) for text in _values(one)}
+            _refuse_credentials(options, one.key_or_group)
             if len(options) == 1:
                 fixed += options.popitem()[1]
             else:
@@ -231,9 +233,20 @@ def read_factor(name: str, given: Any) -> Factor:
     if name.split(".")[0].split("/")[0] in NO_FACTOR and not isinstance(given, dict):
         raise UserError(f"{where}: changes no result, so it is no factor")
     options = _named(where, given) if isinstance(given, dict) else _listed(name, given, where)
+    _refuse_credentials(options, where)
     if not options:
         raise UserError(f"{where} has no options; list them, as in [additive, dot]")
     return Factor(name, options)
+
+
+def _refuse_credentials(options: Iterable[str], where: str) -> None:
+    """Arms, and folders of their runs, are named after options."""
+    for option in options:
+        if without_credentials(option) != option:
+            raise UserError(
+                f"{where}: {option} would name an arm, and its user, password or query would be"
+                " written down; name the options in a sweep file, as {NAME: [KEY=URL]}"
+            )
 
 
 def _listed(name: str, given: Any, where: str) -> dict[str, tuple[str, ...]]:

@@ -87,7 +87,7 @@ def fetch(name: str) -> Any:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         saved = (config.architectures or ["AutoModel"])[0]
         network = getattr(transformers, saved).from_pretrained(name)
     except (OSError, ValueError, RuntimeError, AttributeError) as error:

@@ -1,0 +1,57 @@
+"""The values of a config as they are written down: without what comes from the environment.
+
+A person may write ${oc.env:NAME} instead of a secret. Its value is used; files, loggers and reports
+show the interpolation.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.resolvers import oc
+
+from ablate.redact import remember, without_credentials
+
+
+def _named(name: str, *default: Any) -> Any:
+    return f"${{oc.env:{name}}}" if name in os.environ else oc.env(name, *default)
+
+
+def from_environment(name: str, *default: Any) -> Any:
+    """Resolve ${oc.env:NAME}, and keep its value out of all messages to come."""
+    if name in os.environ:
+        remember(os.environ[name], _named(name))
+    return oc.env(name, *default)
+
+
+def _register(resolver: Callable[..., Any]) -> None:
+    OmegaConf.register_new_resolver("oc.env", resolver, replace=True)
+
+
+@contextmanager
+def _names() -> Iterator[None]:
+    _register(_named)
+    try:
+        yield
+    finally:
+        _register(from_environment)
+
+
+def public(read: Callable[[], Any]) -> Any:
+    """Return what `read` makes of a config, with ${oc.env:NAME} where texts come from the
+    environment, and URLs without user, password and query."""
+    values = read()
+    with _names():
+        named = read()
+    return without_credentials(_merged(values, named))
+
+
+def _merged(value: Any, named: Any) -> Any:
+    """Return the names of texts; numbers that are made of texts of the environment stay."""
+    if isinstance(value, dict) and isinstance(named, dict):
+        return {key: _merged(value[key], named[key]) for key in value if key in named}
+    if isinstance(value, list | tuple) and isinstance(named, list | tuple):
+        return [_merged(*pair) for pair in zip(value, named, strict=False)]
+    return named if isinstance(value, str) else value

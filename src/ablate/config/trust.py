@@ -1,0 +1,100 @@
+"""What the folder of a run may name: its config may be a stranger's, and building it runs code.
+
+A slot, such as model.attention, may hold the classes that our options put there, and of the
+libraries below what it can hold. Anything else, and every value of the environment, needs the
+person's word: `--allow MODULE`, `allow` of ablate.load, or ABLATE_ALLOW=MODULE,... . Names are
+compared before anything is imported, since importing a module runs its code.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from inspect import isclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.history import MOVED
+from ablate.config.keys import groups, locate, option_content
+from ablate.config.tree import config_dir
+from ablate.errors import UserError
+
+ALLOWED = "ABLATE_ALLOW"  # environment variable: modules, separated by commas
+# Slot -> base class of what it can hold of LIBRARIES, beside the classes of our options.
+HELD = {"optimizer": "torch.optim.Optimizer", "model.*": "torch.nn.Module"}
+LIBRARIES = (
+    "torch.nn.",
+    "torch.optim.",
+    "torchvision.models.",
+    "torchvision.ops.",
+    "timm.layers.",
+    "timm.models.",
+    "timm.optim.",
+)
+_ENVIRONMENT = re.compile(r"\$\{(oc\.env:\w+)\}")
+
+
+def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
+    """Raise UserError that names everything in a saved config that needs the person's word.
+
+    allow: modules, classes, or oc.env:NAME, beside those in ABLATE_ALLOW.
+    """
+    allowed = {*allow, *filter(None, os.environ.get(ALLOWED, "").split(","))}
+    lines: list[str] = []
+    words: list[str] = []
+    for path, text in _texts(OmegaConf.to_container(config, resolve=False)):
+        slot, _, key = path.rpartition(".")
+        if key == "_target_" and "${" not in text:
+            if not (_ours(slot, text) or _said(text, allowed) or _of_library(slot, text)):
+                lines.append(f"{path}={text} is no part of ablate, and its code would be run")
+                words.append(text.rpartition(".")[0] or text)
+        elif "${" in text:
+            named = _ENVIRONMENT.findall(text)
+            rest = _ENVIRONMENT.sub("", text)
+            if "${" in rest or key == "_target_" or not allowed.issuperset(named):
+                lines.append(f"{path}={text} is an interpolation, which is not resolved here")
+                words += named
+    if lines:
+        needed = sorted(set(words) - allowed)
+        way = " ".join(f"--allow {word}" for word in needed)
+        trusted = f"; if you trust it: {way} (in Python: allow={needed})" if needed else ""
+        raise UserError("; ".join(lines) + trusted)
+
+
+def _texts(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _texts(value, f"{path}.{key}".lstrip("."))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _texts(value, f"{path}[{number}]")
+    elif isinstance(node, str):
+        yield path, node
+
+
+@cache
+def _options(slot: str) -> frozenset[str]:
+    """Return what our options put into a slot."""
+    files = (config_dir() / slot).glob("*.yaml") if slot in groups() else ()
+    found = (option_content(file)[0].get("_target_") for file in files)
+    return frozenset(target for target in found if target)
+
+
+def _ours(slot: str, target: str) -> bool:
+    today = {first: now for now, first in MOVED.items()}
+    return today.get(target, target) in _options(slot)
+
+
+def _said(target: str, allowed: Collection[str]) -> bool:
+    return any(f"{target}.".startswith(f"{word}.") for word in allowed)
+
+
+def _of_library(slot: str, target: str) -> bool:
+    base = next((base for slots, base in HELD.items() if fnmatchcase(slot, slots)), None)
+    if base is None or slot not in groups() or not target.startswith(LIBRARIES):
+        return False
+    found = locate(target)
+    fits = isclass(found) and issubclass(found, locate(base))
+    return fits and found.__module__.startswith(LIBRARIES)
