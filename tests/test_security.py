@@ -102,20 +102,25 @@ def attacks(place: Path, made: Path) -> dict[str, dict[str, Any]]:
     pickled = str(place / "evil.pkl")
     hub = {"repo_or_dir": str(place), "model": "evil", "source": "local"}
     option = os.path.relpath(place / "evil", CONF / "model.ffn")
+    # Hydra makes what stands in data.extra first, and only then finds that data has no such key.
     return {
-        "collect_env": {"data": run},
-        "sympify": {"data": {"_target_": "sympy.sympify", "a": code}},
-        "torch.hub": {"data": {"_target_": "torch.hub.load", **hub}},
-        "torch.load": {"data": {"_target_": "torch.load", "f": pickled, "weights_only": False}},
-        "numpy": {"data": {"_target_": "numpy.load", "file": pickled, "allow_pickle": True}},
-        "pandas": {"data": {"_target_": "pandas.read_pickle", "filepath_or_buffer": pickled}},
-        "ours": {"data": {"_target_": "ablate.files.write_text", "path": str(made), "text": "x"}},
-        "eval": {"data": {"_target_": "builtins.eval", "_args_": [code]}},
-        "a module": {"data": {"_target_": "stranger.Part"}},
+        "collect_env": {"data.extra": run},
+        "sympify": {"data.extra": {"_target_": "sympy.sympify", "a": code}},
+        "torch.hub": {"data.extra": {"_target_": "torch.hub.load", **hub}},
+        "torch.load": {
+            "data.extra": {"_target_": "torch.load", "f": pickled, "weights_only": False}
+        },
+        "numpy": {"data.extra": {"_target_": "numpy.load", "file": pickled, "allow_pickle": True}},
+        "pandas": {"data.extra": {"_target_": "pandas.read_pickle", "filepath_or_buffer": pickled}},
+        "ours": {
+            "data.extra": {"_target_": "ablate.files.write_text", "path": str(made), "text": "x"}
+        },
+        "eval": {"data.extra": {"_target_": "builtins.eval", "_args_": [code]}},
+        "a module": {"data.extra": {"_target_": "stranger.Part"}},
         "a module in the model": {"model.ffn._target_": "stranger.Part"},
         "a module as the model": {"model._target_": "stranger.Part"},
         "inside a part": {"data.path": run},
-        "in a list": {"data.path": [run]},
+        "in a list": {"data.extra": [run]},
         "the class of another slot": {"task._target_": "ablate.data.text.Text"},
         "a class of torch in another slot": {"pos_enc._target_": "torch.nn.Linear"},
         "past a class of torch": {"model.ffn._target_": "torch.nn.modules.module.torch.load"},
@@ -125,7 +130,7 @@ def attacks(place: Path, made: Path) -> dict[str, dict[str, Any]]:
         "a key with dots": {"extra": {"model.ffn": run}},
         "a secret": {"data.path": "http://127.0.0.1:9/${oc.env:HOME}"},
         "an interpolated class": {"data._target_": "${oc.decode:torch.hub.load}"},
-        "an interpolated part": {"data": "${oc.create:{_target_:stranger.Part}}"},
+        "an interpolated part": {"data.extra": "${oc.create:{_target_:stranger.Part}}"},
         "a logger": {"logger": run},
         "a callback": {"debug": run},
     }
