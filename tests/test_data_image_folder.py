@@ -107,7 +107,7 @@ def test_grey_transparent_and_turned_images_become_colour_squares(given: Path) -
     Image.new("RGBA", (25, 40), (9, 9, 9, 0)).save(given / "val" / "red" / "b.webp")
     Image.new("P", (3, 3)).save(given / "val" / "red" / "c.GIF")
     (given / "val" / "red" / "Thumbs.db").write_bytes(b"not an image")
-    data = folder(given)
+    data = folder(given, background="white")
     assert lengths(data)["val"] == 18
     assert all(batch["images"].shape[1:] == (3, 18, 18) for batch in data.val_dataloader())
 
@@ -159,9 +159,9 @@ def test_bad_folders_are_refused(given: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"size": 0}, "data.size=0: must be a whole number of at least 1"),
+        ({"size": 0}, "data.size=0: must be a whole number of at least 1 and at most 16384"),
         ({"root": None}, "data.root=None: must be a folder of images"),
-        ({"workers": -1}, "data.workers=-1: must be a whole number of at least 0"),
+        ({"workers": -1}, "data.workers=-1: must be a whole number of at least 0 and at most 1024"),
     ],
 )
 def test_a_bad_value_is_refused(changes: dict[str, Any], line: str) -> None:

@@ -81,9 +81,10 @@ VALUES = {
     RECALL: PAIRS,
     SERIES: NUMBERS,
 }
-# Keys that change no batch: where the same content lies, its checksum, the speed of reading, and
-# what the seasonal naive forecast repeats (test_forecasting.py).
-SILENT = {"root", "sha256", "workers", "period"}
+# Keys that change no batch: where the same content lies, its checksum, the speed of reading, what
+# the seasonal naive forecast repeats (test_forecasting.py), and what is behind transparent pixels
+# (test_image_file.py).
+SILENT = {"root", "sha256", "workers", "period", "background"}
 # What has to be set so that a key has an effect.
 NEEDS: dict[str, dict[str, Any]] = {"vocab_size": {"tokenizer": "bpe"}, "randaugment": {"size": 16}}
 

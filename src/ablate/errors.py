@@ -1,5 +1,6 @@
 """Errors for the user: one line that says what, where, what is allowed, and the nearest name."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -60,13 +61,45 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
+# What torch, numpy, the C library and the linker say when memory is refused, or a size overflows.
+NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator|out of memory|bad_alloc|ALLOC_FAILED|[Cc]annot allocate memory"
+    r"|failed to map segment|Storage size calculation overflowed|integer multiplication overflow"
+    r"|array is too big|Maximum allowed (size|dimension) exceeded"
+)
+AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
+
+
 def unwrap(error: BaseException) -> UserError | RunFailed | Interrupted | None:
-    """Our own error behind those that Hydra and OmegaConf wrap around it, if there is one."""
+    """Our own error behind those that Hydra and OmegaConf wrap around it, if there is one.
+
+    What the machine refuses (memory, a killed process that loads data) is a RunFailed too.
+    """
     current: BaseException | None = error
     passed: set[int] = set()
     while current is not None and id(current) not in passed:
         if isinstance(current, UserError | RunFailed | Interrupted):
             return current
+        if refused := _by_the_machine(current):
+            return refused
         passed.add(id(current))
         current = current.__cause__
     return None
+
+
+def _by_the_machine(error: BaseException) -> RunFailed | None:
+    text = str(error)
+    if isinstance(error, RuntimeError) and text.startswith("DataLoader worker"):
+        why = found[0] if (found := re.search(r"killed by signal: \w+", text)) else "ended"
+        return RunFailed(
+            f"a process that prepares batches was lost ({why}), for want of memory or by hand; the"
+            " same command resumes, data.workers=0 needs no such process"
+        )
+    known = isinstance(error, RuntimeError | ImportError | OSError | ValueError)
+    if not isinstance(error, MemoryError) and not (known and NO_MEMORY.search(text)):
+        return None
+    amount = AMOUNT.search(text)
+    return RunFailed(
+        f"out of memory{f' ({amount[1]} more were needed)' if amount else ''}: a smaller"
+        " data.batch_size, model or sequence needs less"
+    )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from ctypes import c_float
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +37,10 @@ class Int:
 
 @dataclass(frozen=True)
 class Real:
-    """A finite number from `least` to `most`; the ends can be excluded."""
+    """A finite number from `least` to `most`; the ends can be excluded.
+
+    It keeps the rule in single precision too, in which models compute: 1e-320 is 0 there.
+    """
 
     least: float = -math.inf
     most: float = math.inf
@@ -46,6 +50,9 @@ class Real:
     def allows(self, value: object) -> bool:
         if not isinstance(value, int | float) or isinstance(value, bool):
             return False
+        return self._holds(single(value)) and self._holds(value)
+
+    def _holds(self, value: float) -> bool:
         low = value > self.least if self.above else value >= self.least
         high = value < self.most if self.below else value <= self.most
         return low and high and math.isfinite(value)
@@ -181,9 +188,19 @@ def or_null(rule: Rule) -> Either:
     return Either((rule, Exactly(None)))
 
 
+def single(value: float) -> float:
+    """The nearest number of single precision; infinity for what is larger than all of them."""
+    try:
+        return c_float(value).value
+    except OverflowError:  # an integer beyond double precision
+        return math.copysign(math.inf, value)
+
+
 def refusal(path: str, value: object, rule: Rule) -> str:
     """Return the error for a value that its rule does not allow, with the nearest valid name."""
     near = suggest(str(value), _names(rule)) if isinstance(value, str) else ""
+    if isinstance(value, float) and value != (rounded := single(value)) in (0, 1, math.inf):
+        near = f", and this is {rounded:g} in single precision"
     return f"{path}={written(value)}: must be {rule}{near}"
 
 

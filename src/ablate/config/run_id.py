@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.history import first_form
-from ablate.errors import UserError, unwrap
+from ablate.errors import RunFailed, UserError, unwrap
 from ablate.files import best_weights
 
 # Paths of files in data.*; the content of the files enters through the data's fingerprint.
@@ -142,6 +142,6 @@ def fingerprint(cfg: DictConfig) -> str:
     try:
         return str(instantiate(cfg.data, seed=cfg.seed).fingerprint())
     except Exception as error:
-        if isinstance(unwrap(error), UserError):
+        if isinstance(unwrap(error), UserError | RunFailed):
             return NO_DATA
         raise

@@ -21,7 +21,7 @@ Pixels = NDArray[np.uint8]
 
 # RandAugment translates and shears by a share of the width: smaller images lose their content.
 SMALLEST = 16
-GRAMMAR = re.compile(r"rand(-(m\d+|n\d+|p[\d.]+|mstd[\d.]+|mmax\d+|inc[01]|tweights|t3aw?))*")
+GRAMMAR = re.compile(r"rand(-(m\d+|n\d+|p\d*\.?\d+|mstd\d*\.?\d+|mmax\d+|inc[01]|tweights|t3aw?))*")
 
 
 class Augment:
@@ -60,12 +60,27 @@ def check(randaugment: object, width: int) -> str | None:
         raise UserError(
             f"data.randaugment={randaugment}: must be null or a timm policy such as rand-m9-mstd0.5"
         )
+    if wrong := _beyond(randaugment):
+        raise UserError(f"data.randaugment={randaugment}: {wrong}")
     if width < SMALLEST:
         raise UserError(
             f"data.randaugment={randaugment}: the images are only {width} pixels wide, RandAugment "
             f"needs {SMALLEST}; set data.randaugment=null"
         )
     return randaugment
+
+
+def _beyond(randaugment: str) -> str | None:
+    """What timm would silently reduce: a magnitude or a probability that is too large."""
+    given = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
+    most = int(given.get("mmax", 10))
+    if int(given.get("m", 0)) > most:
+        return (
+            f"timm reduces the magnitude m{given['m']} to {most}; write -mmax{given['m']} beside it"
+        )
+    if float(given.get("p", 0)) > 1:
+        return f"the probability p{given['p']} is at most 1"
+    return None
 
 
 def _policy(randaugment: str, mean: list[float], width: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ablate.data import digest
+from ablate.data import digest, source
 from ablate.data.images import Arrays, Images, Source
 from ablate.data.split import VALIDATION, hold_out
 from ablate.data.torchvision_download import download
@@ -36,7 +36,7 @@ class Cifar10(Images):
         return digest(self.title, self.md5, "hold_out", VALIDATION)
 
     def read(self) -> dict[str, Source]:
-        root = download(self.title) if self.root is None else Path(self.root).expanduser()
+        root = download(self.title) if self.root is None else source.local(self.root)
         everything, test = self._part(root, train=True), self._part(root, train=False)
         train, val = hold_out([f"{self.title}/{n}".encode() for n in range(len(everything.labels))])
         return {"train": everything.subset(train), "val": everything.subset(val), "test": test}

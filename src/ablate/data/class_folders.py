@@ -11,7 +11,7 @@ from collections.abc import Set
 from hashlib import sha256
 from pathlib import Path
 
-from ablate.data import digest
+from ablate.data import digest, source
 from ablate.data.split import BOUNDS, VALIDATION, hold_out, three_way
 from ablate.errors import UserError
 
@@ -24,7 +24,7 @@ class ClassFolders:
 
     def __init__(self, root: str, *, endings: Set[str], what: str) -> None:
         self.root, self.endings, self.what = root, endings, what
-        self.folder = Path(root).expanduser()
+        self.folder = source.local(root)
 
     def fingerprint(self) -> str:
         """A hash over every path and every byte, so as slow as the disk."""
@@ -32,7 +32,7 @@ class ClassFolders:
         for split, files in self._found().items():
             for path in files:
                 content.update(f"{split}/{self._key(path)}\0".encode())
-                content.update(sha256(path.read_bytes()).digest())
+                content.update(sha256(source.contents(path, key="data.root")).digest())
         return digest(content.hexdigest(), BOUNDS, VALIDATION)
 
     def splits(self) -> dict[str, list[Path]]:
@@ -47,6 +47,10 @@ class ClassFolders:
         """The class names, sorted, and the label of each file; a given train/ holds every class."""
         given = self._found()
         names = sorted({path.parent.name for path in given.get("train", given.get("", []))})
+        if len(names) < 2:
+            raise UserError(
+                f"data.root={self.root}: has the one class {names[0]}, and a classifier needs two"
+            )
         for split, paths in splits.items():
             for path in paths:
                 if path.parent.name not in names:
@@ -90,7 +94,15 @@ class ClassFolders:
         return found
 
     def _files(self, folder: Path) -> list[Path]:
-        return sorted(path for path in folder.glob("*/*") if path.suffix.lower() in self.endings)
+        found = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in self.endings)
+        for path in found:
+            try:
+                str(path).encode()
+            except UnicodeEncodeError:
+                raise UserError(
+                    f"data.root={self.root}: the name of {str(path)!a} is not UTF-8; rename it"
+                ) from None
+        return found
 
 
 def _chosen(paths: list[Path], split: dict[str, list[int]]) -> dict[str, list[Path]]:

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ablate import memory
 from ablate.config.rules import Int
-from ablate.data import IGNORED, checked, digest, examples
+from ablate.config.schema import PIXELS
+from ablate.data import IGNORED, checked, digest, examples, image_file
 from ablate.data.digits import Digits
 from ablate.data.images import Arrays, Source, statistics
 from ablate.data.loader import Batch, Request
@@ -113,7 +114,8 @@ class DigitStrings(Targets):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.size = checked("height", height, Int(SIDE)), checked("width", width, Int(SIDE))
+        side = Int(SIDE, PIXELS)
+        self.size = checked("height", height, side), checked("width", width, side)
         self.least, self.most = checked("min_digits", min_digits), checked("max_digits", max_digits)
         if min_digits > max_digits:
             raise UserError(f"data.min_digits={min_digits}: is above data.max_digits={max_digits}")
@@ -169,11 +171,8 @@ class DigitStrings(Targets):
     def read_image(self, file: Path) -> Tensor:
         """An image file, white on black, as the model reads it: 1 1 y x."""
         height, width = self.size
-        try:
-            with Image.open(file) as image:
-                grey = np.asarray(image.convert("L"), np.float32) / 255
-        except (OSError, ValueError) as error:
-            raise UserError(f"{file}: is no image that can be read ({error})") from error
+        read = image_file.read(file, key="--image", background="black")
+        grey = np.asarray(read.convert("L"), np.float32) / 255
         if grey.shape != self.size:
             raise UserError(
                 f"{file}: is {grey.shape[1]} pixels wide and {grey.shape[0]} high, and the images"
@@ -212,10 +211,10 @@ class DigitStrings(Targets):
 
     def _paint(self, split: str, source: Source) -> Pixels:
         digits: Pixels = source.pixels(np.arange(len(source.labels)))[..., 0]
-        height, width = self.size
-        return self.layouts[split].paint(
-            digits, count=self.counts[split], height=height, width=width
-        )
+        (height, width), count = self.size, self.counts[split]
+        what = f"data.{split}_examples={count}: of {height} x {width} pixels each"
+        memory.require(count * height * width, what)
+        return self.layouts[split].paint(digits, count=count, height=height, width=width)
 
     def _captions(self, split: str, labels: Numbers) -> Sequence[str]:
         """Such as "3 1 4"."""

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from ablate.data import checked
+from ablate import memory
+from ablate.data import checked, image_file
 from ablate.data.augment import Pixels
 from ablate.data.class_folders import ClassFolders
-from ablate.data.images import Images, Source
+from ablate.data.images import CHUNK, Images, Source
 from ablate.errors import UserError
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -21,8 +22,10 @@ MEASURED = 1000
 class Files:
     """Image files, decoded on access, in colour, at the given size."""
 
-    def __init__(self, paths: list[Path], labels: list[int], size: int) -> None:
-        self.paths, self.size = paths, size
+    def __init__(
+        self, paths: list[Path], labels: list[int], size: int, background: str | None
+    ) -> None:
+        self.paths, self.size, self.background = paths, size, background
         self.labels: NDArray[np.int64] = np.array(labels, np.int64)
 
     def pixels(self, numbers: NDArray[np.int64]) -> Pixels:
@@ -30,26 +33,24 @@ class Files:
 
     def _decoded(self, path: Path) -> Pixels:
         """The largest centre square, scaled to `size`."""
-        try:
-            with Image.open(path) as image:
-                upright = ImageOps.exif_transpose(image).convert("RGB")
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"data.root: cannot decode the image {path} ({reason})") from None
-        square = ImageOps.fit(upright, (self.size, self.size), Image.Resampling.BICUBIC)
+        image = image_file.read(path, key="data.root", background=self.background)
+        square = ImageOps.fit(image, (self.size, self.size), Image.Resampling.BICUBIC)
         return np.asarray(square)
 
 
 class ImageFolder(Images):
-    """root: the folder. size: pixels a side that every image is scaled and cropped to.
+    """root: the folder. size: pixels a side that every image is scaled and cropped to. background:
+    the colour behind transparent pixels, white or black; null refuses an image that has some.
 
     Mean and standard deviation are those of at most 1,000 training images, evenly spaced over the
     split.
     """
 
-    def __init__(self, *, root: str, size: int, **options: Any) -> None:
+    def __init__(
+        self, *, root: str, size: int, background: str | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self.size = checked("size", size)
+        self.size, self.background = checked("size", size), checked("background", background)
         if not isinstance(root, str) or not root:
             raise UserError(f"data.root={root}: must be a folder of images")
         self.files = ClassFolders(root, endings=ENDINGS, what="images")
@@ -62,5 +63,10 @@ class ImageFolder(Images):
 
     def read(self) -> dict[str, Source]:
         splits = self.files.splits()
+        count = min(CHUNK, MEASURED, len(splits["train"]))
+        memory.require(3 * count * self.size**2, f"data.size={self.size}: {count} images at once")
         self.class_names, labels = self.files.labels(splits)
-        return {split: Files(paths, labels[split], self.size) for split, paths in splits.items()}
+        return {
+            split: Files(paths, labels[split], self.size, self.background)
+            for split, paths in splits.items()
+        }

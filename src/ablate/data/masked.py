@@ -29,6 +29,7 @@ from torch.utils.data import Dataset
 from ablate.data import Batch, Request
 from ablate.data.text import Cut, TextData
 from ablate.data.tokenizer import Tokenizer
+from ablate.errors import UserError
 from ablate.seeding import derive
 
 SPECIALS = ("[CLS]", "[SEP]", "[MASK]")
@@ -94,7 +95,13 @@ class Masked(Cut):
 
     def predicted(self, seq_len: int) -> int:
         """Predicted tokens per example, the same number in each: shapes are fixed."""
-        return max(1, round(self.mask_rate * self.tokens(seq_len)))
+        text = self.tokens(seq_len)
+        if not (count := round(self.mask_rate * text)):
+            raise UserError(
+                f"task.mask_rate={self.mask_rate}: of the {text} tokens that data.seq_len={seq_len}"
+                f" leaves for text it masks none; at least {0.5 / text:.2g} masks one"
+            )
+        return count
 
     def sizes(self) -> dict[str, Any]:
         return {"segments": 2 if self.next_sentence else 1, "next_sentence": self.next_sentence}

@@ -5,15 +5,13 @@ al. 2017 (arXiv 1708.07747). Both come as four files in the idx format: two byte
 of the numbers (8: bytes), the number of dimensions, each dimension as four bytes, then the data.
 """
 
-import gzip
-import zlib
 from hashlib import md5
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ablate.data import digest
+from ablate.data import digest, source
 from ablate.data.augment import Pixels
 from ablate.data.images import Arrays, Images, Source
 from ablate.data.source import cache
@@ -69,7 +67,7 @@ class Mnist(Images):
         }
 
     def _files(self) -> list[Path]:
-        root = cache() / "torchvision" if self.root is None else Path(self.root).expanduser()
+        root = cache() / "torchvision" if self.root is None else source.local(self.root)
         found = self._files_in(root)
         if not found and self.root is None:
             found = self._files_in(download(self.title))
@@ -90,11 +88,7 @@ class Mnist(Images):
         return []
 
     def _array(self, path: Path, expected: str) -> Pixels:
-        try:
-            raw = path.read_bytes()
-            raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"data.root: cannot read {path} ({error})") from None
+        raw = source.read(str(path), key="data.root")
         if md5(raw, usedforsecurity=False).hexdigest() != expected:
             raise UserError(f"data.root: {path} is damaged or not the {self.title} file")
         dimensions = raw[3]

@@ -10,13 +10,17 @@ and the public files ind.NAME.*, which are Python pickles: only arrays are read 
 
 import io
 import pickle
+import zlib
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ablate import memory
 from ablate.data import checked, source
 from ablate.data.graph import Graph, Graphs
 from ablate.errors import UserError
@@ -60,13 +64,20 @@ class Planetoid(Graphs):
         self.normalise = checked("normalise", normalise)
 
     def read(self) -> Graph:
-        folder = None if self.root is None else Path(self.root).expanduser()
+        folder = None if self.root is None else source.local(self.root)
         packed = None if folder is None else folder / f"{self.name}.npz"
-        graph = (
-            _from_arrays(packed, self.name)
-            if packed is not None and packed.is_file()
-            else self._public()
-        )
+        try:
+            if packed is not None and packed.is_file():
+                graph = _from_arrays(packed, self.name)
+            else:
+                graph = self._public()
+            _require_whole(graph)
+        except (ValueError, IndexError, TypeError, AttributeError, OverflowError) as error:
+            # numpy's for arrays whose shapes or types do not go together
+            line = str(error).partition("\n")[0]
+            raise UserError(
+                f"data.root={self.root}: the arrays of {self.name} do not make a graph ({line})"
+            ) from None
         if self.normalise:
             total = graph.features.sum(1, keepdims=True)
             graph.features[:] /= np.where(total == 0, 1, total)
@@ -79,7 +90,9 @@ class Planetoid(Graphs):
         # Citeseer's list of test nodes leaves some numbers out: papers without words or subject.
         first, count = int(tested.min()), int(tested.max()) + 1
         width, kinds = parts["allx"].shape[1], parts["ally"].shape[1]
-        features = np.zeros((count, width), dtype=np.float32)
+        for sparse in (parts["allx"], parts["tx"]):
+            sparse.check_format()  # toarray trusts the indices, and would write anywhere
+        features = _zeros((count, width), f"ind.{self.name}.test.index")
         features[:first] = parts["allx"].toarray()
         features[tested] = parts["tx"].toarray()
         subjects = np.zeros((count, kinds))
@@ -99,9 +112,10 @@ class Planetoid(Graphs):
         )
 
     def _part(self, part: str) -> Any:
+        content = io.BytesIO(self._bytes(part))
         try:
-            return _Arrays(io.BytesIO(self._bytes(part)), encoding="latin1").load()
-        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+            return _Arrays(content, encoding="latin1").load()
+        except Exception as error:  # a damaged pickle raises anything
             raise UserError(
                 f"data.root={self.root}: ind.{self.name}.{part} is damaged, or not a file of"
                 f" Planetoid ({error})"
@@ -112,26 +126,65 @@ class Planetoid(Graphs):
         if self.root is None:
             fetched = source.fetch(f"{URL}/{name}", None, key="data.root", local="FOLDER")
             return source.read(str(fetched), key="data.root")
-        return source.read(str(Path(self.root).expanduser() / name), key="data.root")
+        return source.read(str(source.local(self.root) / name), key="data.root")
 
 
 def _from_arrays(file: Path, name: str) -> Graph:
+    content = io.BytesIO(source.contents(file, key="data.root"))
     try:
-        with np.load(file, allow_pickle=False) as packed:
+        with ZipFile(content) as members:
+            size = sum(one.file_size for one in members.infolist())
+        source.require_room(size, str(file), key="data.root")
+        with np.load(content, allow_pickle=False) as packed:
             found: Mapping[str, NDArray[Any]] = {key: packed[key] for key in FIELDS}
-    except (KeyError, ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError, BadZipFile, zlib.error, EOFError) as error:
         raise UserError(
             f"data.root: {file} is damaged, or has not the arrays {', '.join(FIELDS)} ({error})"
         ) from None
-    features = np.zeros(tuple(found["shape"]), dtype=np.float32)
-    features[found["feat_row"], found["feat_col"]] = found["feat_val"]
+    features = _zeros(tuple(map(int, found["shape"])), str(file))
+    features[_whole(found["feat_row"]), _whole(found["feat_col"])] = found["feat_val"]
     return Graph(
         features=features,
-        edges=found["edges"].astype(np.int64),
-        classes=found["label"].astype(np.int64),
+        edges=_whole(found["edges"], None),
+        classes=_whole(found["label"], None),
         class_names=NAMES[name],
         split={split: found[split].tolist() for split in ("train", "val", "test")},
     )
+
+
+def _zeros(shape: tuple[int, ...], where: str) -> NDArray[np.float32]:
+    memory.require(4.0 * prod(shape), f"data.root: {where}: features of shape {shape}")
+    return np.zeros(shape, np.float32)
+
+
+def _whole(numbers: NDArray[Any], least: int | None = 0) -> NDArray[np.int64]:
+    """The same numbers; ValueError for fractions, and below `least` (numpy counts from the end)."""
+    if numbers.dtype.kind not in "iu" or (least is not None and (numbers < least).any()):
+        raise ValueError("node and feature numbers must be whole, from 0 on")
+    return numbers.astype(np.int64)
+
+
+def _require_whole(graph: Graph) -> None:
+    """Raise ValueError for sizes and numbers that do not go together, some of which numpy takes."""
+    count = len(graph.features)
+    numbers = {
+        "features": (graph.features.ndim == 2 and np.isfinite(graph.features).all()),
+        "edges": graph.edges.ndim == 2 and graph.edges.shape[1] == 2 and _below(graph.edges, count),
+        "classes": graph.classes.shape == (count,)
+        and _below(graph.classes, len(graph.class_names), least=-1),
+    }
+    numbers |= {
+        split: len(nodes) > 0
+        and _below(np.array(nodes), count)
+        and bool((graph.classes[np.array(nodes)] >= 0).all())
+        for split, nodes in graph.split.items()
+    }
+    if wrong := [name for name, right in numbers.items() if not right]:
+        raise ValueError(f"wrong shape, size or numbers of {', '.join(wrong)}, with {count} nodes")
+
+
+def _below(numbers: NDArray[Any], count: int, *, least: int = 0) -> bool:
+    return bool(((numbers >= least) & (numbers < count)).all())
 
 
 class _Arrays(pickle.Unpickler):

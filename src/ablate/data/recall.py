@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ablate import memory
 from ablate.config.rules import Int
+from ablate.config.schema import TOKENS
 from ablate.data import IGNORED, Data, checked, digest, examples, rows
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
@@ -65,7 +67,7 @@ class Recall(Data):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.vocab_size = checked("vocab_size", vocab_size, Int(4))
+        self.vocab_size = checked("vocab_size", vocab_size, Int(4, TOKENS))
         self.seq_len = checked("seq_len", seq_len)
         self.data_seed = checked("data_seed", data_seed)
         self.pairs = self._pairs(pairs)
@@ -118,6 +120,12 @@ class Recall(Data):
     def _make(self, split: str) -> dict[str, Tensor]:
         """Sequence n has the number of pairs at index n modulo their count."""
         count = self.counts[split]
+        each = 8 * 2 * self.seq_len  # bytes of an example's tokens and targets
+        memory.require(
+            count * each, f"data.{split}_examples={count}: of {self.seq_len} tokens each"
+        )
+        drawn = 8 * self.vocab_size  # of the noise with which its keys and values are drawn
+        memory.require(min(count, CHUNK) * drawn, f"data.vocab_size={self.vocab_size}: the draws")
         tokens = np.zeros((count, self.seq_len), np.int64)
         targets = np.full((count, self.seq_len), IGNORED, np.int64)
         group = np.resize(self.pairs, count)

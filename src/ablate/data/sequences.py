@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ablate import memory
 from ablate.data import checked, examples
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
@@ -77,6 +78,11 @@ class Sequences(Pairs):
         ]
 
     def _drawn(self, split: str) -> list[Pair]:
+        count, mean = self.counts[split], (self.min_length + self.longest[split]) / 2
+        # A number is 8 bytes where it is drawn, a list item and two characters twice in the texts.
+        memory.require(
+            20 * mean * count, f"data.{split}_examples={count}: of {mean:g} numbers each"
+        )
         rng = np.random.default_rng(derive(self.data_seed, "sequences", split))
         lengths = rng.integers(self.min_length, self.longest[split] + 1, self.counts[split])
         drawn = rng.integers(self.symbols, size=lengths.sum())

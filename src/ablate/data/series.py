@@ -187,8 +187,14 @@ class Series(Data):
     def _statistics(
         self, training: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        mean, deviation = training.mean(0), training.std(0)
+        with np.errstate(over="ignore"):
+            mean, deviation = training.mean(0), training.std(0)
         for name, spread in zip(self.names, deviation, strict=True):
+            if not np.isfinite(spread):
+                raise UserError(
+                    f"data.columns: column '{name}' has numbers too large for its deviation to be"
+                    " computed; write them in another unit"
+                )
             if not spread > 0:
                 raise UserError(
                     f"data.columns: column '{name}' has the same value throughout the training"

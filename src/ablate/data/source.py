@@ -1,12 +1,15 @@
 """Raw bytes and text from a file or a URL, with a one-line UserError for everything that can fail.
 
-The messages name the config key of the path, `key`.
+Every data file that a user names is read here: only regular files, which no pipe or device is, and
+only up to `largest()` bytes. The messages name the config key of the path, `key`.
 """
 
 import gzip
 import hashlib
+import io
 import logging
 import os
+import stat
 import zlib
 from functools import partial
 from pathlib import Path
@@ -18,6 +21,21 @@ from ablate.errors import UserError, suggest
 PATIENCE = 20
 PLAIN = "http://"  # whose downloads anybody on the way can change
 KEY = "data.path"
+# Bytes of a file, and of what a gzip file holds. A text takes several times as much in memory.
+LARGEST = 2e9
+LIMIT = "ABLATE_MAX_FILE_GB"  # the environment variable that sets another limit
+CHUNK = 2**24  # bytes decompressed at a time
+
+
+def largest() -> float:
+    """The most bytes of a file, plain or decompressed: $ABLATE_MAX_FILE_GB, or `LARGEST`."""
+    given = os.environ.get(LIMIT)
+    if not given:
+        return LARGEST
+    try:
+        return float(given) * 1e9
+    except ValueError:
+        raise UserError(f"{LIMIT}={given}: must be a number of gigabytes") from None
 
 
 def cache() -> Path:
@@ -45,14 +63,12 @@ def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
     sha256: of the file before decompression.
     """
     fetched = is_url(path, key=key)
-    raw = _bytes(fetch(path, sha256, key=key) if fetched else Path(path).expanduser(), path, key)
+    raw = contents(fetch(path, sha256, key=key) if fetched else path, shown=path, key=key)
     if sha256 is not None and (found := hashlib.sha256(raw).hexdigest()) != sha256:
         raise UserError(
             f"{key}={path}: is not the file with data.sha256={sha256} (it has {found}); "
             "set data.sha256=null to use it anyway"
         )
-    if not raw:
-        raise UserError(f"{key}={path}: the file is empty")
     return _unpacked(raw, path, key) if raw[:2] == b"\x1f\x8b" else raw
 
 
@@ -61,7 +77,7 @@ def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
     if root is None:
         fetched = fetch(url, sha256, key="data.root", local="FOLDER")
         return read(str(fetched), key="data.root")
-    path = Path(root).expanduser()
+    path = local(root)
     if not path.is_dir():
         raise UserError(f"data.root={root}: no such folder; data.root=null downloads the data")
     either = [path / name, path / name.removesuffix(".gz")]
@@ -74,12 +90,18 @@ def content_hash(path: str, sha256: str | None) -> str:
     if is_url(path):
         if sha256 is not None:
             return sha256
-        return hashlib.sha256(_bytes(fetch(path, None), path, KEY)).hexdigest()
-    return hashlib.sha256(_bytes(Path(path).expanduser(), path, KEY)).hexdigest()
+        return hashlib.sha256(contents(fetch(path, None), shown=path)).hexdigest()
+    return hashlib.sha256(contents(path)).hexdigest()
 
 
 def text(raw: bytes, path: str, *, key: str = KEY) -> str:
-    """Decode strict UTF-8; line ends are kept."""
+    """Decode strict UTF-8; line ends are kept. NUL, which no text holds, is refused: UTF-16 without
+    a byte order mark would be read as letters with NULs in between."""
+    if (at := raw.find(b"\0")) >= 0:
+        raise UserError(
+            f"{key}={path}: has a NUL byte at byte offset {at}, so it is UTF-16 or no text; convert"
+            " it to UTF-8 first, for example with iconv"
+        )
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -140,23 +162,55 @@ def _require_https(response: Any, *, key: str, **more: Any) -> None:
         raise UserError(f"{key}: the server leads to {response.url}, which is not https://")
 
 
-def _bytes(path: Path, shown: str, key: str) -> bytes:
+def local(path: str | Path) -> Path:
+    """The path with the user's folder for ~; that of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises then
+
+
+def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> bytes:
+    """The bytes of a regular file as they lie there. shown: the path in messages, if not `path`."""
+    shown, file = shown or str(path), local(path)
     try:
-        return path.read_bytes()
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{key}={shown}: is a {_kind(found.st_mode)}, must be a file")
+        if found.st_size == 0:  # files of /proc too: reading some of them never ends
+            raise UserError(f"{key}={shown}: the file is empty")
+        require_room(found.st_size, shown, key=key)
+        return file.read_bytes()
     except FileNotFoundError:
-        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{key}={shown}: no such file{suggest(path.name, near)}") from None
-    except IsADirectoryError:
-        raise UserError(f"{key}={shown}: is a folder, must be a file") from None
+        near = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise UserError(f"{key}={shown}: no such file{suggest(file.name, near)}") from None
     except OSError as error:
         raise UserError(f"{key}={shown}: cannot be read ({error.strerror})") from None
+    except ValueError as error:  # a NUL in the path
+        raise UserError(f"{key}={shown!a}: is no path ({error})") from None
+
+
+def require_room(size: float, path: str, *, key: str = KEY) -> None:
+    """Raise UserError if a file, plain or decompressed, has more than `largest()` bytes."""
+    if size > (most := largest()):
+        raise UserError(
+            f"{key}={path}: holds more than {most / 1e9:g} GB, and a data set is in memory several"
+            f" times; the environment variable {LIMIT} sets another limit"
+        )
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
 
 
 def _unpacked(raw: bytes, shown: str, key: str) -> bytes:
+    unpacked = io.BytesIO()
     try:
-        unpacked = gzip.decompress(raw)
+        with gzip.open(io.BytesIO(raw)) as packed:
+            while part := packed.read(CHUNK):
+                unpacked.write(part)
+                require_room(unpacked.tell(), shown, key=key)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{key}={shown}: damaged gzip file ({error})") from None
-    if not unpacked:
+    if not unpacked.tell():
         raise UserError(f"{key}={shown}: the gzip file is empty inside")
-    return unpacked
+    return unpacked.getvalue()

@@ -85,7 +85,7 @@ def _number(cell: str, where: str, path: str) -> float:
             f" the rows before it"
         )
     try:
-        number = float(cell)
+        number = float("" if "_" in cell else cell)  # Python reads 1_000, no other program does
     except ValueError:
         raise UserError(
             f"data.path={path}: {where}: '{cell}' is not a number; data.columns= takes columns of"

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
+from ablate import memory
 from ablate.config.rules import Real
 from ablate.data import IGNORED, Data, checked, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
@@ -166,6 +167,11 @@ class TextData(Data):
 
     def train_order(self, share: Share) -> Order:
         targets = len(self.tokens["train"]) - 1
+        one = self.splits["train"][Request(0, torch.zeros(1).long())]
+        memory.require(
+            self.batch_size * sum(tensor.nbytes for tensor in one.values()),
+            f"data.batch_size={self.batch_size}: a batch",
+        )
         batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
         starts = self.length("train")
         return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)

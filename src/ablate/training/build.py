@@ -10,11 +10,14 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from ablate import memory
+from ablate.config.check import leaves
 from ablate.config.keys import locate, targets
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
+from ablate.kernel.reference import Reference
 from ablate.model.base import Model
 from ablate.model.pretrained import hugging_face
 from ablate.seeding import derive
@@ -81,6 +84,7 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     as word2vec, learn from the same data.
     """
     data = data or build_data(cfg)
+    require_memory(cfg, data)
     # External models draw their initial values in the constructor.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(cfg.seed, "init"))
@@ -95,6 +99,32 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
             if hasattr(part, "learn_from"):
                 part.learn_from(data, seed=derive(cfg.seed, "learn", name))
     return model
+
+
+def require_memory(cfg: DictConfig, data: Data) -> None:
+    """Raise UserError if this machine cannot hold the model; counted on the meta device."""
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        model = make_model(cfg, data, Reference())
+    sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
+    most = max(sizes, key=sizes.__getitem__)
+    shape = " x ".join(map(str, model.get_parameter(most).shape))
+    count = sum(p.numel() for p in model.parameters())
+    # `Model.initialise` holds every value twice.
+    memory.require(
+        2 * sum(sizes.values()),
+        f"{_largest(cfg)}: a model of {count:,} parameters, {shape} of them in {most},",
+    )
+
+
+def _largest(cfg: DictConfig) -> str:
+    """The largest whole number among the sizes of a model, with its key."""
+    whole = {
+        path: value
+        for path, value in leaves(cfg)
+        if path.split(".")[0] in ("model", "pos_enc") and type(value) is int
+    }
+    path = max(whole, key=whole.__getitem__)
+    return f"{path}={whole[path]}"
 
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:

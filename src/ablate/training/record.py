@@ -25,7 +25,7 @@ from ablate.cli.version import checkout
 from ablate.config.public import public
 from ablate.config.run_id import FILES, run_id
 from ablate.data import Data, digest, source
-from ablate.errors import UserError
+from ablate.errors import UserError, unwrap
 from ablate.files import write_json, write_text
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
@@ -192,7 +192,8 @@ def recorded(
         result["status"] = "finished"
     except BaseException as error:
         status = "refused" if isinstance(error, UserError) else "failed"
-        result |= {"status": status, "error": redact(str(error)) or type(error).__name__}
+        said = redact(str(unwrap(error) or error))
+        result |= {"status": status, "error": said or type(error).__name__}
         raise
     finally:
         result["wall_seconds"] = time.perf_counter() - started

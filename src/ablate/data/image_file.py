@@ -1,0 +1,91 @@
+"""Image files as pixels of 8 bits: what a viewer shows, or a one-line UserError.
+
+Colours of every kind become RGB, 16 bits become 8, a PNG's gamma is applied and EXIF's rotation.
+Of an animation the first frame is read; colour profiles are ignored, as in torchvision and timm.
+Pixels without a known white (32 bits, floating point), several pages, and transparent pixels
+without a `background` are refused: each would be a guess.
+"""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ablate.data import source
+from ablate.errors import UserError
+
+SCREEN = 2.2  # the exponent of a display, from which a PNG's gamma is told apart
+TOLERANCE = 0.05  # a smaller difference from it is none, as in libpng
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF's tag, and its value for inverted greys
+
+
+class _Unclear(Exception):
+    """An image whose pixels can be read and not understood."""
+
+
+def read(path: str | Path, *, key: str, background: str | None = None) -> Image.Image:
+    """The image, upright, in RGB. key: for messages. background: the colour behind transparent
+    pixels, by name; None refuses them."""
+    content = source.contents(path, key=key)
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return _converted(image, background)
+    except _Unclear as error:
+        raise UserError(f"{key}: the image {path} {error}") from None
+    except Exception as error:  # Pillow's decoders raise anything on a damaged file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{key}: cannot decode the image {path} ({reason})") from None
+
+
+def _converted(image: Image.Image, background: str | None) -> Image.Image:
+    if image.format == "TIFF" and (pages := getattr(image, "n_frames", 1)) > 1:
+        raise _Unclear(f"has {pages} pages; an image is one")
+    table = _gamma(image)
+    upright = ImageOps.exif_transpose(_eight_bits(image))
+    colours = upright.convert("RGBA" if upright.has_transparency_data else "RGB")
+    if table is not None:
+        same = list(range(256))  # transparency has no gamma
+        colours = colours.point((3 * table + same)[: 256 * len(colours.getbands())])
+    if colours.mode == "RGBA" and colours.getchannel("A").getextrema() != (255, 255):
+        if background is None:
+            raise _Unclear(
+                "has transparent pixels; data.background=white or black says what is behind them"
+            )
+        behind = Image.new("RGBA", colours.size, background)
+        behind.alpha_composite(colours)
+        colours = behind
+    return colours.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Greys of more than 8 bits as 8; other images as they are."""
+    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if not deep:
+        if image.mode in ("I", "F"):
+            raise _Unclear(
+                f"has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, and nothing"
+                " says which number is white; convert it to 8 or 16 bits"
+            )
+        return image
+    values = np.asarray(image).astype(np.uint32)
+    grey = ((values + 128) // 257).astype(np.uint8)  # 65535 / 255 = 257
+    if image.format == "TIFF" and image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # type: ignore[attr-defined]
+        grey = 255 - grey
+    made = Image.fromarray(grey)
+    if (clear := image.info.get("transparency")) is not None:
+        made.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    made.info["exif"] = image.getexif().tobytes()
+    return made
+
+
+def _gamma(image: Image.Image) -> list[int] | None:
+    """What each of the 256 values is on a screen, where a PNG says so; a profile or the sRGB chunk
+    counts before its gamma (PNG specification, third edition, section 11.3.2)."""
+    gamma = image.info.get("gamma")
+    if not gamma or {"srgb", "icc_profile"} & image.info.keys():
+        return None
+    exponent = 1 / (SCREEN * gamma)
+    if abs(exponent - 1) < TOLERANCE:
+        return None
+    return [round(255 * (value / 255) ** exponent) for value in range(256)]

@@ -1,0 +1,62 @@
+"""The memory of this machine, and the refusal of what cannot fit into it.
+
+A need is a lower bound and the memory an upper bound, so that nothing is refused that would fit.
+"""
+
+import os
+import resource
+from pathlib import Path
+
+from ablate.errors import UserError
+
+GB = 1e9
+
+
+def total() -> int:
+    """Return the bytes that this process can have: main memory and swap, or less where its control
+    group or `ulimit` says so."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap(), *_groups()]
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY:
+            found.append(limit)
+    return min(found)
+
+
+def require(needed: float, what: str) -> None:
+    """Raise UserError if `needed` bytes are more than there are. what: the key and what it makes,
+    such as "data.batch_size=8: a batch"."""
+    if needed > (there := total()):
+        raise UserError(
+            f"{what} takes at least {written(needed)}, and this machine has {written(there)}"
+        )
+
+
+def written(size: float) -> str:
+    """Write a number of bytes in GB, with as many digits as tell it apart from zero."""
+    return f"{size / GB:,.{0 if size >= 10 * GB else 2}f} GB"
+
+
+def _swap() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("SwapTotal:"))
+
+
+def _groups() -> list[int]:
+    """Return the limits of the control groups (version 2) around this process."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    folder, limits = Path("/sys/fs/cgroup"), []
+    for group in (own, *map(str, Path(own).parents)):
+        try:
+            limit = (folder / group.strip("/") / "memory.max").read_text(encoding="ascii").strip()
+        except OSError:  # the root has no limit, nor has a group outside of this container
+            continue
+        if limit.isdigit():
+            limits.append(int(limit))
+    return limits
