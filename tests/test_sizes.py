@@ -228,8 +228,8 @@ class Deadly(Dataset[Any]):
 
 def test_a_killed_process_of_the_loader_is_one_line() -> None:
     loader = Loader(Deadly(), InOrder(8, 2, share=Share()), workers=1)
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises((RuntimeError, RunFailed)) as caught:  # as it was sending, or not
         list(loader)
     line = unwrap(caught.value)
     assert isinstance(line, RunFailed)
-    assert "a process that prepares batches was lost" in str(line)
+    assert "a process that prepares batches was killed" in str(line)

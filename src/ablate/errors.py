@@ -67,6 +67,10 @@ NO_MEMORY = re.compile(
     r"|failed to map segment|Storage size calculation overflowed|integer multiplication overflow"
     r"|array is too big|Maximum allowed (size|dimension) exceeded"
 )
+LOST_WORKER = (
+    "a process that prepares batches was killed, for want of memory or by hand; the same command"
+    " resumes, and data.workers=0 needs no such process"
+)
 AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
 
 
@@ -90,11 +94,7 @@ def unwrap(error: BaseException) -> UserError | RunFailed | Interrupted | None:
 def _by_the_machine(error: BaseException) -> RunFailed | None:
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith("DataLoader worker"):
-        why = found[0] if (found := re.search(r"killed by signal: \w+", text)) else "ended"
-        return RunFailed(
-            f"a process that prepares batches was lost ({why}), for want of memory or by hand; the"
-            " same command resumes, data.workers=0 needs no such process"
-        )
+        return RunFailed(LOST_WORKER)
     known = isinstance(error, RuntimeError | ImportError | OSError | ValueError)
     if not isinstance(error, MemoryError) and not (known and NO_MEMORY.search(text)):
         return None

@@ -129,6 +129,10 @@ class DigitStrings(Targets):
         self.digits = Digits(batch_size=1, seed=seed)
 
     def load(self) -> None:
+        height, width = self.size
+        for split, count in self.counts.items():
+            what = f"data.{split}_examples={count}: of {height} x {width} pixels each"
+            memory.require(count * height * width, what)
         sources = self.digits.read()
         self.layouts = {split: self._draw(split, len(s.labels)) for split, s in sources.items()}
         pixels = {split: self._paint(split, source) for split, source in sources.items()}
@@ -211,10 +215,10 @@ class DigitStrings(Targets):
 
     def _paint(self, split: str, source: Source) -> Pixels:
         digits: Pixels = source.pixels(np.arange(len(source.labels)))[..., 0]
-        (height, width), count = self.size, self.counts[split]
-        what = f"data.{split}_examples={count}: of {height} x {width} pixels each"
-        memory.require(count * height * width, what)
-        return self.layouts[split].paint(digits, count=count, height=height, width=width)
+        height, width = self.size
+        return self.layouts[split].paint(
+            digits, count=self.counts[split], height=height, width=width
+        )
 
     def _captions(self, split: str, labels: Numbers) -> Sequence[str]:
         """Such as "3 1 4"."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ablate.errors import UserError
+from ablate.errors import LOST_WORKER, RunFailed, UserError
 from ablate.seeding import derive
 
 
@@ -221,6 +221,10 @@ class Loader(DataLoader[Any]):
             line = str(error).strip().splitlines()[-1]
             prefix = f"{UserError.__module__}.{UserError.__qualname__}: "
             raise UserError(line.removeprefix(prefix)) from None
+        except (EOFError, ConnectionError) as error:  # its process ended while it sent a batch
+            if not self.num_workers:
+                raise
+            raise RunFailed(LOST_WORKER) from error
 
     def state_dict(self) -> dict[str, int]:
         return {"batch": self.done() if self.done else 0}
