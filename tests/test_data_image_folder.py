@@ -161,7 +161,10 @@ def test_bad_folders_are_refused(given: Path, tmp_path: Path) -> None:
     [
         ({"size": 0}, "data.size=0: must be a whole number of at least 1 and of at most 16,384"),
         ({"root": None}, "data.root=None: must be a folder of images"),
-        ({"workers": -1}, "data.workers=-1: must be a whole number of at least 0 and of at most 1,024"),
+        (
+            {"workers": -1},
+            "data.workers=-1: must be a whole number of at least 0 and of at most 1,024",
+        ),
     ],
 )
 def test_a_bad_value_is_refused(changes: dict[str, Any], line: str) -> None:

@@ -203,7 +203,7 @@ def test_the_first_segment_ends_anywhere_in_the_middle_half(pairs: TextData) -> 
 def test_elsewhere_is_anywhere_but_near() -> None:
     """In a text whose tokens are their own places."""
     count, size = 1000, 29
-    task_settings = Masked(next_sentence=True, mask_rate=0.01, mask_share=0.0, random_share=0.0)
+    task_settings = Masked(next_sentence=True, mask_rate=0.02, mask_share=0.0, random_share=0.0)
 
     class Places(WithSpecials):
         def __init__(self) -> None:

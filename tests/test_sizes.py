@@ -159,13 +159,6 @@ def test_a_mask_rate_that_masks_nothing_is_refused() -> None:
         ablate.build(cfg)
 
 
-def test_a_gate_squeezes_to_one_channel_at_least() -> None:
-    typed = ("model=resnet", "model.gate=se")
-    ablate.build(ablate.compose(*typed, "model.gate.reduction=16"))
-    with pytest.raises(UserError, match=r"model\.gate\.reduction=17: a block has only 16 channels"):
-        ablate.build(ablate.compose(*typed, "model.gate.reduction=17"))
-
-
 # Memory that runs out
 
 

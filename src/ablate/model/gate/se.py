@@ -6,21 +6,16 @@ Attention over channels: how much of each is let through depends on the whole im
 
 from torch import Tensor
 
-from ablate.errors import UserError
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingLinear
 
 
 class SqueezeExcitation(Gate):
-    """reduction: the factor by which the channels are squeezed, rounded down."""
+    """reduction: the factor by which the channels are squeezed, to one at least."""
 
     def __init__(self, channels: int, *, reduction: int) -> None:
         super().__init__()
-        if reduction > channels:
-            raise UserError(
-                f"model.gate.reduction={reduction}: a block has only {channels} channels to squeeze"
-            )
-        hidden = channels // reduction
+        hidden = max(1, channels // reduction)
         self.squeeze = KaimingLinear(channels, hidden)
         self.excite = KaimingLinear(hidden, channels)
 
