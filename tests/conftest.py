@@ -48,7 +48,8 @@ AREAS = {
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack resume
         damaged_folders schedule security threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
-    "cli": "cli command commands figures generate package pipe readme show versions wheel",
+    "cli": """cli command commands figures first_screen generate package pipe readme show versions
+        wheel""",
 }
 
 

@@ -26,6 +26,8 @@ class OfflineRun:
     job_type: str = ""
     tags: list[str] = field(default_factory=list)
     project: str = ""
+    entity: str = ""
+    notes: str = ""
     exit_code: int | None = None
     arguments: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
@@ -57,6 +59,7 @@ def _read(file: Path) -> OfflineRun:
         if kind == "run":
             run.run_id, run.name = record.run.run_id, record.run.display_name
             run.group, run.project = record.run.run_group, record.run.project
+            run.entity, run.notes = record.run.entity, record.run.notes
             run.job_type, run.tags = record.run.job_type, list(record.run.tags)
             run.config |= _values(record.run.config.update)
         elif kind == "config":

@@ -51,7 +51,7 @@ def test_the_exact_command(ablate_command: Command, runs: Runs, tmp_path: Path) 
     assert cfg == compose("model.attention=additive", "pos_enc=learned")
     assert cfg.model.attention.hidden is None
     assert folder == tmp_path / run_dir(cfg)
-    assert (folder / "train.log").exists()
+    assert not (folder / "train.log").exists()  # nothing was logged
 
 
 def test_the_run_is_named_by_its_id_or_by_the_person(

@@ -10,6 +10,8 @@ import yaml
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
+from ablate.config.compose import compose
+from ablate.config.run_id import run_id
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
@@ -87,6 +89,124 @@ def test_runs_of_an_arm_are_grouped_whatever_its_name(tmp_path: Path) -> None:
     assert [len(text) for text in (run.group, run.name, *run.tags)] == [128, 128, 7, 64, 8]
     assert run.tags[-1] == "baseline"
     assert run.job_type == "train"
+
+
+# W&B's variable -> our key, its value in the environment and one given by a person.
+ENVIRONMENT: dict[str, tuple[str, Any, Any]] = {
+    "WANDB_PROJECT": ("project", "theirs", "mine"),
+    "WANDB_ENTITY": ("entity", "team", "other team"),
+    "WANDB_NAME": ("name", "a name", "my name"),
+    "WANDB_RUN_GROUP": ("group", "a group", "my group"),
+    "WANDB_JOB_TYPE": ("job_type", "a job", "my job"),
+    "WANDB_TAGS": ("tags", "a,b", ["c"]),
+    "WANDB_NOTES": ("notes", "some notes", "my notes"),
+    "WANDB_DIR": ("dir", "theirs", "mine"),
+}
+
+
+def written_to(folder: Path) -> dict[str, Any]:
+    """The run that W&B wrote in a folder, by our keys."""
+    (found,) = offline_wandb.run_folders(folder)
+    run = vars(offline_wandb.read(found))
+    return {key: run[key] for key, *_ in ENVIRONMENT.values() if key != "dir"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """All of them set; the values by our keys."""
+    monkeypatch.chdir(tmp_path)
+    for variable, (_, value, _) in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    return {key: value for key, value, _ in ENVIRONMENT.values()}
+
+
+def test_wandbs_environment_is_respected_and_named(
+    tmp_path: Path, environment: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = Role("a_study", "an_arm")
+    logger = make("wandb", tmp_path / "run", role=role)
+    logger.finish(RESULT)
+    found = written_to(tmp_path / environment.pop("dir"))
+    assert found == environment | {"tags": ["a_study", "an_arm", "a", "b"]}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == (
+        "ablate: W&B takes WANDB_PROJECT=theirs, WANDB_ENTITY=team, WANDB_NAME=a name,"
+        " WANDB_RUN_GROUP=a group, WANDB_JOB_TYPE=a job, WANDB_TAGS=a,b, WANDB_NOTES=some notes,"
+        " WANDB_DIR=theirs from the environment"
+    )
+
+
+@pytest.mark.usefixtures("environment")
+def test_what_a_person_gives_counts_more_than_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {key: value for key, _, value in ENVIRONMENT.values()}
+    make("wandb", tmp_path / "run", **given).finish(RESULT)
+    assert written_to(tmp_path / given.pop("dir")) == given
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("environment")
+def test_null_is_the_runs_own(tmp_path: Path) -> None:
+    null = {key: None for key, *_ in ENVIRONMENT.values() if key not in ("project", "entity")}
+    make("wandb", tmp_path / "run", **null).finish(RESULT)
+    found = written_to(tmp_path / "run")
+    assert found["name"] == "gpt dot none text seed 3"
+    assert (found["group"], found["job_type"]) == ("a_study", "train")
+    assert (found["tags"], found["notes"]) == ([], "")
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_command_line_counts_more_than_the_environment() -> None:
+    cfg = compose("logger.tags=[c]", "logger.name=null")
+    assert (cfg.logger.project, cfg.logger.tags, cfg.logger.name) == ("theirs", ["c"], None)
+
+
+def test_the_environment_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run_id(compose())
+    for variable, (_, value, _) in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    assert run_id(compose()) == before
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ENVIRONMENT:
+        monkeypatch.setenv(variable, "")
+    logger = compose().logger
+    assert logger.project == "ablate"
+    assert {logger[key] for key, *_ in ENVIRONMENT.values() if key != "project"} == {None}
+
+
+def test_a_run_that_tunes_keeps_its_job_type(tmp_path: Path) -> None:
+    role = Role("a_study", "an_arm (tuning)", tunes=True)
+    make("wandb", tmp_path, role=role, job_type="mine").finish(RESULT)
+    assert written_to(tmp_path)["job_type"] == "tune"
+
+
+def test_the_command_to_send_a_run_names_its_folders_alone(tmp_path: Path) -> None:
+    for name in "ab":
+        logger = make("wandb", tmp_path / name, run_id=name * 12, dir=str(tmp_path / "all"))
+        logger.finish(RESULT)
+        (folder,) = tmp_path.glob(logger.where.rpartition(f"{tmp_path}/")[2])
+        assert offline_wandb.read(folder).run_id == name * 12
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"logger.dir=.*/file: cannot be written"):
+        make("wandb", tmp_path / "run", dir=str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("key", ["project", "entity"])
+def test_a_run_of_a_wandb_sweep_stays_in_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The agent sets these, and W&B would ignore ours."""
+    monkeypatch.setenv("WANDB_SWEEP_ID", "x")
+    monkeypatch.setenv(f"WANDB_{key.upper()}", "theirs")
+    make("wandb", tmp_path)
+    with pytest.raises(UserError, match=f"logger.{key}=mine: .* belong to its {key}, theirs"):
+        make("wandb", tmp_path, **{key: "mine"})
 
 
 def test_secrets_in_urls_stay_out(tmp_path: Path) -> None:
@@ -172,6 +292,14 @@ def test_a_dead_wandb_process_does_not_stop_the_run(
 def test_mode_is_checked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"logger.mode=ofline.*did you mean 'offline'"):
         make("wandb", tmp_path, mode="ofline")
+
+
+def test_a_name_that_wandb_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "team/theirs")
+    with pytest.raises(UserError, match=r"logger.project=team/theirs: Invalid project name"):
+        make("wandb", tmp_path)
 
 
 def test_finish_never_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,10 +16,11 @@ from wandb_server import KEY, Server, running
 
 from ablate import report as command_line
 from ablate.errors import RunFailed, UserError
+from ablate.study.analysis.collect import collect
 from ablate.study.publish import publish, require_workspaces
 from ablate.study.publish.offline import sync_command
 from ablate.study.publish.specification import specification, title
-from ablate.study.publish.views import _literal
+from ablate.study.publish.views import _filters, _literal
 from ablate.study.report import Written, write
 
 COSINE = "model.attention=cosine"
@@ -99,6 +100,20 @@ def test_the_specification_is_plain(made: Written) -> None:
     assert spec["views"]["runs"]["baseline_run"] == runs_of(made, "baseline")[0]
     assert "| " + COSINE in spec["report"]["text"]
     assert "](figures/" not in spec["report"]["text"]  # W&B could not show them
+
+
+def test_the_report_goes_where_the_runs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their config.yaml holds what they took from the environment of that time."""
+    study = logged(scores(tmp_path))
+    for file in study.glob("*/config.yaml"):
+        text = file.read_text().replace("project: ablate", "project: theirs\n  job_type: a job")
+        file.write_text(text)
+    monkeypatch.setenv("WANDB_PROJECT", "another")
+    spec = specification(write(study))
+    assert (spec["project"], spec["job_type"]) == ("theirs", "a job")
+    assert _literal("a job") in _filters(spec)
 
 
 def test_a_study_that_was_logged_elsewhere_is_refused(made: Written, tmp_path: Path) -> None:
@@ -314,3 +329,16 @@ def test_one_command_syncs_offline_runs(made: Written, tmp_path: Path) -> None:
     (place / "run-x.wandb.synced").touch()
     assert sync_command(study) is None
     shutil.rmtree(place)
+
+
+def test_one_command_syncs_offline_runs_of_another_folder(tmp_path: Path) -> None:
+    folder = logged(scores(tmp_path))
+    for file in folder.glob("*/config.yaml"):
+        file.write_text(file.read_text() + f"  dir: {tmp_path / 'all'}\n")
+    study = collect(folder)
+    for name in ("of another study", study.runs[3].run_id):
+        assert sync_command(study) is None
+        place = tmp_path / "all" / "wandb" / f"offline-run-20261120_160000-{name}"
+        place.mkdir(parents=True)
+        (place / f"run-{name}.wandb").touch()
+    assert sync_command(study) == f"wandb sync {tmp_path / 'all' / 'wandb'}"

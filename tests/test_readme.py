@@ -49,6 +49,13 @@ def test_every_other_command_exists(name):
     assert callable(import_module(f"ablate.{name}").main)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_line_that_is_a_command_is_indented(page):
+    """Else it is shown as prose."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^(?:python|pip install|wandb|git|pytest -) .*", text, re.MULTILINE) == []
+
+
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 120
 

@@ -1,5 +1,6 @@
 """Entry point shared by all commands: one-line error messages and exit codes."""
 
+import logging
 import os
 import sys
 import traceback
@@ -41,6 +42,8 @@ def command(main: Callable[[], None]) -> NoReturn:
     """Run a command's `main` and exit: 0 done, 1 failed, 2 refused, 130 interrupted, 141 done, with
     a broken output pipe."""
     pipe.survive_readers()
+    # On a new machine matplotlib announces its font cache.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     code: str | int | None = 0
     try:
         _refuse_windows()

@@ -1,5 +1,6 @@
 """Composition: from overrides to one checked configuration."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,10 @@ OmegaConf.register_new_resolver("oc.env", public.from_environment, replace=True)
 # A sweep file always starts several runs.
 OmegaConf.register_new_resolver(
     "study_mode", lambda sweep: None if sweep is None else "MULTIRUN", replace=True
+)
+# Unlike ${oc.env:}, an empty variable counts as one that is not set, and its value is written down.
+OmegaConf.register_new_resolver(
+    "environment", lambda name, default=None: os.environ.get(name) or default, replace=True
 )
 
 

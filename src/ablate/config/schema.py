@@ -183,6 +183,12 @@ VALUES: dict[str, Rule] = {
     "kernel.compile": either(Bool(), one_of("auto")),
     "logger.project": Text(),
     "logger.entity": or_null(Text()),
+    "logger.name": or_null(Text()),
+    "logger.group": or_null(Text()),
+    "logger.job_type": or_null(Text()),
+    "logger.tags": or_null(either(Text(), ListOf(Text(), least=0))),
+    "logger.notes": or_null(Text()),
+    "logger.dir": or_null(Text()),
     "logger.mode": one_of("auto", "online", "offline"),
     # Lightning's Trainer
     "trainer.accelerator": one_of("cpu", "gpu", "cuda", "mps", "auto"),

@@ -46,11 +46,13 @@ class Data(LightningDataModule):
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
     kind: what a batch holds, such as "text": one of those in ablate.config.facts.
+    unit: what an example is, in the plural.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, summed over all processes.
     """
 
     kind: ClassVar[str]
+    unit: ClassVar[str] = "examples"
     sizes: dict[str, Any]
     splits: dict[str, Dataset[Any]]
 
@@ -133,6 +135,10 @@ class Data(LightningDataModule):
         """The batch for which the cost of a step is counted: the first example, repeated."""
         first: Batch = self.splits["train"][Request(0, torch.zeros(self.batch_size).long())]
         return first
+
+    def amount(self) -> str:
+        """The size of the training split with its unit; after `setup`."""
+        return f"{self.length('train'):,} training {self.unit}"
 
     def length(self, split: str) -> int:
         """The number of examples in a split."""

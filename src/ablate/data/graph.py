@@ -87,6 +87,9 @@ class Graphs(Data):
             "nodes": count,
         }
 
+    def amount(self) -> str:
+        return f"{len(self.graph.split['train']):,} training nodes of {self.sizes['nodes']:,}"
+
     def fingerprint(self) -> str:
         graph = self.read()
         parts = (graph.features, graph.edges, graph.classes)

@@ -99,6 +99,7 @@ class Pairs(Targets):
     """
 
     kind: ClassVar[str] = "pairs"
+    unit: ClassVar[str] = "pairs"
     texts: dict[str, list[Pair]]
     numbers: dict[str, list[int]]
     source_tokenizer: PairTokenizer

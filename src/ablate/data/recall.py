@@ -52,6 +52,7 @@ class Recall(Data):
     """
 
     kind: ClassVar[str] = "recall"
+    unit: ClassVar[str] = "sequences"
 
     def __init__(
         self,

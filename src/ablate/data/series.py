@@ -74,6 +74,7 @@ class Series(Data):
     """
 
     kind: ClassVar[str] = "series"
+    unit: ClassVar[str] = "windows"
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
 

@@ -176,6 +176,9 @@ class TextData(Data):
         starts = self.length("train")
         return Windows(starts, self.batch_size, batches=batches, seed=self.seed, share=share)
 
+    def amount(self) -> str:
+        return f"{len(self.tokens['train']):,} training tokens"
+
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         return [self.tokens["train"].numpy()]
 

@@ -11,10 +11,12 @@ import netrc
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -33,6 +35,19 @@ MODES = ("auto", "online", "offline")
 START, END = 15, 60
 # Limits of W&B, in characters.
 LONGEST_NAME, LONGEST_TAG = 128, 64
+# Variables of W&B that are the defaults of our keys, in conf/logger/wandb.yaml.
+VARIABLES = {
+    "project": "WANDB_PROJECT",
+    "entity": "WANDB_ENTITY",
+    "name": "WANDB_NAME",
+    "group": "WANDB_RUN_GROUP",
+    "job_type": "WANDB_JOB_TYPE",
+    "tags": "WANDB_TAGS",
+    "notes": "WANDB_NOTES",
+    "dir": "WANDB_DIR",
+}
+
+TRAIN = "train"  # the job type of a run that does not tune
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -41,11 +56,28 @@ class WandB(RunLogger):
     """One W&B run with our run id, so that a resumed run continues in it; grouped by study and arm.
 
     project, entity: where it goes; without an entity, to the user's default one.
+    name, group, job_type: None is the run's own: its parts, or its arm, and seed; study/arm; train.
+    Runs of a study that tune keep the job type tune.
+    tags: a list, or a text with commas; added to those of a study.
+    dir: holds W&B's folder; None: the run's folder.
     mode: auto follows WANDB_MODE, else is online if there is a key. online and offline override
     WANDB_MODE; online without a key raises UserError.
     """
 
-    def __init__(self, *, project: str, entity: str | None, mode: str, **run: Any) -> None:
+    def __init__(
+        self,
+        *,
+        project: str,
+        entity: str | None,
+        mode: str,
+        name: str | None = None,
+        group: str | None = None,
+        job_type: str | None = None,
+        tags: str | Sequence[str] | None = None,
+        notes: str | None = None,
+        dir: str | None = None,
+        **run: Any,
+    ) -> None:
         super().__init__(**run)
         if mode not in MODES:
             raise UserError(
@@ -57,7 +89,16 @@ class WandB(RunLogger):
                 "use logger.mode=offline"
             )
         self.project, self.entity, self.mode = project, entity, mode
+        self.name, self.group, self.job_type, self.notes = name, group, job_type, notes
+        split = tags.split(",") if isinstance(tags, str) else tags or ()
+        self.tags = [tag.strip() for tag in split if tag.strip()]
+        self.folder = writable(Path(dir).expanduser().absolute()) if dir else self.run_dir
+        self._refuse_what_wandb_would()
         self._lost = False
+        given = {"project": project, "entity": entity, "name": name, "group": group,
+                 "job_type": job_type, "tags": tags, "notes": notes, "dir": dir}  # fmt: skip
+        if used := from_environment(given):
+            print(f"ablate: W&B takes {used} from the environment", flush=True)
 
     @cached_property
     def run(self) -> wandb.Run:
@@ -93,8 +134,8 @@ class WandB(RunLogger):
             return "W&B is switched off (WANDB_MODE)"
         if self.run.offline:
             # A resumed run has several folders, which belong together.
-            folder = f"{shlex.quote(str(self.run_dir))}/wandb/offline-run-*"
-            return f"W&B offline; to send it: wandb sync {folder}"
+            folder = shlex.quote(str(Path(self.run.settings.sync_dir).parent))
+            return f"W&B offline; to send it: wandb sync {folder}/offline-run-*-{self.run_id}"
         return str(self.run.url)
 
     def figure(self, name: str, path: Path) -> None:
@@ -117,6 +158,21 @@ class WandB(RunLogger):
                 shlex.quote(str(folder)),
             )
 
+    def _refuse_what_wandb_would(self) -> None:
+        """Raise UserError for a project that W&B refuses, or would ignore in one of its sweeps."""
+        import wandb
+
+        try:
+            wandb.Settings(project=self.project)
+        except wandb.errors.UsageError as error:
+            raise UserError(f"logger.project={self.project}: {first_line(error)}") from error
+        for key, value in {"project": self.project, "entity": self.entity}.items():
+            of_sweep = os.environ.get(VARIABLES[key])
+            if os.environ.get("WANDB_SWEEP_ID") and of_sweep and value != of_sweep:
+                raise UserError(
+                    f"logger.{key}={value}: the runs of a W&B sweep belong to its {key}, {of_sweep}"
+                )
+
     def _send(self, send: Callable[[], None]) -> None:
         """Hand something to W&B's process; if that has died, warn once and continue the run."""
         if self._lost:
@@ -132,7 +188,7 @@ class WandB(RunLogger):
     def _open(self, mode: Mode) -> wandb.Run:
         role = self.role
         if role.arm is None:
-            name, group, tags = _name(self.config), role.study, []
+            name, group, tags = _name(self.config), role.study, list[str]()
         else:
             name, group = f"{role.arm} seed {self.config['seed']}", f"{role.study}/{role.arm}"
             tags = [role.study, role.arm, *(["baseline"] if role.is_baseline else [])]
@@ -141,12 +197,13 @@ class WandB(RunLogger):
             project=self.project,
             entity=self.entity,
             run_id=self.run_id,
-            name=name,
-            group=group,
-            job_type="tune" if role.tunes else "train",
-            tags=tags,
+            name=self.name or name,
+            group=self.group or group,
+            job_type="tune" if role.tunes else self.job_type or TRAIN,
+            tags=[*tags, *self.tags],
+            notes=self.notes or "",  # None would be WANDB_NOTES
             config=self.config,
-            folder=self.run_dir,
+            folder=self.folder,
         )
         # Lightning does the same for the runs that it opens.
         run.define_metric("trainer/global_step")
@@ -157,6 +214,7 @@ class WandB(RunLogger):
 def open_run(
     mode: Mode, *, project: str, entity: str | None, run_id: str, name: str, group: str,
     job_type: str, tags: Iterable[str], config: dict[str, Any], folder: Path,
+    notes: str | None = None,
 ) -> wandb.Run:  # fmt: skip
     """Open a W&B run without prompts or output; resume the run with this id if it exists."""
     import wandb
@@ -169,6 +227,7 @@ def open_run(
         group=fitted(group, LONGEST_NAME),
         job_type=job_type,
         tags=list(dict.fromkeys(fitted(tag, LONGEST_TAG) for tag in tags)),
+        notes=notes,
         dir=str(folder),
         config=config,
         resume="allow",
@@ -188,6 +247,31 @@ def open_run(
             x_disable_meta=without_credentials(sys.argv) != sys.argv,
         ),
     )
+
+
+def from_environment(given: Mapping[str, Any]) -> str:
+    """VARIABLE=VALUE of each value that was taken from the environment; empty if none was.
+
+    given: the values of our keys, by the names in `VARIABLES`.
+    """
+    return ", ".join(
+        f"{variable}={shorten(str(given[key]), 60)}"
+        for key, variable in VARIABLES.items()
+        if given[key] and given[key] == os.environ.get(variable)
+    )
+
+
+def writable(folder: Path) -> Path:
+    """Create the folder for W&B's files, which W&B itself would silently replace by another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UserError(
+            f"logger.dir={folder}: cannot be written ({error.strerror}); choose another folder, or"
+            " none (logger.dir=null)"
+        ) from error
 
 
 def fitted(name: str, most: int) -> str:

@@ -5,14 +5,16 @@ validation, figures and generation see new shapes all the time and run uncompile
 are those of an uncompiled run.
 """
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
+from tqdm import tqdm
 
 from ablate.errors import UserError
 from ablate.kernel import Kernel
@@ -57,6 +59,36 @@ class Compiled(Callback):
         # torch has no API for this; Module.compile sets this attribute.
         for part, call in self.calls.items():
             part._compiled_call_impl = call if on else None
+
+
+class CompileNotice(Callback):
+    """Say once when torch starts to compile, for compile=true or for a kernel: steps then wait."""
+
+    def __init__(self) -> None:
+        self.said = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # After `Compiled`, whose reset removes callbacks. Every optimizer has imported _dynamo.
+        if trainer.is_global_zero:
+            torch._dynamo.callback_handler.register_start_callback(self._say)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._remove()
+
+    def on_exception(self, *_: Any) -> None:
+        self._remove()
+
+    def _say(self, *_: Any) -> None:
+        if not self.said:
+            self.said = True
+            # Not print: a progress bar may stand there.
+            tqdm.write("ablate: compiling (torch.compile); the first steps take longer")
+            sys.stdout.flush()
+
+    def _remove(self) -> None:
+        if "torch._dynamo" in sys.modules:
+            with suppress(ValueError):  # it is not registered
+                torch._dynamo.callback_handler.remove_start_callback(self._say)
 
 
 @contextmanager

@@ -56,6 +56,9 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
             values["data"][key] = str(source.fetch(place, cfg.data.get("sha256")))
         elif Path(place).expanduser().exists():
             values["data"][key] = str(Path(place).expanduser().absolute())
+    logger = values["logger"]
+    if logger and (folder := logger.get("dir")) and "${" not in folder:
+        logger["dir"] = str(Path(folder).expanduser().absolute())
     write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(values)))
 
 

@@ -122,6 +122,8 @@ def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
     flops = count_flops(cfg, task)
     with only_one(run_dir, trainer), recorded(cfg, run_dir, data, task, trainer, flops) as result:
+        line = headline(cfg, run_dir, data, trainer, result["parameters"]["total"])
+        on_first_process(print)(line, flush=True)
         yield RunContext(cfg, run_dir, data, trainer, task, curves, checkpoints, result)
 
 
@@ -131,6 +133,30 @@ def complete(run: RunContext) -> None:
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     show(run.task, run.run_dir, run.trainer)
+
+
+def headline(
+    cfg: DictConfig, run_dir: Path, data: Data, trainer: L.Trainer, parameters: int
+) -> str:
+    """What is about to be trained, on what and where, in one line."""
+    device, processes = trainer.strategy.root_device, trainer.world_size
+    if device.type == "cuda":
+        place = torch.cuda.get_device_name(device)
+    elif device.type == "cpu":
+        threads = torch.get_num_threads()
+        place = f"cpu, {threads} thread{'s' if threads > 1 else ''}"
+    else:
+        place = device.type
+    here = Path.cwd()
+    folder = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
+    return " | ".join(
+        [
+            f"{cfg.choices.model}: {parameters:,} parameters",
+            f"{cfg.choices.data}: {data.amount()}",
+            f"{processes} x {place}" if processes > 1 else place,
+            str(folder),
+        ]
+    )
 
 
 def prepare(

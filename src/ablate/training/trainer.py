@@ -13,6 +13,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.schedule import AUTO_STEPS, TOO_LONG, warmup_steps
 from ablate.training.build import make
+from ablate.training.compile import CompileNotice
 from ablate.training.fsdp import Sharded
 from ablate.training.progress import progress
 
@@ -29,6 +30,8 @@ def make_trainer(
         "max_epochs": None,
         "val_check_interval": every,
         "check_val_every_n_epoch": None,
+        # Lightning warns of an interval longer than the training, which would log no training loss.
+        "log_every_n_steps": min(settings["log_every_n_steps"], steps),
     }
     if settings["strategy"] == "fsdp":  # Lightning's own needs a GPU
         settings |= {"strategy": Sharded(), "inference_mode": False}
@@ -36,7 +39,7 @@ def make_trainer(
     shown = progress()
     trainer: L.Trainer = make(
         settings,
-        callbacks=[*callbacks, shown],
+        callbacks=[*callbacks, CompileNotice(), shown],
         enable_progress_bar=isinstance(shown, ProgressBar),
         logger=False,
         default_root_dir=str(run_dir),

@@ -1,20 +1,51 @@
 """Runs of a study that were logged to W&B offline and not sent yet."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ablate.study.analysis.collect import Study
+
+WANDB = "ablate.logger.wandb.WandB"
+
+
+def logger_of(study: Study) -> Mapping[str, Any] | None:
+    """Return the node `logger` of the first run that was logged to W&B; None without such a run."""
+    loggers = (_logger(run.folder) for run in study.runs if run.result.get("logged_to"))
+    return next((one for one in loggers if one.get("_target_") == WANDB), None)
+
+
+def _logger(run_dir: Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load((run_dir / "config.yaml").read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # gone, or damaged
+        return {}
+    logger = content.get("logger") if isinstance(content, dict) else None
+    return logger if isinstance(logger, dict) else {}
 
 
 def sync_command(study: Study) -> str | None:
     """Return the command that sends them all, tuning runs included; None if none is left."""
-    if not any(_waits(run.folder) for run in (*study.runs, *study.tuning)):
-        return None
+    runs = (*study.runs, *study.tuning)
     # `wandb sync` takes folders of runs, and skips those sent before.
-    return f"wandb sync {shlex.quote(str(study.folder))}/*/wandb"
+    places = []
+    if any(_waiting(run.folder) for run in runs):
+        places.append(f"{shlex.quote(str(study.folder))}/*/wandb")
+    if folder := (logger_of(study) or {}).get("dir"):
+        place = Path(folder).expanduser()
+        if _waiting(place) & {run.run_id for run in runs}:
+            places.append(shlex.quote(str(place / "wandb")))
+    return f"wandb sync {' '.join(places)}" if places else None
 
 
-def _waits(run_dir: Path) -> bool:
-    """Whether a run has unsent files; W&B adds a file NAME.synced for each that it has sent."""
-    files = run_dir.glob("wandb/offline-run-*/*.wandb")
-    return any(not file.with_name(f"{file.name}.synced").exists() for file in files)
+def _waiting(folder: Path) -> set[str]:
+    """Ids of runs with unsent files; W&B adds a file NAME.synced for each that it has sent."""
+    files = folder.glob("wandb/offline-run-*/*.wandb")
+    return {
+        file.stem.removeprefix("run-")
+        for file in files
+        if not file.with_name(f"{file.name}.synced").exists()
+    }

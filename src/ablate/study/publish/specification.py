@@ -5,11 +5,10 @@ import unicodedata
 from hashlib import sha256
 from typing import Any
 
-import yaml
-
 from ablate.errors import UserError
-from ablate.logger.wandb import LONGEST_NAME, fitted
+from ablate.logger.wandb import LONGEST_NAME, TRAIN, fitted
 from ablate.study.analysis.collect import Study
+from ablate.study.publish.offline import logger_of
 from ablate.study.report import Written
 from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import curve_column
@@ -17,7 +16,6 @@ from ablate.study.report.rows import Report, Row
 from ablate.study.report.tables import markdown
 from ablate.study.report.words import metric_words
 
-WANDB = "ablate.logger.wandb.WandB"
 BASELINE = "#808080"  # visible on white and on black
 COLUMNS = (
     "arm", "seeds", "mean", "sd", "difference", "low", "high", "effect", "p_holm", "verdict",
@@ -62,17 +60,14 @@ def title(name: str) -> str:
 
 
 def _place(study: Study) -> dict[str, Any]:
-    """Return project and entity of the first run that was logged to W&B."""
-    for run in study.runs:
-        if run.result.get("logged_to"):
-            content = yaml.safe_load((run.folder / "config.yaml").read_text("utf-8"))
-            logger = content.get("logger") or {}
-            if logger.get("_target_") == WANDB:
-                return {"project": logger["project"], "entity": logger["entity"]}
-    raise UserError(
-        f"--wandb: no run of {study.name} was logged to W&B; the same study with logger=wandb and"
-        " study.rerun=all runs it again"
-    )
+    """Return project, entity and job type of the first run that was logged to W&B."""
+    if (logger := logger_of(study)) is None:
+        raise UserError(
+            f"--wandb: no run of {study.name} was logged to W&B; the same study with logger=wandb"
+            " and study.rerun=all runs it again"
+        )
+    job_type = logger.get("job_type") or TRAIN  # older runs lack the key
+    return {"project": logger["project"], "entity": logger["entity"], "job_type": job_type}
 
 
 def _run(written: Written) -> dict[str, Any]:

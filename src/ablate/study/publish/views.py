@@ -26,7 +26,7 @@ def save_view(spec: dict[str, Any], key: str, entity: str, *, known: str | None)
     shown.settings.max_runs = min(view["lines"], MOST_LINES)
     grouped = bool(view["group_by"])
     shown.runset_settings = ws.RunsetSettings(
-        filters=_filters(spec["study"]),
+        filters=_filters(spec),
         groupby=[ws.Config(view["group_by"])] if grouped else [],
         order=[ws.Ordering(ws.Summary(view["order_by"]), ascending=view["ascending"])],
         group_colors=view["colours"] if grouped else {},
@@ -87,7 +87,7 @@ def _grid(spec: dict[str, Any], entity: str) -> "PanelGrid":
         entity,
         spec["project"],
         "arms",
-        filters=_filters(spec["study"]),
+        filters=_filters(spec),
         groupby=[f"config.{view['group_by']}"],
         order=[wr.OrderBy(wr.SummaryMetric(view["order_by"]), ascending=view["ascending"])],
     )
@@ -131,11 +131,11 @@ def _panels(spec: dict[str, Any], view: dict[str, Any]) -> list[Any]:
     return panels
 
 
-def _filters(study: str) -> str:
+def _filters(spec: dict[str, Any]) -> str:
     """Select the finished runs that count: neither those of the tuning nor the report's own."""
     conditions = {
-        'Config("ablate.value.study")': study,  # where W&B keeps config["ablate"]["study"]
-        'Metric("JobType")': "train",
+        'Config("ablate.value.study")': spec["study"],  # where W&B keeps config["ablate"]["study"]
+        'Metric("JobType")': spec["job_type"],
         'Metric("State")': "finished",
     }
     return " and ".join(f"{key} == {_literal(value)}" for key, value in conditions.items())

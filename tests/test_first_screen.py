@@ -1,0 +1,116 @@
+"""What a run prints before its first step: one line about itself, and nothing of other packages."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tiny import images, overrides, pairs
+
+import ablate
+from ablate.config.run_id import run_dir
+from ablate.training.build import build_data
+from ablate.training.compile import CompileNotice
+
+SOURCE = str(Path(ablate.__file__).parents[1])
+# Fewer steps than the default interval of logging, to a logger: Lightning would warn.
+SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_every_n_steps=10"]
+
+
+def headlines(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if " parameters | " in line]
+
+
+def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path: Path) -> None:
+    """Where matplotlib has no font cache yet, and the output goes to a file."""
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "XDG_", "MPL"))}
+    own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "PYTHONPATH": SOURCE}
+    typed = [*overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ablate", *typed],
+        env={**kept, **own, "NETRC": "/nowhere"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert list((home / "mpl").glob("fontlist*")), "matplotlib had nothing to announce"
+    (folder,) = (tmp_path / "outputs" / "runs").iterdir()
+    first, second = done.stdout.splitlines()[:2]
+    assert re.fullmatch(
+        r"gpt: [\d,]+ parameters \| text: [\d,]+ training tokens \| cpu, 1 thread \| (\S+)", first
+    )
+    assert first.endswith(f"| {folder.relative_to(tmp_path)}")
+    assert second.startswith("step 5/5: ")
+    assert not (folder / "train.log").exists()  # else it would be empty
+
+
+def test_a_resumed_run_says_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = ablate.compose(*overrides(tmp_path))
+    result = ablate.run(cfg)
+    (line,) = headlines(capsys.readouterr().out)
+    assert line.startswith(f"gpt: {result['parameters']['total']:,} parameters | text: ")
+    assert line.endswith(str(run_dir(cfg)))
+    ablate.run(cfg)  # it is finished
+    assert headlines(capsys.readouterr().out) == []
+    (run_dir(cfg) / "result.json").unlink()
+    ablate.run(cfg)
+    assert headlines(capsys.readouterr().out) == [line]
+
+
+@pytest.mark.parametrize(
+    ("typed", "amount"),
+    [
+        (overrides, r"[\d,]+ training tokens"),
+        (images, r"[\d,]+ training images"),
+        (pairs, r"40 training pairs"),
+        (lambda folder: ["model=gat"], r"[\d,]+ training nodes of 34"),
+        (lambda folder: ["model=rnn_forecaster"], r"[\d,]+ training windows"),
+    ],
+)
+def test_data_says_how_much_it_is(tmp_path: Path, typed: Any, amount: str) -> None:
+    data = build_data(ablate.compose(*typed(tmp_path)))
+    assert re.fullmatch(amount, data.amount())
+
+
+def test_the_short_training_logs_its_last_step(tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, *SHORT))
+    ablate.run(cfg)
+    assert "train/loss" in (run_dir(cfg) / "metrics.csv").read_text()
+
+
+def test_a_compilation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def compiled(number: int) -> None:
+        torch._dynamo.reset()  # as compile=true does; it removes the callbacks
+        notice.on_train_start(trainer, task)
+        torch.compile(lambda x: x + number, backend="eager")(torch.ones(2))
+
+    notice, trainer, task = CompileNotice(), SimpleNamespace(is_global_zero=True), Any
+    compiled(1)
+    compiled(2)
+    said = capsys.readouterr().out
+    assert said == "ablate: compiling (torch.compile); the first steps take longer\n"
+    notice.teardown(trainer, task, "fit")
+    torch.compile(lambda x: x + 3, backend="eager")(torch.ones(2))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_run_whose_score_is_compiled_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["model.attention=gatv2", "kernel=chunked", "kernel.compile=true"]
+    ablate.run(ablate.compose(*overrides(tmp_path, *typed)))
+    first, second, third = capsys.readouterr().out.splitlines()[:3]
+    assert headlines(first)
+    assert second.startswith("ablate: compiling")
+    assert third.startswith("step 4/12: ")
