@@ -98,7 +98,8 @@ class WandB(RunLogger):
         given = {"project": project, "entity": entity, "name": name, "group": group,
                  "job_type": job_type, "tags": tags, "notes": notes, "dir": dir}  # fmt: skip
         if used := from_environment(given):
-            print(f"ablate: W&B takes {used} from the environment", flush=True)
+            line = f"ablate: W&B takes {used} from the environment"
+            print(without_credentials(line), flush=True)
 
     @cached_property
     def run(self) -> wandb.Run:
