@@ -37,15 +37,15 @@ SMOKE = {
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
     "config": """add_a_part check compose config_tree conflicts facts fuzz history override_errors
-        run_id schema""",
+        revision run_id schema""",
     "model": """activation_checkpoints attention axes bert block captioner draws dropout embedding
         feed_forward flops forecasters formulas gpt graph hugging_face init knobs knobs_pairs
         local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc precision
-        recurrent resnet rnn_* timm transformer vit""",
+        pretrained recurrent resnet rnn_* timm transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
-    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack resume
+    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack pinned resume
         damaged_folders schedule security threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
     "cli": """cli command commands figures first_screen generate package pipe readme show versions

@@ -60,7 +60,8 @@ def test_sizes_and_vocabularies_that_a_class_fixes() -> None:
 def test_a_check_imports_no_torch() -> None:
     code = (
         "import sys; from ablate.config.compose import compose;"
-        "compose('model=transformer'); compose('model=vit'); compose('model=gat');"
+        "from ablate.config.run_id import run_id;"
+        "compose('model=transformer'); compose('model=vit'); run_id(compose('model=gat'), 'x');"
         "print('torch' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

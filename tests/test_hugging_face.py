@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from make_model import normal
 from torch import Tensor, nn
 
 from ablate.config.compose import compose
@@ -25,6 +26,7 @@ BERT = ["model=bert", "pos_enc=learned", *(f"model.{k}={v}" for k, v in WIDTH.it
 LANGUAGE = {"vocab_size": 11, "length": 7}
 CLASSES = LANGUAGE | {"classes": 3}
 IMAGES = {"image_size": (6, 6), "channels": 2, "classes": 3}
+EQUAL = {"atol": 1e-11, "rtol": 1e-11}
 
 
 class Sizes:
@@ -48,20 +50,21 @@ def vit(kind: str, **changes: Any) -> nn.Module:
 
 
 def made(kind: str, config: Any) -> nn.Module:
-    """Random weights, away from zeros and ones, which would hide a mistake."""
+    """Random weights, away from zeros and ones, which would hide a mistake. In float64, but with so
+    few digits that neither saving them nor adding two in float32 rounds them."""
     rng = torch.Generator().manual_seed(0)
     network: nn.Module = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for parameter in network.parameters():
-            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=rng))
-    return network
+            parameter.copy_((300 * torch.randn(parameter.shape, generator=rng)).round() / 1024)
+    return network.double()
 
 
 def ours(network: nn.Module, folder: Path, sizes: dict[str, Any], *overrides: str) -> Model:
     """The model that starts from a network, as it is built from a command line."""
     network.save_pretrained(folder)  # type: ignore[operator]
     cfg = compose(*overrides, f"model.pretrained='hf:{folder}'")
-    return build(cfg, Sizes(sizes)).eval()  # type: ignore[arg-type]
+    return build(cfg, Sizes(sizes)).double().eval()  # type: ignore[arg-type]
 
 
 def bert(kind: str, folder: Path, **changes: Any) -> nn.Module:
@@ -86,9 +89,19 @@ def tokens() -> Tensor:
 def test_a_gpt2_has_equal_outputs(act: tuple[str, str], tmp_path: Path) -> None:
     theirs = gpt2("GPT2LMHeadModel", activation_function=act[0])
     mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}")
-    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
     assert mine.started_from is not None
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+
+
+def test_a_gpt2_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
+    theirs = gpt2("GPT2LMHeadModel", tie_word_embeddings=False)
+    mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, "model.tie_embeddings=false")
+    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
+    assert mine.started_from is not None
+    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+    with pytest.raises(UserError, match=r"than this model: model\.tie_embeddings=false$"):
+        ours(theirs, tmp_path, LANGUAGE, *GPT2)
 
 
 def test_a_gpt2_of_classes_has_equal_outputs(tmp_path: Path) -> None:
@@ -97,21 +110,21 @@ def test_a_gpt2_of_classes_has_equal_outputs(tmp_path: Path) -> None:
     keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
     padded = torch.where(keep, tokens(), 0)  # which they look for
     expected = theirs(padded, attention_mask=keep.long()).logits
-    torch.testing.assert_close(mine(padded, keep), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine(padded, keep), expected, **EQUAL)
 
 
 def test_fewer_positions_are_the_first_ones(tmp_path: Path) -> None:
     theirs = gpt2("GPT2Model")
     mine = ours(theirs, tmp_path, LANGUAGE | {"length": 5}, *GPT2)
     expected = theirs(tokens()[:, :5]).last_hidden_state @ theirs.wte.weight.T  # type: ignore
-    torch.testing.assert_close(mine(tokens()[:, :5]), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine(tokens()[:, :5]), expected, **EQUAL)
 
 
 def test_a_vit_has_equal_outputs(tmp_path: Path) -> None:
     theirs = vit("ViTForImageClassification")
     mine = ours(theirs, tmp_path, IMAGES, *VIT)
-    images = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(mine(images), theirs(images).logits, atol=1e-4, rtol=1e-4)
+    images = normal(3, 2, 6, 6)
+    torch.testing.assert_close(mine(images), theirs(images).logits, **EQUAL)
 
 
 def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
@@ -122,10 +135,9 @@ def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
     places = torch.arange(7).expand(4, 7)
     expected = theirs(tokens(), token_type_ids=segments)
     logits, following = mine(tokens(), places, segments)
-    equal = {"atol": 1e-4, "rtol": 1e-4}
-    torch.testing.assert_close(logits[..., :11], expected.prediction_logits, **equal)
+    torch.testing.assert_close(logits[..., :11], expected.prediction_logits, **EQUAL)
     torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
-    torch.testing.assert_close(following, expected.seq_relationship_logits, **equal)
+    torch.testing.assert_close(following, expected.seq_relationship_logits, **EQUAL)
     again = torch.where(tokens() == 3, 11, tokens())  # [CLS] by its other number
     torch.testing.assert_close(mine(again, places, segments)[0], logits)
     assert mine.started_from is not None
@@ -136,16 +148,38 @@ def test_a_bert_without_segments_has_their_first_one(tmp_path: Path) -> None:
     theirs = bert("BertForMaskedLM", tmp_path)
     mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT)
     logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
-    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
 
 
-def test_a_bert_of_classes_has_equal_outputs(tmp_path: Path) -> None:
-    theirs = bert("BertForSequenceClassification", tmp_path)
+def test_a_bert_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
+    theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=False)
+    sizes = LANGUAGE | {"vocab_size": 14}
+    mine = ours(theirs, tmp_path, sizes, *BERT, "model.tie_embeddings=false")
+    logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
+    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
+    torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
+    assert mine.started_from is not None
+    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+    with pytest.raises(UserError, match=r"than this model: model\.tie_embeddings=false$"):
+        ours(theirs, tmp_path, sizes, *BERT)
+
+
+def test_a_bert_whose_head_has_another_activation_is_refused(tmp_path: Path) -> None:
+    theirs = bert("BertForMaskedLM", tmp_path, hidden_act="relu")
+    sizes = LANGUAGE | {"vocab_size": 14}
+    with pytest.raises(UserError, match="through relu, and model=bert through gelu"):
+        ours(theirs, tmp_path, sizes, *BERT, "model.ffn=relu")
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_a_bert_of_classes_has_equal_outputs(act: str, tmp_path: Path) -> None:
+    theirs = bert("BertForSequenceClassification", tmp_path, hidden_act=act)
     sizes = CLASSES | {"vocab_size": 14}
-    mine = ours(theirs, tmp_path, sizes, *BERT, "data=text_files", "task=classification")
+    more = ("data=text_files", "task=classification", f"model.ffn={act}")
+    mine = ours(theirs, tmp_path, sizes, *BERT, *more)
     keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
     expected = theirs(tokens(), attention_mask=keep.long()).logits
-    torch.testing.assert_close(mine(tokens(), keep), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine(tokens(), keep), expected, **EQUAL)
 
 
 def test_a_head_for_other_classes_is_new(tmp_path: Path) -> None:
@@ -176,17 +210,27 @@ Made = Callable[[], nn.Module]
             GPT2,
             "scales its scores in a way of its own",
         ),
-        (lambda: vit("ViTModel"), GPT2, "holds a vit; use model=vit"),
+        (lambda: vit("ViTModel"), GPT2, "this model: model=vit"),
+        (lambda: vit("ViTModel", image_size=[6, 24]), VIT, "reads images or patches of 6 x 24"),
+        (lambda: vit("ViTModel"), [*VIT, "model.stride=1"], "this model: model.stride=null"),
+        (lambda: gpt2("GPT2ForTokenClassification"), GPT2, "a GPT2ForTokenClassification; known"),
     ],
 )
 def test_what_does_not_fit_is_refused(
     network: Made, overrides: list[str], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError) as caught:
-        ours(network(), tmp_path, LANGUAGE, *overrides)
+        ours(network(), tmp_path, IMAGES if "model=vit" in overrides else LANGUAGE, *overrides)
     assert says in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_bert_of_other_classes_is_refused(tmp_path: Path) -> None:
+    """Its classes are those of tokens, in a matrix of the same name and shape."""
+    theirs = bert("BertForTokenClassification", tmp_path)
+    with pytest.raises(UserError, match="a BertForTokenClassification; known: BertModel, "):
+        ours(theirs, tmp_path, CLASSES, *BERT, "data=text_files", "task=classification")
 
 
 def test_another_family_is_refused(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from ablate.config.check import leaves
 from ablate.config.compose import compose
 from ablate.kernel import chunked
+from ablate.model import pretrained
 from ablate.model.base import outputs
-from ablate.model.pretrained import hugging_face
-from ablate.model.pretrained import timm as timm_weights
 from ablate.training.build import build
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -174,9 +173,6 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def _weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is downloaded: loading weights is changing them."""
 
-    def load(model: nn.Module, name: str) -> None:
-        nn.init.ones_(model.head.weight)  # type: ignore[union-attr, arg-type]
-
     def create(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
         made: nn.Module = create_model(name, **options)
         if pretrained:
@@ -187,8 +183,7 @@ def _weights(monkeypatch: pytest.MonkeyPatch) -> None:
         return next(model.parameters())
 
     create_model = timm.create_model
-    monkeypatch.setattr(timm_weights, "load_timm", load)
-    monkeypatch.setattr(hugging_face, "start_from", lambda model, cfg: nn.init.ones_(first(model)))
+    monkeypatch.setattr(pretrained, "start_from", lambda model, cfg: nn.init.ones_(first(model)))
     monkeypatch.setattr(timm, "create_model", create)
 
 

@@ -1,13 +1,14 @@
 """Sampling: the right tokens can be drawn, with the right chances, with and without the cache."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from make_model import SIZES, gpt, options, part, random_parts, rnn_lm, tokens
+from make_model import SIZES, gpt, normal, options, part, random_parts, rnn_lm, tokens
 from torch import Tensor
 
-from ablate.decode.sample import choose, sample
+from ablate.decode.sample import choose, sample, truncated
 from ablate.model.base import LanguageModel
 from ablate.model.gpt import GPT
 from ablate.model.rnn_lm import RNNLM
@@ -58,6 +59,23 @@ def test_tokens_are_drawn_with_the_right_chances(changes: dict[str, Any], expect
     found = frequencies(**changes)
     assert torch.equal(found > 0, expected > 0)
     torch.testing.assert_close(found, expected, atol=0.015, rtol=0)
+
+
+def test_the_order_is_that_of_transformers() -> None:
+    """Temperature, then top-k, then top-p of what top-k has left together."""
+    warpers = pytest.importorskip("transformers.generation.logits_process")
+    logits = 3 * normal(40, 50)
+    for temperature, top_k, top_p in product((0.3, 1.0, 2.5), (1, 4, 20, 50), (1e-9, 0.5, 0.9, 1)):
+        scores = warpers.TemperatureLogitsWarper(temperature)(None, logits)
+        scores = warpers.TopKLogitsWarper(top_k)(None, scores)
+        expected = warpers.TopPLogitsWarper(float(top_p))(None, scores).softmax(-1)
+        ranked, order = truncated(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+        torch.testing.assert_close(torch.zeros_like(logits).scatter(-1, order, ranked), expected)
+
+
+def test_the_lowest_temperature_and_top_p_keep_the_likeliest() -> None:
+    assert frequencies(temperature=1e-300)[1] == 1
+    assert frequencies(top_p=1e-300)[1] == 1
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:

@@ -82,19 +82,24 @@ def captions(folder: Path, *more: str) -> list[str]:
     ]
 
 
+PAIRS = [
+    "data=copy",
+    "data.symbols=5",
+    "data.min_length=2",
+    "data.max_train_length=4",
+    "data.test_max_length=5",
+    "data.train_examples=40",
+    "data.val_examples=14",
+    "data.test_examples=11",
+    "data.batch_size=4",
+]
+
+
 def pairs(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that copies numbers."""
     return [
         "model=rnn_seq2seq",
-        "data=copy",
-        "data.symbols=5",
-        "data.min_length=2",
-        "data.max_train_length=4",
-        "data.test_max_length=5",
-        "data.train_examples=40",
-        "data.val_examples=14",
-        "data.test_examples=11",
-        "data.batch_size=4",
+        *PAIRS,
         "model.dim=8",
         "trainer.max_steps=4",
         "trainer.val_check_interval=2",

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.history import first_form
+from ablate.config.revision import revisions
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.files import best_weights
 
@@ -50,7 +51,8 @@ def run_id(cfg: DictConfig, data: str | None = None) -> str:
 
     Unreadable data counts as no data; the run itself reports it.
     """
-    return _digest(cfg, fingerprint(cfg) if data is None else data)
+    counted = content(cfg)
+    return _digest(counted, fingerprint(cfg) if data is None else data, revisions(counted))
 
 
 def run_dir(cfg: DictConfig) -> Path:
@@ -87,13 +89,13 @@ def _name(_root_: DictConfig) -> str:
         check(_root_)
         name = run_id(_root_)
     except UserError:
-        name = _digest(_root_, NO_DATA)
+        name = _digest(content(_root_), NO_DATA, {})
     return folder_name(OmegaConf.select(_root_, "study.arm"), name)
 
 
-def _digest(cfg: DictConfig, fingerprint: str) -> str:
-    text = json.dumps([first_form(content(cfg)), fingerprint], sort_keys=True)
-    return sha256(text.encode()).hexdigest()[:12]
+def _digest(content: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
+    counted = [first_form(content), fingerprint, *([revisions] if revisions else [])]
+    return sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def weights(run_dir: str) -> str:

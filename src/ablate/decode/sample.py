@@ -20,22 +20,34 @@ def choose(
     top_p: float | None,
     rng: torch.Generator,
 ) -> Tensor:
-    """b vocab -> b: a token sampled from the softmax of logits / temperature, after truncation.
-
-    Temperature 0 takes the most likely token. top_k keeps that many; top_p keeps the fewest whose
-    probabilities sum to at least top_p.
-    """
+    """b vocab -> b: a token sampled from `truncated` probabilities; temperature 0 takes the most
+    likely one."""
     if temperature == 0:
         return logits.argmax(-1)
-    probabilities = (logits / temperature).softmax(-1)
-    ranked, order = probabilities.sort(-1, descending=True)
-    if top_k is not None:
-        ranked[:, top_k:] = 0
-    if top_p is not None:
-        before = ranked.cumsum(-1) - ranked
-        ranked[:, 1:][before[:, 1:] >= top_p] = 0  # the likeliest stays, however small top_p is
+    ranked, order = truncated(logits, temperature=temperature, top_k=top_k, top_p=top_p)
     drawn = torch.multinomial(ranked, 1, generator=rng)
     return order.gather(-1, drawn).squeeze(-1)
+
+
+def truncated(
+    logits: Tensor, *, temperature: float, top_k: int | None, top_p: float | None
+) -> tuple[Tensor, Tensor]:
+    """b vocab -> probabilities from the highest to the lowest, and the token of each.
+
+    In this order, as in transformers: the softmax of logits / temperature; top_k keeps that many
+    tokens, whose probabilities then sum to 1; top_p keeps the fewest that sum to at least top_p.
+    """
+    logits, order = logits.sort(-1, descending=True)
+    # Below the largest, for a temperature so low that a quotient would overflow.
+    least = torch.finfo(logits.dtype).tiny
+    scores = (logits - logits[:, :1]) / max(temperature, least)
+    if top_k is not None:
+        scores[:, top_k:] = -torch.inf
+    if top_p is not None:
+        # Summed from the lowest up, where small numbers count; the highest stays.
+        from_here = scores.softmax(-1).flip(-1).cumsum(-1).flip(-1)
+        scores[:, 1:][from_here[:, 1:] <= 1 - top_p] = -torch.inf
+    return scores.softmax(-1), order
 
 
 @torch.no_grad()

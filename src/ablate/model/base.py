@@ -25,6 +25,8 @@ class Model(nn.Module):
     # Name prefixes of the parameters of the output head.
     heads: ClassVar[tuple[str, ...]] = ("head.",)
 
+    # The name of the pretrained weights that the model starts from (ablate.model.pretrained).
+    pretrained: str | None = None
     # A record of the weights that the model starts from, if they are another run's or pretrained.
     started_from: dict[str, Any] | None = None
 

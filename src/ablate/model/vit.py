@@ -14,7 +14,6 @@ from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack
-from ablate.model.pretrained import hugging_face
 
 
 class PatchEmbedding(nn.Conv2d):
@@ -76,14 +75,6 @@ class ViT(Model):
         if self.class_token is not None:
             return self.head(self.stack(self.class_token(x), position=0)[:, 0])
         return self.head(self.stack(x).mean(dim=1))
-
-    def initialise(self, seed: int) -> None:
-        """Seeded by name; then overwritten by timm's weights if `model.pretrained` names them."""
-        super().initialise(seed)
-        if self.pretrained is not None and not hugging_face.is_hugging_face(self.pretrained):
-            from ablate.model.pretrained.timm import load_timm
-
-            load_timm(self, self.pretrained)
 
 
 def patch_grid(image_size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from ablate.data import Data
 from ablate.errors import unwrap
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
+from ablate.model import pretrained
 from ablate.model.base import Model
-from ablate.model.pretrained import hugging_face
 from ablate.seeding import derive
 from ablate.task import Task
 from ablate.training.transfer import WITH_TOKENS, Source, start_from
@@ -92,8 +92,8 @@ def build(cfg: DictConfig, data: Data | None = None) -> Model:
     model.initialise(cfg.seed)
     if cfg.init_from is not None:
         start_from(model, cfg)
-    elif hugging_face.is_hugging_face(cfg.model.get("pretrained")):
-        hugging_face.start_from(model, cfg)
+    elif model.pretrained is not None:
+        pretrained.start_from(model, cfg)
     else:
         for name, part in model.named_modules():
             if hasattr(part, "learn_from"):

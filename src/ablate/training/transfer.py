@@ -8,7 +8,7 @@ parameters. For text data, the tokens are those of the other run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,13 +121,20 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
     """
     from ablate.config.check import leaves
 
+    nodes = {
+        path: value for node in ("model", "pos_enc") for path, value in leaves(cfg[node], node)
+    }
+    tokens = {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
+    return by_option(nodes) | tokens
+
+
+def by_option(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key, where a part of ours stands under its slot by its option's name."""
     found = {}
-    for node in ("model", "pos_enc"):
-        for path, value in leaves(cfg[node], node):
-            ours = path.endswith("._target_") and str(value).startswith(OURS)
-            found[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
-    found = {path: value for path, value in found.items() if not path.endswith("._partial_")}
-    return found | {key: cfg.data[leaf] for key in TOKEN_KEYS if (leaf := key[5:]) in cfg.data}
+    for path, value in values.items():
+        ours = path.endswith("._target_") and str(value).startswith(OURS)
+        found[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
+    return {path: value for path, value in found.items() if not path.endswith("._partial_")}
 
 
 def _value(parts: dict[str, Any], key: str) -> str:
@@ -146,12 +153,24 @@ def start_from(model: Model, cfg: DictConfig) -> None:
         for name, value in state.items()
         if name.startswith("model.")
     }
+    run_id = read_result(source.folder)[0].get("run_id")
+    what = f"init_from={source.given}"
+    load_into(model, theirs, what, run=str(source.folder.absolute()), run_id=run_id)
+
+
+def load_into(
+    model: Model, theirs: dict[str, Tensor], what: str, *, run: str, run_id: str | None = None
+) -> None:
+    """Load the tensors that fit; record it in `model.started_from`. Raises UserError (`fitting`).
+
+    run, run_id: where they come from.
+    """
     mine = model.state_dict()
-    loaded = fitting(mine, theirs, model.heads, f"init_from={source.given}")
+    loaded = fitting(mine, theirs, model.heads, what)
     model.load_state_dict(loaded, strict=False)
     model.started_from = {
-        "run": str(source.folder.absolute()),
-        "run_id": read_result(source.folder)[0].get("run_id"),
+        "run": run,
+        "run_id": run_id,
         "loaded": sorted(loaded),
         "new": sorted(mine.keys() - loaded.keys()),
         "left": sorted(theirs.keys() - loaded.keys()),

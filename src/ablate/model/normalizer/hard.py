@@ -21,6 +21,7 @@ class Hard(Normalizer):
     """
 
     samples: ClassVar[bool] = True
+    revision = 2  # since 2026-11-23 draws belong to the step, the module and the place
 
     def __init__(self, *, temperature: float) -> None:
         self.temperature = temperature

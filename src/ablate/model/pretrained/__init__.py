@@ -1,1 +1,92 @@
-"""Pretrained weights of timm and Hugging Face."""
+"""Pretrained weights, model.pretrained=NAME: loaded so that the outputs are equal, or refused.
+
+A file for each family and library says of which parts a network is made (`parts`, by our keys) and
+what its parameters are called here (`translate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from ablate.config.history import ADDED
+from ablate.config.rules import written
+from ablate.config.schema import HUGGING_FACE
+from ablate.errors import UserError
+from ablate.training.transfer import FREE, TOKEN_KEYS, by_option, load_into, parts_of
+
+if TYPE_CHECKING:
+    from ablate.model.base import Model
+
+# The parts that every network has.
+COMMON: dict[str, Any] = {
+    "model.mixer": "attention",
+    "model.attention": "scaled_dot",
+    "model.normalizer": "softmax",
+    "model.norm_type": "layer",
+    "model.residual": True,
+    "model.bias": True,
+    "model.share_layers": False,
+    "pos_enc": "learned",
+}
+# Keys that may have any value: how a model is trained, and what a shape or a token's id shows.
+ANY = FREE | TOKEN_KEYS | {"model.ffn_dim"}
+
+
+def start_from(model: Model, cfg: DictConfig) -> None:
+    """Load the weights that cfg.model.pretrained names; recorded in `model.started_from`.
+
+    UserError that lists the overrides to use, or the parameters that do not fit.
+    """
+    name = cfg.model.pretrained
+    what = f"model.pretrained={name}"
+    family, network = _family(name, model)
+    require_parts(cfg, COMMON | family.parts(network, what), what)
+    load_into(model, family.translate(network, model.state_dict(), what), what, run=name)
+
+
+def _family(name: str, model: Model) -> tuple[ModuleType, Any]:
+    """The module that reads a network, and the network."""
+    from ablate.model.pretrained import hugging_face, timm
+
+    if name.startswith(HUGGING_FACE):
+        return hugging_face.fetch(name)
+    patches: Any = model.get_submodule("patches")
+    return timm, timm.fetch(name, channels=patches.in_channels)
+
+
+def require_parts(cfg: DictConfig, theirs: dict[str, Any], what: str) -> None:
+    """Raise UserError that lists the overrides to use, unless a model has the parts `theirs`.
+
+    A key that is neither in `theirs` nor in ANY must have the value that changes nothing: null, or
+    that of `history.ADDED`. So must those that are added later.
+    """
+    mine, neutral = parts_of(cfg), by_option(ADDED)
+    wanted: dict[str, Any] = {key: neutral.get(key) for key in mine.keys() - ANY} | theirs
+    different = {key: value for key, value in wanted.items() if mine.get(key) != value}
+    # Keys of a part that is another one go with it.
+    inside = tuple(f"{key}." for key in different)
+    if lines := [
+        f"{key}={written(value)}"
+        for key, value in sorted(different.items())
+        if not key.startswith(inside)
+    ]:
+        raise UserError(f"{what} is made of other parts than this model: {' '.join(lines)}")
+
+
+def known(found: str, names: Mapping[str, str], what: str) -> str:
+    """Our name of an activation; UserError if we have none."""
+    if found not in names:
+        raise UserError(f"{what}: its activation is {found}; known: {', '.join(sorted(names))}")
+    return names[found]
+
+
+def side(size: int | tuple[int, int] | list[int], what: str) -> int:
+    """The side of a square image or patch; UserError for others."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    if rows != columns:
+        raise UserError(f"{what}: reads images or patches of {rows} x {columns}, not squares")
+    return rows

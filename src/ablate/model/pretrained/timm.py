@@ -1,13 +1,14 @@
 """timm's pretrained ViT weights in our ViT: equal outputs, other parameter names."""
 
+from typing import Any
+
 import timm
-import torch
+from timm.layers import Attention, Mlp, PatchEmbed
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from ablate.errors import UserError, suggest
-from ablate.model.base import Model
-from ablate.model.layers.multi_head import MultiHeadAttention
-from ablate.training.transfer import fitting
+from ablate.model.pretrained import known, side
 
 # timm's name inside a block -> ours; the fused qkv is split apart below.
 BLOCK = {
@@ -18,12 +19,63 @@ BLOCK = {
     "mlp.fc2": "feed_forward.function.down",
 }
 TOP = {"patch_embed.proj": "patches", "norm": "stack.final_norm", "head": "head"}
+ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "ReLU": "relu"}
+POOLS = {"token": "class", "avg": "mean"}
 
 
-def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def fetch(name: str, *, channels: int) -> nn.Module:
+    """Download the network of that name (cached by timm), for images with so many channels."""
+    names = timm.list_models("*vit*", pretrained=True)
+    if name not in names and name.split(".")[0] not in timm.list_models("*vit*"):
+        near = suggest(name, names)
+        raise UserError(f"model.pretrained={name} is not a pretrained ViT of timm{near}")
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=True, in_chans=channels)
+    except (RuntimeError, OSError, ValueError) as error:
+        line = str(error).splitlines()[0]
+        raise UserError(f"model.pretrained={name} could not be loaded: {line}") from error
+    return network
+
+
+def parts(network: Any, what: str) -> dict[str, Any]:
+    _require_kind(network, VisionTransformer, what)
+    _require_kind(network.patch_embed, PatchEmbed, what)
+    for block in network.blocks:
+        for part, kind in ((block, Block), (block.attn, Attention), (block.mlp, Mlp)):
+            _require_kind(part, kind, what)
+        for norm in (block.norm1, block.norm2):
+            if not isinstance(norm, nn.LayerNorm):
+                raise UserError(f"{what}: has {type(norm).__name__}; LayerNorm can be read")
+    if network.global_pool not in POOLS or network.pool_include_prefix:
+        raise UserError(f"{what}: pools its outputs by {network.global_pool!r} in a way of its own")
+    first = network.blocks[0]
+    smooth = getattr(first.mlp.act, "approximate", "none") == "tanh"
+    act = "GELUTanh" if smooth else type(first.mlp.act).__name__
+    side(network.patch_embed.img_size, what)
+    return {
+        "model": "vit",
+        "model.patch": side(network.patch_embed.patch_size, what),
+        "model.pool": POOLS[network.global_pool],
+        "model.dim": network.embed_dim,
+        "model.depth": len(network.blocks),
+        "model.heads": first.attn.num_heads,
+        "model.ffn": known(act, ACTIVATIONS, what),
+        "model.norm": "pre",
+        "model.norm_eps": first.norm1.eps,
+        "model.mask": "none",
+    }
+
+
+def _require_kind(part: nn.Module, kind: type[nn.Module], what: str) -> None:
+    if type(part) is not kind:
+        found = type(part).__name__
+        raise UserError(f"{what}: is made of timm's {found}; {kind.__name__} can be read")
+
+
+def translate(network: nn.Module, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """A timm VisionTransformer's state under our parameter names."""
     ours: dict[str, Tensor] = {}
-    for name, value in state.items():
+    for name, value in network.state_dict().items():
         path, _, kind = name.rpartition(".")
         if name == "cls_token":
             ours["class_token.weight"] = value.flatten()
@@ -43,33 +95,3 @@ def translate(state: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             ours[name] = value
     return ours
-
-
-@torch.no_grad()
-def copy_timm(model: Model, network: nn.Module, name: str) -> None:
-    """Copy a timm ViT's weights into ours; UserError that lists what does not fit.
-
-    A head for other classes than ours is skipped: fine-tuning learns a new one.
-    """
-    what = f"model.pretrained={name}"
-    theirs = fitting(model.state_dict(), translate(network.state_dict()), model.heads, what)
-    # The number of heads does not affect any shape.
-    heads = next(part.heads for part in model.modules() if isinstance(part, MultiHeadAttention))
-    if heads != (other := network.get_submodule("blocks.0.attn").num_heads):
-        raise UserError(f"{what} does not fit this model: model.heads={heads}, it has {other}")
-    model.load_state_dict(theirs, strict=False)
-
-
-def load_timm(model: Model, name: str) -> None:
-    """Download timm's weights of that name (cached by timm) and copy them in."""
-    known = timm.list_models("*vit*", pretrained=True)
-    if name not in known and name.split(".")[0] not in timm.list_models("*vit*"):
-        near = suggest(name, known)
-        raise UserError(f"model.pretrained={name} is not a pretrained ViT of timm{near}")
-    channels = model.get_submodule("patches").in_channels
-    try:
-        network = timm.create_model(name, pretrained=True, in_chans=channels)
-    except (RuntimeError, OSError, ValueError) as error:
-        line = str(error).splitlines()[0]
-        raise UserError(f"model.pretrained={name} could not be loaded: {line}") from error
-    copy_timm(model, network, name)

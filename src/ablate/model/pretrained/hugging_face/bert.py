@@ -11,9 +11,15 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.pretrained.hugging_face import activation, special_tokens
+from ablate.model.pretrained.hugging_face import sizes, special_tokens
 
-MODEL = "bert"
+NETWORKS = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+)
 TOP = {
     "embeddings.word_embeddings": "embedding",
     "embeddings.token_type_embeddings": "segment_embedding",
@@ -37,35 +43,47 @@ BLOCK = {
 POSITIONS = "stack.pos_enc.table"
 
 
-def parts(config: Any, name: str) -> dict[str, Any]:
+def parts(network: Any, what: str) -> dict[str, Any]:
+    config = network.config
     if config.is_decoder:
-        raise UserError(f"model.pretrained={name}: is a decoder; an encoder can be read")
-    return {
-        "model.ffn": activation(config.hidden_act, name),
+        raise UserError(f"{what}: is a decoder; an encoder can be read")
+    return sizes(config, config.hidden_act, what) | {
+        "model": "bert",
         "model.norm": "post",
         "model.embedding": "learned",
         "model.norm_eps": config.layer_norm_eps,
         "model.mask": "none",
-        "model.tie_embeddings": True,
+        "model.tie_embeddings": config.tie_word_embeddings,
     }
 
 
-def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """Its state dict under our names, with the first positions only, as many as ours."""
     ours: dict[str, Tensor] = {}
-    for full, value in state.items():
+    tied = network.config.tie_word_embeddings
+    for full, value in network.state_dict().items():
         path, _, kind = full.removeprefix("bert.").rpartition(".")
         if path == "embeddings.position_embeddings":
             ours[POSITIONS] = value[: len(here[POSITIONS])]
+        elif path == "cls.predictions.decoder":
+            if not tied:  # else copies of the token embedding and of the bias
+                ours[f"head.out.{kind}"] = value
         elif (path, kind) == ("cls.predictions", "bias"):
-            ours["head.bias.weight"] = value
+            if tied:  # else not used
+                ours["head.bias.weight"] = value
         elif path.startswith("encoder.layer."):
             _, _, layer, part = path.split(".", 3)
             ours[f"stack.blocks.{layer}.{BLOCK.get(part, part)}.{kind}"] = value
-        elif path != "cls.predictions.decoder":  # copies of the token embedding and the bias
+        else:
             ours[f"{TOP.get(path, path)}.{kind}"] = value
-    again = torch.tensor(special_tokens(name))
-    for table in ("embedding.weight", "head.bias.weight"):
+    act = network.config.hidden_act
+    if "head.dense.weight" in ours.keys() & here.keys() and act != "gelu":
+        raise UserError(
+            f"{what}: predicts tokens through {act}, and model=bert through gelu; without its head"
+            " it can be loaded: task=classification"
+        )
+    again = torch.tensor(special_tokens(what))
+    for table in ("embedding.weight", "head.bias.weight", "head.out.weight", "head.out.bias"):
         if table in ours:
             ours[table] = torch.cat([ours[table], ours[table][again]])
     if "segment_embedding.weight" not in here:

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.pretrained.hugging_face import activation
+from ablate.model.pretrained.hugging_face import sizes
 
-MODEL = "gpt"
+NETWORKS = ("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 TOP = {
     "wte.weight": "embedding.weight",
     "wpe.weight": "stack.pos_enc.table",
@@ -25,30 +25,33 @@ BLOCK = {
 }
 
 
-def parts(config: Any, name: str) -> dict[str, Any]:
+def parts(network: Any, what: str) -> dict[str, Any]:
+    config = network.config
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
-        raise UserError(f"model.pretrained={name}: scales its scores in a way of its own")
-    return {
-        "model.ffn": activation(config.activation_function, name),
+        raise UserError(f"{what}: scales its scores in a way of its own")
+    return sizes(config, config.activation_function, what) | {
+        "model": "gpt",
         "model.norm": "pre",
         "model.embedding": "learned",
         "model.norm_eps": config.layer_norm_epsilon,
         "model.mask": "causal",
-        "model.tie_embeddings": True,
+        "model.tie_embeddings": config.tie_word_embeddings,
     }
 
 
-def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """Its state dict under our names, with the first positions only, as many as ours."""
     ours: dict[str, Tensor] = {}
-    for full, value in state.items():
+    for full, value in network.state_dict().items():
         name = full.removeprefix("transformer.")
         if name in TOP:
             ours[TOP[name]] = value
         elif name.startswith("h."):
             ours |= _block(name, value)
-        elif name != "lm_head.weight":  # a copy of the token embedding
+        elif name != "lm_head.weight":
             ours[name] = value
+        elif not network.config.tie_word_embeddings:  # else a copy of the token embedding
+            ours["head.weight"] = value
     table = ours["stack.pos_enc.table"]
     ours["stack.pos_enc.table"] = table[: len(here["stack.pos_enc.table"])]
     return ours

@@ -5,9 +5,10 @@ from typing import Any
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.pretrained.hugging_face import activation
+from ablate.model.pretrained import side
+from ablate.model.pretrained.hugging_face import sizes
 
-MODEL = "vit"
+NETWORKS = ("ViTModel", "ViTForImageClassification")
 TOP = {
     "embeddings.patch_embeddings.projection": "patches",
     "layernorm": "stack.final_norm",
@@ -25,23 +26,25 @@ BLOCK = {
 }
 
 
-def parts(config: Any, name: str) -> dict[str, Any]:
+def parts(network: Any, what: str) -> dict[str, Any]:
+    config = network.config
     if not config.qkv_bias:
-        raise UserError(f"model.pretrained={name}: has no bias in queries, keys and values alone")
-    return {
-        "model.patch": config.patch_size,
+        raise UserError(f"{what}: has no bias in queries, keys and values alone")
+    side(config.image_size, what)
+    return sizes(config, config.hidden_act, what) | {
+        "model": "vit",
+        "model.patch": side(config.patch_size, what),
         "model.pool": "class",
-        "model.ffn": activation(config.hidden_act, name),
         "model.norm": "pre",
         "model.norm_eps": config.layer_norm_eps,
         "model.mask": "none",
     }
 
 
-def translate(state: dict[str, Tensor], here: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """Its state dict under our names, without its pooler, a layer for the class token."""
     ours: dict[str, Tensor] = {}
-    for full, value in state.items():
+    for full, value in network.state_dict().items():
         path, _, kind = full.removeprefix("vit.").rpartition(".")
         if kind == "cls_token":
             ours["class_token.weight"] = value.flatten()

@@ -1,0 +1,48 @@
+"""Revisions: what makes a run another one although its config is the same.
+
+Whoever changes the numbers that a part gives, but none of its keys, raises the part's revision: the
+class attribute `revision`, or that of a function; 1 where there is none. A class counts the
+revisions of its bases too, so that of a layer can stand in the models that have it. A change in
+what a key does when it is set is a line in KEYS.
+
+Revisions above 1 count in the id of a run (run_id.py): the same command then trains anew, and does
+not answer with the result of the old code. tests/test_pinned.py fails when numbers change and no
+revision does.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablate.config.keys import OURS, keys_of
+from ablate.config.stated import declared
+from ablate.errors import UserError
+
+# Key -> its revision, which counts where the key is not null, false or 0.
+KEYS = {
+    "model.dropout": 2,  # since 2026-11-23 draws belong to the step, the module and the place
+    "model.drop_path": 2,
+}
+
+
+def revisions(content: Mapping[str, Any], path: str = "") -> dict[str, int]:
+    """The revision of every key and part of a config's plain content, those above 1."""
+    found: dict[str, int] = {}
+    for name, value in content.items():
+        key = f"{path}.{name}".lstrip(".")
+        if isinstance(value, Mapping):
+            found |= revisions(value, key)
+        elif name == "_target_":
+            found[path] = revision(value)
+        elif value:
+            found[key] = KEYS.get(key, 1)
+    return {key: number for key, number in found.items() if number > 1}
+
+
+def revision(target: str) -> int:
+    """The revision of a class or function; 1 for those of other packages that our options name."""
+    if not target.startswith(OURS) and keys_of(target):
+        return 1
+    try:
+        return 1 + sum(number - 1 for number in declared(target, "revision"))
+    except UserError:  # cannot be imported: nothing is trained
+        return 1

@@ -1,0 +1,166 @@
+"""Pretrained weights are loaded into a model that computes the same, or refused with a list."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from make_model import SIZES, normal
+from omegaconf import OmegaConf
+from test_vit import timms
+from timm.layers import DiffAttention, LayerNorm, RmsNorm
+from timm.models.vision_transformer import ResPostBlock
+from torch import nn
+
+from ablate.config import history
+from ablate.config.compose import compose
+from ablate.errors import UserError
+from ablate.model.base import Model
+from ablate.model.pretrained import ANY, COMMON, require_parts
+from ablate.training.build import build
+from ablate.training.transfer import parts_of
+
+NAME = "vit_tiny_patch16_224"
+SMALL = ["model=vit", "model.dim=12", "model.depth=2", "model.heads=3", "model.patch=2"]
+
+
+class Sizes:
+    """In place of data: what a model asks of it."""
+
+    sizes = SIZES["vit"]
+
+
+def started(*overrides: str, name: str = NAME) -> Model:
+    """The model that starts from timm's weights, as it is built from a command line."""
+    cfg = compose(*SMALL, *overrides, f"model.pretrained={name}")
+    return build(cfg, Sizes()).double().eval()  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Say of what timm's network is made, instead of a download."""
+
+    def choose(**changes: Any) -> nn.Module:
+        found = timms(**changes).float().eval()  # as it is downloaded
+
+        def create(name: str, *, pretrained: bool, in_chans: int) -> nn.Module:
+            assert (name, pretrained, in_chans) == (NAME, True, SIZES["vit"]["channels"])
+            return found
+
+        monkeypatch.setattr(timm, "create_model", create)
+        return found
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides"),
+    [
+        ({}, []),
+        ({"act_layer": "gelu_tanh"}, ["model.ffn=gelu_tanh"]),
+        (
+            {"norm_layer": lambda *a, **k: LayerNorm(*a, **(k | {"eps": 0.1}))},
+            ["model.norm_eps=0.1"],
+        ),
+        ({"class_token": False, "global_pool": "avg", "fc_norm": False}, ["model.pool=mean"]),
+        ({"mlp_ratio": 2}, ["model.ffn_dim=24", "model.dropout=0.5", "model.drop_path=0.1"]),
+    ],
+    ids=str,
+)
+def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], network: Any) -> None:
+    theirs = network(**changes)
+    mine = started(*overrides)
+    images = normal(2, SIZES["vit"]["channels"], *SIZES["vit"]["image_size"])
+    torch.testing.assert_close(mine(images), theirs.double()(images), atol=1e-11, rtol=1e-11)
+    assert mine.started_from is not None
+    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["model.ffn=relu"], "model.ffn=gelu"),
+        (["model.norm_eps=0.1"], "model.norm_eps=1e-06"),
+        (["model.residual=false"], "model.residual=true"),
+        (["model.normalizer=sparsemax"], "model.normalizer=softmax"),
+        (["model.mask=window", "model.mask.size=2"], "model.mask=none"),
+        (["model.heads=2"], "model.heads=3"),
+        (["model.stride=1"], "model.stride=null"),
+        (["model.attention=dot", "pos_enc=rotary"], "model.attention=scaled_dot pos_enc=learned"),
+        (["model.mixer=convolution", "model.pool=mean"], "model.mixer=attention model.pool=class"),
+    ],
+    ids=str,
+)
+def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) -> None:
+    network()
+    with pytest.raises(UserError) as caught:
+        started(*overrides)
+    assert str(caught.value) == (
+        f"model.pretrained={NAME} is made of other parts than this model: {says}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"act_layer": "quick_gelu"}, "its activation is QuickGELU; known: GELU, "),
+        ({"block_fn": ResPostBlock}, "is made of timm's ResPostBlock; Block can be read"),
+        ({"attn_layer": DiffAttention}, "is made of timm's DiffAttention; Attention can be read"),
+        ({"norm_layer": RmsNorm}, "has RmsNorm; LayerNorm can be read"),
+        ({"global_pool": "max", "fc_norm": False}, "pools its outputs by 'max'"),
+        ({"img_size": (6, 24)}, "reads images or patches of 6 x 24"),
+    ],
+    ids=str,
+)
+def test_another_network_is_refused(changes: dict[str, Any], says: str, network: Any) -> None:
+    network(**changes)
+    with pytest.raises(UserError) as caught:
+        started()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"vit_tinny_patch16_224 is not .*did you mean 'vit_tiny_p"):
+        started(name="vit_tinny_patch16_224")
+
+
+def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*args: Any, **kwargs: Any) -> nn.Module:
+        raise OSError("no network\nat all")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(UserError, match=rf"{NAME} could not be loaded: no network$"):
+        started()
+
+
+# The guard, whatever the library
+
+
+@pytest.mark.parametrize("family", ["gpt", "bert", "vit"])
+def test_every_key_counts_but_those_that_are_free(family: str) -> None:
+    cfg = compose(f"model={family}", "pos_enc=learned")
+    theirs = {key: value for key, value in parts_of(cfg).items() if value is not None}
+    require_parts(cfg, theirs, "this")
+    for key in parts_of(cfg).keys() - ANY:
+        with pytest.raises(UserError, match=f"^this is made of other parts than .*{key}="):
+            require_parts(cfg, theirs | {key: "another"}, "this")
+
+
+def test_a_key_that_is_added_later_must_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two keys and a part that no loader knows."""
+    cfg = compose("model=gpt")
+    theirs = COMMON | {key: value for key, value in parts_of(cfg).items() if value is not None}
+    part = "ablate.model.qk_norm.{0}.Norm"
+    monkeypatch.setitem(history.ADDED, "model.later", False)
+    monkeypatch.setitem(history.ADDED, "model.qk_norm._target_", part.format("none"))
+    added = {"model.kv_heads": (None, 2, "null"), "model.later": (False, True, "false")}
+    added["model.qk_norm._target_"] = (part.format("none"), part.format("rms"), "none")
+    for key, (neutral, _, _) in added.items():
+        OmegaConf.update(cfg, key, neutral, force_add=True)
+    require_parts(cfg, theirs, "this")
+    for key, (_, other, _) in added.items():
+        OmegaConf.update(cfg, key, other)
+    says = " ".join(f"{key.removesuffix('._target_')}={v[2]}" for key, v in added.items())
+    with pytest.raises(UserError, match=f"^this is made of other parts than this model: {says}$"):
+        require_parts(cfg, theirs, "this")
