@@ -8,7 +8,12 @@ from pin import cases, measured, pinned, wrong
 from ablate.model.layers import dropout
 
 
-@pytest.mark.parametrize("command", pinned())
+def slow(command: str) -> list[pytest.MarkDecorator]:
+    """The scores are pinned in self-attention too."""
+    return [pytest.mark.slow] if "model.cross_attention" in command else []
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, marks=slow(c)) for c in pinned()])
 def test_a_result_is_as_pinned(command: str, tmp_path: Path) -> None:
     if line := wrong(command, measured(command, tmp_path), pinned()[command]):
         pytest.fail(line, pytrace=False)
