@@ -46,10 +46,10 @@ AREAS = {
     "data": "data_* knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack pinned resume
-        damaged_folders schedule security threads train transfer trust wandb_server""",
+        damaged_folders full_disk schedule security threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
-    "cli": """cli command commands figures first_screen generate package pipe readme show versions
-        wheel""",
+    "cli": """cli command commands figures first_screen generate package pipe readme say show
+        versions wheel""",
 }
 
 

@@ -157,6 +157,15 @@ def test_a_part_that_cannot_be_imported_says_where_to_go(
         assert "folder that holds" not in str(error.value)
 
 
+def test_a_refusal_after_training_keeps_the_checkpoints(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    folder.remember(run, of_sweep=False)
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "last.ckpt").touch()
+    folder.remove_made()
+    assert (run / "checkpoints" / "last.ckpt").exists()
+
+
 def test_a_refused_run_removes_no_folder_where_another_one_trains(tmp_path: Path) -> None:
     """Whichever of two identical commands creates it."""
     run = tmp_path / "runs" / "one"

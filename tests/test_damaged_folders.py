@@ -1,7 +1,11 @@
 """Damaged files in the folder of a run or study: one line that names the file, and no traceback."""
 
 import json
+import os
 import shutil
+import signal
+import socket
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,9 @@ from ablate import evaluate, generate, report, show
 from ablate.cli.command import command
 from ablate.cli.summary import show_result
 from ablate.config.run_id import run_dir
+from ablate.files import Damaged
 from ablate.training.build import build, build_data
+from ablate.training.sealed import read_weights
 
 SMALL = ("trainer.max_steps=4", "trainer.val_check_interval=2", "checkpoint_every=2")
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
@@ -270,3 +276,119 @@ def test_a_file_of_a_study_with_other_keys(
     for what, content in spread(every(name, path), count):
         path.write_bytes(content)
         require_one_line(ended(way, folder, study, capsys), name, f"{name} {what} {way}")
+
+
+# What is no file, and files that grow when they are read
+
+
+def bomb(levels: int) -> str:
+    """A YAML mapping of 3 to the power of `levels` values."""
+    lines = ["a0: &a0 [x, x, x]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, levels)]
+    return "\n".join([*lines, ""])
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "proc": lambda path: path.symlink_to("/proc/kmsg"),
+    "loop": lambda path: path.symlink_to(path.name),
+    "folder": Path.mkdir,
+    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "sparse": lambda path: (path.touch(), os.truncate(path, 1 << 42)),
+}
+
+
+@pytest.fixture
+def soon() -> Iterator[None]:
+    """Ends a test that hangs."""
+
+    def late(*args: object) -> None:
+        raise TimeoutError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("config.yaml", "load"),
+        ("tokens.yaml", "load"),
+        ("result.json", "load"),
+        ("result.json", "resume"),
+        ("provenance.json", "resume"),
+        ("checkpoints/best.safetensors", "load"),
+        ("checkpoints/best.safetensors", "init_from"),
+        ("checkpoints/last.ckpt", "resume"),
+        (".lock", "resume"),
+    ],
+)
+def test_what_is_no_file(
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    way: str,
+    kind: str,
+) -> None:
+    if kind == "sparse" and ("checkpoints" in name or name == ".lock"):
+        pytest.skip("may be as long as the disk has room for")
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    if way == "resume":
+        (folder / "result.json").unlink()
+    (folder / name).unlink(missing_ok=True)
+    monkeypatch.chdir((folder / name).parent)  # the path of a socket is short
+    SPECIAL[kind](Path(Path(name).name))
+    require_one_line(ended(way, folder, whole, capsys), name, f"{name} {kind} {way}")
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("kind", [*SPECIAL, "link"])
+@pytest.mark.parametrize("name", ["result.json", "stdout.log", ".lock", "queued.json", "plan.json"])
+def test_the_status_of_a_study_with_what_is_no_file(
+    study: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    kind: str,
+) -> None:
+    folder = tmp_path / study.name
+    shutil.copytree(study, folder)
+    run = next(iter(folder.glob("*/result.json"))).parent
+    (run / "result.json").write_text('{"status": "running"}')
+    place = folder if name == "plan.json" else run
+    (place / name).unlink(missing_ok=True)
+    monkeypatch.chdir(place)
+    {**SPECIAL, "link": lambda path: path.symlink_to("/etc/hostname")}[kind](Path(name))
+    require_one_line(ended("status", folder, study, capsys), name, f"{name} {kind}")
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("name", ["config.yaml", "tokens.yaml"])
+@pytest.mark.parametrize("way", ["load", "init_from"])
+def test_aliases_are_not_expanded(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, way: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / name).write_text(bomb(30) + (whole / name).read_text())
+    code, told = ended(way, folder, whole, capsys)
+    assert code == 2
+    assert f"{folder / name} cannot be used: it has the alias *a0" in told
+
+
+def test_records_that_unpack_to_more(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "best.ckpt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", bytes(1 << 24))
+    with pytest.raises(Damaged, match="its records are compressed"):
+        read_weights(path)

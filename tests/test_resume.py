@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import accident
 import lightning.pytorch as L
 import pytest
 import torch
@@ -22,7 +23,7 @@ from ablate.config.run_id import run_dir
 from ablate.errors import Interrupted
 from ablate.files import best_weights
 from ablate.task.causal_lm import CausalLM
-from ablate.training.checkpoint import Checkpoints
+from ablate.training.checkpoint import STOPS, Checkpoints
 from ablate.training.curves import Curves
 from ablate.training.sealed import read_weights
 
@@ -37,7 +38,10 @@ FORK = multiprocessing.get_context("fork")  # a process without the seconds that
 def outcome(folder):
     """Everything that must be equal: the result, curves, the weights that were kept."""
     result = json.loads((folder / "result.json").read_text())
-    told = {name: result[name] for name in ("status", "error", "metrics", "steps", "best_step")}
+    told = {
+        name: result[name]
+        for name in ("status", "error", "metrics", "steps", "best_step", "kernels")
+    }
     kept = {
         f"{name} {parameter}": value
         for name, weights in (
@@ -80,6 +84,7 @@ def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL
     """
 
     def life():
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         now = nth(1, when)
         owner, name = place
         original = getattr(owner, name)
@@ -229,7 +234,7 @@ def test_accumulated_gradients_resume(tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_saves_and_says_so(whole, tmp_path, number):
     cfg, straight = whole
     assert strike(cfg, tmp_path, **at_step(6), number=number) == 130
@@ -267,9 +272,45 @@ def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, mo
 @pytest.mark.usefixtures("no_figures")
 def test_signals_mean_what_they_did_before(whole, tmp_path):
     cfg, _ = whole
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in STOPS]
     ablate.run(cfg, tmp_path)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in STOPS] == before
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_closed_terminal_stops_no_run_under_nohup(whole, tmp_path):
+    cfg, straight = whole
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    original = CausalLM.loss
+
+    def loss(task, batch):
+        os.kill(os.getpid(), signal.SIGHUP)
+        return original(task, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CausalLM, "loss", loss)
+        ablate.run(cfg, tmp_path)
+    signal.signal(signal.SIGHUP, before)
+    assert_equal(tmp_path, straight)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_other_code_than_before_is_said(tmp_path, capsys):
+    cfg = ablate.compose(*overrides(tmp_path, *SHORT, accident.OVERRIDE))
+    folder = tmp_path / "run"
+    strike(cfg, folder, (CausalLM, "loss"), when=lambda task, *_: task.global_step == 9)
+    ablate.run(cfg, folder)
+    assert "other code" not in capsys.readouterr().out
+    for changed, changes in (
+        ("ablate", {"source": "0" * 16}),
+        ("accident", {"own_parts": {"accident": "0" * 16}}),
+    ):
+        path = folder / "provenance.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        (folder / "result.json").unlink()
+        ablate.run(cfg, folder)
+        line = f"ablate: other code than at this run's last try: {changed}; it resumes"
+        assert line in capsys.readouterr().out.splitlines()
 
 
 # Processes that are stopped from outside, at moments that nobody chose

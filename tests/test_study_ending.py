@@ -51,6 +51,13 @@ def test_a_run_that_says_nothing(folder: Path) -> None:
     assert found.result["run_id"] == "0123456789ab"
 
 
+def test_an_end_without_an_error_is_no_success(folder: Path) -> None:
+    """As after os._exit(0)."""
+    found = ended(folder, 0)
+    assert found.name == "failed"
+    assert found.detail.startswith("its process ended without an error, but before the run was")
+
+
 def test_a_refusal_says_why(folder: Path) -> None:
     text = "python -m ablate seed=0\nablate: data.path=x: there is no such file\n"
     (folder / "stdout.log").write_text(text)

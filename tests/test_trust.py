@@ -1,22 +1,26 @@
 """Checkpoints: a flipped bit is found, and no code in a file is run."""
 
+import copy
 import pickle
 import random
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 from tiny import overrides
 
 import ablate
 from ablate import evaluate, generate, show
 from ablate.config.run_id import run_dir, weights
 from ablate.errors import UserError
+from ablate.files import Damaged
 from ablate.training import pack
 from ablate.training.build import build, build_data
 
@@ -55,7 +59,7 @@ def flips(count: int) -> list[Any]:
 @pytest.mark.parametrize("count", flips(3000))
 @pytest.mark.parametrize("name", ["last.ckpt", "previous.ckpt", "best.safetensors"])
 def test_a_flipped_bit_is_found_anywhere(folder: Path, name: str, count: int) -> None:
-    from ablate.training.sealed import Damaged, read_state, read_weights
+    from ablate.training.sealed import read_state, read_weights
 
     path = folder / "checkpoints" / name
     content = path.read_bytes()
@@ -73,7 +77,7 @@ def test_a_flipped_bit_is_found_anywhere(folder: Path, name: str, count: int) ->
 @pytest.mark.parametrize("damage", ["end", "half", "empty", "comment", "appended"])
 @pytest.mark.parametrize("name", ["last.ckpt", "best.safetensors"])
 def test_what_is_cut_or_longer_is_found(folder: Path, name: str, damage: str) -> None:
-    from ablate.training.sealed import Damaged, read_state, read_weights
+    from ablate.training.sealed import read_state, read_weights
 
     path = folder / "checkpoints" / name
     c = path.read_bytes()
@@ -177,9 +181,9 @@ def attack(folder: Path, form: str) -> Path:
     name = "best.safetensors" if form == "safetensors" else "best.ckpt"
     for path in (places / "last.ckpt", places / name):
         if form == "with a checksum":
-            from ablate.training.sealed import state_bytes
+            from ablate.training.sealed import write_state
 
-            path.write_bytes(state_bytes(state))
+            write_state(path, state)
         elif form == "torch":
             torch.save(state, path)
         else:
@@ -262,3 +266,158 @@ def test_a_flipped_bit_of_an_earlier_version_is_found_or_harmless(folder: Path, 
         except UserError:
             continue
         torch.testing.assert_close(found, before, rtol=0, atol=0)
+
+
+# The format of the weights
+
+
+def test_weights_are_what_safetensors_reads_and_writes(tmp_path: Path) -> None:
+    from ablate.training.sealed import ZEROS, read_weights, write_weights
+
+    shared = torch.randn(3, 5)
+    weights = {
+        "a": shared, "tied": shared, "transposed": shared.T, "one": torch.tensor(2.5),
+        "half": torch.randn(7).bfloat16(), "flags": torch.tensor([True, False, True]),
+        "none": torch.empty(0, 4), "counts": torch.arange(3), "double": torch.randn(2).double(),
+    }  # fmt: skip
+    path = tmp_path / "best.safetensors"
+    write_weights(path, weights, "0123456789ab")
+    alone = {name: value.clone().contiguous() for name, value in weights.items()}
+    for found in (load_file(path), read_weights(path, "0123456789ab")):
+        torch.testing.assert_close(found, alone, rtol=0, atol=0)
+    content = save(alone, metadata={"sha256": ZEROS.decode()})  # as earlier versions wrote it
+    path.write_bytes(content.replace(ZEROS, sha256(content).hexdigest().encode(), 1))
+    torch.testing.assert_close(read_weights(path), alone, rtol=0, atol=0)
+
+
+# Checkpoints of another run
+
+
+@pytest.fixture(scope="module")
+def other(whole: Path) -> Path:
+    """The same run from another seed."""
+    cfg = ablate.compose(*typed(whole, "seed=1"))
+    ablate.run(cfg)
+    return run_dir(cfg)
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("last.ckpt", ("resume", "resume a pack")),
+        ("previous.ckpt", ("resume", "resume a pack")),
+        ("best.safetensors", ("load", "evaluate", "generate", "show", "resume")),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    folder: Path, whole: Path, other: Path, name: str, ways: tuple[str, ...]
+) -> None:
+    places = folder / "checkpoints"
+    for way in ways:
+        if name == "previous.ckpt":
+            (places / "last.ckpt").unlink()
+        shutil.copy(other / "checkpoints" / name, places / name)
+        with pytest.raises(UserError) as caught:
+            WAYS[way](folder, whole)
+        found, wanted = (one.name for one in (other, whole))
+        said = f"{places / name} belongs to the run {found}, and this is the run {wanted}"
+        assert str(caught.value).startswith(said)
+        shutil.copytree(whole, folder, dirs_exist_ok=True)  # with its result
+
+
+def test_a_run_starts_from_any_other(folder: Path, other: Path, whole: Path) -> None:
+    shutil.copytree(other / "checkpoints", folder / "checkpoints", dirs_exist_ok=True)
+    start(folder, whole)
+
+
+@pytest.mark.parametrize(("name", "way"), [("last.ckpt", finish), ("best.safetensors", load)])
+def test_a_checkpoint_without_the_id_of_its_run_is_used(
+    folder: Path,
+    whole: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    way: Callable[[Path, Path], Any],
+) -> None:
+    from ablate.training.sealed import read_state, read_weights, write_state, write_weights
+
+    path = folder / "checkpoints" / name
+    if name == "last.ckpt":
+        state = read_state(path)
+        del state["run_id"]
+        write_state(path, state)
+    else:
+        write_weights(path, read_weights(path))
+    way(folder, whole)
+    assert f"{path} does not name its run" in capsys.readouterr().out
+
+
+# Checkpoints that are whole and hold something else
+
+
+@pytest.mark.parametrize("way", ["load", "evaluate", "init_from"])
+@pytest.mark.parametrize("damage", ["sparse", "meta", "a number as a key"])
+def test_weights_of_another_kind(folder: Path, whole: Path, way: str, damage: str) -> None:
+    from ablate.training.sealed import read_weights
+
+    first_form(folder)
+    path = folder / "checkpoints" / "best.ckpt"
+    weights: dict[Any, Any] = read_weights(path)
+    name = next(name for name, value in weights.items() if value.dim() == 2)
+    if damage == "a number as a key":
+        weights[7] = weights[name]
+    elif damage == "meta":
+        weights[name] = weights[name].to("meta")
+    else:
+        weights[name] = weights[name].to_sparse()
+    torch.save({"state_dict": weights}, path)
+    with pytest.raises(UserError) as caught:
+        WAYS[way](folder, whole)
+    assert str(caught.value).startswith(f"{path} cannot be read: ")
+    assert "\n" not in str(caught.value)
+
+
+def forged(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The state without each of its keys, and with numbers in their place."""
+    made = []
+
+    def walk(node: Any, place: tuple[Any, ...]) -> None:
+        keys = list(node) if isinstance(node, dict) else range(len(node[:1]))
+        for key in keys:
+            for value in (None, 7, {}):
+                copied = copy.deepcopy(state)
+                inner: Any = copied
+                for one in place:
+                    inner = inner[one]
+                if value is None:
+                    del inner[key]
+                else:
+                    inner[key] = value
+                made.append((f"{(*place, key)} {value}", copied))
+            if isinstance(node[key], dict | list) and key != "state_dict":
+                walk(node[key], (*place, key))
+
+    walk(state, ())
+    return made
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(None, marks=pytest.mark.slow)])
+def test_states_of_another_kind(
+    folder: Path, whole: Path, capsys: pytest.CaptureFixture[str], count: int | None
+) -> None:
+    """They are not used, or refused in one line, or are harmless."""
+    from ablate.training.sealed import read_state, write_state
+
+    path = folder / "checkpoints" / "last.ckpt"
+    state = read_state(path)
+    every = forged(state)
+    if count:
+        named = ("pytorch-lightning_version',) None", "callbacks',) {}", "loops',) {}")
+        every = [one for one in every if one[0].endswith(named)] + every[:: len(every) // count]
+    for what, content in every:
+        write_state(path, content)
+        capsys.readouterr()
+        with suppress(Damaged):
+            finish(folder, whole)
+        if what.endswith(named if count else ()):
+            assert f"ablate: {path} cannot be read: " in capsys.readouterr().out, what
+        shutil.copytree(whole, folder, dirs_exist_ok=True)

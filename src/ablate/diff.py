@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Column, Table
 from torch import Tensor, nn
 
 from ablate.cli.command import Arguments, command
+from ablate.cli.console import Console
 from ablate.config.compose import compose
 from ablate.config.keys import changed_keys
 from ablate.data import Data

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from ablate.cli.say import printable
 from ablate.redact import redact
 
 SCREEN = 400  # characters that are printed of a message: two lines of a wide terminal
@@ -40,7 +41,7 @@ class Interrupted(Exception):
 def one_line(error: Exception, most: int = SCREEN) -> str:
     """Return the message in one line of at most `most` characters, with every mistake in it: where
     it is longer, the middle of each is cut, since the nearest name stands at the end."""
-    lines = [" ".join(str(line).split()) for line in error.args] or [""]
+    lines = [printable(" ".join(str(line).split())) for line in error.args] or [""]
     whole = "; ".join(lines)
     if len(whole) <= most:
         return whole

@@ -9,10 +9,10 @@ from typing import Any
 
 import lightning.pytorch as L
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, add_run_dir, command
+from ablate.cli.console import Console
 from ablate.config.overrides import values_of, variants
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of

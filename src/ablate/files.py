@@ -1,19 +1,36 @@
-"""Atomic writes of small files: a reader sees the old one or the new one.
+"""Files of a run or study: atomic writes, and reads that neither block nor run out of memory.
 
-Every file is written under another name in the same folder, flushed to the disk, then renamed.
+Every file is written under another name in the same folder, flushed to the disk, then renamed: a
+reader sees the old one or the new one. A folder may be a stranger's, so what is read is a regular
+file of bounded size; a FIFO would block, and a device such as /dev/zero never ends.
 """
 
 import json
 import math
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import ELOOP
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+from ablate.errors import UserError
 
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
 PLAN = "plan.json"  # in a study's folder
 # Weights of a run with the best validation; the second is from before 2026-11-23.
 BEST, FIRST_BEST = "best.safetensors", "best.ckpt"
+LONGEST = 1 << 28  # bytes of a text; the plan of 100,000 runs has about 5e7
+
+
+class Damaged(UserError):
+    """A file that is not as it was written."""
+
+    def __init__(self, path: Path, why: str):
+        super().__init__(f"{path} cannot be read: {why}")
 
 
 def best_weights(run_dir: Path) -> Path:
@@ -23,15 +40,70 @@ def best_weights(run_dir: Path) -> Path:
     return first if first.exists() and not best.exists() else best
 
 
+@contextmanager
+def open_file(path: Path, *, longest: int | None = None) -> Iterator[BufferedReader]:
+    """Open a file to read. Raises Damaged for one that is empty or longer than `longest` bytes, and
+    for anything but a regular file."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        if error.errno == ELOOP:
+            raise Damaged(path, "it is a link to itself") from error
+        raise
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(path, f"it is {_kind(found.st_mode)}, not a regular file")
+    if not found.st_size:  # as are those of /proc, some of which block
+        raise Damaged(path, "it is empty")
+    if longest is not None and found.st_size > longest:
+        raise Damaged(path, f"it has {found.st_size:,} bytes, and at most {longest:,} are read")
+    with open(path, "rb") as file:
+        yield file
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_ISDIR: "a folder",
+        stat.S_ISFIFO: "a FIFO",
+        stat.S_ISSOCK: "a socket",
+        stat.S_ISCHR: "a device",
+        stat.S_ISBLK: "a device",
+    }
+    return next(name for matches, name in kinds.items() if matches(mode))
+
+
+def read_text(path: Path, *, longest: int = LONGEST) -> str:
+    """Return the content of a text file; raise Damaged, as `open_file` does."""
+    with open_file(path, longest=longest) as file:
+        try:
+            return file.read(longest).decode()
+        except UnicodeDecodeError as error:
+            raise Damaged(path, f"it is no UTF-8 text ({error.reason})") from error
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Add the path to the error of a full disk, since those of `write` and `fsync` name no file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write_text(path: Path, text: str, *, flush: bool = True) -> None:
     """Replace a text file; `flush=False` if a power failure may lose it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        if flush:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with named(path):
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text)
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # it takes room on a disk that is full
+            raise
 
 
 def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> None:
@@ -39,16 +111,21 @@ def write_json(path: Path, content: dict[str, Any], *, flush: bool = True) -> No
     write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n", flush=flush)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content, or None if there is no such file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def read_json(path: Path) -> Any:
+    """Return the content, None if there is no such file; raise Damaged if it is no JSON."""
+    try:
+        return json.loads(read_text(path))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, str(error)) from error
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """The content; empty if there is no such file, or if it is not a JSON mapping."""
     try:
         found = read_json(path)
-    except (FileNotFoundError, ValueError, RecursionError):  # removed in between; damaged by hand
+    except Damaged:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ablate.cli.command import Arguments, add_run_dir, command
+from ablate.cli.say import put
 from ablate.cli.translate import write_captions, write_targets
 from ablate.data.text import TextData
 from ablate.errors import UserError
@@ -137,14 +138,14 @@ def main() -> None:
         write_targets(run, task, given)
     elif isinstance(task, Forecasting):
         only(run, given, FORECASTS, "forecasting")
-        print(task.forecast(given.get("steps", task.data.horizon)))
+        put(task.forecast(given.get("steps", task.data.horizon)))
     elif isinstance(task, MaskedLM):
         only(run, given, MASKED, "masked language")
-        print(task.fill(given["prompt"]) if given else task.sample())
+        put(task.fill(given["prompt"]) if given else task.sample())
     elif isinstance(run.model, LanguageModel) and isinstance(run.data, TextData):
         assert isinstance(task, CausalLM)
         only(run, given, LANGUAGE, "language")
-        print(continuation(task, **given))
+        put(continuation(task, **given))
     else:
         raise UserError(
             f"{run.path} writes nothing: it is neither a language model on text, nor a"

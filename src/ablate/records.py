@@ -1,12 +1,10 @@
 """What result.json and plan.json hold, verified wherever they are read."""
 
-import json
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ablate.errors import UserError
-from ablate.files import PLAN, RESULT
+from ablate.files import PLAN, RESULT, Damaged, read_json
 from ablate.shape import misfit
 
 NUMBER = (float, NoneType)  # null where it was not finite
@@ -88,28 +86,22 @@ PLAN_SHAPE = {
 def read_result(run_dir: Path) -> tuple[dict[str, Any], str]:
     """Return the content of result.json, empty without one, and what is wrong with a damaged file,
     whose content is not returned."""
-    path = run_dir / RESULT
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        wrong = misfit(found, RESULT_SHAPE)
-    except FileNotFoundError:
-        return {}, ""
-    except (ValueError, RecursionError) as error:
-        wrong = str(error)
-    return ({}, f"{path} cannot be read: {wrong}") if wrong else (found, "")
+        return _read(run_dir / RESULT, RESULT_SHAPE, "the result of a run") or {}, ""
+    except Damaged as error:
+        return {}, str(error)
 
 
 def read_plan(study_dir: Path) -> dict[str, Any] | None:
-    """Return the content of plan.json, None without one; raise UserError for a damaged file."""
-    path = study_dir / PLAN
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        wrong = misfit(found, PLAN_SHAPE)
-    except FileNotFoundError:
+    """Return the content of plan.json, None without one; raise Damaged if it is not that of a
+    study."""
+    return _read(study_dir / PLAN, PLAN_SHAPE, "the plan of a study")
+
+
+def _read(path: Path, shape: dict[Any, Any], what: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = read_json(path)
+    if found is None and not path.exists():
         return None
-    except (ValueError, RecursionError) as error:
-        wrong = str(error)
-    if wrong:
-        raise UserError(f"{path} cannot be read, or is not the plan of a study: {wrong}")
-    plan: dict[str, Any] = found
-    return plan
+    if wrong := misfit(found, shape):
+        raise Damaged(path, f"it is not {what}: {wrong}")
+    return found

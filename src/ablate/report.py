@@ -7,9 +7,8 @@ from anywhere.
 
 from pathlib import Path
 
-from rich.console import Console
-
 from ablate.cli.command import Arguments, command
+from ablate.cli.console import Console
 from ablate.errors import UserError
 from ablate.study.analysis.collect import PLAN, not_a_study
 from ablate.study.analysis.comparable import RULES

@@ -32,13 +32,19 @@ def misfit(value: Any, shape: Any, place: str = "") -> str | None:
         if not isinstance(value, Mapping):
             return _no(dict, place)
         if str in shape:
-            return _first(misfit(one, shape[str], _in(place, key)) for key, one in value.items())
+            return _first(_item(key, one, shape[str], place) for key, one in value.items())
         return _first(_key(value, key, inner, place) for key, inner in shape.items())
     if shape in (int, float) and isinstance(value, bool):
         return _no(shape, place)
     return (
         None if isinstance(value, (int, float) if shape is float else shape) else _no(shape, place)
     )
+
+
+def _item(key: Any, value: Any, shape: Any, place: str) -> str | None:
+    if not isinstance(key, str):
+        return f"the key {_in(place, key)} is not a text"
+    return misfit(value, shape, _in(place, key))
 
 
 def _key(value: Mapping[str, Any], key: str, shape: Any, place: str) -> str | None:

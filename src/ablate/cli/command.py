@@ -7,16 +7,17 @@ import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
+from errno import EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS
 from typing import NoReturn
 
 from ablate.cli import pipe
 from ablate.cli.folder import remove_made
+from ablate.cli.say import printable, say
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 TYPED = os.environ.get(FULL_ERROR)  # as the user set it; the command line sets its own
-CLOSED = (EACCES, EDQUOT, ENOSPC, EPERM, EROFS)
+CLOSED = (EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS)
 
 
 class Arguments(ArgumentParser):
@@ -54,23 +55,23 @@ def command(main: Callable[[], None]) -> NoReturn:
         if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):
             code = stop.code
         else:
-            print("ablate: interrupted", file=sys.stderr)
+            say("interrupted", file=sys.stderr)
             code = 130
     except Exception as error:
-        code = report(_unwritable(error) or error)
+        code = report(error)
     sys.exit(pipe.exit_code(code))
 
 
 def report(error: Exception) -> int:
     """Print an error and return the exit code."""
-    ours = unwrap(error)
+    ours = told(error)
     if ours is None or TYPED == "1":
-        traceback.print_exception(error)
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if ours is None:
         return 1
     # All processes of a node fail alike; only one prints.
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"ablate: {one_line(ours)}", file=sys.stderr)
+        say(one_line(ours), file=sys.stderr)
     if isinstance(ours, UserError):
         remove_made()
     codes = {UserError: 2, RunFailed: 1, Interrupted: 130}
@@ -91,11 +92,13 @@ def full_error(value: str | None) -> Iterator[None]:
             os.environ[FULL_ERROR] = before
 
 
-def _unwritable(error: Exception) -> UserError | None:
-    """Make the error for a file that cannot be read or written, or a full disk; else None."""
+def told(error: Exception) -> UserError | RunFailed | Interrupted | None:
+    """Return our own error, also for a file that cannot be read or written; else None."""
     if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
-        return None
-    return UserError(f"{error.filename}: cannot be read or written here ({error.strerror})")
+        return unwrap(error)
+    return UserError(
+        f"{error.filename2 or error.filename}: cannot be read or written here ({error.strerror})"
+    )
 
 
 def _refuse_windows() -> None:

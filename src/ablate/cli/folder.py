@@ -56,15 +56,15 @@ def _created(folder: Path) -> bool:
 def remove_made() -> None:
     """Remove the folder that this run created, and its parents if they hold nothing else.
 
-    The folder of a sweep is removed only if it has no runs in it, that of a run only if no other
-    process trains there.
+    The folder of a sweep is removed only if it has no runs in it, that of a run only if it has no
+    checkpoint and no other process trains there.
     """
     from filelock import FileLock, Timeout
 
     if Folder.made and Folder.of_sweep:
         with suppress(OSError):
             (Folder.made[0] / "multirun.yaml").unlink()  # Hydra's
-    elif Folder.made:
+    elif Folder.made and not any(Folder.made[0].glob("checkpoints/*")):
         with suppress(Timeout), FileLock(Folder.made[0] / ".lock", timeout=0):
             shutil.rmtree(Folder.made[0], ignore_errors=True)
     for path in Folder.made:

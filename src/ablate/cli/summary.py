@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from ablate.cli.console import Console
+from ablate.files import read_text
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
@@ -52,7 +54,7 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
         console.print(f"Note: {caution}.", style="bold")
     if sample.exists():
         console.print("A sample of what it writes:", style="bold")
-        console.print(sample.read_text(encoding="utf-8"), markup=False)
+        console.print(read_text(sample), markup=False)
         console.print()
     console.print("Output:", style="bold")
     console.print(f"  {run_dir}  (result.json, metrics.csv, figures/, checkpoints/)", markup=False)

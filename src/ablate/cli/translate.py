@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from ablate.cli.say import put, say
 from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
 from ablate.errors import UserError
@@ -34,7 +35,7 @@ def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
         write_file(task, given["input"], given["output"])
     else:
         for line in write_sources(run, task, given):
-            print(line)
+            put(line)
 
 
 def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
@@ -56,7 +57,7 @@ def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
     read = task.read(sources)
     if unknown := int((read == UNKNOWN).sum()):
         note = f"{unknown} token(s) of --source never occurred in training"
-        print(f"ablate: {note}", file=sys.stderr)
+        say(note, file=sys.stderr)
     yield from write_best(run, task, given, sources, read)
 
 
@@ -125,4 +126,4 @@ def write_captions(run: Run, task: Captioning, given: dict[str, Any]) -> None:
     else:
         read = validation_example(run, given["index"])["images"]
     for line in write_best(run, task, given, list(read), read):
-        print(line)
+        put(line)

@@ -6,7 +6,7 @@ finds its folder, and a study sees which of its runs are done.
 
 import json
 import re
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ablate.config.check import check
 from ablate.config.history import first_form
 from ablate.config.revision import revisions
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.files import best_weights
+from ablate.files import Damaged, best_weights, open_file
 
 # Paths of files in data.*; the content of the files enters through the data's fingerprint.
 FILES = (
@@ -101,8 +101,9 @@ def _digest(content: dict[str, Any], fingerprint: str, revisions: dict[str, int]
 def weights(run_dir: str) -> str:
     """Return the hash of the weights to start from; the run itself reports unreadable ones."""
     try:
-        return sha256(best_weights(Path(str(run_dir)).expanduser()).read_bytes()).hexdigest()
-    except OSError:
+        with open_file(best_weights(Path(str(run_dir)).expanduser())) as file:
+            return file_digest(file, sha256).hexdigest()
+    except (OSError, Damaged):
         return NO_WEIGHTS
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import wrong_values
@@ -11,8 +13,10 @@ from ablate.config.history import upgrade
 from ablate.config.keys import plain
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
+from ablate.files import Damaged, read_text
 from ablate.shape import misfit
 
+LONGEST = 1 << 20  # bytes of a config
 PART = {"_target_": str}
 TOKENS = {"seed": int, "data": PART, "task": PART, "model": PART}  # of tokens.yaml
 NODES = {
@@ -26,14 +30,25 @@ def read_config(path: Path, allow: Collection[str] = ()) -> DictConfig:
     """Read a config under today's names; raise UserError if it is not that of a run, or names code
     or values of the environment that nobody allowed (ablate.config.trust)."""
     with names_file(path):
-        config = OmegaConf.load(path)
-        if not isinstance(config, DictConfig):
-            raise UserError("it is not a mapping")
+        config = read_yaml(path)
         require_trusted(config, allow)
         values = plain(upgrade(config))
         lines = [misfit(values, NODES if path.name == "config.yaml" else TOKENS)]
         if wrong := next(filter(None, [*lines, *wrong_values(values)]), None):
             raise UserError(wrong)
+    return config
+
+
+def read_yaml(path: Path) -> DictConfig:
+    """Read a mapping; raise UserError for aliases, of which a few lines make billions of values."""
+    text = read_text(path, longest=LONGEST)
+    if "&" in text and "*" in text:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise UserError(f"it has the alias *{event.anchor}, and no run writes aliases")
+    config = OmegaConf.load(StringIO(text))
+    if not isinstance(config, DictConfig):
+        raise UserError("it is not a mapping")
     return config
 
 
@@ -44,8 +59,8 @@ def names_file(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, OSError) and error.filename:  # OmegaConf raises one without
-            raise
+        if isinstance(error, Damaged) or (isinstance(error, OSError) and error.filename):
+            raise  # it names its file; OmegaConf raises an OSError without
         ours = isinstance(error, UserError)
         kind = "" if ours else f"{type(error).__name__}: "
         more = "" if ours else " (HYDRA_FULL_ERROR=1 shows where)"

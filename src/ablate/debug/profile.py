@@ -8,10 +8,11 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
+from ablate.cli.console import Console
+from ablate.cli.say import say
 from ablate.errors import UserError
 
 TRACE = "trace.json"  # in the run's folder
@@ -68,7 +69,7 @@ class Profile(Callback):
         path = Path(trainer.default_root_dir) / TRACE
         self.profiler.export_chrome_trace(str(path))
         print_table(self.profiler, seconds / self.steps, self.steps, rows=self.rows, gpu=gpu)
-        print(f"ablate: the trace is in {path}; open it in ui.perfetto.dev or chrome://tracing")
+        say(f"the trace is in {path}; open it in ui.perfetto.dev or chrome://tracing")
         self.profiler = None
 
 

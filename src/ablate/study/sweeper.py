@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from ablate.cli import job
 from ablate.cli.folder import Folder, remember
 from ablate.cli.pipe import Output
+from ablate.cli.say import say
 from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.local import Settings
@@ -135,7 +136,7 @@ class Study:
         self.trials.choose(self.folder, self.metric)
         for composed in self.layout.arms:
             for line in composed.warnings:
-                print(f"ablate: {line}", flush=True)
+                say(line)
 
     def run(self, launcher: Launcher) -> list[State]:
         """Launch the runs that count, write the report and return their states."""
@@ -160,15 +161,13 @@ class Study:
         folders = {cell.folder for cell in cells}
         finished = sum(state(self.folder / name).name == "finished" for name in folders)
         arms, seeds = len(self.layout.arms), len(self.layout.seeds)
-        print(
-            f"ablate: {arms} arms, {seeds} seeds: {len(folders)} runs in {self.folder},"
-            f" {finished} finished",
-            flush=True,
+        say(
+            f"{arms} arms, {seeds} seeds: {len(folders)} runs in {self.folder}, {finished} finished"
         )
         notes = preview.notes(self.request, self.layout, self.tuning)
         more = [f"and {len(notes) - SHOWN} more, in the report"] if len(notes) > SHOWN else []
         for line in [*notes[:SHOWN], *more]:
-            print(f"ablate: {line}", flush=True)
+            say(line)
 
     def show(self, *, slots: int) -> None:
         """Print the plan."""

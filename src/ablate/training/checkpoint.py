@@ -9,6 +9,7 @@ ablate.training.sealed says how a file is verified when it is read.
 
 import os
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,13 +17,16 @@ from typing import Any
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import TorchCheckpointIO
+from torch import nn
 
 from ablate.errors import Interrupted
-from ablate.files import BEST
+from ablate.files import BEST, Damaged
+from ablate.model.layers.stack import kernels_ran, note_kernels
 from ablate.task import Task, require_finite
-from ablate.training.sealed import Damaged, read_state, state_bytes, weights_bytes
+from ablate.training.sealed import read_state, write_state, write_weights
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HALF = ".tmp"  # suffix of a file that is being written
 
 
@@ -33,29 +37,41 @@ class Flushed(TorchCheckpointIO):
     leaves a file there when the process is killed.
     """
 
+    def __init__(self, run_id: str | None):
+        super().__init__()
+        self.run_id = run_id
+
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        whole = "optimizer_states" in checkpoint
-        content = state_bytes(checkpoint) if whole else weights_bytes(checkpoint["state_dict"])
-        with open(path, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write(Path(path), checkpoint, self.run_id)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return read_state(Path(path))
+
+
+def write(path: Path, checkpoint: Mapping[str, Any], run_id: str | None) -> None:
+    """Write a whole state, or weights alone; remove the file if there is no room for all of it."""
+    try:
+        if "optimizer_states" in checkpoint:
+            write_state(path, checkpoint, run_id)
+        else:
+            write_weights(path, checkpoint["state_dict"], run_id)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 class Checkpoints(Callback):
     """Save every `every` steps, after every validation and at the end; Ctrl-C saves, then stops.
 
     A step followed by a validation is saved after the validation, because Lightning skips the
-    validation of the step it resumes from.
+    validation of the step it resumes from. run_id: written into every file, if it is set.
     """
 
-    def __init__(self, folder: Path, *, every: int):
-        self.folder, self.every = folder, every
+    def __init__(self, folder: Path, *, every: int, model: nn.Module):
+        self.folder, self.every, self.model = folder, every, model
+        self.run_id: str | None = None
         self.best: float | None = None
         self.best_step = 0
         self.validated_step = -1
@@ -65,15 +81,21 @@ class Checkpoints(Callback):
         self._handlers: dict[int, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_step": self.best_step, "validated": self.validated_step}
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "validated": self.validated_step,
+            "kernels": kernels_ran(self.model),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
         self.validated_step = state_dict["validated"]
+        note_kernels(self.model, state_dict.get("kernels", {}))  # earlier versions lack them
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self._take_signals()
-        trainer.strategy.checkpoint_io = Flushed()
+        trainer.strategy.checkpoint_io = Flushed(self.run_id)
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
             for left_by_a_kill in self.folder.glob(f"*{HALF}"):
@@ -106,7 +128,9 @@ class Checkpoints(Callback):
     def _take_signals(self) -> None:
         """Install our handlers. Called before and after Lightning installs its own, so that the
         original handlers can be restored."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPS:
+            if signal.getsignal(number) == signal.SIG_IGN:  # SIGHUP under nohup
+                continue
             before = signal.signal(number, self._interrupt)
             self._handlers.setdefault(number, before)
 
@@ -195,15 +219,35 @@ def require_finite_weights(task: Task, step: int) -> None:
         require_finite(parameter.detach().sum().item(), step)
 
 
-def resumable(folder: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
-    """Return the newest readable checkpoint, its content, and a line about each unreadable one."""
+def name_in_errors(trainer: L.Trainer, checkpoint: Path) -> None:
+    """Raise Damaged for what Lightning cannot restore from a checkpoint that has all its keys."""
+    connector = trainer._checkpoint_connector
+    for name in ("restore_callbacks", "restore_training_state"):
+        setattr(connector, name, _named(getattr(connector, name), checkpoint))
+
+
+def _named(restore: Callable[[], None], checkpoint: Path) -> Callable[[], None]:
+    def restored() -> None:
+        try:
+            restore()
+        except Exception as error:  # whatever a wrong value makes Lightning and torch raise
+            raise Damaged(checkpoint, f"{type(error).__name__}: {error}") from error
+
+    return restored
+
+
+def resumable(folder: Path, run_id: str | None) -> tuple[Path | None, dict[str, Any], list[str]]:
+    """Return the newest readable checkpoint, its content, and a line about each unreadable one.
+
+    Raises UserError for one of another run.
+    """
     problems = []
     for name in (LAST, PREVIOUS):
         path = folder / name
         if not path.exists():
             continue
         try:
-            state = read_state(path)
+            state = read_state(path, run_id)
         except Damaged as error:
             problems.append(f"{error}; it is not used")
         else:

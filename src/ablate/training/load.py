@@ -8,10 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from ablate.cli.say import say
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.files import BEST, best_weights
+from ablate.files import BEST, RESULT, best_weights
 from ablate.model.base import Model
 from ablate.records import read_result
 from ablate.task import Task
@@ -56,11 +57,12 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
         if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
             kernel = Auto()
         task = make_task(config, data, make_model(without_weights(config), data, kernel))
-    load_weights(task, weights)
-    task.eval()
     result, wrong = read_result(path)
-    if wrong:
-        print(f"ablate: {wrong}", file=sys.stderr)
+    if (identity := result.get("run_id")) is None:
+        why = wrong or f"{path / RESULT} has no id of the run"
+        say(f"{why}; whether the weights are this run's is not verified", file=sys.stderr)
+    load_weights(task, weights, identity)
+    task.eval()
     return Run(path=path, config=config, result=result, data=data, task=task)
 
 

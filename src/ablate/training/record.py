@@ -5,9 +5,11 @@ Readers may look at any time: every file is written under a temporary name, then
 
 import platform
 import sys
+import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC, EROFS
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,21 +23,26 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import ablate
+from ablate.cli.say import say
 from ablate.cli.version import checkout
+from ablate.config.keys import OURS, targets
 from ablate.config.public import public
 from ablate.config.run_id import FILES, run_id
 from ablate.data import Data, digest, source
-from ablate.errors import UserError, unwrap
-from ablate.files import write_json, write_text
+from ablate.errors import RunFailed, UserError, unwrap
+from ablate.files import read_mapping, write_json, write_text
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.records import read_result
 from ablate.redact import redact, without_credentials
+from ablate.shape import misfit
 from ablate.task import Task
+from ablate.training.checkpoint import LAST
 from ablate.training.transfer import keep_tokens
 from ablate_attention import NAME
 
+FULL = (EDQUOT, ENOSPC, EROFS)
 PACKAGES = (
     NAME, "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
     "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim",
@@ -81,6 +88,32 @@ def provenance(fingerprint: str) -> dict[str, Any]:
         "data_fingerprint": fingerprint,
         "arguments": without_credentials(sys.argv[1:]),
     }
+
+
+def own_parts(cfg: DictConfig) -> dict[str, str]:
+    """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits."""
+    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    found = {}
+    for target in set(targets(cfg)):
+        module = target
+        while module and module not in sys.modules:
+            module = module.rpartition(".")[0]
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file and not target.startswith(OURS) and not file.startswith(installed):
+            found[module] = digest(sha256(Path(file).read_bytes()).hexdigest())
+    return found
+
+
+def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name the code that differs between two provenances: ablate, torch, modules of own parts."""
+    shape = {"source": str, "packages": {"torch": str}, "own_parts?": {str: str}}
+    if misfit(before, shape):  # none, damaged, or of an early version
+        return []
+    old, new = (
+        {"ablate": one["source"], "torch": one["packages"]["torch"], **one.get("own_parts", {})}
+        for one in (before, now)
+    )
+    return [name for name in old if old[name] != new.get(name, old[name])]
 
 
 def _version(name: str) -> str | None:
@@ -146,12 +179,27 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
             lock.acquire(timeout=1)  # study/launch/state.py takes the lock briefly to test it
         except Timeout:
             raise UserError(f"{run_dir}: another process is training this run now") from None
+        except OSError as error:  # such as a link, which is not followed
+            raise UserError(f"{lock.lock_file} cannot be locked ({error.strerror})") from error
         for left_by_a_kill in run_dir.rglob(".*.tmp"):
             left_by_a_kill.unlink()
     try:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def stops_unwritten() -> Iterator[None]:
+    """Turn the error of a full or read-only disk into RunFailed, in one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL or not error.filename:
+            raise
+        raise RunFailed(
+            f"{error.filename}: {error.strerror}; when it can be written, the same command resumes"
+        ) from error
 
 
 @contextmanager
@@ -186,7 +234,11 @@ def recorded(
         write_config(run_dir, cfg)
         if cfg.init_from is not None:
             keep_tokens(cfg, run_dir)
-        write_json(run_dir / "provenance.json", provenance(fingerprint))
+        now = {**provenance(fingerprint), "own_parts": own_parts(cfg)}
+        changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
+        if changed and (run_dir / "checkpoints" / LAST).exists() and not debugged(cfg):
+            say(f"other code than at this run's last try: {', '.join(changed)}; it resumes")
+        write_json(run_dir / "provenance.json", now)
         write_json(run_dir / "result.json", result)
     try:
         if trainer.is_global_zero and (logger := start_logger(cfg, run_dir, result)):

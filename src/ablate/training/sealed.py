@@ -1,123 +1,267 @@
-"""Checkpoint files with a checksum, read without running code from them.
+"""Checkpoint files with a checksum and the id of their run, read without running code from them.
 
 A state of training is a file of torch.save, a zip, whose comment is the SHA-256 of all that stands
 before it. Weights are a safetensors file, in whose metadata the checksum is; it is that of the file
 with zeros in its place. Either is part of its file, so that no death of the process can leave a
-file beside the checksum of another.
+file beside the checksum of another. Files are written and verified piece by piece, without a copy
+of the whole in memory.
 
 torch.load runs with weights_only=True, which accepts tensors and plain values and refuses every
 other object, since a pickle can call any function. Checkpoints of earlier versions have no checksum
-(only their records' CRC-32 is verified), and their weights are in best.ckpt.
+(only their records' CRC-32 is verified) and no id, and their weights are in best.ckpt.
 """
 
+import hashlib
 import json
 import os
 import pickle
 from collections.abc import Mapping
-from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import IO, Any, BinaryIO, cast
 from zipfile import ZipFile
 
-import safetensors.torch
 import torch
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from torch import Tensor
 
+from ablate.cli.say import say
 from ablate.errors import UserError
+from ablate.files import Damaged, named, open_file
 from ablate.shape import misfit
 
 TRUST = "ABLATE_TRUST_PICKLE"
 DIGITS = 64  # of a SHA-256, in hexadecimal
-ZEROS = "0" * DIGITS
+ZEROS = b"0" * DIGITS
+COMMENT = DIGITS.to_bytes(2, "little")  # the length of the comment stands before it
 END = b"PK\5\6"  # starts the last 22 bytes of a zip without a comment
+PIECE = 1 << 20  # bytes
 STATE = {
+    "run_id?": str,
+    "pytorch-lightning_version": str,
     "global_step": int,
     "state_dict": {str: Tensor},
     "optimizer_states": [{"state": dict, "param_groups": [dict]}],
     "lr_schedulers": [dict],
-    "callbacks": {str: dict},
-    "loops": {str: dict},
+    "callbacks": {
+        "Curves": {"rows": [{str: float}], "units": int, "train_seconds": float},
+        "Checkpoints": {
+            "best": (float, NoneType),
+            "best_step": int,
+            "validated": int,
+            "kernels?": {str: {str: [str]}},
+        },
+    },
+    "loops": {"fit_loop": {"state_dict": dict, "epoch_loop.state_dict": dict}},
 }
+# The names of https://huggingface.co/docs/safetensors#format
+NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
-class Damaged(UserError):
-    """A file that is not as it was written."""
+class _Sealing:
+    """What torch.save writes into: a zip, to which `close` adds the checksum as its comment.
 
-    def __init__(self, path: Path, why: str):
-        super().__init__(f"{path} cannot be read: {why}")
+    torch.save replaces an error of `write` by one of its own, so the first error is kept until
+    `close`, and nothing is written after it.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.checksum = file, hashlib.sha256()
+        self.error: OSError | None = None
+        self._held = b""  # the last bytes, which are replaced if they are the last of all
+
+    def write(self, data: Any) -> int:
+        with memoryview(data) as given:
+            kept = min(len(COMMENT), given.nbytes)
+            held = self._held + bytes(given[given.nbytes - kept :])
+            if kept == len(COMMENT):
+                self._put(self._held)
+                self._put(given[:-kept])
+            else:
+                self._put(held[: -len(COMMENT)])
+            self._held = held[-len(COMMENT) :]
+            return given.nbytes
+
+    def flush(self) -> None:
+        """Do nothing; torch.save calls it."""
+
+    def close(self) -> None:
+        assert self.error or self._held == bytes(len(COMMENT))
+        self._put(COMMENT)
+        self._put(self.checksum.hexdigest().encode())
+        if self.error:
+            raise self.error
+
+    def _put(self, data: bytes | memoryview) -> None:
+        try:
+            if not self.error:
+                self.file.write(data)
+                self.checksum.update(data)
+        except OSError as error:
+            self.error = error
 
 
-def state_bytes(state: Mapping[str, Any]) -> bytes:
-    """Make the content of a file for `read_state`."""
-    file = BytesIO()
-    torch.save(state, file)
-    content = file.getvalue()[:-2] + DIGITS.to_bytes(2, "little")  # length of the comment
-    return content + sha256(content).hexdigest().encode()
+def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None) -> None:
+    """Write a file for `read_state` and flush it to the disk. run_id: of the run it belongs to."""
+    own = {} if run_id is None else {"run_id": run_id}
+    with named(path), open(path, "wb") as file:
+        sealing = _Sealing(file)
+        torch.save({**state, **own}, cast(IO[bytes], sealing))
+        sealing.close()
+        _flush(file)
 
 
-def weights_bytes(weights: Mapping[str, Tensor]) -> bytes:
-    """Make the content of a file for `read_weights`."""
-    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
-    alone = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-             for name, value in weights.items()}  # fmt: skip
-    content = safetensors.torch.save(alone, metadata={"sha256": ZEROS})
-    return content.replace(ZEROS.encode(), sha256(content).hexdigest().encode(), 1)
+def write_weights(path: Path, weights: Mapping[str, Tensor], run_id: str | None = None) -> None:
+    """Write a file for `read_weights` and flush it to the disk. run_id: of the run it belongs to.
+
+    Not by safetensors' own function, which refuses tensors that share memory, as tied weights do,
+    and in its earlier versions copies all of them.
+    """
+    own = {} if run_id is None else {"run_id": run_id}
+    header: dict[str, Any] = {"__metadata__": {"sha256": ZEROS.decode(), **own}}
+    ordered = sorted(weights, key=lambda name: -weights[name].element_size())  # aligned
+    end = 0
+    for name in ordered:
+        begin, end = end, end + weights[name].nbytes
+        header[name] = {
+            "dtype": NAMES[weights[name].dtype],
+            "shape": list(weights[name].shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    start = len(text).to_bytes(8, "little") + text
+    checksum = hashlib.sha256(start)
+    with named(path), open(path, "wb") as file:
+        file.write(start)
+        for name in ordered:
+            tensor = weights[name].detach().cpu().contiguous()
+            data = tensor.reshape(-1).view(torch.uint8).numpy().data
+            file.write(data)
+            checksum.update(data)
+        file.seek(start.index(ZEROS))
+        file.write(checksum.hexdigest().encode())
+        _flush(file)
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Raises Damaged, and UserError if that would run code from the file."""
-    content = _verified(path)
-    state = _loaded(path, content)
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
+    """Read a checkpoint. Raises Damaged, and UserError if that would run code from the file, or if
+    it belongs to another run than `run_id`."""
+    state = _read_zip(path)
     if wrong := misfit(state, STATE):
         raise Damaged(path, wrong)
+    _require_run(path, state.get("run_id"), run_id)
     return state
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
     """Read weights, also those of an earlier version. Raises Damaged or UserError, as above."""
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    state = _loaded(path, _verified(path))
-    if wrong := misfit(state, {"state_dict": {str: Tensor}}):
-        raise Damaged(path, wrong)
-    weights: dict[str, Tensor] = state["state_dict"]
+        weights, found = _read_safetensors(path)
+    else:
+        state = _read_zip(path)
+        if wrong := misfit(state, {"state_dict": {str: Tensor}}):
+            raise Damaged(path, wrong)
+        weights, found = state["state_dict"], None
+    for name, value in weights.items():
+        if value.layout is not torch.strided or value.is_meta:
+            raise Damaged(path, f"{name} is no dense tensor")
+    _require_run(path, found, run_id)
     return weights
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    content = path.read_bytes()
-    try:
-        size = int.from_bytes(content[:8], "little")
-        found = json.loads(content[8 : 8 + size])["__metadata__"]["sha256"].encode()
-        intact = sha256(content.replace(found, ZEROS.encode(), 1)).hexdigest().encode() == found
-        weights = safetensors.torch.load(content) if intact else {}
-    except Exception as error:  # whatever a damaged header makes the readers raise
-        raise Damaged(path, "it is damaged, or no safetensors file with a checksum") from error
-    if not intact:
+def _require_run(path: Path, found: str | None, wanted: str | None) -> None:
+    if wanted is None or found == wanted:
+        return
+    if found is not None:
+        raise UserError(
+            f"{path} belongs to the run {found}, and this is the run {wanted}: put its own file"
+            f" there, or remove this one"
+        )
+    on_first_process(say)(
+        f"{path} does not name its run, as those of versions before 2026-11-24 do not, and is used"
+    )
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
+    """Return the weights, and the id of their run if the file names it.
+
+    Not by safetensors' own function, whose tensors stay on the file: what is used would not be what
+    was verified, if the file changes.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            start = file.read(8)
+            text = file.read(min(int.from_bytes(start, "little"), size))
+            header = json.loads(text)
+            metadata = header.pop("__metadata__")
+            found = metadata["sha256"].encode()
+            checksum = hashlib.sha256(start + text.replace(found, ZEROS, 1))
+            weights, at = {}, 0
+            for name, one in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+                begin, end = one["data_offsets"]
+                if begin != at or end > size:
+                    raise ValueError(name)
+                at, data = end, bytearray(end - begin)
+                file.readinto(data)
+                checksum.update(data)
+                dtype = DTYPES[one["dtype"]]
+                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+                weights[name] = flat.reshape(one["shape"])
+            checksum.update(file.read())
+        except Exception as error:  # whatever a damaged header makes the reader raise
+            raise Damaged(path, "it is damaged, or no safetensors file with a checksum") from error
+    if checksum.hexdigest().encode() != found:
         raise Damaged(path, "its checksum does not match")
-    return weights
+    return weights, metadata.get("run_id")
 
 
-def _verified(path: Path) -> bytes:
-    content = path.read_bytes()
-    if content[-22:-18] != END or content[-2:] != bytes(2):  # has a comment
-        if sha256(content[:-DIGITS]).hexdigest().encode() != content[-DIGITS:]:
-            raise Damaged(path, "its checksum does not match")
-        return content
-    try:
-        broken = ZipFile(BytesIO(content)).testzip()
-    except Exception as error:  # whatever a damaged zip makes the reader raise
-        raise Damaged(path, "it is damaged") from error
-    if broken is not None:
-        raise Damaged(path, f"the checksum of its record {broken} does not match")
-    return content
+def _read_zip(path: Path) -> Any:
+    """Return the content of a file of torch.save; raise Damaged unless its checksum matches or, in
+    a file without one, those of its records."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - DIGITS))
+        last = file.read()
+        has_comment = last[-22:-18] != END or last[-2:] != bytes(2)
+        file.seek(0)
+        if has_comment:
+            checksum, rest = hashlib.sha256(), size - DIGITS
+            while rest > 0 and (piece := file.read(min(rest, PIECE))):
+                checksum.update(piece)
+                rest -= len(piece)
+            if checksum.hexdigest().encode() != last:
+                raise Damaged(path, "its checksum does not match")
+        try:
+            records = ZipFile(file)
+            # torch.save compresses nothing; a small file could unpack to more than the memory.
+            grows = sum(one.file_size for one in records.infolist()) > size
+            broken = None if has_comment or grows else records.testzip()
+        except Exception as error:  # whatever a damaged zip makes the reader raise
+            raise Damaged(path, "it is damaged") from error
+        if grows:
+            raise Damaged(path, "its records are compressed")
+        if broken is not None:
+            raise Damaged(path, f"the checksum of its record {broken} does not match")
+        file.seek(0)
+        return _loaded(path, file)
 
 
-def _loaded(path: Path, content: bytes) -> Any:
+def _loaded(path: Path, file: BinaryIO) -> Any:
     trusted = os.environ.get(TRUST) == "1"
     try:
-        return torch.load(BytesIO(content), map_location="cpu", weights_only=not trusted)
+        return torch.load(file, map_location="cpu", weights_only=not trusted)
     except pickle.UnpicklingError as error:
         if trusted:
             raise Damaged(path, "it is damaged") from error

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
 from torch import Tensor
 
+from ablate.cli.say import printable, say
 from ablate.config.check import check
 from ablate.config.run_id import run_dir as default_run_dir
 from ablate.config.run_id import run_id
@@ -29,14 +30,14 @@ from ablate.shape import misfit
 from ablate.task import Task
 from ablate.training import record
 from ablate.training.build import build, build_data, make, make_model, make_task
-from ablate.training.checkpoint import Checkpoints, resumable
+from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.flops import flops_per_step
 from ablate.training.fsdp import Sharded
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
-from ablate.training.record import debugged, only_one, recorded
+from ablate.training.record import debugged, only_one, recorded, stops_unwritten
 from ablate.training.sealed import read_weights
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer, few
@@ -81,7 +82,7 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
     if not wrong and done.get("status") == "finished" and (lacks := misfit(done, FINISHED)):
         wrong = f"{run_dir / RESULT} cannot be used: {lacks}"
     if wrong:
-        on_first_process(print)(f"ablate: {wrong}; it is written again")
+        on_first_process(say)(f"{wrong}; it is written again")
         return None
     # A launcher may have recorded the crash of a run that had not written its id.
     if done and done.get("run_id") not in (None, wanted := run_id(cfg)):
@@ -91,8 +92,8 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
         )
     if done.get("status") != "finished" or debugged(cfg):
         return None
-    on_first_process(print)(
-        f"ablate: {run_dir} is finished, so nothing was trained; another seed= is another run"
+    on_first_process(say)(
+        f"{run_dir} is finished, so nothing was trained; another seed= is another run"
     )
     return done
 
@@ -118,18 +119,23 @@ def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
     data = build_data(cfg)
     model = build(cfg, data)
     if model.started_from is not None:
-        on_first_process(print)(f"ablate: {describe_transfer(model.started_from)}")
+        on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
     flops = count_flops(cfg, task)
-    with only_one(run_dir, trainer), recorded(cfg, run_dir, data, task, trainer, flops) as result:
+    with (
+        only_one(run_dir, trainer),
+        stops_unwritten(),
+        recorded(cfg, run_dir, data, task, trainer, flops) as result,
+    ):
+        checkpoints.run_id = result["run_id"]
         line = headline(cfg, run_dir, data, trainer, result["parameters"]["total"])
-        on_first_process(print)(line, flush=True)
+        on_first_process(print)(printable(line), flush=True)
         yield RunContext(cfg, run_dir, data, trainer, task, curves, checkpoints, result)
 
 
 def complete(run: RunContext) -> None:
     """Train the remaining steps, measure the best weights and write the figures."""
-    fit(run.trainer, run.task, run.data, run.run_dir, resume=not debugged(run.cfg))
+    fit(run.trainer, run.task, run.data, run.checkpoints, resume=not debugged(run.cfg))
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     show(run.task, run.run_dir, run.trainer)
@@ -168,7 +174,7 @@ def prepare(
     are the only clock: max_epochs and validation by epoch are converted to steps.
     """
     task = make_task(cfg, data, model)
-    checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every)
+    checkpoints = Checkpoints(run_dir / "checkpoints", every=cfg.checkpoint_every, model=model)
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.get("compile") else []  # older configs lack the key
     debug = [make(cfg.debug)] if "debug" in cfg else []
@@ -177,14 +183,19 @@ def prepare(
     return trainer, task, curves, checkpoints
 
 
-def fit(trainer: L.Trainer, task: Task, data: Data, run_dir: Path, *, resume: bool = True) -> None:
+def fit(
+    trainer: L.Trainer, task: Task, data: Data, checkpoints: Checkpoints, *, resume: bool = True
+) -> None:
     """Train; with `resume`, start from the last readable checkpoint, if there is one."""
-    checkpoint, state, problems = resumable(run_dir / "checkpoints") if resume else (None, {}, [])
+    folder, run_id = checkpoints.folder, checkpoints.run_id
+    checkpoint, state, problems = resumable(folder, run_id) if resume else (None, {}, [])
     for line in problems:
-        on_first_process(print)(f"ablate: {line}")
+        on_first_process(say)(line)
     if checkpoint:
-        require_fitting(task, state.pop("state_dict"), checkpoint)
-        on_first_process(print)(f"ablate: resuming from {checkpoint}")
+        require_fitting(task, state["state_dict"], checkpoint)
+        state.clear()  # Lightning reads it again
+        name_in_errors(trainer, checkpoint)
+        on_first_process(say)(f"resuming from {checkpoint}")
     compiles = any(isinstance(callback, Compiled) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with refusing() if compiles else nullcontext():
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint)
@@ -199,7 +210,7 @@ def measure(
     steps = trainer.global_step
     if checkpoints.validated_step != steps:  # the last weights may be the best
         trainer.validate(task, datamodule=data, verbose=False)
-    load_weights(task, best_weights(checkpoints.folder.parent))
+    load_weights(task, best_weights(checkpoints.folder.parent), checkpoints.run_id)
     metrics = full_pass(trainer, task, data)
     return {
         "metric": {"name": task.metric, "value": metrics[task.metric], "mode": task.mode},
@@ -222,9 +233,9 @@ def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
     return {name: float(value) for name, value in sorted(measured.items())}
 
 
-def load_weights(task: Task, path: Path) -> None:
-    """Load weights into the task; raise UserError if they are those of another model."""
-    weights = read_weights(path)
+def load_weights(task: Task, path: Path, run_id: str | None) -> None:
+    """Load weights into the task; raise UserError if they are those of another run or model."""
+    weights = read_weights(path, run_id)
     require_fitting(task, weights, path)
     task.load_state_dict(weights)
 

@@ -4,7 +4,7 @@ Shared layers: Dehghani et al. 2018, Universal Transformer, https://arxiv.org/ab
 Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from ablate.kernel import Kernel
+from ablate.kernel.sdpa import SDPA
 from ablate.model.attention import Score
 from ablate.model.layers.block import Block, Sublayers
 from ablate.model.layers.dropout import Dropout
@@ -148,4 +149,27 @@ def kernels(model: nn.Module) -> dict[str, str]:
         name: module.kernel.describe()
         for name, module in model.named_modules()
         if isinstance(getattr(module, "kernel", None), Kernel)
+    }
+
+
+def kernels_ran(model: nn.Module) -> dict[str, dict[str, list[str]]]:
+    """Name of each attention layer -> mode -> torch's backends that ran, for a checkpoint."""
+    return {
+        name: {mode: sorted(names) for mode, names in kernel.ran.items()}
+        for name, kernel in _recording(model).items()
+    }
+
+
+def note_kernels(model: nn.Module, ran: Mapping[str, Mapping[str, Iterable[str]]]) -> None:
+    """Add what ran in the steps before a checkpoint, so that `kernels` describes all steps."""
+    for name, kernel in _recording(model).items():
+        for mode, names in ran.get(name, {}).items():
+            kernel.ran.setdefault(mode, set()).update(names)
+
+
+def _recording(model: nn.Module) -> dict[str, SDPA]:
+    return {
+        name: module.kernel
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "kernel", None), SDPA)
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.files import PLAN, read_mapping
+from ablate.files import PLAN, Damaged, read_mapping, read_text
 from ablate.records import read_plan
 from ablate.shape import misfit
 from ablate.study.launch.state import state
@@ -80,17 +80,14 @@ class Run:
     def curve(self, column: str) -> list[tuple[int, float]]:
         """Steps and finite values of a column of metrics.csv; empty if there is none."""
         try:
-            with open(self.folder / "metrics.csv", encoding="utf-8", newline="") as file:
-                rows = csv.reader(file)
-                head = next(rows, [])
-                if "step" not in head or column not in head:
-                    return []
-                step, place = head.index("step"), head.index(column)
-                points = [
-                    (row[step], row[place]) for row in rows if len(row) > place and row[place]
-                ]
+            rows = csv.reader(read_text(self.folder / "metrics.csv").splitlines())
+            head = next(rows, [])
+            if "step" not in head or column not in head:
+                return []
+            step, place = head.index("step"), head.index(column)
+            points = [(row[step], row[place]) for row in rows if len(row) > place and row[place]]
             pairs = [(int(float(at)), float(value)) for at, value in points]
-        except (OSError, ValueError):
+        except (Damaged, OSError, ValueError, OverflowError, csv.Error):
             return []
         return [(at, value) for at, value in pairs if isfinite(value)]
 

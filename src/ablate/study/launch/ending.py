@@ -58,7 +58,9 @@ def _reason(folder: Path, code: int, *, asked: str | None) -> str:
         return printed.rpartition("ablate: ")[2]
     if code == STOPPED:
         return f"stopped before its first step; {RESUMES}"
-    if code >= 0:
+    if code == 0:
+        return f"its process ended without an error, but before the run was finished{TAIL}{printed}"
+    if code > 0:
         return f"ended with code {code}{TAIL}{printed}"
     name = signal.Signals(-code).name
     memory = " (perhaps out of memory)" if name == "SIGKILL" else ""

@@ -10,11 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ablate.cli.console import Console
 from ablate.files import PLAN
 from ablate.records import read_plan
 from ablate.study.launch.estimate import left

@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ablate.cli.command import FULL_ERROR, TYPED
+from ablate.cli.say import say
 from ablate.errors import Interrupted, UserError
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
@@ -183,7 +184,7 @@ def _say_what_no_node_has(remote: Mapping[str, Any]) -> None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(names[k], 0) >= n for k, n in needs.items()) for node in nodes):
         wanted = ", ".join(f"hydra.launcher.ray.remote.{k}={n}" for k, n in needs.items())
-        print(f"ablate: no node of Ray's has {wanted}: the runs wait until one does", flush=True)
+        say(f"no node of Ray's has {wanted}: the runs wait until one does")
 
 
 def train(

@@ -12,6 +12,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from ablate.cli.say import say
 from ablate.errors import Interrupted, RunFailed, UserError, unwrap
 from ablate.files import RESULT
 from ablate.study.launch.claim import Claim
@@ -92,10 +93,9 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
         else:
             claim.abandon()
     if done := sum(state_alone(folder / name).name == "finished" for name in names):
-        print(
-            f"ablate: study.rerun=all goes on: {done} of {len(names)} runs are done since it began"
-            f" ({moment:%Y-%m-%d %H:%M} UTC; to begin anew, remove {folder / SINCE})",
-            flush=True,
+        say(
+            f"study.rerun=all goes on: {done} of {len(names)} runs are done since it began"
+            f" ({moment:%Y-%m-%d %H:%M} UTC; to begin anew, remove {folder / SINCE})"
         )
 
 

@@ -19,11 +19,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from errno import ELOOP, ENOENT, ENXIO
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ablate.files import PROGRESS, RESULT, read_mapping
+from ablate.files import PROGRESS, RESULT, Damaged, open_file, read_mapping
 from ablate.records import read_plan, read_result
 
 QUEUED, LOG = "queued.json", "stdout.log"
@@ -154,9 +155,11 @@ def held(lock: Path) -> bool:
     import fcntl  # not on Windows, where ablate.cli.command says so
 
     try:
-        descriptor = os.open(lock, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
+    except OSError as error:
+        if error.errno in (ENOENT, ELOOP, ENXIO):  # none, or nothing that a run locks
+            return False
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -179,10 +182,10 @@ def where(entry: Mapping[str, Any]) -> str:
 def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
     """Return the end of the run's output in one line."""
     try:
-        with open(folder / LOG, "rb") as file:
+        with open_file(folder / LOG) as file:
             file.seek(max(0, os.path.getsize(folder / LOG) - 10_000))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
+            text = file.read(10_000).decode(errors="replace")
+    except (FileNotFoundError, Damaged):
         return "it printed nothing"
     printed: list[str] = []
     for line in text.splitlines():

@@ -13,7 +13,7 @@ from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError
-from ablate.files import PLAN, read_json, write_json
+from ablate.files import PLAN, Damaged, read_json, write_json
 from ablate.records import read_plan
 from ablate.redact import without_credentials
 from ablate.study.plan.cells import Cell, Composed
@@ -33,6 +33,8 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         plan = read_json(folder / PLAN)
         there = (plan or {}).get("baseline", {})
         before, data_before = _counted(there.get("asked", {})), dict(there.get("data", {}))
+    except Damaged as error:
+        raise UserError(f"{error}; choose another study.name=, or remove it") from error
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / PLAN} cannot be read ({error}); choose another study.name=, or remove it"

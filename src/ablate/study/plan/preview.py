@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Column, Table
 
+from ablate.cli.console import Console
 from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import confused, varied
 from ablate.study.launch.estimate import Done, done, left, seconds

@@ -35,10 +35,7 @@ def publish(written: Written) -> None:
     study = written.report.study
     spec = specification(written)
     path = study.folder / SPECIFICATION
-    try:
-        where: dict[str, Any] = (read_json(path) or {}).get("where", {})
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read ({error}); remove it") from error
+    where: dict[str, Any] = (read_json(path) or {}).get("where", {})
     write_json(path, {**spec, "where": where})
     try:
         missing = send(spec, study.folder, where)

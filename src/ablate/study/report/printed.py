@@ -2,9 +2,10 @@
 
 import sys
 
-from rich.console import Console
 from rich.table import Column, Table
 
+from ablate.cli.console import Console
+from ablate.cli.say import say
 from ablate.study.numbers import number
 from ablate.study.publish.offline import sync_command
 from ablate.study.report import Written
@@ -54,7 +55,7 @@ def show(written: Written) -> None:
         console.print("To send its runs to W&B:", style="bold")
         console.print(f"  {command}", markup=False, soft_wrap=True)
     for line in written.refusals:
-        print(f"ablate: {line}", file=sys.stderr)
+        say(line, file=sys.stderr)
 
 
 def _verdict(row: Row) -> str:

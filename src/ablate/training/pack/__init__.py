@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from ablate.cli.say import say
 from ablate.errors import Interrupted, RunFailed, UserError
 from ablate.training.checkpoint import LAST
 from ablate.training.pack.callbacks import PackCheckpoints, PackCurves
@@ -86,9 +87,9 @@ def train_together(pack: Sequence[Packed]) -> None:
     """Train the steps that the seeds have in common; `complete` does what is left of each."""
     if len(pack) < 2:
         return
-    step = common([one.run.run_dir for one in pack])
+    step = common([one.run.checkpoints for one in pack])
     if step is None:
-        print("ablate: the seeds of this pack stand at different steps and are trained one by one")
+        say("the seeds of this pack stand at different steps and are trained one by one")
         return
     cfg = pack[0].run.cfg
     batched = at_once(cfg)

@@ -64,7 +64,8 @@ class PackCheckpoints(Checkpoints):
     """Write the checkpoints of a separate run to every folder. Each seed has its own best."""
 
     def __init__(self, pack: Sequence[Packed], *, every: int):
-        super().__init__(pack[0].run.checkpoints.folder, every=every)
+        first = pack[0].run.checkpoints
+        super().__init__(first.folder, every=every, model=first.model)
         self.pack, self.files = pack, Folders(pack)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

@@ -7,30 +7,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.training.checkpoint import LAST, PREVIOUS, Flushed
+from ablate.cli.say import say
+from ablate.files import Damaged
+from ablate.training.checkpoint import LAST, PREVIOUS, Checkpoints, Flushed, write
 from ablate.training.pack.task import Packed
-from ablate.training.sealed import Damaged, read_state
+from ablate.training.sealed import read_state
 
 State = dict[str, Any]
 
 
-def common(run_dirs: Sequence[Path]) -> int | None:
+def common(runs: Sequence[Checkpoints]) -> int | None:
     """Return the last step from which all can resume; 0 if none has started, None if there is no
     common step."""
     problems: list[str] = []
-    steps = [set(_by_step(run_dir / "checkpoints", problems)) for run_dir in run_dirs]
+    steps = [set(_by_step(one, problems)) for one in runs]
     for line in problems:
-        print(f"ablate: {line}")
+        say(line)
     shared = set.intersection(*steps) if steps else set()
     return max(shared) if shared else None if any(steps) else 0
 
 
-def _by_step(folder: Path, problems: list[str]) -> dict[int, Path]:
+def _by_step(run: Checkpoints, problems: list[str]) -> dict[int, Path]:
     """Map each step to a readable checkpoint; add a line about each damaged one."""
     found = {}
-    for path in filter(Path.exists, (folder / PREVIOUS, folder / LAST)):
+    for path in filter(Path.exists, (run.folder / PREVIOUS, run.folder / LAST)):
         try:
-            found[read_state(path)["global_step"]] = path
+            found[read_state(path, run.run_id)["global_step"]] = path
         except Damaged as error:
             problems.append(f"{error}; it is not used")
     return found
@@ -43,7 +45,7 @@ class Folders(Flushed):
     """
 
     def __init__(self, pack: Sequence[Packed]):
-        super().__init__()
+        super().__init__(None)
         self.pack = self.wanted = list(pack)
         self.step = 0
 
@@ -53,12 +55,13 @@ class Folders(Flushed):
             if "callbacks" in own:
                 callbacks = (one.run.curves, one.run.checkpoints)
                 own["callbacks"] = {c.state_key: c.state_dict() for c in callbacks}
-            super().save_checkpoint(own, one.run.checkpoints.folder / Path(path).name)
+            place = one.run.checkpoints.folder / Path(path).name
+            write(place, own, one.run.checkpoints.run_id)
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> State:
         parts = []
         for one in self.pack:
-            at = _by_step(one.run.checkpoints.folder, [])[self.step]
+            at = _by_step(one.run.checkpoints, [])[self.step]
             parts.append(super().load_checkpoint(at, *args, **kwargs))
             for callback in (one.run.curves, one.run.checkpoints):
                 callback.load_state_dict(parts[-1]["callbacks"][callback.state_key])

@@ -1,0 +1,17 @@
+"""Rich's console, for tables and lines that may hold what others wrote."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+from rich.segment import Segment
+
+from ablate.cli.say import printable
+
+
+class Console(rich.console.Console):
+    """Escape control characters in all text, but not in the console's own styles."""
+
+    def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
+        for text, style, control in super().render(*args, **kwargs):
+            yield Segment(text if control else printable(text), style, control)

@@ -1,0 +1,30 @@
+"""Print text that may hold what others wrote, such as names of files: control characters would
+reach the terminal, which can hide or change lines by them."""
+
+import sys
+import unicodedata
+from typing import TextIO
+
+HIDDEN = ("Cc", "Cs")  # Unicode's control characters, and halves of pairs, which are no text
+
+
+def printable(text: str) -> str:
+    r"""Write control characters but newlines and tabs as Python does, such as \x1b."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one.encode("unicode_escape").decode()
+        if one not in "\n\t" and unicodedata.category(one) in HIDDEN
+        else one
+        for one in text
+    )
+
+
+def say(line: str, *, file: TextIO | None = None) -> None:
+    """Print a message of ours; file: standard output by default."""
+    print(f"ablate: {printable(line)}", file=file or sys.stdout, flush=True)
+
+
+def put(text: str) -> None:
+    """Print the output of a command: as it is, but on a terminal printable."""
+    print(printable(text) if sys.stdout.isatty() else text)

@@ -1,0 +1,83 @@
+"""Control characters of what others wrote do not reach the terminal."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from make_study import scores
+from rich.table import Table
+from rich.text import Text
+
+from ablate import report
+from ablate.cli.command import command
+from ablate.cli.console import Console
+from ablate.cli.say import printable, put
+from ablate.errors import UserError
+
+HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
+SHOWN = r"a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
+
+
+def test_control_characters_are_written_as_python_does() -> None:
+    assert printable(HOSTILE) == SHOWN
+    for text in ("a line\nand a\ttab", "x ≤ y, naïve, 日本", ""):
+        assert printable(text) == text
+
+
+@pytest.mark.parametrize("error", [UserError(HOSTILE), ValueError(HOSTILE)])
+def test_errors(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit):
+        command(main)
+    told = capsys.readouterr().err
+    assert r"a\x1b[2Jb\x07\x9b31m" in told
+    assert told.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("what", ["line", "text", "table", "title", "markup"])
+def test_tables_and_lines(what: str) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, highlight=False)
+    table = Table(title=HOSTILE if what == "title" else None)
+    table.add_column(HOSTILE)
+    table.add_row(HOSTILE, style="bold")
+    shown = {"line": HOSTILE, "text": Text(HOSTILE, "red"), "markup": f"[red]{HOSTILE}"}
+    console.print(shown.get(what, table), style="green", markup=what == "markup")
+    assert isinstance(console.file, io.StringIO)
+    told = console.file.getvalue()
+    assert "\x1b[2J" not in told
+    assert not set(told) & set("\x07\x9b\r\x7f")
+    assert r"a\x1b[2Jb" in told
+    assert "\x1b[" in told  # the styles of the console itself
+
+
+def test_output_is_escaped_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("a\x1bb")
+    assert capsys.readouterr().out == "a\x1bb\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    put("a\x1bb")
+    assert capsys.readouterr().out == "a\\x1bb\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--status"]])
+def test_a_strangers_study(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = scores(tmp_path)
+    plan = study / "plan.json"
+    plan.write_text(plan.read_text().replace("model.attention=general", r"\u001b[2Jgeneral"))
+    failed = next(iter(study.glob("*/result.json")))
+    failed.write_text('{"status": "failed", "error": "\\u001b[2J"}')
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["report", str(study), *arguments])
+    report.main()
+    told = capsys.readouterr()
+    assert r"\x1b[2J" in told.out
+    assert "\x1b" not in told.out + told.err
