@@ -96,9 +96,8 @@ def told(error: Exception) -> UserError | RunFailed | Interrupted | None:
     """Return our own error, also for a file that cannot be read or written; else None."""
     if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
         return unwrap(error)
-    return UserError(
-        f"{error.filename2 or error.filename}: cannot be read or written here ({error.strerror})"
-    )
+    name = " -> ".join(str(one) for one in (error.filename, error.filename2) if one)
+    return UserError(f"{name}: cannot be read or written here ({error.strerror})")
 
 
 def _refuse_windows() -> None:

@@ -5,12 +5,16 @@ from typing import Any
 
 import rich.console
 from rich.segment import Segment
+from rich.text import Text
 
 from ablate.cli.say import printable
 
 
 class Console(rich.console.Console):
     """Escape control characters in all text, but not in the console's own styles."""
+
+    def render_str(self, text: str, **kwargs: Any) -> Text:
+        return super().render_str(printable(text), **kwargs)  # before its width is measured
 
     def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
         for text, style, control in super().render(*args, **kwargs):

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.cli.console import Console
+from ablate.cli.say import printable
 from ablate.files import PLAN
 from ablate.records import read_plan
 from ablate.study.launch.estimate import left
@@ -168,7 +169,9 @@ def _table(names: Names, found: Mapping[str, State], *, slots: int) -> Renderabl
     for folder in told[:ROWS]:
         one = found[folder]
         shown = Text(SHOWN.get(one.name, one.name), STYLES.get(one.name, ""))
-        table.add_row(Text(names.label(folder)), shown, Text(_outcome(names, one)))
+        table.add_row(
+            Text(printable(names.label(folder))), shown, Text(printable(_outcome(names, one)))
+        )
     more = [Text(f"and {len(told) - ROWS} more")] if len(told) > ROWS else []
     return Group(Text("; ".join(head)), table, *more)
 
