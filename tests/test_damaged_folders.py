@@ -314,7 +314,10 @@ def soon() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k in ("fifo", "device") else pytest.mark.slow) for k in SPECIAL],
+)
 @pytest.mark.parametrize(
     ("name", "way"),
     [

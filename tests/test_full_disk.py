@@ -63,7 +63,9 @@ SIZES = ("8k", "48k", "120k", "200k")
 
 
 @pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size", [pytest.param(s, marks=[] if s == "120k" else pytest.mark.slow) for s in SIZES]
+)
 def test_a_full_disk(
     folder: Path, straight: dict[str, object], tmp_path: Path, size: str, logger: str
 ) -> None:
