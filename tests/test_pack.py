@@ -24,6 +24,7 @@ from ablate.study.launch.packs import Packing, packs, together
 from ablate.study.launch.run import Run
 from ablate.task.causal_lm import CausalLM
 from ablate.training import pack
+from ablate.training.checkpoint import Checkpoints
 from ablate.training.pack.checkpoint import common, joined, part
 from ablate.training.pack.task import PackTask, clip_each
 from ablate.training.pack.trial import refuse_pack
@@ -190,6 +191,10 @@ def test_clipping_is_by_seed() -> None:
     torch.testing.assert_close([gradient[0] for gradient in drawn], expected[0])
 
 
+def checkpoints(folders: Sequence[Path]) -> list[Checkpoints]:
+    return [Checkpoints(one / "checkpoints", every=1, model=nn.Module()) for one in folders]
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_stopped_pack_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batched: bool
@@ -213,7 +218,7 @@ def test_a_stopped_pack_resumes(
     for folder in halved:
         assert "the same command resumes" in read_mapping(folder / "result.json")["error"]
         assert state(folder)["global_step"] == 5
-    assert common([*halved]) == 5
+    assert common(checkpoints([*halved])) == 5
     pack.train(halved, told)
     for one, other in zip(whole, halved, strict=True):
         assert rows(one) == rows(other)
@@ -236,14 +241,14 @@ def test_seeds_at_different_steps(tmp_path: Path, capsys: pytest.CaptureFixture[
     expected = {folder: rows(folder) for folder in whole}
     newest, before = state(second)["global_step"], state(second, "previous.ckpt")["global_step"]
     assert (newest, before) == (6, 4)
-    assert common([second, third]) == 4
+    assert common(checkpoints([second, third])) == 4
     pack.train(whole, told)
     assert "is finished" in capsys.readouterr().out
     (third / "result.json").unlink()
     (second / "result.json").unlink()
     for path in (third / "checkpoints").iterdir():
         path.unlink()
-    assert common([second, third]) is None
+    assert common(checkpoints([second, third])) is None
     pack.train(whole, told)
     assert "are trained one by one" in capsys.readouterr().out
     assert {folder: rows(folder) for folder in whole} == expected

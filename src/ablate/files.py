@@ -115,7 +115,7 @@ def read_json(path: Path) -> Any:
     """Return the content, None if there is no such file; raise Damaged if it is no JSON."""
     try:
         return json.loads(read_text(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
         raise Damaged(path, str(error)) from error
