@@ -9,6 +9,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from ablate.cli.say import say
+
 
 class Folder(Callback):
     """Create the folder of a run, as Hydra would before the run is checked, and record it."""
@@ -29,7 +31,7 @@ def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
     except OmegaConfBaseException:
         return  # nothing will be created: Hydra raises the same error
     if not folder.resolve().is_relative_to(Path(config.output_dir).resolve()):
-        print(f"ablate: output in {folder.resolve()}, outside output_dir={config.output_dir}")
+        say(f"output in {folder.resolve()}, outside output_dir={config.output_dir}")
     if not of_sweep:
         # Hydra resolves this again, and the folder's name may need data that takes seconds to make.
         with read_write(config):
