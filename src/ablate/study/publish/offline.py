@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf.errors import OmegaConfBaseException
 
+from ablate.config.saved import read_yaml
+from ablate.errors import UserError
 from ablate.study.analysis.collect import Study
 
 WANDB = "ablate.logger.wandb.WandB"
@@ -20,11 +23,10 @@ def logger_of(study: Study) -> Mapping[str, Any] | None:
 
 def _logger(run_dir: Path) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load((run_dir / "config.yaml").read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # gone, or damaged
-        return {}
-    logger = content.get("logger") if isinstance(content, dict) else None
-    return logger if isinstance(logger, dict) else {}
+        logger = read_yaml(run_dir / "config.yaml").get("logger")
+    except (OSError, ValueError, UserError, yaml.YAMLError, OmegaConfBaseException):
+        return {}  # gone, or damaged
+    return logger if isinstance(logger, Mapping) else {}
 
 
 def sync_command(study: Study) -> str | None:
