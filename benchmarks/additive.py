@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ablate.kernel import Attend, Layer
+from ablate.kernel import Attend, Parts
 from ablate.kernel.chunked import Chunked
 from ablate.model.attention.additive import Additive
 from ablate.model.mask.none import NoMask
@@ -29,7 +29,7 @@ def fastest(size: tuple[int, int, int, int], rounds: int) -> dict[str, float]:
     pos = NoPosEnc(dim=heads * width, heads=heads, head_dim=width, length=length, depth=1)
     attend = Attend(q=q, k=k, v=v, score=score, mask=NoMask(causal=False), pos=pos, layer=0)
     kernels = {
-        name: Chunked(chunk=None, compile=compile).resolve(Layer(score, pos))  # type: ignore[arg-type]
+        name: Chunked(chunk=None, compile=compile).resolve(Parts(score, pos))  # type: ignore[arg-type]
         for name, compile in WAYS.items()
     }
     seconds: dict[str, float] = {}

@@ -81,7 +81,7 @@ def ours(
     from omegaconf import OmegaConf
 
     from ablate.config.tree import config_dir
-    from ablate.kernel import Attend, Layer
+    from ablate.kernel import Attend, Parts
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
 
@@ -99,7 +99,7 @@ def ours(
     for parameter in (*made.parameters(), *pos.parameters()):
         parameter.data.normal_(generator=generator)
     made, pos = made.to(q), pos.to(q)
-    how = part("kernel", kernel).resolve(Layer(made, pos))
+    how = part("kernel", kernel).resolve(Parts(made, pos))
     mask = Causal(causal=True) if causal else NoMask(causal=False)
     # Scores that do not look get a tensor of width 0, as in the model.
     q = q if made.query else q[..., :0]

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 from ablate.config.tree import config_dir
 from ablate.kernel.sdpa import SDPA
-from ablate.model.layers.multi_head import SelfAttention
+from ablate.model.layers.layer import Context, Place
 from ablate.model.mask.none import NoMask
+from ablate.model.mixer.attention import Attention
 from ablate.model.normalizer.softmax import Softmax
 from ablate.pos_enc.none import NoPosEnc
 
@@ -58,9 +59,12 @@ def lowered() -> dict[str, Any]:
 
 def layer(score: Any, length: int) -> Callable[[Tensor], Tensor]:
     pos = NoPosEnc(dim=DIM, heads=HEADS, head_dim=DIM // HEADS, length=length, depth=1)
-    parts = {"score": score, "normalizer": Softmax(), "mask": NoMask(causal=False), "pos": pos}
-    made = SelfAttention(DIM, heads=HEADS, length=length, kernel=SDPA(), **parts)
-    return lambda x: made(x, pos)
+    place = Place(
+        DIM, HEADS, length, grid=None, bias=True, std=0.02, out_std=0.02, dropout=0.0, score=score,
+        normalizer=Softmax(), kernel=SDPA(), mask=NoMask(causal=False), pos=pos,
+    )  # fmt: skip
+    made, context = Attention(place), Context(pos)
+    return lambda x: made(x, context)
 
 
 def main() -> None:

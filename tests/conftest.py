@@ -40,13 +40,14 @@ AREAS = {
         revision run_id schema""",
     "model": """activation_checkpoints attention axes bert block captioner draws dropout embedding
         feed_forward flops forecasters formulas gpt graph hugging_face init knobs knobs_pairs
-        local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc precision
-        pretrained recurrent resnet rnn_* timm transformer vit""",
+        layers local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc
+        precision pretrained recurrent resnet rnn_* timm transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
-    "data": "data_* knobs_data",
+    "data": "data_* image_file knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack pinned resume
-        damaged_folders full_disk schedule security threads train transfer trust wandb_server""",
+        damaged_folders full_disk ignored schedule security sizes threads train transfer trust
+        wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
     "cli": """cli command commands figures first_screen generate package pipe readme say show
         versions wheel""",

@@ -12,12 +12,13 @@ from math import cos, e, erf, exp, log, pi, sin, sqrt, tanh
 from typing import Any
 
 import torch
-from make_model import part
+from make_model import context, part, place
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, attention_weights, mix
 from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
+from ablate.model.layers.layer import Context, Layer
 from ablate.pos_enc.none import NoPosEnc
 from ablate.task.captioning import unevenness
 
@@ -130,8 +131,8 @@ def maps(made: FeedForward) -> list[str]:
     return ["up", "down"] if made.gate is None else ["up", "gate", "down"]
 
 
-class Doubled(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+class Doubled(Layer):
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         return 2 * x + tensor([1.0, 0.0])
 
 
@@ -141,21 +142,17 @@ def placed(placement: str) -> Any:
         Doubled(), norm=placement, residual=True, dropout=0.0, drop_path=0.0,
         make_norm=lambda: part("model.norm_type", "layer")(2, bias=True, eps=0.0).double(),
     )  # fmt: skip
-    return made(tensor([3.0, 1.0]))
+    return made(tensor([3.0, 1.0]), context())
 
 
 def mixed(name: str, **own: Any) -> Any:
     """Three positions of width 1 with the numbers 1, 2, 3, under a causal mask."""
-    from ablate.model.mixer import Sizes
-
-    sizes = Sizes(
-        dim=1, heads=1, length=3, mask=part("model.mask", "causal")(causal=True), grid=None,
-        bias=False, std=1.0, out_std=1.0,
-    )  # fmt: skip
-    chosen = {"size": 3} if name == "convolution" else {}
-    return fill(part("model.mixer", name, **chosen).layer(None, sizes), **own)(
-        tensor([1.0], [2.0], [3.0])[None]
+    here = place(
+        1, 1, 3, mask=part("model.mask", "causal")(causal=True), bias=False, std=1.0, out_std=1.0
     )
+    chosen = {"size": 3} if name == "convolution" else {}
+    made = fill(part("model.mixer", name, **chosen)(here), **own)
+    return made(tensor([1.0], [2.0], [3.0])[None], context())
 
 
 def gate() -> Any:

@@ -14,10 +14,14 @@ from ablate.kernel import Kernel
 from ablate.model.bert import BERT
 from ablate.model.captioner import Captioner
 from ablate.model.gpt import GPT
+from ablate.model.layers.layer import Context, Place
+from ablate.model.mask.none import NoMask
 from ablate.model.rnn_lm import RNNLM
 from ablate.model.rnn_seq2seq import RNNSeq2Seq
 from ablate.model.transformer import Transformer
 from ablate.model.vit import ViT
+from ablate.pos_enc import PosEnc
+from ablate.pos_enc.none import NoPosEnc
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -213,10 +217,33 @@ def build(name: str, /, **keys: Any) -> Any:
         if key in slots
     }
     node = content | chosen | keys
+    if isinstance(node.get("layers"), dict):
+        node["layers"] = ()  # every layer is the same
     for slot in NAMED & node.keys():
         if isinstance(node[slot], str):
             node[slot] = part(f"model.{slot}", node[slot])
     return get_class(node.pop("_target_"))(**node)
+
+
+def place(dim: int, heads: int, length: int, **changes: Any) -> Place:
+    """A place for a layer in a model of plain parts; `score` and `pos` may be options."""
+    sizes = {"dim": dim, "heads": heads, "head_dim": dim // heads, "length": length, "depth": 1}
+    usual = {
+        "grid": None, "bias": True, "std": 0.02, "out_std": 0.02, "dropout": 0.0,
+        "score": "scaled_dot", "normalizer": part("model.normalizer", "softmax"),
+        "kernel": part("kernel", "reference"), "mask": NoMask(causal=False), "pos": "none",
+    }  # fmt: skip
+    keys = usual | changes
+    if isinstance(keys["score"], str):
+        keys["score"] = part("model.attention", keys["score"])
+    if isinstance(keys["pos"], str):
+        keys["pos"] = part("pos_enc", keys["pos"])(**sizes)
+    return Place(dim=dim, heads=heads, length=length, **keys)
+
+
+def context(pos: PosEnc | None = None, **keys: Any) -> Context:
+    """The context of one pass; without positions unless given."""
+    return Context(pos=pos or NoPosEnc(dim=2, heads=1, head_dim=2, length=1, depth=1), **keys)
 
 
 def random_parts(module: nn.Module, *, seed: int = 0, std: float = 0.5) -> nn.Module:

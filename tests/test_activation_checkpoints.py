@@ -14,7 +14,7 @@ import ablate
 from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
 from ablate.model.layers import stack
-from ablate.model.layers.multi_head import KeyValueCache
+from ablate.model.layers.layer import Cache
 from ablate.training.build import build_data, make_model
 from ablate.training.train import count_flops, prepare
 
@@ -55,7 +55,7 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(
     calls = []
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(kwargs["place"])
+        calls.append(args[2].step)
         return again(*args, **kwargs)
 
     again = stack.recomputed
@@ -147,7 +147,7 @@ def test_a_cache_is_filled_once() -> None:
     """Generation may run with gradients on; keys read twice would be there twice."""
     model, cache, x = (
         random_parts(gpt(activation_checkpointing=True)),
-        KeyValueCache(),
+        Cache(),
         tokens(1, 6),
     )
     parts = [model(part, cache=cache) for part in x.split(2, dim=1)]

@@ -14,9 +14,9 @@ PAGE = ROOT / "docs" / "add_a_part.md"
 SECTIONS = dict(
     section.split("\n", 1) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 )
-OWN, SCORE, DATA, OPTIMIZER, KEY = SECTIONS
+OWN, SCORE, DATA, OPTIMIZER, KEY, MIXER = SECTIONS
 # Files of a walk, those named in its sentences included.
-AT_MOST = {OWN: 2, SCORE: 4, DATA: 3, OPTIMIZER: 1, KEY: 5}
+AT_MOST = {OWN: 2, SCORE: 4, DATA: 3, OPTIMIZER: 1, KEY: 5, MIXER: 2}
 
 
 def blocks(section: str) -> list[tuple[str, str]]:
@@ -80,6 +80,25 @@ def test_a_part_of_ones_own_trains(tmp_path: Path) -> None:
     python("-m", "ablate", *own, "debug=fast", folder=tmp_path, source=ROOT / "src")
     (config,) = tmp_path.glob("outputs/debug/*/config.yaml")
     assert "_target_: my.dyt.DyT" in config.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_mixer_of_ones_own_trains_alone_and_beside_attention(tmp_path: Path) -> None:
+    write(SECTIONS[MIXER], tmp_path)
+    for mixer in ("model.mixer=decay", "model.layers.mixer=[decay,attention]"):
+        own = ("--config-dir", "my/conf", mixer)
+        python(
+            "-m",
+            "ablate",
+            *own,
+            "debug=fast",
+            "model.depth=2",
+            folder=tmp_path,
+            source=ROOT / "src",
+        )
+    refused = ["-m", "ablate", "--config-dir", "my/conf", "model.mixer=decay", "model=bert"]
+    with pytest.raises(AssertionError, match="mixer=decay reads earlier positions alone"):
+        python(*refused, folder=tmp_path, source=ROOT / "src")
 
 
 @pytest.mark.slow

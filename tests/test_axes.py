@@ -52,6 +52,7 @@ def model_keys() -> set[str]:
     for model in {*KNOBS, *RECURRENT} - {"timm"}:
         cfg = compose(f"model={model}")
         parts = tuple(f"{group}." for group in cfg.choices if group.startswith("model."))
+        parts += ("model.layers.",)  # keys that have a row already
         found |= {key for key in keys_of(cfg, "model") if not key.startswith(parts)}
     return found
 

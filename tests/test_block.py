@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import kernel, normal, part, random_parts
+from make_model import context, kernel, normal, part, random_parts
 from torch import Tensor, nn
 
 from ablate.model.layers.stack import Stack, kernels
@@ -100,7 +100,7 @@ def test_blocks_equal_torchs(norm: str, activation: str, mask: str, padded: bool
 def parts_of(mine: Stack) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     block = mine.blocks[0]
     attention, feed = block.attention.function, block.feed_forward.function
-    return lambda x: attention(x, mine.pos_enc), feed
+    return lambda x: attention(x, context()), feed
 
 
 def test_without_norm() -> None:
@@ -135,7 +135,7 @@ def test_every_placement_is_its_formula(norm: str, residual: bool) -> None:
 
 def test_without_feed_forward() -> None:
     mine, x = stack(norm="none", ffn="none", ffn_dim=None), normal(B, N, D)
-    torch.testing.assert_close(mine(x), x + mine.blocks[0].attention.function(x, mine.pos_enc))
+    torch.testing.assert_close(mine(x), x + mine.blocks[0].attention.function(x, context()))
 
 
 def test_the_hidden_width_is_four_times_the_width_unless_set() -> None:
@@ -150,7 +150,7 @@ def test_depth_applies_one_block_after_another() -> None:
     mine, x = stack(depth=3, norm="none"), normal(B, N, D)
     y = x
     for block in mine.blocks:
-        y = block(y, pos=mine.pos_enc, keep=None, cache=None, place=0)
+        y = block(y, context())
     torch.testing.assert_close(mine(x), y)
     assert len({id(p) for p in mine.parameters()}) == 3 * len(list(mine.blocks[0].parameters()))
 
@@ -160,7 +160,7 @@ def test_shared_layers_are_one_block_applied_depth_times() -> None:
     assert len(shared.blocks) == 1
     y = x
     for _ in range(3):
-        y = shared.blocks[0](y, pos=shared.pos_enc, keep=None, cache=None, place=0)
+        y = shared.blocks[0](y, context())
     torch.testing.assert_close(shared(x), shared.final_norm(y))
     # The same as three blocks of their own with the same weights.
     three = stack(depth=3)
@@ -169,7 +169,7 @@ def test_shared_layers_are_one_block_applied_depth_times() -> None:
     three.final_norm.load_state_dict(shared.final_norm.state_dict())
     torch.testing.assert_close(shared(x), three(x))
     assert not torch.allclose(shared(x), shared.final_norm(shared.blocks[0](
-        x, pos=shared.pos_enc, keep=None, cache=None, place=0
+        x, context()
     )))  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def test_dropout_acts_on_input_weights_and_both_sublayers() -> None:
     sublayer = mine.blocks[0].feed_forward
     x = normal(B, N, D)
     torch.manual_seed(0)
-    y = sublayer(x)
+    y = sublayer(x, context())
     torch.manual_seed(0)
     function = sublayer.function(sublayer.norm_before(x))
     torch.testing.assert_close(y, x + sublayer.dropout(function))

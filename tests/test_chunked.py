@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, additive_cpu, chunked, heap
+from ablate.kernel import Attend, Kernel, Parts, additive_cpu, chunked, heap
 from ablate.kernel.chunked import Chunked, RunScore
 from ablate.kernel.reference import Reference
 
@@ -167,7 +167,7 @@ def test_fitting_counts_the_hidden_width(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_fused_score_is_the_score(chunk: int | None) -> None:
     for shape, padding in (("square", "some"), ("cached", "none"), ("cross", "empty rows")):
         attend = make("additive", "alibi", "causal", shape=shape, padding=padding)
-        run = kernel("chunked", chunk=chunk).resolve(Layer(attend.score, attend.pos))
+        run = kernel("chunked", chunk=chunk).resolve(Parts(attend.score, attend.pos))
         for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
             torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
         assert run.describe() == "chunked (fused)"
@@ -199,7 +199,7 @@ def test_compiled_chunks_equal_eager_ones() -> None:
         pytest.skip("no C++ compiler on the path")
     for shape, padding in (("square", "some"), ("cached", "none")):
         attend = make("additive", "t5", "causal", shape=shape, padding=padding)
-        run = kernel("chunked", chunk=4, compile=True).resolve(Layer(attend.score, attend.pos))
+        run = kernel("chunked", chunk=4, compile=True).resolve(Parts(attend.score, attend.pos))
         for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
             torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
         assert run.describe() == "chunked (compiled)"
@@ -217,7 +217,7 @@ def test_it_compiles_in_training_where_a_call_is_large_enough(
     monkeypatch.setattr(chunked, "compiler", lambda device: True)
     monkeypatch.setattr(chunked, "compiled_score", compiled_score)
     attend = make("gatv2")
-    run = kernel("chunked").resolve(Layer(attend.score, attend.pos))
+    run = kernel("chunked").resolve(Parts(attend.score, attend.pos))
     run(attend)
     assert (made, run.describe()) == ([], "chunked")  # too small to pay
     monkeypatch.setattr(Chunked, "ELEMENTS", B * H * LENGTH * LENGTH * K)
@@ -231,4 +231,4 @@ def test_it_compiles_in_training_where_a_call_is_large_enough(
 def test_it_refuses_to_compile_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
     with pytest.raises(UserError, match=r"kernel\.compile=true needs a C"):
-        kernel("chunked", compile=True).resolve(Layer(make_score("additive"), make_pos("none")))
+        kernel("chunked", compile=True).resolve(Parts(make_score("additive"), make_pos("none")))

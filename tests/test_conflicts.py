@@ -216,7 +216,7 @@ REFUSED = [
     ("model.mixer=convolution kernel=sdpa", "kernel=sdpa acts inside attention"),
     ("model.mixer=fixed pos_enc=rotary", "pos_enc=rotary acts inside attention"),
     ("model=transformer model.mixer=fixed pos_enc=alibi", "pos_enc=alibi acts inside attention"),
-    ("model.mixer=convolution model.mask=window", "model.mask=window says which positions have"),
+    ("model.mixer=convolution model.mask=window", "model.mask=window restricts attention weights"),
     ("model.mixer=none model.mask=none", "model.mask=none has no effect with model.mixer=none"),
     ("model.mixer=none model.ffn=none", "disables every sublayer"),
     ("model=vit model.mixer=convolution", "set model.pool=mean"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from make_model import bert, captioner, gpt, normal, part, rnn_lm, rnn_seq2seq, tokens, transformer
 from test_graph import gat, graph
-from test_kernel import KERNELS, Attend, Kernel, Layer, Reference, make
+from test_kernel import KERNELS, Attend, Kernel, Parts, Reference, make
 from test_rnn_seq2seq import source, target
 from tiny import images
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ def random(attend: Attend, case: str) -> Attend:
 
 
 def results(run: Kernel, attend: Attend) -> list[Tensor]:
-    out = run.resolve(Layer(attend.score, attend.pos))(attend)
+    out = run.resolve(Parts(attend.score, attend.pos))(attend)
     leaves = [attend.q, attend.k, attend.v, *attend.score.parameters()]
     loss = (out * normal(*out.shape, seed=9)).sum()
     return [

@@ -5,7 +5,7 @@ import torch
 from make_model import kernel
 from test_kernel import KERNELS, make, make_pos, make_score
 
-from ablate.kernel import Attend, Layer
+from ablate.kernel import Attend, Parts
 from ablate.model.layers.dropout import Dropout
 
 NAMES = ["reference", *KERNELS]
@@ -24,7 +24,7 @@ def repeated(times: int, *, dropout: float) -> Attend:
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_keeps_the_expectation(name: str) -> None:
     times, run = 4000, KERNELS.get(name, kernel("reference"))
-    run = run.resolve(Layer(make_score("scaled_dot"), make_pos("alibi")))
+    run = run.resolve(Parts(make_score("scaled_dot"), make_pos("alibi")))
     attend = repeated(times, dropout=0.3)
     with torch.no_grad():
         kept, dropped = run(repeated(1, dropout=0.0)), run(attend)

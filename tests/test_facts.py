@@ -23,10 +23,11 @@ ASKED = {
     "data": ("kind",),
     "model.attention": ("query", "key", "lowers", "sums"),
     "model.cross_attention": ("query", "key", "lowers", "sums"),
+    "model.mixer": ("attends", "causal", "mixes", "reads_mask", "reads_positions"),
     "model.norm_type": ("images",),
     "model.normalizer": ("fused",),
     "model.window": ("weighs",),
-    "pos_enc": ("compares",),
+    "pos_enc": ("acts_in", "compares"),
 }
 
 
@@ -42,7 +43,7 @@ def test_what_is_read_of_a_class_is_what_it_states(group: str) -> None:
 def test_every_fact_that_a_conflict_asks_for_is_tested_here() -> None:
     folder = Path(conflicts.__file__).parent
     code = " ".join(path.read_text() for path in folder.glob("*.py"))
-    asked = set(re.findall(r'states\("([\w.]+)", "(\w+)"\)', code))
+    asked = set(re.findall(r'state[sd]\("([\w.]+)", "(\w+)"\)', code))
     assert asked
     assert asked <= {(group, name) for group, names in ASKED.items() for name in names}
 

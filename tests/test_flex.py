@@ -19,7 +19,7 @@ from test_kernel import (
 )
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Layer
+from ablate.kernel import Attend, Parts
 from ablate.kernel import flex as module
 from ablate.kernel.flex import Flex
 from ablate.kernel.reference import Reference
@@ -87,10 +87,10 @@ def test_its_gradients_are_those_of_the_reference(bias: str, mask: str, padding:
 )
 def test_what_it_cannot_compute_is_refused(score: str, pos: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        Flex().resolve(Layer(make_score(score), make_pos(pos)))
+        Flex().resolve(Parts(make_score(score), make_pos(pos)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here it could train")
 def test_without_a_gpu_it_is_refused() -> None:
     with pytest.raises(UserError, match=r"kernel=flex cannot run here: it trains on a GPU"):
-        Flex().resolve(Layer(make_score("dot"), make_pos("alibi")))
+        Flex().resolve(Parts(make_score("dot"), make_pos("alibi")))

@@ -9,7 +9,7 @@ from make_model import SIZES, gpt, options, part, random_parts, scores, together
 from torch import Tensor
 
 from ablate.model.gpt import GPT
-from ablate.model.layers.multi_head import KeyValueCache
+from ablate.model.layers.layer import Cache
 from ablate.model.mask.causal import Causal
 
 LENGTH, VOCAB = SIZES["gpt"]["length"], SIZES["gpt"]["vocab_size"]
@@ -52,7 +52,7 @@ def test_the_future_does_not_leak(looks_back: GPT) -> None:
         difference = (looks_back(before) - looks_back(after)).abs().amax((0, 2))
         assert (difference[:changed] == 0).all()
         assert difference[changed] > 1e-6
-        if isinstance(looks_back.stack.mask, Causal):
+        if isinstance(looks_back.stack.masks[0], Causal):
             assert (difference[changed:] > 1e-9).all()
 
 
@@ -132,7 +132,7 @@ def test_relative_encodings_do_not_know_where_the_text_begins(
 
 def cached(model: GPT, text: Tensor, splits: list[int]) -> Tensor:
     """The logits when the text arrives in pieces of these lengths."""
-    cache = KeyValueCache()
+    cache = Cache()
     return torch.cat([model(piece, cache=cache) for piece in text.split(splits, dim=1)], dim=1)
 
 

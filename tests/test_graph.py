@@ -23,7 +23,7 @@ from ablate.data import IGNORED, Request
 from ablate.data.graph import symmetric
 from ablate.data.planetoid import NAMES, Planetoid
 from ablate.errors import UserError
-from ablate.kernel import Kernel, Layer
+from ablate.kernel import Kernel, Parts
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.sparse import Sparse
@@ -176,7 +176,7 @@ def test_the_kernel_of_a_layer() -> None:
     score, pos = gat().layers[0].score, NoPosEnc(dim=4, heads=1, head_dim=4, length=9, depth=1)
 
     def resolved(made: Kernel, **facts: bool) -> Kernel:
-        return made.resolve(Layer(score, pos, **facts))
+        return made.resolve(Parts(score, pos, **facts))
 
     assert isinstance(resolved(Auto(), edges=True), Sparse)
     assert isinstance(resolved(Auto(), edges=True, softmax=False), Chunked)

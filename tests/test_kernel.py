@@ -12,7 +12,7 @@ from make_model import kernel, normal, options, part, random_parts, scores
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, chunked
+from ablate.kernel import Attend, Kernel, Parts, chunked
 from ablate.kernel.auto import Auto
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
@@ -141,8 +141,8 @@ def results(run: Kernel, attend: Attend) -> list[Tensor]:
 def resolved(score: str, pos: str) -> Iterator[Kernel]:
     """Every kernel that accepts the parts."""
     for each in KERNELS.values():
-        if each.refuses(Layer(make_score(score), make_pos(pos))) is None:
-            yield each.resolve(Layer(make_score(score), make_pos(pos)))
+        if each.refuses(Parts(make_score(score), make_pos(pos))) is None:
+            yield each.resolve(Parts(make_score(score), make_pos(pos)))
 
 
 def combined() -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ def test_the_reference_adds_positions_to_keys_and_values() -> None:
 @pytest.mark.parametrize("mask", MASKS)
 def test_rows_that_see_nothing_give_zeros_and_finite_gradients(mask: str, name: str) -> None:
     attend = make("dot", "alibi", mask, padding="empty rows")
-    run = KERNELS.get(name, Reference()).resolve(Layer(attend.score, attend.pos))
+    run = KERNELS.get(name, Reference()).resolve(Parts(attend.score, attend.pos))
     context, *gradients = results(run, attend)
     assert torch.equal(context[1], torch.zeros_like(context[1]))
     assert context[0, :, 4].abs().min() > 0
@@ -235,21 +235,21 @@ def test_sdpa_refuses_what_it_cannot_compute(pos: str, score: str) -> None:
     parts = make_score(score), make_pos(pos)
     exact = parts[0].lower(normal(B, H, 2, K), normal(B, H, 2, K)) is not None
     if exact and not parts[1].value_term:
-        assert isinstance(SDPA().resolve(Layer(*parts)), SDPA)
+        assert isinstance(SDPA().resolve(Parts(*parts)), SDPA)
     else:
         with pytest.raises(UserError, match=r"kernel=sdpa cannot .*; use kernel=auto"):
-            SDPA().resolve(Layer(*parts))
+            SDPA().resolve(Parts(*parts))
 
 
 def test_auto_takes_the_fastest_that_is_exact() -> None:
     none, values = make_pos("none"), make_pos("relative")
-    assert isinstance(Auto().resolve(Layer(make_score("cosine"), none)), SDPA)
-    assert isinstance(Auto().resolve(Layer(make_score("cosine"), values)), Reference)
-    additive = Auto().resolve(Layer(make_score("additive"), none))
+    assert isinstance(Auto().resolve(Parts(make_score("cosine"), none)), SDPA)
+    assert isinstance(Auto().resolve(Parts(make_score("cosine"), values)), Reference)
+    additive = Auto().resolve(Parts(make_score("additive"), none))
     assert isinstance(additive, Chunked)
     assert additive.may_compile  # whether it does depends on the size and on a compiler
     for score, may_compile in (("additive", True), ("dot", False)):
-        found = kernel("chunked").resolve(Layer(make_score(score), none))
+        found = kernel("chunked").resolve(Parts(make_score(score), none))
         assert isinstance(found, Chunked)
         assert found.may_compile == may_compile
         assert found.describe() == "chunked"  # so far
@@ -269,7 +269,7 @@ BACKENDS = {
 def test_sdpa_says_which_backend_ran(case: str) -> None:
     """The profiler saw the operation that it names."""
     attend, backend = BACKENDS[case]
-    run = SDPA().resolve(Layer(attend.score, attend.pos))
+    run = SDPA().resolve(Parts(attend.score, attend.pos))
     assert run.describe() == "sdpa"  # nothing so far
     with torch.profiler.profile() as seen:
         run(attend)
@@ -282,7 +282,7 @@ def test_sdpa_says_which_backend_ran(case: str) -> None:
 
 def test_sdpa_tells_training_from_evaluation() -> None:
     attend = make("dot")
-    run = SDPA().resolve(Layer(attend.score, attend.pos))
+    run = SDPA().resolve(Parts(attend.score, attend.pos))
     run(attend)
     run(replace(attend, dropout=0.1, training=True, stream=torch.tensor(1)))
     assert run.describe() == "sdpa (training: reference, for dropout; evaluation: flash)"
@@ -295,7 +295,7 @@ def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed: bool, pos: st
     exact = make("dot", pos, "causal", padding="some")
     leaves = [x.detach().bfloat16().requires_grad_() for x in (exact.q, exact.k, exact.v)]
     q, k, v = leaves
-    run = SDPA().resolve(Layer(exact.score, exact.pos))
+    run = SDPA().resolve(Parts(exact.score, exact.pos))
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         found = run(replace(exact, q=q, k=k, v=v, training=True))
     assert run.describe() == "sdpa (flash in float32)"
@@ -331,6 +331,6 @@ def test_sdpa_in_float32_rounds_nothing_that_is_lowered() -> None:
 def test_sdpa_stays_in_bfloat16_for_many_keys(pos: str, score: str) -> None:
     attend = make(score, pos)
     q, k, v = (torch.randn(1, H, SHORT + 1, K, dtype=torch.bfloat16) for _ in range(3))
-    run = SDPA().resolve(Layer(attend.score, attend.pos))
+    run = SDPA().resolve(Parts(attend.score, attend.pos))
     run(replace(attend, q=q, k=k, v=v, training=True))
     assert run.describe() == "sdpa (flash)"

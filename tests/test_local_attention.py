@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import normal, options, part, random_parts, vit
+from make_model import context, normal, options, part, place, random_parts, vit
 from torch import Tensor
 
 from ablate.config.compose import compose
 from ablate.config.facts import Facts
 from ablate.errors import UserError
-from ablate.model.layers.multi_head import SelfAttention
 from ablate.model.mask.window import Window
+from ablate.model.mixer.attention import Attention
 from ablate.pos_enc.relative_2d import Relative2d
 
 ROWS, COLUMNS, HEADS, WIDTH = 4, 5, 2, 4
@@ -134,13 +134,10 @@ def test_they_need_a_image_and_an_even_head() -> None:
 # The whole layer
 
 
-def layer(kernel: str, *, size: int, extra: int = 0, score: str = "scaled_dot") -> SelfAttention:
+def layer(kernel: str, *, size: int, extra: int = 0, score: str = "scaled_dot") -> Attention:
     pos = relative(extra)
-    made = SelfAttention(
-        HEADS * WIDTH, heads=HEADS, score=part("model.attention", score),
-        normalizer=part("model.normalizer", "softmax"), mask=window(size, extra), pos=pos,
-        kernel=part("kernel", kernel), length=extra + len(PATCHES), layer=1,
-    )  # fmt: skip
+    parts = {"mask": window(size, extra), "pos": pos, "kernel": part("kernel", kernel), "layer": 1}
+    made = Attention(place(HEADS * WIDTH, HEADS, extra + len(PATCHES), score=score, **parts))
     made.positions = pos
     return random_parts(made)  # type: ignore[return-value]
 
@@ -165,7 +162,7 @@ def test_a_layer_is_the_papers_equation_in_loops(extra: int) -> None:
         weights = torch.stack(scores).softmax(0)
         out[a, h] = sum(w * v[0, h, b] for w, b in zip(weights, seen, strict=True))
     expected = made.out(out.flatten(1))[None]
-    torch.testing.assert_close(made(x, made.positions), expected)
+    torch.testing.assert_close(made(x, context(made.positions)), expected)
 
 
 @pytest.mark.parametrize("extra", EXTRA)
@@ -180,7 +177,7 @@ def test_kernels_agree_in_values_and_gradients(kernel: str, score: str, extra: i
         if name == "chunked":
             made.kernel.chunk = 3  # type: ignore[attr-defined]
         x = normal(2, extra + len(PATCHES), HEADS * WIDTH).requires_grad_()
-        y = made(x, made.positions)
+        y = made(x, context(made.positions))
         y.square().sum().backward()
         found.append([y, x.grad, *(p.grad for p in made.parameters())])
     for mine, theirs in zip(*found, strict=True):

@@ -4,7 +4,18 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import gpt, normal, options, part, random_parts, tokens, transformer, vit
+from make_model import (
+    context,
+    gpt,
+    normal,
+    options,
+    part,
+    place,
+    random_parts,
+    tokens,
+    transformer,
+    vit,
+)
 from torch import Tensor, nn
 
 from ablate.decode.sample import sample
@@ -13,7 +24,6 @@ from ablate.model.layers.block import Block
 from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.model.mask.window import Window
-from ablate.model.mixer import Mixer, Sizes
 
 OTHERS = [name for name in options("model.mixer") if name != "attention"]
 MIXING = ["convolution", "fixed"]
@@ -21,16 +31,9 @@ DIM, HEADS, LENGTH = 6, 3, 8
 
 
 def layer(name: str, *, mask: Any = None, grid: Any = None, **own: Any) -> nn.Module:
-    mixer: Mixer = part("model.mixer", name, **own)
-    mask = mask or Causal(causal=True)
     length = LENGTH if grid is None else grid[0] * grid[1]
-    sizes = Sizes(
-        dim=DIM, heads=HEADS, length=length, mask=mask, grid=grid, bias=True,
-        std=0.1, out_std=0.05,
-    )  # fmt: skip
-    made = mixer.layer(lambda: pytest.fail("this mixer makes no attention"), sizes)
-    assert made is not None
-    return random_parts(made)
+    here = place(DIM, HEADS, length, mask=mask or Causal(causal=True), grid=grid)
+    return random_parts(part("model.mixer", name, **own)(here))
 
 
 def heads_of(x: Tensor, head: int) -> Tensor:
@@ -52,7 +55,7 @@ def test_fixed_weights_are_the_formula(mask: Any) -> None:
         ]
         rows.append(torch.cat(sums, dim=-1))
     expected = torch.stack(rows, dim=1) @ fixed.out.weight.T + fixed.out.bias
-    torch.testing.assert_close(fixed(x), expected)
+    torch.testing.assert_close(fixed(x, context()), expected)
 
 
 @pytest.mark.parametrize("depthwise", [True, False])
@@ -65,12 +68,12 @@ def test_a_convolution_has_a_transform_for_each_relative_position(
     x, offsets = normal(2, 7, DIM), (-2, -1, 0) if causal else (-1, 0, 1)
     expected = conv.bias.expand(2, 7, DIM).clone()
     for i in range(7):
-        for place, offset in enumerate(offsets):
+        for n, offset in enumerate(offsets):
             if 0 <= i + offset < 7:
-                w = conv.weight[:, :, place]
+                w = conv.weight[:, :, n]
                 w = torch.diag(w[:, 0]) if depthwise else w
                 expected[:, i] += x[:, i + offset] @ w.T
-    torch.testing.assert_close(conv(x), expected)
+    torch.testing.assert_close(conv(x, context()), expected)
 
 
 def test_a_convolution_of_a_image_goes_over_rows_and_columns() -> None:
@@ -84,7 +87,7 @@ def test_a_convolution_of_a_image_goes_over_rows_and_columns() -> None:
                     if 0 <= row + a < 4 and 0 <= column + b < 5:
                         seen = x[:, (row + a) * 5 + column + b]
                         expected[:, row * 5 + column] += conv.weight[:, 0, a + 1, b + 1] * seen
-    torch.testing.assert_close(conv(x), expected)
+    torch.testing.assert_close(conv(x, context()), expected)
 
 
 @pytest.mark.parametrize("name", MIXING)
@@ -92,10 +95,10 @@ def test_padding_is_not_read(name: str) -> None:
     mixer = layer(name, mask=NoMask(causal=False))
     x = normal(2, 6, DIM)
     keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
-    other = x.clone()
+    read, other = context(keep=keep), x.clone()
     other[1, 4:] += 1
-    torch.testing.assert_close(mixer(x, keep=keep), mixer(other, keep=keep))
-    assert not torch.allclose(mixer(x), mixer(other))
+    torch.testing.assert_close(mixer(x, read), mixer(other, read))
+    assert not torch.allclose(mixer(x, context()), mixer(other, context()))
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -114,14 +117,25 @@ def test_the_attention_is_gone_from_every_block(name: str) -> None:
     for model in (gpt(mixer=name), vit(mixer=name, pool="mean"), transformer(mixer=name)):
         blocks = [module for module in model.modules() if isinstance(module, Block)]
         assert blocks
-        assert all(block.attention is None for block in blocks)
-        assert all((block.mixer is None) == (name == "none") for block in blocks)
+        assert all("attention" not in block for block in blocks)
+        assert all(("mixer" in block) == (name != "none") for block in blocks)
+
+
+@pytest.mark.parametrize("name", options("model.mixer"))
+def test_a_cache_holds_what_a_mixer_read(name: str) -> None:
+    """Tokens that are read in pieces, of one batch that is reordered in between."""
+    model, read = random_parts(gpt(mixer=name)).eval(), tokens(3, 7)
+    cache, rows = model.new_cache(), torch.tensor([2, 0, 0])
+    first = [model(read[:, a:b], cache=cache) for a, b in ((0, 1), (1, 5))]
+    torch.testing.assert_close(torch.cat(first, dim=1), model(read)[:, :5])
+    cache.select(rows)
+    then = model(read[rows][:, 5:], cache=cache)
+    torch.testing.assert_close(then, model(read[rows])[:, 5:])
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_generation_without_a_cache_takes_the_likeliest(name: str) -> None:
+def test_generation_takes_the_likeliest(name: str) -> None:
     model = random_parts(gpt(mixer=name)).eval()
-    assert model.new_cache() is None
     written = tokens(1, 2)
     for drawn in sample(model, written, tokens=4, top_k=1):
         likeliest = model(written)[:, -1].argmax(-1)
@@ -142,7 +156,7 @@ def test_a_transformer_decodes_as_it_reads(name: str) -> None:
 def test_fixed_weights_have_no_more_positions_than_in_training() -> None:
     fixed = layer("fixed")
     with pytest.raises(UserError, match="weights for the 8 positions it was trained with"):
-        fixed(normal(1, LENGTH + 1, DIM))
+        fixed(normal(1, LENGTH + 1, DIM), context())
 
 
 def test_initial_values_keep_the_size_of_what_is_read() -> None:
@@ -150,13 +164,10 @@ def test_initial_values_keep_the_size_of_what_is_read() -> None:
     reads as the output map of an attention is."""
     torch.manual_seed(0)
     x = torch.randn(1, 64, 128)
-    sizes = Sizes(
-        dim=128, heads=4, length=64, mask=NoMask(causal=False), grid=None, bias=True,
-        std=0.05, out_std=0.01,
-    )  # fmt: skip
-    fixed: Any = part("model.mixer", "fixed").layer(None, sizes)
+    here = place(128, 4, 64, std=0.05, out_std=0.01)
+    fixed: Any = part("model.mixer", "fixed")(here)
     assert fixed.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
     for depthwise in (True, False):
-        mixer = part("model.mixer", "convolution", depthwise=depthwise)
-        y = mixer.layer(None, sizes)(x)[:, 8:-8]
+        mixer = part("model.mixer", "convolution", depthwise=depthwise)(here)
+        y = mixer(x, context())[:, 8:-8]
         assert y.std().item() == pytest.approx(0.2, rel=0.1)

@@ -4,18 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import kernel, normal, options, part, random_parts
+from make_model import context, kernel, normal, options, part, place, random_parts
 from torch import Tensor, nn
 
 from ablate.kernel.reference import Reference
+from ablate.model.layers.layer import Cache, Context, Memory
 from ablate.model.layers.multi_head import (
     CrossAttention,
-    KeyValueCache,
-    Memory,
     MultiHeadAttention,
-    SelfAttention,
     recording,
 )
+from ablate.model.mixer.attention import Attention
 from ablate.model.normalizer.softmax import Softmax
 
 B, N, M, D, H = 2, 6, 8, 12, 3
@@ -29,18 +28,9 @@ KERNELS = {
 
 def ours(
     score: str = "scaled_dot", *, mask: str = "none", run: str = "reference", **changes: Any
-) -> SelfAttention:
-    made = SelfAttention(
-        D,
-        heads=H,
-        score=part("model.attention", score),
-        normalizer=Softmax(),
-        mask=part("model.mask", mask)(causal=True),
-        pos=none(),
-        kernel=KERNELS[run],
-        length=M,
-        **changes,
-    )
+) -> Attention:
+    changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": KERNELS[run]}
+    made = Attention(place(D, H, M, score=score, **changes))
     random_parts(made)
     return made
 
@@ -61,8 +51,8 @@ def crossing(
     return made
 
 
-def remembered(mine: CrossAttention, source: Tensor, keep: Tensor) -> Memory:
-    return Memory([mine.read(source)], keep)
+def remembered(mine: CrossAttention, source: Tensor, keep: Tensor) -> Context:
+    return context(memory=Memory({mine: mine.read(source)}, keep))
 
 
 def torchs(mine: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -99,7 +89,7 @@ def test_self_attention_equals_torchs(mask: str, padded: bool, bias: bool, run: 
     x, keep = normal(B, N, D), padding(N) if padded else None
     later = torch.ones(N, N, dtype=torch.bool).triu(1) if mask == "causal" else None
     with recording(mine) as weights:
-        output = mine(x, none(), keep=keep)
+        output = mine(x, context(keep=keep))
     expected, expected_weights = torchs(mine)(
         x,
         x,
@@ -130,7 +120,7 @@ def test_gradients_equal_torchs() -> None:
     mine, x = ours(mask="causal", run="sdpa"), normal(B, N, D)
     theirs = torchs(mine)
     later = torch.ones(N, N, dtype=torch.bool).triu(1)
-    mine(x, none()).square().sum().backward()
+    mine(x, context()).square().sum().backward()
     theirs(x, x, x, attn_mask=later)[0].square().sum().backward()
     assert mine.query is not None
     assert mine.key is not None
@@ -148,7 +138,7 @@ def test_only_what_the_score_reads_is_projected(score: str) -> None:
     names = {name.split(".")[0] for name, _ in mine.named_parameters()}
     assert ("query" in names) == mine.score.query == (score != "uniform")
     assert ("key" in names) == mine.score.key == (score not in ("uniform", "location"))
-    mine(normal(B, N, D), none()).square().sum().backward()
+    mine(normal(B, N, D), context()).square().sum().backward()
     assert all(parameter.grad is not None for parameter in mine.parameters())
 
 
@@ -156,20 +146,20 @@ def test_uniform_attention_is_the_mean_of_what_may_be_seen() -> None:
     mine, x = ours("uniform", mask="causal"), normal(B, N, D)
     values = mine.value(x)
     means = values.cumsum(1) / torch.arange(1, N + 1)[:, None]
-    torch.testing.assert_close(mine(x, none()), mine.out(means))
+    torch.testing.assert_close(mine(x, context()), mine.out(means))
 
 
 @pytest.mark.parametrize("run", KERNELS)
 def test_dropout_is_active_in_training_alone(run: str) -> None:
     mine, x = ours(run=run, dropout=0.5), normal(B, N, D)
-    plain = ours(run=run)(x, none())
-    assert torch.equal(mine.eval()(x, none()), plain)
+    plain = ours(run=run)(x, context())
+    assert torch.equal(mine.eval()(x, context()), plain)
     mine.train()
     torch.manual_seed(0)
-    first, second = mine(x, none()), mine(x, none())
+    first, second = mine(x, context()), mine(x, context())
     assert not torch.allclose(first, second)
     torch.manual_seed(0)
-    assert torch.equal(mine(x, none()), first)
+    assert torch.equal(mine(x, context()), first)
 
 
 @pytest.mark.parametrize("run", KERNELS)
@@ -192,60 +182,54 @@ def test_cross_attention_reads_a_set_and_writes_a_list(score: str, run: str) -> 
 def test_a_memory_is_selected_by_rows() -> None:
     mine, keep = crossing(), padding(M)
     source = normal(B, M, D, seed=2)
-    memory = remembered(mine, source, keep)
+    read = remembered(mine, source, keep)
+    memory = read.memory
+    assert memory is not None
     for rows in ([0, 0, 1], [1, 0, 2], [2, 2, 0], [2, 0], [1]):  # the second: one source's
-        before, index = memory.layers, torch.tensor(rows)
+        before, index = memory.states, torch.tensor(rows)
         source, keep = source[index], keep[index]
         memory.select(index)
-        assert (memory.layers is before) == (rows == [1, 0, 2])
+        assert (memory.states is before) == (rows == [1, 0, 2])
         mixed = normal(len(rows), N, D)
         expected = mine(mixed, remembered(mine, source, keep))
-        torch.testing.assert_close(mine(mixed, memory), expected)
+        torch.testing.assert_close(mine(mixed, read), expected)
 
 
 def test_recorded_weights_are_those_before_dropout_and_change_nothing() -> None:
     mine, x = ours(dropout=0.5), normal(B, N, D)
     torch.manual_seed(0)
-    plain = mine(x, none())
+    plain = mine(x, context())
     torch.manual_seed(0)
     with recording(mine) as weights:
-        assert torch.equal(mine(x, none()), plain)
-        mine(x, none())
+        assert torch.equal(mine(x, context()), plain)
+        mine(x, context())
     assert len(weights[0]) == 2
     for each in weights[0]:
         torch.testing.assert_close(each.sum(-1), torch.ones(B, H, N, dtype=torch.float64))
         assert not each.requires_grad
-    mine(x, none())
+    mine(x, context())
     assert len(weights[0]) == 2  # recording has ended
 
 
 def test_recording_ends_after_an_error() -> None:
     mine = ours()
     with pytest.raises(RuntimeError), recording(mine):
-        mine(normal(B, N, D + 1), none())
+        mine(normal(B, N, D + 1), context())
     assert mine.recorded is None
 
 
-def test_the_cache_holds_every_place_apart() -> None:
-    cache = KeyValueCache()
-    for place in (0, 1):
-        cache.append(place, normal(1, H, 2, 4), normal(1, H, 2, 4))
-    k, v = cache.append(1, normal(1, H, 1, 4), normal(1, H, 1, 4, seed=2))
-    assert (cache.length(0), cache.length(1), cache.length(2)) == (2, 3, 0)
-    assert torch.equal(k[:, :, 2:], normal(1, H, 1, 4))
-    assert torch.equal(v[:, :, 2:], normal(1, H, 1, 4, seed=2))
-    assert torch.equal(v[:, :, :2], normal(1, H, 2, 4))
-
-
-def test_the_cache_is_selected_by_rows() -> None:
-    cache, k, v = KeyValueCache(), normal(3, H, 2, 4), normal(3, H, 2, 4, seed=2)
-    for place in (0, 1):
-        cache.append(place, k, v)
+def test_the_cache_holds_every_application_of_a_layer_apart() -> None:
+    mine, cache = ours(), Cache()
+    first, second = (context(cache=cache, step=step) for step in (0, 1))
+    first.remember(mine, normal(3, 2))
+    second.remember(mine, normal(3, 2, seed=2))
+    for found, seed in ((first, 1), (second, 2)):
+        (state,) = found.recall(mine) or ()
+        assert torch.equal(state, normal(3, 2, seed=seed))
+    assert context(cache=cache, step=2).recall(mine) is None
     cache.select(torch.tensor([2, 0, 0, 1]))
-    for place in (0, 1):
-        more_k, more_v = cache.append(place, normal(4, H, 1, 4), normal(4, H, 1, 4))
-        assert torch.equal(more_k[:, :, :2], k[[2, 0, 0, 1]])
-        assert torch.equal(more_v[:, :, :2], v[[2, 0, 0, 1]])
+    (state,) = second.recall(mine) or ()
+    assert torch.equal(state, normal(3, 2, seed=2)[[2, 0, 0, 1]])
 
 
 def test_whatever_has_the_attribute_is_recorded() -> None:
@@ -255,7 +239,7 @@ def test_whatever_has_the_attribute_is_recorded() -> None:
     both = nn.ModuleList([Other(), ours()])
     with recording(both) as weights:
         both[0].recorded.append(torch.ones(1, 1, 1, 1))
-        both[1](normal(B, N, D), none())
+        both[1](normal(B, N, D), context())
     assert [len(each) for each in weights] == [1, 1]
     assert both[0].recorded is both[1].recorded is None
 

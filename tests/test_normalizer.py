@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.config.compose import compose
 from ablate.errors import UserError
-from ablate.kernel import Layer
+from ablate.kernel import Parts
 from ablate.kernel.auto import Auto
 from ablate.kernel.reference import Reference
 from ablate.model.layers.draws import Source
@@ -205,9 +205,9 @@ def test_a_cache_changes_nothing(name: str) -> None:
 
 def test_the_kernel_of_a_layer() -> None:
     score, pos = gpt().stack.blocks[0].attention.function.score, gpt().stack.pos_enc
-    assert isinstance(Auto().resolve(Layer(score, pos, softmax=False)), Reference)
+    assert isinstance(Auto().resolve(Parts(score, pos, softmax=False)), Reference)
     with pytest.raises(UserError, match="the weights are no softmax"):
-        kernel("sdpa").resolve(Layer(score, pos, softmax=False))
+        kernel("sdpa").resolve(Parts(score, pos, softmax=False))
 
 
 @pytest.mark.parametrize("name", NAMES)

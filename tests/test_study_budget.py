@@ -9,9 +9,11 @@ from tiny import images, overrides, pairs, write_text
 
 import ablate
 from ablate.study.plan import budget
-from ablate.study.plan.budget import DataSets, SameModel, budgets
+from ablate.study.plan.budget import DataSets, budgets
+from ablate.training import same_model
 from ablate.training.build import build
 from ablate.training.record import count_parameters
+from ablate.training.same_model import SameModel
 
 
 def composed(base, *arms):
@@ -139,14 +141,14 @@ def test_a_mistake_that_shows_when_the_model_is_made(tmp_path):
 
 def test_somebody_elses_part_that_raises(tmp_path, monkeypatch):
     configs = composed(overrides(tmp_path), "model.norm=post")
-    real = budget.make_model
+    real = same_model.make_model
 
     def broken(cfg, *arguments):
         if cfg.model.norm == "post":
             raise ZeroDivisionError("one\ntwo")
         return real(cfg, *arguments)
 
-    monkeypatch.setattr(budget, "make_model", broken)
+    monkeypatch.setattr(same_model, "make_model", broken)
     _, refused = budgets(configs, baseline="baseline")
     assert refused == {"model.norm=post": "ZeroDivisionError: one two"}
 

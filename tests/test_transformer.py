@@ -95,7 +95,7 @@ def torchs(mine: Transformer, *, first: bool) -> nn.Transformer:
             copy(block.feed_forward.function.up, layer.linear1)
             copy(block.feed_forward.function.down, layer.linear2)
             sublayers = [block.attention, block.feed_forward]
-            if block.cross_attention is not None:
+            if "cross_attention" in block:
                 copy(block.cross_attention.function, layer.multihead_attn)
                 sublayers.insert(1, block.cross_attention)
             for number, sublayer in enumerate(sublayers, 1):
@@ -362,7 +362,8 @@ def test_a_hidden_layer_of_the_score_is_prepared_once(kernel: str) -> None:
     cross = part("model.attention", "additive", hidden=5)
     model = random_transformer(cross_attention=cross, kernel=kernel)
     source, target_in = batch([IN, 5, 3], [OUT, OUT, OUT])
-    assert model.encode(source).memory.layers[0][0].shape == (3, 3, IN, 5)
+    keys, _ = next(iter(model.encode(source).memory.states.values()))
+    assert keys.shape == (3, 3, IN, 5)
     torch.testing.assert_close(written(model, source, target_in), model(source, target_in))
 
 
@@ -416,11 +417,11 @@ def test_a_step_computes_its_own_token_alone() -> None:
 def test_rows_that_change_places_within_a_source_leave_the_memory_alone() -> None:
     state = random_transformer().encode(batch()[0])
     state.select(torch.tensor([0, 0, 1, 1, 2, 2]))
-    before = state.memory.layers
+    before = state.memory.states
     state.select(torch.tensor([1, 0, 3, 3, 4, 5]))
-    assert state.memory.layers is before
+    assert state.memory.states is before
     state.select(torch.tensor([2, 0, 3, 3, 4, 5]))
-    assert state.memory.layers is not before
+    assert state.memory.states is not before
 
 
 def test_decoding_beyond_the_training_length() -> None:

@@ -20,7 +20,7 @@ from torch.library import opcheck
 
 import ablate
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, attention_weights
+from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.kernel import triton as module
 from ablate.kernel.reference import Reference
 from ablate.kernel.triton import Triton, interpreted
@@ -76,7 +76,7 @@ def results(run: Kernel, attend: Attend) -> list[Tensor]:
 def assert_equal(attend: Attend, dtype: torch.dtype = EXACT) -> None:
     """In that precision, to the reference in float64 of the same numbers."""
     mine = placed(attend, dtype)
-    run = kernel("triton").resolve(Layer(mine.score, mine.pos, ranges=mine.mask.ranges))
+    run = kernel("triton").resolve(Parts(mine.score, mine.pos, ranges=mine.mask.ranges))
     found = results(run, mine)
     assert run.describe() == ("triton (interpreted)" if interpreted() else "triton")
     assert [x.dtype for x in found] == [dtype] * len(found)
@@ -269,7 +269,7 @@ def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> 
 def test_it_refuses_what_it_cannot_compute(
     score: str, pos: str, facts: dict[str, bool], says: str
 ) -> None:
-    layer = Layer(make_score(score), make_pos(pos), **facts)
+    layer = Parts(make_score(score), make_pos(pos), **facts)
     with pytest.raises(UserError, match=rf"^kernel=triton cannot .*{says}.*; use kernel=auto$"):
         kernel("triton").resolve(layer)
 
@@ -279,7 +279,7 @@ def test_it_refuses_a_bias_of_others_that_does_not_say_its_distances() -> None:
         dim=8, heads=2, head_dim=4, length=4, depth=1, grid=(2, 2), extra=0, causal=False
     )
     with pytest.raises(UserError, match="Relative2d positions does not go by the distance"):
-        kernel("triton").resolve(Layer(make_score("additive"), pos))
+        kernel("triton").resolve(Parts(make_score("additive"), pos))
 
 
 @pytest.mark.usefixtures("no_interpreter")
@@ -295,7 +295,7 @@ def test_it_refuses_a_machine_that_cannot_run_it(
 ) -> None:
     monkeypatch.setattr(f"{module.__name__}.{name}", missing)
     with pytest.raises(UserError, match=rf"^kernel=triton cannot run here: {says}; use kernel=au"):
-        kernel("triton").resolve(Layer(make_score("additive"), make_pos("none")))
+        kernel("triton").resolve(Parts(make_score("additive"), make_pos("none")))
 
 
 @pytest.mark.usefixtures("no_interpreter")

@@ -196,8 +196,8 @@ def test_every_score_reads_every_patch(score: str) -> None:
 
 
 def test_it_looks_both_ways() -> None:
-    assert not vit().stack.mask.causal
-    assert vit(mask=part("model.mask", "window", size=2)).stack.mask.look_ahead
+    assert not vit().stack.causal
+    assert vit(mask=part("model.mask", "window", size=2)).stack.look_ahead
 
 
 def test_evaluation_twice_is_equal() -> None:

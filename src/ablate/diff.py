@@ -24,9 +24,10 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
-from ablate.study.plan.budget import DataSets, SameModel
+from ablate.study.plan.budget import DataSets
 from ablate.training.build import build, make_task
 from ablate.training.record import count_parameters
+from ablate.training.same_model import SameModel
 from ablate.training.train import count_flops
 
 
@@ -112,7 +113,7 @@ def show(found: Difference) -> None:
     table.add_row("parameters", *(f"{count:,}" for count in found.parameters))
     table.add_row("FLOPs a step", *(f"{count:,}" for count in found.flops))
     table.add_row("kernels", *(", ".join(names) or "-" for names in found.kernels))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     for what, names in (
         ("parameters only in the first", found.only_first),

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from ablate.cli.command import TYPED, full_error, report, told
 from ablate.config.check import check, check_alone, check_direction, value_of
-from ablate.config.compose import add_choices
+from ablate.config.compose import complete
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 
 log = logging.getLogger(__name__)
@@ -26,9 +26,9 @@ def job(cfg: DictConfig) -> float | None:
     An error ends the process for a single run; in a sweep the other runs continue.
     """
     hydra = HydraConfig.get()
-    add_choices(cfg, hydra.runtime.choices)
     try:
         with full_error(TYPED):  # Lightning starts its worker processes with this environment
+            complete(cfg, hydra.runtime)  # type: ignore[arg-type]
             alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
             check_alone(cfg, [*alone, *hydra.overrides.task])
             check(cfg)

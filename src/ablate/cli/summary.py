@@ -48,7 +48,7 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
     )
     if result["kernels"]:
         table.add_row("kernels", ", ".join(sorted(set(result["kernels"].values()))))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     if caution := result.get("caution"):
         console.print(f"Note: {caution}.", style="bold")

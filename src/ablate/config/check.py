@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.conflicts import CONFLICTS
+from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import Facts, Unreadable
 from ablate.config.keys import (
     MISSING,
@@ -21,6 +22,7 @@ from ablate.config.keys import (
     unknown_keys,
     unknown_study_keys,
 )
+from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
@@ -33,7 +35,9 @@ def check(cfg: DictConfig) -> None:
     try:
         values = plain(cfg)
         if not (lines := [*wrong_parts(values)]):
-            lines = [*unknown_keys(values), *wrong_values(values), *conflicts(values)]
+            lines = [*unknown_keys(values), *wrong_values(values), *wrong_patterns(values)]
+            lines = lines or wrong_layers(values)
+            lines += conflicts(values)
     except OmegaConfBaseException as error:  # an interpolation that cannot be resolved
         raise UserError(" ".join(str(error).split())) from error
     if lines:
@@ -106,14 +110,36 @@ def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def wrong_layers(values: Mapping[str, Any]) -> list[str]:
+    """A line for every unread key and wrong value of model.layers."""
+    found: dict[str, None] = {}
+    for _, own in compositions(values):
+        found |= dict.fromkeys([*unknown_keys(own), *wrong_values(own)])
+    return [f"model.layers: {line}" for line in found]
+
+
 def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
-    facts = Facts(cfg)
+    """Yield a line for every conflict; where layers differ, of any of them.
+
+    Of the rules that refuse what has no effect, those that hold in every layer.
+    """
+    kinds = compositions(cfg) or [([], cfg)]
+    facts = {tuple(layers): Facts(own) for layers, own in kinds}
     for conflict in CONFLICTS:
-        try:
-            if conflict.when(facts):
-                yield re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m, facts), conflict.says)
-        except Unreadable:
+        applies = [layers for layers, own in facts.items() if _applies(conflict, own)]
+        if not applies or (conflict.without_effect and len(applies) < len(facts)):
             continue
+        own = facts[applies[0]]
+        line = re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m, own), conflict.says)  # noqa: B023
+        where = f"block {applies[0][0]}: " if len(applies) < len(facts) else ""
+        yield where + line
+
+
+def _applies(conflict: Conflict, facts: Facts) -> bool:
+    try:
+        return conflict.when(facts)
+    except Unreadable:
+        return False
 
 
 def _filled(match: re.Match[str], facts: Facts) -> str:

@@ -1,13 +1,13 @@
 """Composition: from overrides to one checked configuration."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config import public, run_id
 from ablate.config.check import check
+from ablate.config.layers import expand, folders
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.tree import config_dir as config_dir
 from ablate.config.tree import open_tree
@@ -36,18 +36,19 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
             cfg = tree.load(overrides)
         except COMPOSITION_ERRORS as error:
             raise explain(error, overrides, tree, many=False) from error
-    choices = cfg.hydra.runtime.choices
+    complete(cfg, cfg.hydra.runtime)
     with open_dict(cfg):
         del cfg["hydra"]
-    add_choices(cfg, choices)
     check(cfg)
     return cfg
 
 
-def add_choices(cfg: DictConfig, choices: Mapping[str, str | None]) -> None:
-    """Store the option of every group in the node `choices`.
+def complete(cfg: DictConfig, runtime: DictConfig) -> None:
+    """Store the option of every group in the node `choices`, and expand the values by layer.
 
-    Hydra's own groups are left out, and those that an option brings in: the sizes of debug=fast.
+    runtime: `hydra.runtime`. Hydra's own groups are left out, and those that an option brings in:
+    the sizes of debug=fast.
     """
     with open_dict(cfg):
-        cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}
+        cfg.choices = {g: o for g, o in runtime.choices.items() if "/" not in g and "@" not in g}
+    expand(cfg, folders(runtime))

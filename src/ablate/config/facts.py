@@ -77,9 +77,13 @@ class Facts:
     def is_ours(self, group: str) -> bool:
         return str(self(f"{group}._target_")).startswith(OURS)
 
+    def stated(self, group: str, attribute: str) -> Any:
+        """What a part states about itself: the value of a class attribute."""
+        return stated(str(self(f"{group}._target_")), attribute)
+
     def states(self, group: str, attribute: str) -> bool:
-        """What a part states about itself, such as whether a score reads the `query`."""
-        return bool(stated(str(self(f"{group}._target_")), attribute))
+        """Whether a part states it about itself, such as that a score reads the `query`."""
+        return bool(self.stated(group, attribute))
 
     @property
     def kind(self) -> str:

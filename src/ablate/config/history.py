@@ -30,6 +30,7 @@ GROUPED = ("model.cell", "model.decoder", "model.ffn", "model.norm_type")
 ADDED: dict[str, Any] = {  # since 2026-11-24
     "model.embedding_scale": 1.0,
     "model.init_depth_scale": True,
+    "model.mixer._partial_": True,
 }
 
 # Until 2026-11-24 the scale of the embeddings was `scale` of this part: true for sqrt, false for 1.

@@ -262,12 +262,28 @@ def targets(node: Any) -> Iterator[str]:
 def changed_keys(first: DictConfig, second: DictConfig) -> dict[str, tuple[Any, Any]]:
     """Map each differing key or group to its values or options on both sides; None if absent."""
     a, b = (flatten(OmegaConf.to_container(c, resolve=True)) for c in (first, second))
+    for values in (a, b):  # the options of layers
+        for name, value in values.items():
+            if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+                values[name] = shown(value)
     names = [*a, *(name for name in b if name not in a)]
     return {
         name.removeprefix("choices."): (a.get(name), b.get(name))
         for name in names
         if a.get(name) != b.get(name) and not name.endswith("_target_")
     }
+
+
+def shown(value: Any) -> str:
+    """A value, or an option of a group with its keys, such as "window(size=8)"."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        return written_as(value)
+    target = str(value["_target_"])
+    name = target.split(".")[-2] if target.startswith(OURS) else target
+    keys = [f"{k}={shown(v)}" for k, v in value.items() if k not in EVERYWHERE]
+    return f"{name}({', '.join(keys)})" if keys else name
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

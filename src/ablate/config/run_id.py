@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
 from ablate.config.history import first_form
+from ablate.config.layers import expanded, folders, of_layers
 from ablate.config.revision import revisions
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.files import Damaged, best_weights, open_file
@@ -86,6 +87,7 @@ _resolving = False
 
 def _name(_root_: DictConfig) -> str:
     try:
+        _root_ = expanded(_root_, folders(_root_.hydra.runtime))
         check(_root_)
         name = run_id(_root_)
     except UserError:
@@ -120,6 +122,9 @@ def content(cfg: DictConfig) -> dict[str, Any]:
     # The hash of the weights takes the place of their path.
     if (start := content.pop("init_from", None)) is not None:
         content["init_from"] = weights(start)
+    # A pattern counts as the values that it gives.
+    if layers := of_layers(content):
+        content["model"]["layers"] = {key: [own[key] for own in layers] for key in layers[0]}
     for path in EXCLUDED:
         node, _, leaf = path.rpartition(".")
         if isinstance(content.get(node), dict):

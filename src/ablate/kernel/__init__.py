@@ -112,7 +112,7 @@ class Attend:
 
 
 @dataclass(frozen=True)
-class Layer:
+class Parts:
     """The parts of a layer by which its kernel is chosen, before any tensor exists."""
 
     score: Score
@@ -123,7 +123,7 @@ class Layer:
     ranges: bool = True  # each query attends to one range of keys; see Mask.ranges
 
 
-def hides_weights(layer: Layer) -> str | None:
+def hides_weights(layer: Parts) -> str | None:
     """Why a fused softmax kernel, which never returns the weights, cannot compute a layer."""
     if not layer.softmax:
         return "the weights are no softmax, and it computes no others"
@@ -134,7 +134,7 @@ def hides_weights(layer: Layer) -> str | None:
     return None
 
 
-def goes_by_ranges(layer: Layer) -> str | None:
+def goes_by_ranges(layer: Parts) -> str | None:
     """Why a kernel that takes one range of keys per query and a bias by distance cannot compute
     a layer."""
     if layer.edges:
@@ -155,7 +155,7 @@ class Kernel:
     # it. A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
     compiled: bool = False
 
-    def refuses(self, layer: Layer) -> str | None:
+    def refuses(self, layer: Parts) -> str | None:
         """Why this kernel cannot compute this layer exactly; None if it can."""
         return None
 
@@ -163,7 +163,7 @@ class Kernel:
         """Why this machine cannot run this kernel; None if it can."""
         return None
 
-    def resolve(self, layer: Layer) -> Kernel:
+    def resolve(self, layer: Parts) -> Kernel:
         """The kernel that this layer will use; UserError if there is none."""
         if reason := self.refuses(layer):
             raise UserError(

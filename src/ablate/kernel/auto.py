@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from ablate.kernel import Kernel, Layer
+from ablate.kernel import Kernel, Parts
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA
@@ -18,7 +18,7 @@ class Auto(Kernel):
 
     name: ClassVar[str] = "auto"
 
-    def resolve(self, layer: Layer) -> Kernel:
+    def resolve(self, layer: Parts) -> Kernel:
         if Sparse().refuses(layer) is None:
             return Sparse()
         if SDPA().refuses(layer) is None:

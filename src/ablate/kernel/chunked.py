@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, attention_weights, mix
+from ablate.kernel import Attend, Kernel, Parts, attention_weights, mix
 from ablate.kernel.heap import Holes
 from ablate.model.attention import Score
 
@@ -44,7 +44,7 @@ class Chunked(Kernel):
         # Whether the score was compiled or fused: set by the first call.
         self.compiled = self.fused = False
 
-    def resolve(self, layer: Layer) -> Kernel:
+    def resolve(self, layer: Parts) -> Kernel:
         kernel = Chunked(chunk=self.chunk, compile=self.compile)
         if self.compile is True and not (compiler("cpu") or torch.cuda.is_available()):
             raise UserError("kernel.compile=true needs a C++ compiler (g++ or clang++) on the path")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
+from ablate.kernel import Attend, Kernel, Parts, goes_by_ranges, hides_weights
 
 PLAIN = {"cpu"}  # devices where it runs uncompiled
 NARROWEST = 16  # least head width of its kernels; narrower heads are zero-padded
@@ -34,7 +34,7 @@ class Flex(Kernel):
 
     name: ClassVar[str] = "flex"
 
-    def refuses(self, layer: Layer) -> str | None:
+    def refuses(self, layer: Parts) -> str | None:
         if not layer.score.lowers:
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
         return hides_weights(layer) or goes_by_ranges(layer)

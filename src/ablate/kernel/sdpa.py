@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
-from ablate.kernel import Attend, Kernel, Layer, attention_weights, hides_weights, mix
+from ablate.kernel import Attend, Kernel, Parts, attention_weights, hides_weights, mix
 from ablate.model.mask.causal import Causal
 
 SHORT = 256  # keys
@@ -27,11 +27,11 @@ class SDPA(Kernel):
         # The backends that ran in "training" and in "evaluation".
         self.ran: dict[str, set[str]] = {}
 
-    def resolve(self, layer: Layer) -> Kernel:
+    def resolve(self, layer: Parts) -> Kernel:
         super().resolve(layer)
         return SDPA()  # each layer records its own backends
 
-    def refuses(self, layer: Layer) -> str | None:
+    def refuses(self, layer: Parts) -> str | None:
         if not layer.score.lowers:
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
         return hides_weights(layer)

@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ablate.kernel import Attend, Kernel, Layer
+from ablate.kernel import Attend, Kernel, Parts
 from ablate.model.layers.dropout import dropout_at
 from ablate.model.layers.edges import Edges
 
@@ -22,7 +22,7 @@ class Sparse(Kernel):
 
     name: ClassVar[str] = "sparse"
 
-    def refuses(self, layer: Layer) -> str | None:
+    def refuses(self, layer: Parts) -> str | None:
         if not layer.edges:
             return "it has no edges, along which alone this kernel works"
         if not layer.softmax:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Layer, goes_by_ranges, hides_weights
+from ablate.kernel import Attend, Kernel, Parts, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked
 
 
@@ -25,7 +25,7 @@ class Triton(Kernel):
 
     name: ClassVar[str] = "triton"
 
-    def refuses(self, layer: Layer) -> str | None:
+    def refuses(self, layer: Parts) -> str | None:
         if not layer.score.sums:
             return f"the score {type(layer.score).__name__} is no sum over a width"
         return hides_weights(layer) or goes_by_ranges(layer)

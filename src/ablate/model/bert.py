@@ -93,7 +93,7 @@ class BERT(Model):
         """tokens: b i; keep: b i, True = not padding -> b classes."""
         assert self.pooler is not None
         assert self.classifier is not None
-        position = 0 if self.stack.mask.look_ahead else None  # the position that `summary` reads
+        position = 0 if self.stack.look_ahead else None  # the position that `summary` reads
         pooled = self.pooler(self.summary(self.encode(tokens, keep=keep, position=position), keep))
         return self.classifier(self.dropout(pooled))
 
@@ -138,7 +138,7 @@ class BERT(Model):
         If the mask does not let [CLS] attend to later tokens, it is that of the last token, as in
         GPT (Radford et al. 2018).
         """
-        if self.stack.mask.look_ahead:
+        if self.stack.look_ahead:
             return x[:, 0]
         if keep is None:
             return x[:, -1]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, Layer, attention_weights
+from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model
 from ablate.model.layers.draws import Stream
@@ -76,7 +76,7 @@ class GraphAttention(nn.Module):
         self.dropout = Dropout(dropout)
         self.draws = Stream()
         self.kernel = kernel.resolve(
-            Layer(self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges)
+            Parts(self.score, pos, softmax=normalizer.fused, edges=mask.edges, ranges=mask.ranges)
         )
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None

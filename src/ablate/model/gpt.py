@@ -14,8 +14,8 @@ from torch import Tensor
 from ablate.model.base import LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
+from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.multi_head import KeyValueCache
 from ablate.model.layers.stack import Stack
 
 
@@ -50,9 +50,9 @@ class GPT(LanguageModel):
         self.freeze(freeze)
 
     def forward(
-        self, tokens: Tensor, keep: Tensor | None = None, *, cache: KeyValueCache | None = None
+        self, tokens: Tensor, keep: Tensor | None = None, *, cache: Cache | None = None
     ) -> Tensor:
-        """tokens: b i (with a KV cache: only the new ones); keep: b j, True = real, padding last
+        """tokens: b i (with a cache: only the new ones); keep: b j, True = real, padding last
         -> b i vocab_size, or b classes.
         """
         x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
@@ -61,5 +61,5 @@ class GPT(LanguageModel):
             x = x[torch.arange(len(x)), keep.sum(1) - 1]
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
-    def new_cache(self) -> KeyValueCache | None:
-        return KeyValueCache() if self.stack.cacheable else None
+    def new_cache(self) -> Cache | None:
+        return Cache() if self.stack.cacheable else None

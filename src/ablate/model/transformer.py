@@ -6,7 +6,7 @@ share_embeddings.
 The factor sqrt(d) on the embeddings (section 3.4) is model.embedding_scale=sqrt.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,19 +21,19 @@ from ablate.model.attention import Score
 from ablate.model.base import Seq2Seq, State
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
+from ablate.model.layers.layer import Cache, Memory
 from ablate.model.layers.linear import Linear
-from ablate.model.layers.multi_head import KeyValueCache, Memory
 from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 
 
 class TransformerState(State):
-    """The encoded sources, the target tokens written so far, b i, and their KV cache."""
+    """The encoded sources, the target tokens written so far, b i, and their cache."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
-        self.cache = KeyValueCache()
+        self.cache = Cache()
         self.written = torch.empty_like(memory.keep[:, :0], dtype=torch.long)
 
     def select(self, rows: Tensor) -> None:
@@ -47,6 +47,7 @@ class Transformer(Seq2Seq):
 
     `attention` makes the score of both self-attentions, and of cross-attention unless
     `cross_attention` does; `mask` is that of the decoder, the encoder attends to every token.
+    layers: as in Stack, for each side.
     """
 
     embeddings = ("source_embedding.", "target_embedding.", "encoder.pos_enc.", "decoder.pos_enc.")
@@ -67,6 +68,7 @@ class Transformer(Seq2Seq):
         tie_embeddings: bool,
         share_embeddings: bool,
         cross_attention: Callable[..., Score] | None = None,
+        layers: Sequence[Mapping[str, Any]] = (),
         embedding: MakeEmbedding = Learned,
         **stack: Any,
     ):
@@ -78,19 +80,31 @@ class Transformer(Seq2Seq):
         self.source_embedding = (
             None if share_embeddings else embedding(source_vocab, dim, reads=("source",))
         )
-        cross = attention
-        if cross_attention is not None:
-            cross = partial(cross_attention, slot="model.cross_attention")
+        both_sides = [
+            {key: value for key, value in own.items() if key not in ("mask", "cross_attention")}
+            for own in layers
+        ]
+        of_decoder = [
+            {**own, "cross_attention": _cross({"attention": attention, **own}, cross_attention)}
+            for own in layers
+        ]
         stack = {"attention": attention, **stack}
         self.encoder = Stack(
-            dim, length=source_length, mask=NoMask, causal=False, **encoder, **stack
+            dim,
+            length=source_length,
+            mask=NoMask,
+            causal=False,
+            layers=both_sides,
+            **encoder,
+            **stack,
         )
         self.decoder = Stack(
             dim,
             length=target_length,
             mask=mask,
             causal=True,
-            cross_attention=cross,
+            cross_attention=_cross({"attention": attention}, cross_attention),
+            layers=of_decoder,
             memory_length=source_length,
             **decoder,
             **stack,
@@ -108,7 +122,7 @@ class Transformer(Seq2Seq):
         return TransformerState(self._read(source))
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Without a KV cache (see Stack.cacheable) all tokens written so far are read again."""
+        """Without a cache (see Stack.cacheable) all tokens written so far are read again."""
         assert isinstance(state, TransformerState)
         new = tokens[:, None]
         if not self.decoder.cacheable:
@@ -122,12 +136,21 @@ class Transformer(Seq2Seq):
         keep = source != PAD
         return self.decoder.remember(self.encoder(table(source), keep=keep), keep)
 
-    def _decode(
-        self, target_in: Tensor, memory: Memory, cache: KeyValueCache | None = None
-    ) -> Tensor:
-        """b i (with a KV cache: only the new tokens) -> b i target_vocab."""
+    def _decode(self, target_in: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
+        """b i (with a cache: only the new tokens) -> b i target_vocab."""
         # Padding comes last: if nothing looks ahead, no token attends to it.
-        keep = target_in != PAD if self.decoder.mask.look_ahead else None
+        keep = target_in != PAD if self.decoder.look_ahead else None
         table = self.target_embedding
         x = self.decoder(table(target_in), keep=keep, cache=cache, memory=memory)
         return F.linear(x, table.weight) if self.head is None else self.head(x)
+
+
+def _cross(
+    own: Mapping[str, Any], cross_attention: Callable[..., Score] | None
+) -> Callable[..., Score]:
+    """What makes the score of a layer's cross-attention: the layer's own, the model's, or that of
+    its self-attention."""
+    chosen = own.get("cross_attention") or cross_attention
+    if chosen is None:
+        return own["attention"]
+    return partial(chosen, slot="model.cross_attention")

@@ -7,6 +7,7 @@ length. Relative encodings (rotary, alibi, relative, t5) act only in the self-at
 sides: cross-attention then finds its keys by their content.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,8 @@ class PosEnc(nn.Module):
     Positions are absolute, counted from 0, in 1-d integer tensors `i` (queries) and `j` (keys).
     """
 
+    # Where it acts: on the "input" of the first layer, in the "attention" of every one, or nowhere.
+    acts_in: ClassVar[str | None] = "attention"
     # True: `values` adds a term to the output, which needs the attention weights.
     value_term: bool = False
     # True: it acts on queries and keys, so it has no effect on a score that ignores either.
@@ -100,11 +103,20 @@ def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
     return grid
 
 
+def acts_in(make: Callable[..., PosEnc]) -> str | None:
+    """`PosEnc.acts_in` of the encodings that `make`, a class or a partial of one, makes."""
+    made: Any = getattr(make, "func", make)
+    where: str | None = made.acts_in
+    return where
+
+
 class GridPosEnc(PosEnc):
     """Base of two-dimensional encodings: half of the width encodes the row, half the column.
 
     Leading tokens outside the image, such as a class token, get zeros.
     """
+
+    acts_in = "input"
 
     def __init__(self, name: str, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -19,6 +19,8 @@ from ablate.pos_enc import PosEnc
 class Learned(PosEnc):
     """A table with a row for each position of training, added to the input."""
 
+    acts_in = "input"
+
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
         self.table = nn.Parameter(torch.empty(self.length, self.dim))

@@ -20,6 +20,8 @@ STD = 0.02  # of the vectors of pos_enc=learned at the start
 class LearnedFromSinusoidal(PosEnc):
     """A linear map of the sines and cosines of the position, added to the input."""
 
+    acts_in = "input"
+
     def __init__(self, *, base: float, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_positive_base(base)

@@ -10,3 +10,5 @@ from ablate.pos_enc import PosEnc
 
 class NoPosEnc(PosEnc):
     """Every hook does nothing."""
+
+    acts_in = None

@@ -17,6 +17,8 @@ from ablate.pos_enc import PosEnc, require_positive_base
 class Sinusoidal(PosEnc):
     """A sine and a cosine of the position at every frequency, added to the input."""
 
+    acts_in = "input"
+
     def __init__(self, *, base: float, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_positive_base(base)

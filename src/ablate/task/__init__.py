@@ -20,6 +20,7 @@ from ablate.data import Batch, Data
 from ablate.errors import RunFailed
 from ablate.model.base import Model
 from ablate.model.layers.draws import Draws
+from ablate.model.layers.stack import Stack
 from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated
 from ablate.training.fsdp import Sharded
@@ -108,14 +109,19 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
+        shown, added = self.shown(loss).detach(), added_losses(self.model)
+        for value in added.values():
+            loss = loss + value
         self._watch(loss.detach())
-        self.step_so_far.summed_loss += self.shown(loss).detach()
+        self.step_so_far.summed_loss += shown
         last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         if last and (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.require_finite_losses()
             rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
             self.log("train/loss", self.step_so_far.loss, prog_bar=True, sync_dist=True)
             self.log("train/lr", rate)
+            for name, value in added.items():
+                self.log(f"train/{name}", value.detach(), sync_dist=True)
         return loss
 
     def shown(self, loss: Tensor) -> Tensor:
@@ -220,6 +226,17 @@ def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, total: int) 
 
 def _factor(schedule: Schedule, total: int, step: int) -> float:
     return schedule(step, total)
+
+
+def added_losses(model: nn.Module) -> dict[str, Tensor]:
+    """What the layers of the last pass add to the loss, by name, summed over the layers."""
+    added: dict[str, Tensor] = {}
+    for part in model.modules():
+        if isinstance(part, Stack):
+            for name, value in part.losses:
+                added[name] = added[name] + value if name in added else value
+            part.losses = []
+    return added
 
 
 def matrices(model: nn.Module) -> set[str]:

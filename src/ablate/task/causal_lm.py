@@ -81,7 +81,7 @@ class CausalLM(Task):
 
     def notes(self) -> dict[str, Any]:
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
-        peeks = any(stack.mask.causal and stack.mask.look_ahead for stack in stacks)
+        peeks = any(stack.causal and stack.look_ahead for stack in stacks)
         return {"caution": PEEKS} if peeks else {}
 
     def sample(self) -> str | None:

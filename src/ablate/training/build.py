@@ -1,6 +1,7 @@
 """Instantiate the data, model and task of a composed config."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from omegaconf import DictConfig
 from ablate import memory
 from ablate.config.check import leaves
 from ablate.config.keys import locate, targets
+from ablate.config.keys import plain as values
+from ablate.config.layers import of_layers
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import unwrap
@@ -135,8 +138,28 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
         slots["kernel"] = kernel
     if "mask" in cfg.model or getattr(locate(cfg.model._target_), "places", False):
         slots["pos_enc"] = make(cfg.pos_enc)
-    model: Model = make(cfg.model, **data.sizes, **slots, _convert_="all")
+    chosen = values(cfg)
+    node = dict(chosen["model"])
+    if node.pop("layers", None) is not None:
+        slots["layers"] = make_layers(chosen)
+    model: Model = make(node, **data.sizes, **slots, _convert_="all")
     return model
+
+
+def make_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The keys in which each layer differs, with their parts. Equal nodes are one part, so that
+    layers can share what it makes."""
+    made: dict[str, Any] = {}
+
+    def value_of(key: str, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        name = json.dumps([key, value], sort_keys=True)
+        if name not in made:
+            made[name] = plain(make(value, _convert_="all"))
+        return made[name]
+
+    return [{key: value_of(key, value) for key, value in own.items()} for own in of_layers(values)]
 
 
 def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ablate.kernel import Attend, Kernel
 from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
+from ablate.model.layers.layer import Context
 from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
-from ablate.model.mixer.fixed import FixedWeights
+from ablate.model.mixer.fixed import Fixed
 
 ROWS = 1024  # queries whose pairs with keys are counted at once
 
@@ -35,7 +35,7 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     for part in model.modules():
         if isinstance(part, Stack):
             part.activation_checkpointing = False
-        elif isinstance(part, FixedWeights):
+        elif isinstance(part, Fixed):
             counted.append(CountedFixed(part))
         elif isinstance(getattr(part, "kernel", None), Kernel):
             counted.append(kernel := Counted())
@@ -71,15 +71,12 @@ class Counted(Reference):
 class CountedFixed:
     """Counts the pairs that the mask of model.mixer=fixed excludes."""
 
-    def __init__(self, layer: FixedWeights) -> None:
+    def __init__(self, layer: Fixed) -> None:
         self.flops = 0
-        layer.register_forward_hook(self, with_kwargs=True)
+        layer.register_forward_hook(self)
 
-    def __call__(
-        self, layer: FixedWeights, inputs: tuple[Tensor], more: dict[str, Any], _: Tensor
-    ) -> None:
-        b, keys, d = inputs[0].shape
-        position = more.get("position")
+    def __call__(self, layer: Fixed, inputs: tuple[Tensor, Context], _: Tensor) -> None:
+        (b, keys, d), position = inputs[0].shape, inputs[1].position
         queries = range(keys) if position is None else range(position, position + 1)
         pairs = len(queries) * keys - allowed(layer.mask, queries, keys)
         products = 3 if layer.weight.requires_grad else 1  # one forward, two backward

@@ -92,6 +92,6 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
                 f" norm {name}; use trainer=cpu or trainer=gpu, or a model without"
             )
     for part in list(model.modules()):
-        if isinstance(part, Block) and part.cross_attention is None:
+        if isinstance(part, Block) and not any(layer.reads_memory for layer in part.layers):
             fully_shard(part, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -35,6 +35,7 @@ from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.flops import flops_per_step
 from ablate.training.fsdp import Sharded
+from ablate.training.ignored import refuse_ignored
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
 from ablate.training.record import debugged, only_one, recorded, stops_unwritten
@@ -117,6 +118,8 @@ def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
     """Build everything, take the run lock, and write config.yaml and result.json; record how the
     block ends."""
     data = build_data(cfg)
+    if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
+        refuse_ignored(cfg, data)
     model = build(cfg, data)
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))

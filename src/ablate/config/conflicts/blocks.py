@@ -1,7 +1,6 @@
 """Blocks of a Transformer: heads, norms, residuals, feed-forward, shared layers."""
 
 from ablate.config.conflicts.conflict import Conflict
-from ablate.config.conflicts.pos_enc import INSIDE
 
 BLOCKS: list[Conflict] = [
     Conflict(
@@ -42,7 +41,7 @@ BLOCKS: list[Conflict] = [
             c.option("model") == "bert"
             and c("model.embedding_scale") != 1
             and c("model.norm") == "post"
-            and c.option("pos_enc") in (*INSIDE, "none")
+            and c.stated("pos_enc", "acts_in") != "input"
         ),
         "model.embedding_scale={model.embedding_scale} has no effect where model.norm=post"
         " normalises the embeddings and pos_enc={pos_enc} adds nothing to them first; set"

@@ -2,9 +2,6 @@
 
 from ablate.config.conflicts.conflict import Conflict
 
-# Positional encodings that change the scores, not the input.
-INSIDE = ("rotary", "alibi", "relative", "relative_2d", "t5")
-
 POS_ENC: list[Conflict] = [
     Conflict(
         lambda c: (
@@ -75,7 +72,9 @@ POS_ENC: list[Conflict] = [
         " use pos_enc=none",
     ),
     Conflict(
-        lambda c: c.option("model") == "captioner" and c.option("pos_enc") in INSIDE,
+        lambda c: (
+            c.option("model") == "captioner" and c.stated("pos_enc", "acts_in") == "attention"
+        ),
         "pos_enc={pos_enc} is relative: query and key must be of one sequence, and model=captioner"
         " attends from words to image patches; use pos_enc=none, learned, sinusoidal,"
         " learned_from_sinusoidal, learned_2d or sinusoidal_2d",

@@ -7,17 +7,19 @@ variants improve Transformer", https://arxiv.org/abs/2002.05202.
 from collections.abc import Callable
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.linear import STD, Linear
 
-MakeFeedForward = Callable[..., nn.Module | None]
+MakeFeedForward = Callable[..., Layer | None]
 
 
-class FeedForward(nn.Module):
+class FeedForward(Layer):
     """b i d -> b i d. hidden: width of the ungated network; gated ones get two thirds of it, so
     that three matrices have as many parameters as two."""
 
+    mixes = False
     gated: ClassVar[bool] = False
 
     def __init__(
@@ -34,7 +36,7 @@ class FeedForward(nn.Module):
         """f."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))

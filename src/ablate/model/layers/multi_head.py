@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, Layer, attention_weights
+from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.layers.draws import Stream
+from ablate.model.layers.layer import Context, Layer, State
 from ablate.model.layers.linear import STD, Linear
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
@@ -27,55 +27,15 @@ from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
 
 
-class KeyValueCache:
-    """KV cache: keys and values of the tokens read so far, one pair per attention layer applied."""
-
-    def __init__(self) -> None:
-        self.places: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def length(self, place: int = 0) -> int:
-        """Tokens read so far."""
-        return self.places[place][1].shape[2] if place in self.places else 0
-
-    def append(self, place: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values so far, b h j k, with the new ones at the end."""
-        if place in self.places:
-            old_k, old_v = self.places[place]
-            k, v = torch.cat([old_k, k], dim=2), torch.cat([old_v, v], dim=2)
-        self.places[place] = k, v
-        return k, v
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch in this order, repeated where they are named twice."""
-        self.places = {place: (k[rows], v[rows]) for place, (k, v) in self.places.items()}
-
-
-class Memory:
-    """The encoded source as the cross-attention of each decoder layer reads it.
-
-    `layers` holds its keys and values for each cross-attention, b h j k, computed once per source;
-    keep: b j, True = not padding.
-    """
-
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], keep: Tensor) -> None:
-        self.layers, self.keep = layers, keep
-        self.sources = torch.arange(len(keep), device=keep.device)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch in this order, repeated where they are named twice."""
-        sources = self.sources[rows]
-        # A beam search mostly reorders hypotheses of one source, which share the memory.
-        if not torch.equal(sources, self.sources):
-            self.layers = [(k[rows], v[rows]) for k, v in self.layers]
-            self.sources, self.keep = sources, self.keep[rows]
-
-
-class MultiHeadAttention(nn.Module):
-    """Q, K, V and output projections, score and kernel; subclasses do self- or cross-attention.
+class MultiHeadAttention(Layer):
+    """Q, K, V and output projections, score and kernel; self-attention is model/mixer/attention.py.
 
     `score` makes the score from heads, query_dim, key_dim and length. For a score that does not use
     the query (or key) there is no such projection.
     """
+
+    attends = True
+    has_heads = True
 
     def __init__(
         self,
@@ -106,10 +66,14 @@ class MultiHeadAttention(nn.Module):
         self.normalizer = normalizer
         self.draws = Stream()
         self.kernel = kernel.resolve(
-            Layer(self.score, pos, softmax=normalizer.fused, ranges=mask.ranges)
+            Parts(self.score, pos, softmax=normalizer.fused, ranges=mask.ranges)
         )
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
+
+    @property
+    def selects(self) -> bool:
+        return self.recorded is None
 
     @property
     def random(self) -> bool:
@@ -165,35 +129,6 @@ class MultiHeadAttention(nn.Module):
         return rearrange(projection(x), "b i (h k) -> b h i k", h=self.heads)
 
 
-class SelfAttention(MultiHeadAttention):
-    """Every position attends to the positions of the same sequence."""
-
-    def forward(
-        self,
-        x: Tensor,
-        pos: PosEnc,
-        *,
-        keep: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        place: int = 0,
-        use: int = 0,
-        position: int | None = None,
-    ) -> Tensor:
-        """x: b i d; keep: b j, True = not padding -> b i d, or b 1 d for `position` alone.
-
-        With a KV cache, x holds only the new tokens. `place` counts the attention layers applied so
-        far; if layers are shared, it differs from `self.layer`.
-        """
-        first, last = (0, x.shape[1]) if position is None else (position, position + 1)
-        q, (k, v) = self.queries(x[:, first:last]), self.keys_and_values(x)
-        start = cache.length(place) if cache is not None else 0
-        new = torch.arange(start, start + x.shape[1], device=x.device)
-        q, k = pos.rotate(q, k, new[first:last], new)
-        if cache is not None:
-            k, v = cache.append(place, k, v)
-        return self.attend(q, k, v, pos, start=start + first, keep=keep, use=use)
-
-
 class CrossAttention(MultiHeadAttention):
     """Every position of a sequence attends to all positions of another, the memory.
 
@@ -201,25 +136,32 @@ class CrossAttention(MultiHeadAttention):
     ablate.pos_enc).
     """
 
+    mixes = False
+    reads_memory = True
+
     def __init__(self, dim: int, *, heads: int, length: int, **parts: Any):
         pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=length, depth=1)
         mask = NoMask(causal=False)
         super().__init__(dim, heads=heads, length=length, mask=mask, pos=pos, **parts)
         self.pos = pos
 
-    def read(self, source: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def reads_input(self) -> bool:  # type: ignore[override]
+        return self.score.query
+
+    def read(self, source: Tensor) -> State:
         """b j d -> keys and values for `Memory`; the keys are prepared by the score, unless it is a
         dot product, whose kernels take the plain keys.
         """
         k, v = self.keys_and_values(source)
         return (k if self.score.lowers else self.score.keys(k)), v
 
-    def forward(self, x: Tensor, memory: Memory, *, use: int = 0) -> Tensor:
-        """b i d -> b i d; `use` as in `attend`."""
-        k, v = memory.layers[self.layer]
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        assert context.memory is not None
+        k, v = context.memory.states[self]
         prepared = None if self.score.lowers else k
-        q = self.queries(x)
-        return self.attend(q, k, v, self.pos, keep=memory.keep, prepared=prepared, use=use)
+        q, keep = self.queries(x), context.memory.keep
+        return self.attend(q, k, v, self.pos, keep=keep, prepared=prepared, use=context.use)
 
 
 @contextmanager

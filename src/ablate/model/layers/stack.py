@@ -4,8 +4,9 @@ Shared layers: Dehghani et al. 2018, Universal Transformer, https://arxiv.org/ab
 Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +14,24 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from ablate.kernel import Kernel
 from ablate.kernel.sdpa import SDPA
-from ablate.model.attention import Score
-from ablate.model.layers.block import Block, Sublayers
+from ablate.model.layers.block import make_block
 from ablate.model.layers.dropout import Dropout
-from ablate.model.layers.multi_head import CrossAttention, KeyValueCache, Memory
+from ablate.model.layers.layer import Cache, Context, Layer, Memory
 from ablate.model.mask import Mask
-from ablate.pos_enc import PosEnc
+from ablate.pos_enc import PosEnc, acts_in
 
 
 class Stack(nn.Module):
     """Position encoding, `depth` blocks and the final norm: the core of every Transformer here.
 
-    The keys of a model's YAML arrive here by name, those of `Sublayers` as `sublayers`; `length`,
-    `grid`, `extra` and `causal` describe the input (see PosEnc); `embedding_norm` adds a norm of
-    the embeddings if the norm placement has one (see Sublayers). `embedding_scale` multiplies the
-    input before positions are added; "sqrt" is the root of `dim` (Vaswani et al. 2017, section
-    3.4). `activation_checkpointing` stores only the input of each block for the backward pass,
-    which recomputes the rest.
+    The keys of a model's YAML arrive here by name, those of a block as `block`; `length`, `grid`,
+    `extra` and `causal` describe the input (see PosEnc). layers: the keys of a block, of `mask`
+    and of `pos_enc` in which the layers differ, for one layer after another, in turns.
+    `embedding_norm` adds a norm of the embeddings if the norm placement of the first block is post.
+    `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
+    (Vaswani et al. 2017, section 3.4).
+    `activation_checkpointing` stores only the input of each block for the backward pass, which
+    recomputes the rest.
     """
 
     def __init__(
@@ -37,110 +39,154 @@ class Stack(nn.Module):
         dim: int,
         *,
         depth: int,
-        heads: int,
-        attention: Callable[..., Score],
-        mask: Callable[..., Mask],
         pos_enc: Callable[..., PosEnc],
         length: int,
         causal: bool,
         dropout: float,
         drop_path: float,
         share_layers: bool,
+        layers: Sequence[Mapping[str, Any]] | None = None,
         grid: tuple[int, int] | None = None,
         extra: int = 0,
         embedding_norm: bool = False,
         embedding_scale: float | str = 1.0,
         activation_checkpointing: bool = False,
-        **sublayers: Any,
+        **block: Any,
     ):
         super().__init__()
         self.depth, self.activation_checkpointing = depth, activation_checkpointing
         self.scale = dim**0.5 if embedding_scale == "sqrt" else float(embedding_scale)
+        self.causal = causal
         built = 1 if share_layers else depth
-        self.mask = mask(causal=causal, grid=grid, extra=extra)
-        self.pos_enc = pos_enc(
-            dim=dim,
-            heads=heads,
-            head_dim=dim // heads,
-            length=length,
-            depth=built,
-            grid=grid,
-            extra=extra,
-            causal=not self.mask.look_ahead,
-        )
+        shared = {"pos_enc": pos_enc, "dropout": dropout, **block}
+        keys = [shared | dict(layers[n % len(layers)] if layers else {}) for n in range(built)]
+        place: dict[str, Any] = {"grid": grid, "extra": extra}
+        self.masks: list[Mask] = [own.pop("mask")(causal=causal, **place) for own in keys]
+        # The encoding of each block. One instance serves all blocks that it can be the same for.
+        kinds = [
+            _Kind(own.pop("pos_enc"), own["heads"], not mask.look_ahead)
+            for own, mask in zip(keys, self.masks, strict=True)
+        ]
+        if acts_in(pos_enc) == "input":
+            kinds = kinds[:1] * built
+        made = {
+            kind: kind.make(dim=dim, length=length, depth=kinds.count(kind), **place)
+            for kind in dict.fromkeys(kinds)
+        }
+        self.positions = [made[kind] for kind in kinds]
+        self.pos_enc, *others = made.values()
+        self.other_pos_encs = nn.ModuleList(others)
         self.dropout = Dropout(dropout)
-        make = Sublayers(
-            dim,
-            depth=depth,
-            heads=heads,
-            length=length,
-            dropout=dropout,
-            grid=grid,
-            **sublayers,
-        )
-        self.embedding_norm = make.embedding_norm() if embedding_norm else nn.Identity()
+        self.embedding_norm: nn.Module = nn.Identity()
+        if embedding_norm and keys[0]["norm"] == "post":
+            self.embedding_norm = _norm(dim, keys[0])
         self.blocks = nn.ModuleList(
-            make.block(
-                score=attention,
-                mask=self.mask,
-                pos=self.pos_enc,
-                layer=layer,
+            make_block(
+                dim,
+                depth=depth,
+                length=length,
+                grid=grid,
+                mask=self.masks[n],
+                pos=self.positions[n],
+                layer=kinds[:n].count(kinds[n]),
                 # The rate rises from 0 at the first block to the full one at the last; a shared
                 # block always has the full rate.
-                drop_path=drop_path * (layer / (depth - 1) if built > 1 else 1),
+                drop_path=drop_path * (n / (depth - 1) if built > 1 else 1),
+                **own,
             )
-            for layer in range(built)
+            for n, own in enumerate(keys)
         )
-        self.final_norm = make.final_norm()
+        # Placements that never normalise the residual stream normalise the output.
+        self.final_norm: nn.Module = nn.Identity()
+        if keys[-1]["norm"] in ("pre", "sandwich"):
+            self.final_norm = _norm(dim, keys[-1])
+        self.losses: list[tuple[str, Tensor]] = []
 
     def forward(
         self,
         x: Tensor,
         *,
         keep: Tensor | None = None,
-        cache: KeyValueCache | None = None,
+        cache: Cache | None = None,
         memory: Memory | None = None,
         position: int | None = None,
     ) -> Tensor:
-        """x: b i d (with a KV cache: only the new tokens); keep: b j, True = real -> b i d.
+        """x: b i d (with a cache: only the new tokens); keep: b j, True = real -> b i d.
 
         position: return the state of this position alone, b 1 d. If possible, the last block does
-        not compute the others.
+        not compute the others. `losses` then holds what layers add to the loss of a training step.
         """
+        start, count = cache.length() if cache else 0, x.shape[1]
         x = x if self.scale == 1 else x * self.scale
-        x = self.embedding_norm(self.pos_enc.embed(x, cache.length() if cache else 0))
-        x = self.dropout(x)
+        x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
-        read: dict[str, Any] = {"pos": self.pos_enc, "keep": keep, "cache": cache, "memory": memory}
+        self.losses = []
         for step in range(self.depth):
-            block = self.blocks[step % len(self.blocks)]
-            if step == self.depth - 1 and position is not None and block.leaves_out:
-                # The block selects it: nothing is left to slice below.
-                read["position"], position = position, None
-            read["use"] = step // len(self.blocks)
-            if again:  # with the same dropout: it restores the random state
-                x = recomputed(block, x, place=step, use_reentrant=False, **read)
-            else:
-                x = block(x, place=step, **read)
+            use, n = divmod(step, len(self.blocks))
+            block = self.blocks[n]
+            context = Context(
+                pos=self.positions[n],
+                keep=keep,
+                cache=cache,
+                memory=memory,
+                start=start,
+                step=step,
+                use=use,
+                losses=self.losses,
+            )
+            if step == self.depth - 1 and position is not None and block.selects:
+                context.position, position = position, None
+            # Recomputing drops the same units: a draw depends on its place alone.
+            apply = partial(recomputed, block, use_reentrant=False) if again else block
+            x = apply(x, context)
+        if cache is not None:
+            cache.tokens = start + count
         x = self.final_norm(x)
         return x if position is None else x[:, position : position + 1]
 
     @property
-    def cacheable(self) -> bool:
-        """Whether a KV cache stays valid: later tokens do not change the states of earlier ones."""
-        return not self.mask.look_ahead and all(
-            isinstance(block, Block) and block.attention is not None for block in self.blocks
-        )
+    def layers(self) -> list[Layer]:
+        """The layers of every block, from the first to the last."""
+        return [layer for block in self.blocks for layer in block.layers]  # type: ignore[union-attr]
 
     @property
-    def cross(self) -> list[CrossAttention]:
-        """The cross-attention layers, from the first to the last; none without a memory."""
-        return [module for module in self.modules() if isinstance(module, CrossAttention)]
+    def look_ahead(self) -> bool:
+        """Whether a position of the output depends on later ones of the input."""
+        return any(mask.look_ahead for mask in self.masks)
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether a cache stays valid: later tokens do not change the states of earlier ones."""
+        return not self.look_ahead and all(layer.caches or not layer.mixes for layer in self.layers)
+
+    @property
+    def cross(self) -> list[Layer]:
+        """The layers that read a memory, from the first to the last."""
+        return [layer for layer in self.layers if layer.reads_memory]
 
     def remember(self, encoded: Tensor, keep: Tensor) -> Memory:
         """Encoded source b j d, and b j, True = real -> the memory that `forward` takes."""
-        return Memory([layer.read(encoded) for layer in self.cross], keep)
+        return Memory({layer: layer.read(encoded) for layer in self.cross}, keep)
+
+
+class _Kind(NamedTuple):
+    """What the position encodings of two blocks have in common when they are one module."""
+
+    encoding: Callable[..., PosEnc]
+    heads: int
+    causal: bool
+
+    def make(self, *, dim: int, **sizes: Any) -> PosEnc:
+        heads = self.heads
+        return self.encoding(
+            dim=dim, heads=heads, head_dim=dim // heads, causal=self.causal, **sizes
+        )
+
+
+def _norm(dim: int, keys: Mapping[str, Any]) -> nn.Module:
+    made: nn.Module = keys["norm_type"](dim, bias=keys["bias"], eps=keys["norm_eps"])
+    return made
 
 
 def kernels(model: nn.Module) -> dict[str, str]:

@@ -7,33 +7,34 @@ attention to it. depthwise: the transform is one number per channel (Chollet 201
 https://arxiv.org/abs/1610.02357), else a matrix.
 """
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.model.mixer import Mixer, Sizes
+from ablate.model.layers.layer import Context, Layer, Place
 
 
-class RelativeTransforms(nn.Module):
+class Convolution(Layer):
     """A convolution over the positions of a text, with a causal mask only over earlier ones and the
     same one, or centred over the rows and columns of an image.
 
-    `weight`: d inputs, then one axis or two of relative positions.
+    size: kernel size along each axis, an odd number; with a causal mask the last `size`. `weight`:
+    d inputs, then one axis or two of relative positions.
     """
 
-    def __init__(self, sizes: Sizes, *, size: int, depthwise: bool):
+    caches = True
+
+    def __init__(self, place: Place, *, size: int, depthwise: bool):
         super().__init__()
-        self.grid, self.size = sizes.grid, size
-        self.groups = sizes.dim if depthwise else 1
-        self.causal = not sizes.mask.look_ahead
-        axes = 1 if sizes.grid is None else 2
-        self.weight = nn.Parameter(torch.empty(sizes.dim, sizes.dim // self.groups, *[size] * axes))
-        self.bias = nn.Parameter(torch.empty(sizes.dim)) if sizes.bias else None
+        self.grid, self.size = place.grid, size
+        self.groups = place.dim if depthwise else 1
+        self.looks_ahead = place.mask.look_ahead
+        axes = 1 if place.grid is None else 2
+        self.weight = nn.Parameter(torch.empty(place.dim, place.dim // self.groups, *[size] * axes))
+        self.bias = nn.Parameter(torch.empty(place.dim)) if place.bias else None
         # The output, added to the residual stream, starts smaller than the input, as in attention.
-        self.gain = sizes.out_std / sizes.std
+        self.gain = place.out_std / place.std
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -42,30 +43,25 @@ class RelativeTransforms(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(
-        self, x: Tensor, *, keep: Tensor | None = None, position: int | None = None
-    ) -> Tensor:
-        """b i d; keep: b i -> b i d, or b 1 d for `position` alone."""
-        mixed = self._mix(x, keep)
-        return mixed if position is None else mixed[:, position : position + 1]
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        if context.keep is not None:
+            x = x.masked_fill(~context.keep[..., None], 0.0)
+        mixed = self._along_rows_and_columns(x) if self.grid else self._along_text(x, context)
+        first = context.position
+        return mixed if first is None else mixed[:, first : first + 1]
 
-    def _mix(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        if keep is not None:
-            x = x.masked_fill(~keep[..., None], 0.0)
-        if self.grid is not None:
-            y = rearrange(x, "b (r c) d -> b d r c", r=self.grid[0])
-            y = F.conv2d(y, self.weight, self.bias, padding="same", groups=self.groups)
-            return rearrange(y, "b d r c -> b (r c) d")
-        before = self.size - 1 if self.causal else self.size // 2
-        y = F.pad(x.mT, (before, self.size - 1 - before))
+    def _along_rows_and_columns(self, x: Tensor) -> Tensor:
+        assert self.grid is not None
+        y = rearrange(x, "b (r c) d -> b d r c", r=self.grid[0])
+        y = F.conv2d(y, self.weight, self.bias, padding="same", groups=self.groups)
+        return rearrange(y, "b d r c -> b (r c) d")
+
+    def _along_text(self, x: Tensor, context: Context) -> Tensor:
+        before = self.size // 2 if self.looks_ahead else self.size - 1
+        if (state := context.recall(self)) is None:
+            x = F.pad(x, (0, 0, before, 0))
+        else:
+            x = torch.cat([*state, x], dim=1)
+        context.remember(self, x[:, x.shape[1] - before :])
+        y = F.pad(x.mT, (0, self.size - 1 - before))
         return F.conv1d(y, self.weight, self.bias, groups=self.groups).mT
-
-
-class Convolution(Mixer):
-    """size: kernel size along each axis, an odd number; with a causal mask the last `size`."""
-
-    def __init__(self, *, size: int, depthwise: bool) -> None:
-        self.size, self.depthwise = size, depthwise
-
-    def layer(self, attention: Callable[[], nn.Module], sizes: Sizes) -> nn.Module:
-        return RelativeTransforms(sizes, size=self.size, depthwise=self.depthwise)

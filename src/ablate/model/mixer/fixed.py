@@ -5,57 +5,53 @@ https://arxiv.org/abs/2105.01601, with one matrix for each head, between the val
 projections of attention: attention without queries, keys and softmax.
 """
 
-from collections.abc import Callable
-
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.errors import UserError
+from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import Linear
-from ablate.model.mixer import Mixer, Sizes
 
 
-class FixedWeights(nn.Module):
+class Fixed(Layer):
     """`weight` h i j: the weight of position j in the output of position i, zero where masked."""
 
-    def __init__(self, sizes: Sizes):
+    reads_mask = True
+    has_heads = True
+    caches = True
+
+    def __init__(self, place: Place):
         super().__init__()
-        self.heads, self.length, self.mask = sizes.heads, sizes.length, sizes.mask
-        self.value = Linear(sizes.dim, sizes.dim, bias=sizes.bias, std=sizes.std)
-        self.weight = nn.Parameter(torch.empty(sizes.heads, sizes.length, sizes.length))
-        self.out = Linear(sizes.dim, sizes.dim, bias=sizes.bias, std=sizes.out_std)
+        self.heads, self.length, self.mask = place.heads, place.length, place.mask
+        self.value = Linear(place.dim, place.dim, bias=place.bias, std=place.std)
+        self.weight = nn.Parameter(torch.empty(place.heads, place.length, place.length))
+        self.out = Linear(place.dim, place.dim, bias=place.bias, std=place.out_std)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Scaled so that the sum over all positions is as large as one value."""
         nn.init.normal_(self.weight, std=self.length**-0.5)
 
-    def forward(
-        self, x: Tensor, *, keep: Tensor | None = None, position: int | None = None
-    ) -> Tensor:
-        """b i d; keep: b i -> b i d, or b 1 d for `position` alone. UserError beyond the
-        positions of training.
-        """
-        count = x.shape[1]
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """UserError beyond the positions of training."""
+        count = context.start + x.shape[1]
         if count > self.length:
             raise UserError(
                 f"model.mixer=fixed has weights for the {self.length} positions it was trained"
                 f" with, and this text has {count}; model.mixer=attention or convolution read any"
             )
-        places = torch.arange(count, device=x.device)
-        rows = slice(count) if position is None else slice(position, position + 1)
-        weight = self.weight[:, rows, :count]
-        weight = weight.masked_fill(~self.mask.allowed(places[rows], places), 0.0)
+        positions = torch.arange(count, device=x.device)
+        first, last = context.start, count
+        if context.position is not None:
+            first, last = context.position, context.position + 1
+        weight = self.weight[:, first:last, :count]
+        weight = weight.masked_fill(~self.mask.allowed(positions[first:last], positions), 0.0)
         values = self.value(x)
-        if keep is not None:
-            values = values.masked_fill(~keep[..., None], 0.0)
+        if context.keep is not None:
+            values = values.masked_fill(~context.keep[..., None], 0.0)
+        if (before := context.recall(self)) is not None:
+            values = torch.cat([before[0], values], dim=1)
+        context.remember(self, values)
         values = rearrange(values, "b j (h k) -> b h j k", h=self.heads)
         return self.out(rearrange(weight.to(values.dtype) @ values, "b h i k -> b i (h k)"))
-
-
-class Fixed(Mixer):
-    """One matrix of positions x positions for every head."""
-
-    def layer(self, attention: Callable[[], nn.Module], sizes: Sizes) -> nn.Module:
-        return FixedWeights(sizes)

@@ -1,14 +1,12 @@
 """The ablated mixer: every position is processed by itself."""
 
-from collections.abc import Callable
-
-from torch import nn
-
-from ablate.model.mixer import Mixer, Sizes
+from ablate.model.layers.layer import Layer, Place
 
 
-class NoMixer(Mixer):
-    """Blocks are a feed-forward, and cross-attention if there is a memory."""
+class NoMixer(Layer):
+    """Nothing is made: blocks are a feed-forward, and cross-attention if there is a memory."""
 
-    def layer(self, attention: Callable[[], nn.Module], sizes: Sizes) -> None:
+    mixes = False
+
+    def __new__(cls, place: Place) -> None:  # type: ignore[misc]
         return None

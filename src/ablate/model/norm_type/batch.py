@@ -12,6 +12,8 @@ class BatchNorm(nn.Module):
     """
 
     images = True
+    # Whether examples and positions have an effect on each other.
+    mixes_examples = True
 
     def __init__(self, dim: int, *, bias: bool, eps: float) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, Layer, attention_weights
+from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.layers.draws import Stream
 from ablate.model.normalizer import Normalizer
@@ -70,7 +70,7 @@ class RNNAttention(nn.Module):
         # Recurrent states carry their positions themselves.
         self.pos = NoPosEnc(dim=dim, heads=1, head_dim=dim, length=length, depth=1)
         self.kernel = kernel.resolve(
-            Layer(
+            Parts(
                 score,
                 self.pos,
                 factors=self.window.weighs,

@@ -1,42 +1,23 @@
 """The cost of each arm, and whether it changes the model at all, without any training.
 
 Parameters and FLOPs are counted on torch's meta device, where a model of any size takes no memory.
-Only an arm whose parameters have the names and shapes of the baseline's is built for real, to be
-compared with it; not above `LARGEST` parameters, since both models must fit in memory.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import lightning.pytorch as L
-import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
-from torch import Tensor, nn
+from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import leaves
-from ablate.config.facts import GRAPH
-from ablate.config.run_id import EXCLUDED, FILES
-from ablate.data import Batch, Data, Request
-from ablate.data.pairs import Pairs, Split
+from ablate.data import Data
 from ablate.errors import UserError
-from ablate.kernel.reference import Reference
-from ablate.model.base import Model, outputs
-from ablate.seeding import derive
 from ablate.task import Task
-from ablate.training.build import build, build_data, make_data, make_model, make_task
-from ablate.training.record import count_parameters
+from ablate.training.build import build_data, make_data
+from ablate.training.same_model import SameModel, on_meta, parameters
 from ablate.training.train import count_flops
 from ablate.training.trainer import length_of_training
-
-LARGEST = 200_000_000  # parameters of a model that is compared with the baseline's
-ROWS = 2  # of a batch that both read; a graph is read whole
-# Nodes that make up the model. A kernel changes how it is computed, not the result.
-MODEL_SIDE = {"model", "pos_enc", "kernel"}
-# A run's id covers the content of files instead of their paths.
-NO_CHANGE = {*EXCLUDED} - {f"data.{key}" for key in FILES}
 
 
 @dataclass(frozen=True)
@@ -115,106 +96,3 @@ def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
     task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
     splits = ["val", *(["test"] if data.has_test else [])]
     return [f"{split}/{name}" for split in splits for name in task.measured(split)]
-
-
-def parameters(model: nn.Module) -> int:
-    """Return the total number of parameters."""
-    return count_parameters(model)["total"]
-
-
-def on_meta(cfg: DictConfig, data: Data) -> Task:
-    """Build the task with a model on the meta device, for counting."""
-    with torch.device("meta"):
-        model = make_model(cfg, data, Reference())
-    return make_task(cfg, data, model)
-
-
-def acts_elsewhere(first: DictConfig, second: DictConfig) -> bool:
-    """Whether two configs differ outside the model, such as in the optimizer or in a data file."""
-    a, b = dict(leaves(first)), dict(leaves(second))
-    changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
-    return any(not {path, path.split(".")[0]} & (NO_CHANGE | MODEL_SIDE) for path in changed)
-
-
-class SameModel:
-    """Test whether a composition has the model of `first`, and nothing else changed.
-
-    The same model has the same parameters with the same initial values, and is the same function
-    of them, in training (with the same random numbers, so that dropout counts) and in evaluation.
-    The function is compared away from the initial values, which may hide a part that starts at
-    zero. Both use the reference kernel, as kernels differ by rounding.
-    """
-
-    def __init__(self, first: DictConfig, sets: DataSets) -> None:
-        self.first, self.sets = first, sets
-
-    def __call__(self, second: DictConfig, built: nn.Module) -> bool | None:
-        """built: the model of `second`, on any device. None if they are too large to compare."""
-        if acts_elsewhere(self.first, second) or _shapes(built) != _shapes(self._task.model):
-            return False
-        if parameters(built) > LARGEST:
-            return None
-        model, values = _real(second, self._data), self._values
-        if not all(torch.equal(p, values[name]) for name, p in model.named_parameters()):
-            return False
-        answers = _answers(model, self._inputs)
-        return all(map(torch.equal, answers, self._answers))
-
-    @cached_property
-    def _data(self) -> Data:
-        return self.sets(self.first)
-
-    @cached_property
-    def _task(self) -> Task:
-        return on_meta(self.first, self._data)
-
-    @cached_property
-    def _inputs(self) -> list[tuple[Tensor, ...]]:
-        batches = map(self._task.inputs, _batches(self._data))
-        rows = slice(None if self._data.kind == GRAPH else ROWS)
-        return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
-
-    @cached_property
-    def _values(self) -> dict[str, Tensor]:
-        model = _real(self.first, self._data)
-        return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-    @cached_property
-    def _answers(self) -> list[Tensor]:
-        return list(_answers(_real(self.first, self._data), self._inputs))
-
-
-def _real(cfg: DictConfig, data: Data) -> Model:
-    """Build the model with its initial values and the reference kernel."""
-    cfg = cfg.copy()
-    with open_dict(cfg):
-        cfg.kernel = {"_target_": f"{Reference.__module__}.{Reference.__qualname__}"}
-    return build(cfg, data)
-
-
-def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, bool]]:
-    """Return the shape of every parameter, and whether it is trained."""
-    return {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
-
-
-def _batches(data: Data) -> Iterator[Batch]:
-    """Yield the first training batch; of pairs, whose lengths differ, also each split's longest."""
-    yield next(iter(data.train_dataloader()))
-    for split in data.splits.values():
-        if isinstance(data, Pairs) and isinstance(split, Split):
-            longest = [side.lengths.argmax() for side in (split.source, split.target)]
-            yield split[Request(0, torch.stack(longest))]
-
-
-@torch.no_grad()
-def _answers(model: Model, inputs: list[tuple[Tensor, ...]]) -> Iterator[Tensor]:
-    """Yield the outputs after adding noise to every parameter, in training and evaluation."""
-    with torch.random.fork_rng(devices=[]):
-        for name, parameter in model.named_parameters():
-            torch.manual_seed(derive(0, "noise", name))
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        for training in (True, False):
-            model.train(training)
-            for tensors in inputs:
-                torch.manual_seed(0)
-                yield from outputs(model(*tensors))

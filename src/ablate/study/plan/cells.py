@@ -9,7 +9,7 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.check import check
-from ablate.config.compose import add_choices
+from ablate.config.compose import complete
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain
 from ablate.config.overrides import equal, merged, parse_one, quoted, value_text
 from ablate.config.run_id import fingerprint, folder_name, run_id
@@ -53,10 +53,9 @@ class Composer:
         except COMPOSITION_ERRORS as error:
             line = explain(error, overrides, self._tree, many=True)
             raise NoComposition(str(line)) from error
-        choices = cfg.hydra.runtime.choices
+        complete(cfg, cfg.hydra.runtime)
         with open_dict(cfg):
             del cfg["hydra"]
-        add_choices(cfg, choices)
         return cfg
 
 

@@ -35,7 +35,7 @@ def show(
     slots: int,
 ) -> None:
     """Print the plan. cells: those known now; states: of their folders."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     results = (state.result for state in states.values() if state.result)
     finished = [found for result in results if (found := done(result))]

@@ -43,7 +43,7 @@ def show(written: Written) -> None:
             _verdict(row),
             style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
         )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(table, markup=False)
     effects = [f"{line}." for line in in_short(report, written.crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:

@@ -1,0 +1,169 @@
+"""Values by layer: `model.layers.KEY=[A,B]` gives the blocks A, B, A, B, ... in turns.
+
+KEY is a key of a block (heads, norm, ...), or a group, whose options are named as on the command
+line: `model.layers.mask=[window,window,window,causal]`, `model.layers.pos_enc=[rotary,none]`. An
+option with other values than those of its file is `{window: {size: 8}}`. In an encoder-decoder the
+pattern holds on each side; the mask is the decoder's.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ablate.config.keys import option_content, shown
+from ablate.config.stated import stated
+from ablate.config.tree import config_dir
+from ablate.errors import UserError, suggest
+
+NODE = "model.layers"
+SIDES = ("encoder", "decoder")
+Values = Mapping[str, Any]
+
+
+def group_of(key: str) -> str | None:
+    """The config group of a key of model.layers; None for a value."""
+    group = key if key == "pos_enc" else f"model.{key}"
+    return group if (config_dir() / group).is_dir() else None
+
+
+def _given(values: Values) -> dict[str, Any]:
+    model = values.get("model")
+    given = model.get("layers") if isinstance(model, Mapping) else None
+    given = given if isinstance(given, Mapping) else {}
+    return {str(key): pattern for key, pattern in given.items() if pattern is not None}
+
+
+def patterns(values: Values) -> dict[str, list[Any]]:
+    """The keys that differ by layer, each with its pattern."""
+    found = _given(values).items()
+    return {key: pattern for key, pattern in found if isinstance(pattern, list) and pattern}
+
+
+def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
+    """Replace the options named in model.layers by the content of their files, in place.
+
+    folders: those of the config tree. Raises UserError.
+    """
+    node = OmegaConf.select(cfg, NODE)
+    if not OmegaConf.is_dict(node):
+        return
+    for key, pattern in node.items():
+        group = group_of(str(key))
+        if group and OmegaConf.is_list(pattern):
+            options = OmegaConf.to_container(pattern, resolve=True)
+            assert isinstance(options, list)
+            with open_dict(cfg):
+                node[key] = [_content(group, option, folders) for option in options]
+
+
+def expanded(cfg: DictConfig, folders: Iterable[str | Path]) -> DictConfig:
+    """`expand` on a copy, which is only made if there is something to expand."""
+    if OmegaConf.is_dict(node := OmegaConf.select(cfg, NODE)) and any(node.values()):
+        cfg = cfg.copy()
+        OmegaConf.set_readonly(cfg, False)
+        expand(cfg, folders)
+    return cfg
+
+
+def folders(runtime: DictConfig) -> list[str]:
+    """The folders of the config tree, from `hydra.runtime`."""
+    return [source.path for source in runtime.config_sources if source.schema == "file"]
+
+
+def _content(group: str, option: Any, folders: Iterable[str | Path]) -> Any:
+    changes: Mapping[str, Any] = {}
+    if isinstance(option, Mapping):
+        if "_target_" in option or len(option) != 1:
+            return option
+        ((option, changes),) = option.items()
+    name = f"{NODE}.{group.removeprefix('model.')}"
+    if not isinstance(option, str) or not isinstance(changes, Mapping):
+        raise UserError(f"{name}: {option} is no option of {group}; write NAME or {{NAME: {{..}}}}")
+    files = [Path(folder, group, f"{option}.yaml") for folder in folders]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        names = sorted({f.stem for folder in folders for f in Path(folder, group).glob("*.yaml")})
+        raise UserError(
+            f"{name}: there is no {group}={option}; allowed: {', '.join(names)}"
+            f"{suggest(option, names)}"
+        )
+    content = option_content(file)[0]
+    if unknown := sorted(changes.keys() - content.keys()):
+        keys = sorted(content.keys() - {"_target_", "_partial_"})
+        allowed = f"allowed: {', '.join(keys)}" if keys else "it has no keys to set"
+        raise UserError(f"{name}: {option} has no key {unknown[0]}; {allowed}")
+    return {**content, **changes}
+
+
+def of_layers(values: Values) -> list[dict[str, Any]]:
+    """For every layer its keys and values; nothing if all layers are equal."""
+    found = patterns(values)
+    return [
+        {key: pattern[layer % len(pattern)] for key, pattern in found.items()}
+        for layer in range(_depth(values) if found else 0)
+    ]
+
+
+def compositions(values: Values) -> list[tuple[list[int], Values]]:
+    """The composition as each kind of layer has it, and the numbers of these layers from 0."""
+    kinds: dict[str, tuple[list[int], dict[str, Any]]] = {}
+    for layer, own in enumerate(of_layers(values)):
+        kind = json.dumps(own, sort_keys=True, default=str)
+        kinds.setdefault(kind, ([], own))[0].append(layer)
+    return [(layers, _with(values, own)) for layers, own in kinds.values()]
+
+
+def wrong_patterns(values: Values) -> Iterator[str]:
+    """Yield a line for every pattern that cannot be applied."""
+    depth = _depth(values)
+    for key, pattern in _given(values).items():
+        name = f"{NODE}.{key}"
+        if not isinstance(pattern, list) or not pattern:
+            yield f"{name}={pattern}: must be a list, with a value for each block in turns"
+        elif len(pattern) > depth:
+            yield f"{name} has {len(pattern)} values for {depth} blocks; give at most {depth}"
+        elif len({json.dumps(value, sort_keys=True, default=str) for value in pattern}) == 1:
+            whole = group_of(key) or f"model.{key}"
+            yield f"{name} gives every block the same; set {whole} instead"
+        elif key == "pos_enc":
+            yield from _added_to_the_input([values["pos_enc"], *pattern])
+    if patterns(values) and values["model"].get("share_layers"):
+        yield f"{NODE} has no effect with model.share_layers=true, whose blocks are one"
+
+
+def _added_to_the_input(encodings: Iterable[Any]) -> Iterator[str]:
+    for node in encodings:
+        if stated(str(node["_target_"]), "acts_in") == "input":
+            yield (
+                f"pos_enc={shown(node)} is added to the input of the first block, so that"
+                f" {NODE}.pos_enc has nothing to vary; set pos_enc, and every option of the list,"
+                " to one that acts in attention (rotary, alibi, relative, t5) or to none"
+            )
+            return
+
+
+def _with(values: Values, own: Mapping[str, Any]) -> Values:
+    """The composition in which every layer has the values of one, without patterns."""
+    model = {**values["model"], "layers": {}}
+    outside = {key: value for key, value in own.items() if key == "pos_enc"}
+    return {
+        **values,
+        **outside,
+        "model": model | {key: value for key, value in own.items() if key not in outside},
+        # The names of options stand in `choices`; those of layers are told by their class.
+        "choices": {
+            group: name
+            for group, name in (values.get("choices") or {}).items()
+            if group not in {group_of(key) for key in own}
+        },
+    }
+
+
+def _depth(values: Values) -> int:
+    model = values["model"]
+    sides = [model, *(model[side] for side in SIDES if isinstance(model.get(side), Mapping))]
+    depths = [side.get("depth") for side in sides]
+    return max((depth for depth in depths if isinstance(depth, int)), default=0)

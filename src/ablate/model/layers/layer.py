@@ -1,0 +1,174 @@
+"""The interface of every layer in a block: `forward(x, context)`, b i d -> b i d.
+
+Attention, convolutions, recurrences with a state, feed-forward networks: a block applies them one
+after another and asks none of them what it is. What a model must know stands in class attributes,
+which a composition's check reads without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.mask import Mask
+from ablate.model.normalizer import Normalizer
+from ablate.pos_enc import PosEnc
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a model tells a layer about its place when it makes it.
+
+    length: positions in training, on an image the patches in the rows and columns of `grid`. std,
+    out_std: deviation of initial linear maps, and of those whose output is added to the residual
+    stream. score: makes the score of model.attention from its sizes. layer: index of the layer
+    among those that share `pos`.
+    """
+
+    dim: int
+    heads: int
+    length: int
+    grid: tuple[int, int] | None
+    bias: bool
+    std: float
+    out_std: float
+    dropout: float
+    score: Callable[..., Score]
+    normalizer: Normalizer
+    kernel: Kernel
+    mask: Mask
+    pos: PosEnc
+    layer: int = 0
+
+
+class Cache:
+    """What layers remember of the tokens read so far, such as their keys and values (KV cache).
+
+    `states` holds the tensors of each application of a layer; their first dimension is the batch.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.states: dict[tuple[int, Layer], State] = {}
+
+    def length(self) -> int:
+        """Tokens read so far."""
+        return self.tokens
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        self.states = {
+            key: tuple(tensor[rows] for tensor in state) for key, state in self.states.items()
+        }
+
+
+class Memory:
+    """The encoded source as the layers that attend to it read it.
+
+    `states` holds the tensors of each layer, such as its keys and values, b h j k, computed once
+    per source; keep: b j, True = not padding.
+    """
+
+    def __init__(self, states: dict[Layer, State], keep: Tensor) -> None:
+        self.states, self.keep = states, keep
+        self.sources = torch.arange(len(keep), device=keep.device)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch in this order, repeated where they are named twice."""
+        sources = self.sources[rows]
+        # A beam search mostly reorders hypotheses of one source, which share the memory.
+        if not torch.equal(sources, self.sources):
+            self.states = {
+                layer: tuple(tensor[rows] for tensor in state)
+                for layer, state in self.states.items()
+            }
+            self.sources, self.keep = sources, self.keep[rows]
+
+
+@dataclass
+class Context:
+    """What a layer may read beside its input, in one pass.
+
+    keep: b j, True = not padding. start: position of the first row of the input, the number of
+    tokens in the cache. position: the single position to compute, None: all. step: blocks applied
+    before. use: how often the layer was applied before in this pass, which shared layers are
+    several times. pos: the position encoding of the block.
+    """
+
+    pos: PosEnc
+    keep: Tensor | None = None
+    cache: Cache | None = None
+    memory: Memory | None = None
+    start: int = 0
+    position: int | None = None
+    step: int = 0
+    use: int = 0
+    losses: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    def recall(self, layer: Layer) -> State | None:
+        """What the layer remembered of the tokens before these; None at the start."""
+        return None if self.cache is None else self.cache.states.get((self.step, layer))
+
+    def remember(self, layer: Layer, *state: Tensor) -> None:
+        """Keep tensors, b ..., until the layer reads the next tokens."""
+        if self.cache is not None:
+            self.cache.states[self.step, layer] = state
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """Add a scalar to the loss of a training step, such as the balance of a router; it is
+        logged as train/NAME, summed over the layers."""
+        self.losses.append((name, value))
+
+    def selected(self) -> Context:
+        """The context behind the layer that computed `position` alone."""
+        assert self.position is not None
+        return replace(self, start=self.start + self.position, position=None)
+
+
+class Layer(nn.Module):
+    """Base of what stands in a block.
+
+    A mixer (`model.mixer=`) is made from a `Place` and the keys of its YAML, and mixes positions.
+    """
+
+    # Whether it reads other positions than the one that it computes. A layer that does computes one
+    # `context.position` alone when asked to: b i d -> b 1 d.
+    mixes: ClassVar[bool] = True
+    # Whether it has attention weights: model.attention, model.normalizer and kernel act in it.
+    attends: ClassVar[bool] = False
+    # Whether encodings that act inside attention, such as rotary, act in it.
+    reads_positions: ClassVar[bool] = False
+    # Whether it restricts each position to the keys that any mask allows. If not, it reads of the
+    # mask only whether it looks ahead.
+    reads_mask: ClassVar[bool] = False
+    # Whether it never reads a later position (True), always does (False), or as the mask says.
+    causal: ClassVar[bool | None] = None
+    # Whether model.heads has an effect.
+    has_heads: ClassVar[bool] = False
+    # Whether it continues from `context.recall` when it reads only the new tokens.
+    caches: ClassVar[bool] = False
+    # Whether it reads a memory; `read` then prepares it.
+    reads_memory: ClassVar[bool] = False
+    # Whether its output depends on its input `x`; if not, no norm stands before it.
+    reads_input: bool = True
+
+    @property
+    def selects(self) -> bool:
+        """Whether it can compute one position alone now; recording attention needs all."""
+        return True
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """b i d -> b i d, or b 1 d for `context.position` alone."""
+        raise NotImplementedError
+
+    def read(self, source: Tensor) -> State:
+        """b j d -> what the layer reads of an encoded source, for `Memory`."""
+        raise NotImplementedError

@@ -1,0 +1,101 @@
+"""Keys of the model that a run sets and that change nothing.
+
+No table says so: for each value that is not the default, the model is compared with the one that
+has the default. A key that no part of the composition reads makes no difference, such as
+model.heads beside model.mixer=convolution.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ablate.config.check import conflicts
+from ablate.config.keys import EVERYWHERE, flatten, option_content, plain, shown
+from ablate.config.run_id import EXCLUDED
+from ablate.config.tree import config_dir
+from ablate.data import Data
+from ablate.errors import UserError
+from ablate.training.same_model import SameModel, on_meta
+
+LARGEST = 20_000_000  # parameters of a model that is compared: larger ones would take many seconds
+# What is compared elsewhere, or takes too long: pretrained weights are loaded for equal keys alone,
+# and an embedding may learn from the data before the model does.
+LEFT_OUT = ("model.pretrained", "model.embedding", *EXCLUDED)
+
+
+def refuse_ignored(cfg: DictConfig, data: Data) -> None:
+    """Raise UserError for keys and options of the model that change nothing.
+
+    Arms of a study are not refused: its plan says which arms are the baseline's model.
+    """
+    lines = [] if cfg.study.arm is not None else [*_ignored(cfg, data)]
+    if lines:
+        raise UserError("; ".join(lines))
+
+
+def _ignored(cfg: DictConfig, data: Data) -> Iterator[str]:
+    same = SameModel(cfg, lambda _: data, largest=LARGEST)
+    for name, default, other in _with_defaults(cfg):
+        if any(conflicts(other)):
+            continue
+        try:
+            equal = same(other, on_meta(other, data).model)
+        except Exception:  # the default cannot be built beside the other parts: nothing to compare
+            continue
+        if equal:
+            yield f"{name} has no effect on this model; leave it out, or set {default}"
+
+
+def _with_defaults(cfg: DictConfig) -> Iterator[tuple[str, str, DictConfig]]:
+    """Each value that is not its default as NAME=VALUE, the default so too, and the composition
+    that has the default in its place."""
+    values, choices = plain(cfg), cfg.choices
+    file = config_dir() / "model" / f"{choices.model}.yaml"
+    if not file.is_file():  # a family from outside has no defaults of ours
+        return
+    content, defaults = option_content(file)
+    usual = {
+        name.removeprefix("override ").removeprefix("/"): option
+        for entry in defaults
+        if isinstance(entry, dict)
+        for name, option in entry.items()
+    }
+    groups = {
+        f"model.{key}"
+        for key, value in values["model"].items()
+        if isinstance(value, dict) and "_target_" in value
+    }
+    for group in sorted(groups | {"pos_enc"}):
+        option, default = choices.get(group), usual.get(group)
+        if default is not None and option != default:
+            node = option_content(config_dir() / group / f"{default}.yaml")[0]
+            yield from _replaced(cfg, group, option, node, default)
+        file = config_dir() / group / f"{option}.yaml"
+        if file.is_file():
+            yield from _values(cfg, group, option_content(file)[0])
+    yield from _values(cfg, "model", {k: v for k, v in content.items() if k not in groups})
+
+
+def _values(
+    cfg: DictConfig, node: str, defaults: dict[str, Any]
+) -> Iterator[tuple[str, str, DictConfig]]:
+    for key, default in flatten(defaults).items():
+        path = f"{node}.{key}"
+        value = OmegaConf.select(cfg, path)
+        value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        if key not in EVERYWHERE and value != default:
+            yield from _replaced(cfg, path, value, default, default)
+
+
+def _replaced(
+    cfg: DictConfig, path: str, value: Any, new: Any, default: Any
+) -> Iterator[tuple[str, str, DictConfig]]:
+    if path.startswith(LEFT_OUT):
+        return
+    other = cfg.copy()
+    with open_dict(other):
+        OmegaConf.update(other, path, new, merge=False)
+        if path in other.choices:
+            other.choices[path] = default
+    yield f"{path}={shown(value)}", f"{path}={shown(default)}", other

@@ -1,0 +1,378 @@
+"""The interface of layers: parts from outside that keep a state, and keys that differ by layer."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from make_model import (
+    bert,
+    context,
+    gpt,
+    kernel,
+    normal,
+    part,
+    random_parts,
+    tokens,
+    transformer,
+)
+from tiny import overrides
+
+import ablate
+from ablate.config.keys import option_content
+from ablate.config.run_id import run_id
+from ablate.config.tree import config_dir
+from ablate.decode.sample import sample
+from ablate.errors import UserError
+from ablate.model.layers.layer import Context, Layer, Place
+from ablate.model.layers.stack import Stack
+from ablate.task import added_losses
+from ablate.training.build import build_data, make_layers
+from ablate.training.ignored import refuse_ignored
+
+# Parts of one's own
+
+PARTS = '''
+    import torch
+    from einops import rearrange
+    from torch import nn
+    from ablate.model.layers.layer import Layer
+    from ablate.model.layers.linear import Linear
+    from ablate.model.mixer.attention import Attention
+
+
+    class Gated(Layer):
+        """Gated linear attention, token by token: S = g S + k v^T, y = q S (Yang et al. 2023)."""
+
+        causal, caches, has_heads = True, True, True
+
+        def __init__(self, place):
+            super().__init__()
+            self.heads = place.heads
+            self.maps = Linear(place.dim, 4 * place.dim, bias=False, std=place.std)
+            self.out = Linear(place.dim, place.dim, bias=False, std=place.out_std)
+
+        def forward(self, x, context):
+            q, k, v, g = rearrange(self.maps(x), "b i (m h k) -> m i b h k", m=4, h=self.heads)
+            state, rows = torch.zeros(()), []
+            if (before := context.recall(self)) is not None:
+                (state,) = before
+            for i in range(len(q)):
+                state = g[i].sigmoid()[..., None] * state + k[i][..., None] * v[i][..., None, :]
+                rows.append(torch.einsum("bhk,bhkv->bhv", q[i], state))
+            context.remember(self, state)
+            y = self.out(rearrange(torch.stack(rows), "i b h k -> b i (h k)"))
+            return y if context.position is None else y[:, context.position :][:, :1]
+
+
+    class Latent(Attention):
+        """Keys and values of a latent vector, which alone is cached: DeepSeek-V2, section 2.1."""
+
+        reads_positions = False
+
+        def __init__(self, place, *, width):
+            super().__init__(place)
+            self.down = Linear(place.dim, width, bias=False, std=place.std)
+            self.key = Linear(width, place.dim, bias=False, std=place.std)
+            self.value = Linear(width, place.dim, bias=False, std=place.std)
+
+        def forward(self, x, context):
+            first = context.position
+            latent = torch.cat([*(context.recall(self) or ()), self.down(x)], dim=1)
+            context.remember(self, latent)
+            q = self.queries(x if first is None else x[:, first : first + 1])
+            k, v = self.keys_and_values(latent)
+            more = {"start": context.start + (first or 0), "keep": context.keep}
+            return self.attend(q, k, v, context.pos, use=context.use, **more)
+'''
+OWN = {"gated": "own.Gated", "latent": "own.Latent"}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of options beside ours, whose classes are on the path."""
+    (tmp_path / "own.py").write_text(textwrap.dedent(PARTS))
+    (tmp_path / "conf/model.mixer").mkdir(parents=True)
+    for name, target in OWN.items():
+        keys = "width: 6\n" if name == "latent" else ""
+        file = tmp_path / f"conf/model.mixer/{name}.yaml"
+        file.write_text(f"_target_: {target}\n_partial_: true\n{keys}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "conf"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_mixer_from_outside_trains_and_generates_from_its_state(
+    own: Path, tmp_path: Path, name: str
+) -> None:
+    more = [f"model.mixer={name}", "model.depth=2"]
+    cfg = ablate.compose(*overrides(tmp_path, *more), config_dir=own)
+    result = ablate.run(cfg)
+    assert result["status"] == "finished"
+    assert result["choices"]["model.mixer"] == name
+    model = ablate.load(next(tmp_path.rglob("config.yaml")).parent).model.double().eval()
+    read = torch.randint(0, 5, (3, 8))
+    cache, rows = model.new_cache(), torch.tensor([2, 0, 0])
+    first = [model(read[:, a:b], cache=cache) for a, b in ((0, 1), (1, 5))]
+    torch.testing.assert_close(torch.cat(first, dim=1), model(read)[:, :5])
+    cache.select(rows)
+    torch.testing.assert_close(model(read[rows][:, 5:], cache=cache), model(read[rows])[:, 5:])
+    with_cache, without = (
+        list(sample(model, read[:, :2], tokens=4, top_k=1, use_cache=use)) for use in (True, False)
+    )
+    assert all(map(torch.equal, with_cache, without))
+    held = sum(t.numel() for state in cache.states.values() for t in state)
+    width, heads = cfg.model.dim, cfg.model.heads
+    per_layer = 3 * heads * (width // heads) ** 2 if name == "gated" else 3 * 8 * 6
+    assert held == 2 * per_layer
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("model=bert model.mixer=gated pos_enc=none", "model.mixer=gated reads earlier positions"),
+        ("model.mixer=gated model.mask=none", "reads earlier positions alone, and model.mask=none"),
+        ("model.mixer=gated model.mask=window", "model.mask=window restricts attention weights"),
+        ("model.mixer=gated model.attention=dot", "acts inside attention, and model.mixer=gated"),
+        ("model.mixer=gated pos_enc=rotary", "pos_enc=rotary acts inside attention"),
+        ("model.mixer=latent pos_enc=rotary", "pos_enc=rotary acts inside attention"),
+        ("model.mixer=latent model.mixer.widht=3", "did you mean 'model.mixer.width'"),
+    ],
+)
+def test_a_mixer_from_outside_is_refused_where_it_has_no_meaning(
+    own: Path, given: str, line: str
+) -> None:
+    with pytest.raises(UserError, match=line):
+        ablate.compose(*given.split(), config_dir=own)
+    ablate.compose("model.mixer=latent", "model.mask=window", "model.attention=dot", config_dir=own)
+
+
+class Balanced(Layer):
+    """Adds the mean square of its scale to the loss."""
+
+    causal = True
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.full((place.dim,), 2.0))
+
+    def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+        context.add_loss("balance", self.scale.square().mean())
+        return x * self.scale
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again: bool) -> None:
+    model = gpt(mixer=Balanced, activation_checkpointing=again).double()
+    for _ in range(2):  # nothing is left of the step before
+        model.zero_grad()
+        logits = model(tokens(2, 5))
+        (added,) = added_losses(model).items()
+        assert added[0] == "balance"
+        assert added[1].item() == pytest.approx(2 * 4.0)
+        (0 * logits.sum() + added[1]).backward()
+        for block in model.stack.blocks:
+            scale = block.mixer.function.scale
+            torch.testing.assert_close(scale.grad, 2 * scale / scale.numel())
+    assert added_losses(model) == {}
+
+
+# Values by layer
+
+
+def layered(**patterns: Any) -> list[dict[str, Any]]:
+    """The layers of a model of two blocks."""
+    names = {"mask", "mixer", "attention", "normalizer", "pos_enc", "ffn", "norm_type"}
+    groups = {name: name if name == "pos_enc" else f"model.{name}" for name in names}
+    return [
+        {
+            key: part(groups[key], pattern[n]) if isinstance(pattern[n], str) and key in groups
+            else pattern[n]
+            for key, pattern in patterns.items()
+        }
+        for n in range(2)
+    ]  # fmt: skip
+
+
+PATTERNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "windows": ({}, {"mask": [lambda **s: part("model.mask", "window", size=2)(**s), "causal"]}),
+    "heads": ({"pos_enc": "alibi"}, {"heads": [3, 1]}),
+    "NoPE": ({"pos_enc": "rotary", "heads": 2}, {"pos_enc": ["rotary", "none"]}),
+    "tables": ({"pos_enc": "relative"}, {"pos_enc": ["none", "relative"]}),
+    "hybrid": ({"pos_enc": "rotary", "heads": 2}, {"mixer": ["convolution", "attention"]}),
+    "scores": ({}, {"attention": ["dot", "additive"], "normalizer": ["softmax", "sparsemax"]}),
+    "norms": (
+        {},
+        {"norm": ["pre", "post"], "norm_type": ["layer", "rms"], "norm_eps": [1e-5, 1.0]},
+    ),
+    "others": ({}, {"ffn": ["gelu", "swiglu"], "residual": [True, False], "ffn_dim": [6, 9]}),
+}
+
+
+def split(name: str, **more: Any) -> tuple[Stack, list[Stack]]:
+    """A stack whose layers differ, and for each of its layers a stack of two such layers, with the
+    same weights where they have the layer."""
+    base, patterns = PATTERNS[name]
+    layers = layered(**patterns)
+    mixed = random_parts(gpt(**base, layers=layers, **more)).eval().stack
+    plain = []
+    for n, own in enumerate(layers):
+        stack = gpt(**{**base, **own, **more}).double().eval().stack
+        stack.blocks[n].load_state_dict(mixed.blocks[n].state_dict())
+        plain.append(stack)
+    return mixed, plain
+
+
+@pytest.mark.parametrize("run", ["reference", "auto", "chunked"])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_block_is_that_of_a_model_of_such_blocks(name: str, run: str) -> None:
+    mixed, plain = split(name, kernel=kernel(run))
+    x = normal(2, 6, 12)
+    expected = mixed.pos_enc.embed(x)
+    for n, stack in enumerate(plain):
+        pos = stack.pos_enc
+        if (tables := dict(mixed.positions[n].named_parameters())) and len(tables) < len(
+            list(pos.parameters())
+        ):  # a table for each layer that it serves
+            pos = part("pos_enc", "relative")(
+                dim=12, heads=3, head_dim=4, length=7, depth=1, causal=True
+            ).double()  # fmt: skip
+            stack.blocks[n].attention.function.layer = 0
+        pos.load_state_dict(mixed.positions[n].state_dict())
+        expected = stack.blocks[n](expected, context(pos))
+    torch.testing.assert_close(mixed(x), mixed.final_norm(expected))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_cache_serves_layers_that_differ(name: str) -> None:
+    base, patterns = PATTERNS[name]
+    model, read = random_parts(gpt(**base, layers=layered(**patterns))).eval(), tokens(2, 7)
+    cache = model.new_cache()
+    pieces = [model(read[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, 7))]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), model(read))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_parameter_has_a_gradient(name: str) -> None:
+    base, patterns = PATTERNS[name]
+    model = random_parts(gpt(**base, layers=layered(**patterns)))
+    model(tokens(2, 7)).square().sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer() -> None:
+    layers = layered(mask=["window", "causal"], attention=["dot", "additive"])
+    model = transformer(layers=layers)
+    masks = [type(mask).__name__ for mask in model.decoder.masks]
+    assert masks == ["Window", "Causal"]
+    assert not any(mask.restricts for mask in model.encoder.masks)
+    names = [type(layer.score).__name__ for layer in model.decoder.cross]
+    assert names == ["Dot", "Additive"]
+    layers = [{"cross_attention": part("model.attention", name)} for name in ("additive", "dot")]
+    model = transformer(layers=layers)
+    assert [type(layer.score).__name__ for layer in model.decoder.cross] == ["Additive", "Dot"]
+
+
+def test_a_table_serves_the_layers_that_use_it() -> None:
+    mixed = gpt(pos_enc="relative", depth=2, layers=layered(pos_enc=["none", "relative"])).stack
+    sizes = [len(list(pos.parameters())) for pos in mixed.positions]
+    assert sizes == [0, len(list(gpt(pos_enc="relative", depth=1).stack.pos_enc.parameters()))]
+    shared = bert(pos_enc="t5", layers=layered(attention=["dot", "cosine"])).stack
+    assert shared.positions[0] is shared.positions[1] is shared.pos_enc
+
+
+# On the command line
+
+
+def node(*given: str) -> Any:
+    return ablate.compose("logger=none", *given)
+
+
+def test_options_are_named_as_on_the_command_line() -> None:
+    cfg = node("model.layers.mask=[{window:{size:3}},window,causal]", "model.layers.heads=[4,8]")
+    masks = [(own["mask"].func.__name__, own["mask"].keywords) for own in made(cfg)]
+    window = ablate.compose("model.mask=window").model.mask.size
+    sized = [("Window", {"size": 3}), ("Window", {"size": window}), ("Causal", {})]
+    assert masks == [*sized, sized[0]]
+    assert [own["heads"] for own in made(cfg)] == [4, 8, 4, 8]
+
+
+def made(cfg: Any) -> list[dict[str, Any]]:
+    from omegaconf import OmegaConf
+
+    return make_layers(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+
+
+def test_a_pattern_counts_in_the_id_as_the_values_that_it_gives() -> None:
+    def ids(*patterns: str) -> set[str]:
+        return {run_id(node(f"model.layers.{pattern}"), "data") for pattern in patterns}
+
+    assert len(ids("heads=[4,8]", "heads=[4,8,4,8]")) == 1
+    assert len(ids("heads=[4,8]", "heads=[8,4]", "heads=[4,8,8]", "mask=[window,causal]")) == 4
+    assert len(ids("mask=[window,causal]", "mask=[{window:{size:16}},causal]")) == 1
+    assert run_id(node(), "data") not in ids("heads=[4,8]")
+
+
+REFUSED = [
+    ("heads=4", "must be a list, with a value for each block in turns"),
+    ("heads=[]", "must be a list"),
+    ("heads=[3,4]", "block 0: model.heads=3 does not divide model.dim=128"),
+    ("heads=[4,x]", "model.layers: model.heads=x: must be a whole number"),
+    ("heads=[4,4]", "gives every block the same; set model.heads instead"),
+    ("heads=[1,2,4,8,1]", "has 5 values for 4 blocks"),
+    ("hedas=[4,8]", "did you mean 'model.layers.heads'"),
+    ("mask=[windw,causal]", "there is no model.mask=windw; allowed: .* did you mean 'window'"),
+    ("mask=[{window:{sise:8}},causal]", "window has no key sise; allowed: size"),
+    ("mask=[{window:{size:0}},causal]", "model.layers: model.mask.size=0: must be a whole number"),
+    ("norm=[pre,psot]", "model.norm=psot: must be .* did you mean 'post'"),
+    ("pos_enc=[rotary,none]", "pos_enc=learned is added to the input of the first block"),
+    ("pos_enc=[rotary,learned] pos_enc=rotary", "pos_enc=learned is added to the input"),
+    ("heads=[4,8] model.share_layers=true", "no effect with model.share_layers=true"),
+    ("mixer=[convolution,none] model.attention=dot", "model.attention=dot acts inside attention"),
+    ("cross_attention=[dot,additive]", "no key model.cross_attention"),
+    ("heads=[4,8] model=rnn_lm", "no key model.layers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "line"), REFUSED)
+def test_what_cannot_differ_is_refused(given: str, line: str) -> None:
+    with pytest.raises(UserError, match=line) as error:
+        node(*f"model.layers.{given}".split())
+    assert "\n" not in str(error.value)
+
+
+def test_a_part_may_be_without_effect_in_some_layers() -> None:
+    """model.attention, positions and windows act in every other block."""
+    node("model.layers.mixer=[convolution,attention]", "model.attention=dot", "pos_enc=rotary")
+    node("model.layers.mixer=[convolution,attention]", "model.mask=window")
+
+
+def test_a_run_whose_layers_differ_is_written_and_read(tmp_path: Path) -> None:
+    more = ["model.depth=2", "model.layers.mask=[{window:{size:2}},causal]"]
+    result = ablate.run(ablate.compose(*overrides(tmp_path, *more)))
+    folder = next(tmp_path.rglob("config.yaml")).parent
+    run = ablate.load(folder)
+    assert [type(mask).__name__ for mask in run.model.stack.masks] == ["Window", "Causal"]
+    assert run_id(run.config) == result["run_id"]
+
+
+OF_KEYS = {
+    "heads": "[1,2]", "ffn_dim": "[8,16]", "norm": "[pre,post]", "norm_eps": "[1e-5,0.1]",
+    "residual": "[true,false]", "dropout": "[0.1,0.2]", "bias": "[true,false]",
+    "init_std": "[0.1,0.2]", "pos_enc": "[rotary,none]", "mask": "[{window:{size:2}},causal]",
+    "mixer": "[convolution,attention]", "attention": "[dot,additive]", "ffn": "[gelu,swiglu]",
+    "normalizer": "[softmax,sparsemax]", "norm_type": "[layer,rms]",
+}  # fmt: skip
+
+
+def test_every_key_of_a_block_has_an_effect_by_layer(tmp_path: Path) -> None:
+    content = option_content(config_dir() / "_block.yaml")[0]
+    by_layer = set(content["layers"]) - {"cross_attention"}
+    assert by_layer == set(OF_KEYS)
+    of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
+    assert set(content) - by_layer == {"layers", "init_depth_scale", *of_the_stack}
+    for key, pattern in OF_KEYS.items():
+        more = ["model.depth=2", "model.heads=4", f"model.layers.{key}={pattern}", "pos_enc=rotary"]
+        cfg = ablate.compose(*overrides(tmp_path, *more))
+        refuse_ignored(cfg, build_data(cfg))
