@@ -222,7 +222,7 @@ REFUSED = [
     ("model=vit model.mixer=convolution", "set model.pool=mean"),
     (
         "model=vit model.pool=mean model.mixer=convolution model.mask=causal",
-        "model.mask=causal goes along a text",
+        "causal masking is not defined",
     ),
     ("model.mixer=convolution model.mixer.size=4", "model.mixer.size=4 must be an odd number"),
     ("model=gat model.mask=causal", "model.mask=causal goes by order, and the nodes"),

@@ -111,7 +111,8 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(
     result = ablate.run(cfg)
     assert result["status"] == "finished"
     assert result["choices"]["model.mixer"] == name
-    model = ablate.load(next(tmp_path.rglob("config.yaml")).parent).model.double().eval()
+    folder = next(tmp_path.rglob("config.yaml")).parent
+    model = ablate.load(folder, allow=["own"]).model.double().eval()
     read = torch.randint(0, 5, (3, 8))
     cache, rows = model.new_cache(), torch.tensor([2, 0, 0])
     first = [model(read[:, a:b], cache=cache) for a, b in ((0, 1), (1, 5))]
@@ -355,6 +356,11 @@ def test_a_run_whose_layers_differ_is_written_and_read(tmp_path: Path) -> None:
     run = ablate.load(folder)
     assert [type(mask).__name__ for mask in run.model.stack.masks] == ["Window", "Causal"]
     assert run_id(run.config) == result["run_id"]
+    config = folder / "config.yaml"
+    for place in ("mask.window.Window", "mask.causal.Causal"):
+        config.write_text(config.read_text().replace(f"ablate.model.{place}", "shutil.rmtree", 1))
+        with pytest.raises(UserError, match=r"mask\[\d\]._target_=shutil.rmtree is no part"):
+            ablate.load(folder)
 
 
 OF_KEYS = {

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.history import MOVED
 from ablate.config.keys import groups, locate, option_content
+from ablate.config.layers import NODE, group_of
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
@@ -33,6 +34,7 @@ LIBRARIES = (
     "timm.models.",
     "timm.optim.",
 )
+_BY_LAYER = re.compile(rf"{re.escape(NODE)}\.(\w+)\[\d+\]")
 _ENVIRONMENT = re.compile(r"\$\{(oc\.env:\w+)\}")
 
 
@@ -46,6 +48,8 @@ def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
     words: list[str] = []
     for path, text in _texts(OmegaConf.to_container(config, resolve=False)):
         slot, _, key = path.rpartition(".")
+        if by_layer := _BY_LAYER.fullmatch(slot):
+            slot = group_of(by_layer[1]) or slot
         if key == "_target_" and "${" not in text:
             if not (_ours(slot, text) or _said(text, allowed) or _of_library(slot, text)):
                 lines.append(f"{path}={text} is no part of ablate, and its code would be run")

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.check import conflicts
-from ablate.config.keys import EVERYWHERE, flatten, option_content, plain, shown
+from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, plain, shown
 from ablate.config.run_id import EXCLUDED
 from ablate.config.tree import config_dir
 from ablate.data import Data
@@ -68,7 +68,8 @@ def _with_defaults(cfg: DictConfig) -> Iterator[tuple[str, str, DictConfig]]:
     }
     for group in sorted(groups | {"pos_enc"}):
         option, default = choices.get(group), usual.get(group)
-        if default is not None and option != default:
+        ours = str(OmegaConf.select(cfg, group)["_target_"]).startswith(OURS)
+        if default is not None and option != default and ours:
             node = option_content(config_dir() / group / f"{default}.yaml")[0]
             yield from _replaced(cfg, group, option, node, default)
         file = config_dir() / group / f"{option}.yaml"
