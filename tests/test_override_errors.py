@@ -74,7 +74,7 @@ MISTAKES = [
         ["must be module.Class, of an option of model.mask or of one's own"],
     ),
     ("++model.mask._partial_=0", ["model.mask._partial_=0: must be true"]),
-    ("++model.mixer._partial_=true", ["model.mixer._partial_=true: must be false"]),
+    ("++model.mixer._partial_=false", ["model.mixer._partial_=false: must be true"]),
     ("trainer=[]", ["'trainer=[]': write trainer=OPTION, one of cpu, "]),
     # how it is written
     ("model/attention=dot", ["'model/attention=dot': write model.attention=dot"]),

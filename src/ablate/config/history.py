@@ -154,7 +154,9 @@ def _regroup(config: DictConfig, group: str) -> None:
 
 def _scaled_by_positions(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """The content with the scale of the embeddings where it was first: see SINUSOIDAL."""
-    model, positions = (content.get(node) or {} for node in ("model", "pos_enc"))
+    model, positions = content.get("model"), content.get("pos_enc")
+    if not isinstance(model, Mapping) or not isinstance(positions, Mapping):
+        return content  # which is refused
     if positions.get("_target_") != SINUSOIDAL or "scale" in positions:
         return content
     scale = model.get("embedding_scale", 1)

@@ -87,7 +87,8 @@ _resolving = False
 
 def _name(_root_: DictConfig) -> str:
     try:
-        _root_ = expanded(_root_, folders(_root_.hydra.runtime))
+        if "hydra" in _root_:
+            _root_ = expanded(_root_, folders(_root_.hydra.runtime))
         check(_root_)
         name = run_id(_root_)
     except UserError:
