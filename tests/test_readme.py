@@ -1,6 +1,7 @@
 """What README.md and CONTRIBUTING.md promise about files and commands is there."""
 
 import re
+import shlex
 import subprocess
 from importlib import import_module
 from pathlib import Path
