@@ -40,7 +40,7 @@ def test_ci_runs_the_two_lines_of_the_start():
 def test_every_command_composes(overrides, tmp_path):
     file = tmp_path / "FILE"
     file.write_text("text")
-    words = overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)).split()
+    words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
     if not any(word.startswith("--") for word in words):
         compose(*words)
 
