@@ -65,7 +65,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"class_token": False, "global_pool": "avg", "fc_norm": False}, ["model.pool=mean"]),
         ({"mlp_ratio": 2}, ["model.ffn_dim=24", "model.dropout=0.5", "model.drop_path=0.1"]),
     ],
-    ids=str,
+    ids=["plain", "gelu_tanh", "norm_eps", "mean", "ffn_dim"],
 )
 def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], network: Any) -> None:
     theirs = network(**changes)
