@@ -45,7 +45,7 @@ AREAS = {
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
-    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pack pinned resume
+    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger pinned resume
         damaged_folders full_disk ignored schedule security sizes threads train transfer trust
         wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
@@ -80,8 +80,6 @@ EVERY_NTH = {
     "test_report_browser.py::test_a_heading_sorts_the_table_and_a_second_click_turns_it": 5,
     "test_debug.py::test_fast_does_everything_once": 5,
     "test_task_seq2seq.py::test_flops_are_those_of_pairs_of_mean_length": 2,
-    "test_pack.py::test_a_pack_is_what_its_runs_are": 3,
-    "test_pack.py::test_a_stopped_pack_resumes": 2,
     "test_resume.py::test_death_at_any_step": 4,
     "test_resume.py::test_an_interrupt_after_the_last_step_ends_as_one_before": 2,
     "test_data_lightning.py::test_resuming_anywhere_sees_the_same_batches": 3,

@@ -13,7 +13,6 @@ from tiny import overrides
 import ablate
 from ablate.config.run_id import run_dir
 from ablate.study.launch.local import Settings, launch, targets
-from ablate.study.launch.packs import ALONE, Packing
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
 
@@ -51,13 +50,12 @@ def launched(
     accident: str = "",
     *,
     more: Mapping[str, str] | None = None,
-    packing: Packing = ALONE,
     **own: Any,
 ) -> list[State]:
     """Train them by the launcher, in this process."""
     around = environment(accident, **(more or {}))
     modules = targets({"task": {"_target_": "accident.AccidentProne"}})
-    return launch(wanted, settings(**own), modules=modules, environment=around, packing=packing)
+    return launch(wanted, settings(**own), modules=modules, environment=around)
 
 
 def study(folder: Path, seeds: str, *more: str) -> list[str]:

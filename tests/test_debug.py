@@ -21,7 +21,6 @@ from ablate.study.plan.cells import Composer
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 from ablate.training.build import build_data
-from ablate.training.pack.trial import require_settings
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -249,13 +248,6 @@ def test_profile_needs_as_many_steps_as_it_skips_and_records(tmp_path: Path) -> 
     line = r"debug\.steps=7 needs 14 training batches, .* there are 12"
     with pytest.raises(UserError, match=line):
         ablate.run(cfg)
-
-
-@pytest.mark.parametrize("name", ["overfit", "profile"])
-def test_a_pack_is_not_looked_at(name: str) -> None:
-    require_settings(ablate.compose("debug=fast"))
-    with pytest.raises(UserError, match=r"study\.pack: debug=overfit and debug=profile"):
-        require_settings(ablate.compose(f"debug={name}"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A GPU computes what a CPU does: runs of every model, its kernels, compiled, packed.
+"""A GPU computes what a CPU does: runs of every model, its kernels, compiled.
 
 Skipped where there is none. What CUDA's kernels may differ by is rounding, in float32; dropout is
 off, since its numbers are drawn on the device.
@@ -16,7 +16,6 @@ from tiny import overrides
 
 import ablate
 from ablate.config.run_id import run_dir
-from ablate.training import pack
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 EXACT = ("trainer=gpu", "trainer.precision=32-true")
@@ -71,21 +70,3 @@ def test_a_kernel_trains_as_the_reference(
     for compile_ in ("false", "true"):
         more = (f"kernel={kernel}", f"compile={compile_}")
         require_near(reference, measured(tmp_path / compile_, typed, *more))
-
-
-def test_seeds_at_once_are_those_alone(tmp_path: Path) -> None:
-    typed = overrides(tmp_path, *EXACT, *STEPS, "model.dropout=0", "study.batched=true")
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name in ("alone", "packed"):
-        cfgs = [
-            ablate.compose(*typed, f"seed={seed}", f"output_dir={tmp_path / name}")
-            for seed in (0, 1)
-        ]
-        folders = {run_dir(cfg): cfg for cfg in cfgs}
-        if name == "packed":
-            found[name] = pack.train(folders, lambda result, folder: None)
-        else:
-            found[name] = [ablate.run(cfg, folder) for folder, cfg in folders.items()]
-    assert [result["packed"] for result in found["packed"]] == [2, 2]
-    for one, other in zip(found["alone"], found["packed"], strict=True):
-        require_near(one, other)

@@ -108,6 +108,15 @@ def test_an_old_file_is_read_by_todays_names() -> None:
         assert OmegaConf.select(old, today) == value
 
 
+def test_keys_that_are_gone_are_left_out_and_never_counted() -> None:
+    cfg = ablate.compose()
+    old = cfg.copy()
+    OmegaConf.set_struct(old, False)
+    old.study.update({"pack": 4, "batched": "auto", "packed": {1: "outputs/other"}})
+    assert run_id(old, "x") == run_id(cfg, "x")
+    assert history.upgrade(old) == cfg
+
+
 @pytest.mark.parametrize(
     "command",
     [

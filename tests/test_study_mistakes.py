@@ -86,14 +86,13 @@ OF_THE_COMMAND = [
     (ONE, ["hydra.launcher.slots=0"], ["slots=0: must be a whole number from 1 to 10,000, or"]),
     (ONE, ["hydra.launcher.slots=x"], ["hydra.launcher.slots=x: must be"]),
     (ONE, ["hydra.launcher.slots=1000000000", "study.dry_run=true"], ["whole number from 1 to 10"]),
-    (ONE, ["study.pack=1000000000"], ["a whole number of at least 1 and of at most 10,000"]),
+    (ONE, ["study.pack=8"], ["no key study.pack; ", "; hydra.launcher.slots=N trains N runs at"]),
     ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
     (ONE, ["model.norm=pre,post"], ["'model.norm=pre,post' names several values in a study"]),
     (ONE, ["study.seeds=1,2"], ["write study.seeds=[1,2]"]),
     (ONE, ["study.sed=1"], ["no key study.sed", "did you mean 'study.seeds'?"]),
     (ONE, ["hydra/launcher=joblib"], ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, ["hydra/sweeper=ax"], ["no such option", "pip install hydra-ax-sweeper"]),
-    (ONE, ["study.batched=true"], ["study.batched=true says how a pack is computed"]),
     (ONE, ["hydra.mode=RUN"], ["study.factors is a plan of several runs"]),
 ]  # fmt: skip
 

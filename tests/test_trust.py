@@ -21,7 +21,6 @@ from ablate import evaluate, generate, show
 from ablate.config.run_id import run_dir, weights
 from ablate.errors import UserError
 from ablate.files import Damaged
-from ablate.training import pack
 from ablate.training.build import build, build_data
 
 
@@ -109,15 +108,6 @@ def test_a_flipped_bit_in_the_last_checkpoint_is_said(
     torch.testing.assert_close(*(state["state_dict"] for state in ended), rtol=0, atol=0)
 
 
-def test_a_pack_says_which_checkpoint_is_damaged(
-    folder: Path, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = folder / "checkpoints" / "last.ckpt"
-    last.write_bytes(flipped(last.read_bytes(), 200_000))
-    together(folder, whole)
-    assert f"{last} cannot be read: its checksum does not match" in capsys.readouterr().out
-
-
 # Code in a file
 
 
@@ -152,14 +142,6 @@ def finish(folder: Path, whole: Path) -> None:
     ablate.run(ablate.compose(*typed(whole)), folder)
 
 
-def together(folder: Path, whole: Path) -> None:
-    """The same of a pack of two seeds."""
-    (folder / "result.json").unlink(missing_ok=True)
-    runs = {folder: ablate.compose(*typed(whole))}
-    runs[folder.with_name("other")] = ablate.compose(*typed(whole, "seed=1"))
-    pack.train(runs, lambda result, run_dir: None)
-
-
 WAYS: dict[str, Callable[[Path, Path], Any]] = {
     "load": load,
     "evaluate": lambda folder, whole: called(evaluate.main, folder),
@@ -167,7 +149,6 @@ WAYS: dict[str, Callable[[Path, Path], Any]] = {
     "show": lambda folder, whole: called(show.main, folder),
     "init_from": start,
     "resume": finish,
-    "resume a pack": together,
 }
 
 
@@ -304,8 +285,8 @@ def other(whole: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "ways"),
     [
-        ("last.ckpt", ("resume", "resume a pack")),
-        ("previous.ckpt", ("resume", "resume a pack")),
+        ("last.ckpt", ("resume",)),
+        ("previous.ckpt", ("resume",)),
         ("best.safetensors", ("load", "evaluate", "generate", "show", "resume")),
     ],
 )

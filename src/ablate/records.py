@@ -30,7 +30,6 @@ RESULT_SHAPE = {
     "error?": (str, NoneType),
     "run_id?": (str, NoneType),
     "arm?": (str, NoneType),
-    "packed?": int,
     "peak_memory_bytes?": int,
     **{f"{key}?": shape for key, shape in FINISHED.items()},
     "parameters?": {str: int},

@@ -41,11 +41,6 @@ def job(cfg: DictConfig) -> float | None:
             atexit.register(gc.unfreeze)
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
-            if cfg.study.packed:
-                from ablate.training import pack
-
-                pack.train(pack.members(cfg, run_dir), show_result)
-                return None
             result = train(cfg, run_dir)
             on_first_process(show_result)(result, run_dir)
             return value_of(result)

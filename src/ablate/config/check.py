@@ -27,7 +27,7 @@ from ablate.config.rules import refusal, written
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
-OF_ONE_RUN = {"study.name", "study.arm", "study.packed", "study.batched"}
+OF_ONE_RUN = {"study.name", "study.arm"}
 
 
 def check(cfg: DictConfig) -> None:

@@ -20,6 +20,9 @@ from ablate.config.tree import config_dir
 # Today's key -> its first name.
 RENAMED = {"model.activation_checkpointing": "model.checkpoint"}  # since 2026-11-23
 
+# Keys that are gone. None of them changed a result.
+REMOVED = ("study.batched", "study.pack", "study.packed")  # since 2026-11-24
+
 # Today's _target_ of a part of ours -> its first.
 MOVED: dict[str, str] = {}
 
@@ -98,6 +101,8 @@ def upgrade(config: DictConfig) -> DictConfig:
             node = OmegaConf.select(config, above) if above else config
             if OmegaConf.is_dict(node) and leaf in node:
                 OmegaConf.update(config, today, node.pop(leaf), force_add=True)
+        for node, _, leaf in (key.rpartition(".") for key in REMOVED):
+            config.get(node, {}).pop(leaf, None)
         for group in GROUPED:
             _regroup(config, group)
         _unscale(config)

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -56,6 +56,9 @@ GIVEN = {
 
 
 MISSING = "???"
+
+# What does the job of a key that is gone.
+INSTEAD = {"study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too"}
 
 
 def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,13 +151,18 @@ def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     return f"{path}={written_as(value)}: is no value; set {shown}"
 
 
+def nearest(key: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error line on an unknown key: what to write instead, if known."""
+    return f"; {INSTEAD[key]}" if key in INSTEAD else suggest(key, allowed)
+
+
 def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[str]:
     shown = sorted(f"{path}.{key}".lstrip(".") for key in allowed - EVERYWHERE - ROOT)
     for key in node:
         if str(key) not in allowed:
             full = f"{path}.{key!s}".lstrip(".")
             known = f"allowed: {', '.join(shown)}" if shown else "it has no keys to set"
-            yield f"no key {full}; {known}{suggest(full, shown)}"
+            yield f"no key {full}; {known}{nearest(full, shown)}"
 
 
 @cache

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from ablate.config.keys import nearest
 from ablate.config.overrides import parse, require_few
 from ablate.config.tree import Tree
 from ablate.errors import UserError, suggest
@@ -197,7 +198,7 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
     option = root.hydra.runtime.choices.get(path)
     named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]
     known = f"allowed: {', '.join(named)}" if named else "it has no keys to set"
-    near = suggest(f"{path}.{part}", named)
+    near = nearest(f"{path}.{part}", named)
     return f"no key {path}.{part}{f' ({path}={option})' if option else ''}; {known}{near}"
 
 

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from ablate.config.keys import default_of, parts_in
-from ablate.config.overrides import MOST
 from ablate.config.rules import (
     Below,
     Bool,
@@ -60,10 +59,7 @@ VALUES: dict[str, Rule] = {
     "study.rerun": one_of("missing", "failed", "all"),
     "study.dry_run": Bool(),
     "study.confirm_large": Bool(),
-    "study.pack": Int(1, MOST),
-    "study.batched": either(Bool(), one_of("auto")),
     "study.arm": or_null(Text()),
-    "study.packed": or_null(Keys()),
     "checkpoint_every": COUNT,
     "compile": Bool(),
     # the model

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
 
 ELEMENTS = 2**16  # of a piece, per thread: 256 KB of float32
 # Beyond these, exp(2 x) overflows or underflows to 0, and the product of the two would be NaN.
@@ -21,8 +20,6 @@ LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 
 def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """b h i d, b h j d, h d -> b h i j, in the dtype of q; float32 for half precision."""
-    if has_torch_function((q, k, v)):  # ablate.training.pack computes it for several seeds at once
-        return handle_torch_function(tanh_sum, (q, k, v), q, k, v)
     wide = torch.promote_types(q.dtype, torch.float32)
     summed: Tensor = sums(q.to(wide), k.to(wide), v.to(wide))
     return summed.to(q.dtype)

@@ -18,7 +18,6 @@ from ablate.cli.say import say
 from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.local import Settings
-from ablate.study.launch.packs import Packing, refuse_packs
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished
 from ablate.study.launch.state import State, state
 from ablate.study.plan import planfile, preview
@@ -47,8 +46,6 @@ def sweep(
     study = Study(request, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
-    launches = str(config.hydra.runtime.choices["hydra/launcher"])
-    refuse_packs(Packing(request.node["pack"], request.node["batched"]), layout, launcher=launches)
     study.plan_trials()
     if request.node["dry_run"]:
         Output.trains = False

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import handle_torch_function, has_torch_function
 
 from ablate.seeding import derive
 
@@ -86,8 +85,6 @@ def draw(
     row, column: place of the first ones in the tensor that they are a part of.
     """
     sizes = (examples, heads, rows, columns, row, column)
-    if has_torch_function((key,)):  # ablate.training.pack draws for several seeds at once
-        return handle_torch_function(draw, (key,), key, *sizes)
     if torch.compiler.is_compiling():
         return drawn(key, *sizes)
     return _draw(key, *sizes)

@@ -34,8 +34,7 @@ def done(result: Mapping[str, Any]) -> Done | None:
         return None
     return Done(
         arm=result["arm"],
-        # wall_seconds of a pack covers all its seeds; train_seconds is divided already.
-        wall_seconds=result["wall_seconds"] / result.get("packed", 1),
+        wall_seconds=result["wall_seconds"],
         train_seconds=result["train_seconds"],
         flops=float(result["flops_per_step"] * result["steps"]),
     )

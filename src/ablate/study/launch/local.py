@@ -18,7 +18,6 @@ from ablate.errors import Interrupted, UserError
 from ablate.study.launch.forks import Forks
 from ablate.study.launch.jobs import environment
 from ablate.study.launch.live import View
-from ablate.study.launch.packs import ALONE, Packing
 from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import RESUMES, State, state
@@ -83,7 +82,6 @@ def launcher(
         settings=Settings(**settings),
         modules=modules_of(config),
         environment=environment(),
-        packing=Packing(config.study.pack, config.study.batched),
     )
 
 
@@ -99,13 +97,12 @@ def launch(
     *,
     modules: Sequence[str],
     environment: Mapping[str, str],
-    packing: Packing = ALONE,
 ) -> list[State]:
     """Train every unfinished run, wait for those that other launchers train; return the states.
 
-    modules: what the runs import beside what all do. environment: that of the runs. packing: which
-    of them share a process. Raises UserError before anything was started, and Interrupted after
-    Ctrl-C or SIGTERM, when all runs have stopped.
+    modules: what the runs import beside what all do. environment: that of the runs. Raises
+    UserError before anything was started, and Interrupted after Ctrl-C or SIGTERM, when all runs
+    have stopped.
     """
     slots = settings.at_once(environment)
     devices = gpus(slots, settings.gpus_per_run, environment)
@@ -121,7 +118,6 @@ def launch(
             launcher="local",
             view=view,
             stop=stop,
-            packing=packing,
         ).work(runs)
     if stop.signal:
         raise Interrupted(f"stopped by {stop.signal}; {RESUMES} from the runs' last checkpoints")

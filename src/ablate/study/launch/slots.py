@@ -1,6 +1,5 @@
 """The loop of launchers whose runs end with them: waiting runs, slots, and ended runs."""
 
-import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from ablate.errors import RunFailed
-from ablate.redact import without_credentials
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.ending import Mark, settle
 from ablate.study.launch.forks import Event, ParentDied
 from ablate.study.launch.live import View
-from ablate.study.launch.packs import ALONE, Packing, packs, together
 from ablate.study.launch.run import Run
-from ablate.study.launch.state import COMMAND, LOG, RESUMES, state_alone
+from ablate.study.launch.state import RESUMES, state_alone
 from ablate.study.launch.stop import Stop
 
 LOOK = 0.2  # seconds between checks of the time limits
@@ -41,19 +38,12 @@ class Parent(Protocol):
 
 
 @dataclass
-class Taken:
-    """A run that this launcher has claimed."""
+class Process:
+    """The process of a slot, and the claim of its run."""
 
     run: Run
     claim: Claim
-    before: Mark  # its result when this attempt started
-
-
-@dataclass
-class Process:
-    """The process of a slot: a run, or a pack of them."""
-
-    taken: list[Taken]
+    before: Mark  # the run's result when this attempt started
     slot: int
     tries: int = 0
     began: float | None = None  # time when this attempt started
@@ -66,8 +56,7 @@ class Slots:
 
     devices: for each slot, additions to the environment of its runs. timeout: seconds of one
     attempt. retries: further attempts of a failed run. grace: seconds that a run which is asked to
-    stop may take for its checkpoint. parent: starts the `Parent`, such as the fork server. packing:
-    which runs share a process.
+    stop may take for its checkpoint. parent: starts the `Parent`, such as the fork server.
     """
 
     def __init__(
@@ -81,9 +70,7 @@ class Slots:
         launcher: str,
         view: View,
         stop: Stop,
-        packing: Packing = ALONE,
     ):
-        self.packing = packing
         self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
         self.launcher, self.view, self.stop = launcher, view, stop
         self._make_parent = parent
@@ -95,7 +82,7 @@ class Slots:
         self._forked = False  # whether the parent has started a run yet
 
     def work(self, runs: Sequence[Run]) -> None:
-        waiting = packs(runs, self.packing.size)
+        waiting = list(runs)
         try:
             while self._processes or (waiting and not self.stop.signal):
                 try:
@@ -104,26 +91,22 @@ class Slots:
                 except ParentDied:
                     self._orphaned()
                 self._look_at_the_clock()
-                processes = self._processes.values()
-                self.view.update([one.run.folder for process in processes for one in process.taken])
+                self.view.update([process.run.folder for process in self._processes.values()])
         finally:
             if self._parent is not None:
                 self._parent.close()
             for claim in self._claims:  # if an error, such as a full disk, ended the loop
                 claim.release()
 
-    def _take(self, waiting: list[list[Run]]) -> None:
-        for pack in list(waiting):
+    def _take(self, waiting: list[Run]) -> None:
+        for run in list(waiting):
             if not self._free or self.stop.signal:
                 return
-            taken = [one for run in list(pack) if (one := self._taken(run, pack))]
-            if not pack:
-                waiting.remove(pack)
-            if taken:
-                self._start(Process(taken, self._free.pop(0)))
+            if claim := self._claim(run, waiting):
+                self._start(Process(run, claim, Mark.of(run.folder), self._free.pop(0)))
 
-    def _taken(self, run: Run, waiting: list[Run]) -> Taken | None:
-        """Claim a run, or return None; remove runs from `waiting` that are claimed or ended."""
+    def _claim(self, run: Run, waiting: list[Run]) -> Claim | None:
+        """Claim a run, or return None; remove it from `waiting` if it is claimed or has ended."""
         if time.monotonic() < run.look_at:
             return None
         claim = Claim.take(run.folder, launcher=self.launcher)
@@ -141,7 +124,7 @@ class Slots:
         else:
             waiting.remove(run)
             self._claims.append(claim)
-            return Taken(run, claim, Mark.of(run.folder))
+            return claim
         if claim is not None:
             claim.release()
         return None
@@ -153,16 +136,9 @@ class Slots:
         self._processes[self._number] = process
         if self._parent is None:
             self._parent, self._forked = self._make_parent(), False
-        for one in process.taken:
-            one.before = Mark.of(one.run.folder)
-        runs = [one.run for one in process.taken]
-        arguments = together(runs, self.packing.batched)
-        typed = shlex.join(without_credentials(arguments))
-        for run in runs[1:]:
-            with open(run.folder / LOG, "a", encoding="utf-8") as log:
-                log.write(f"{COMMAND}{typed}\nsee {runs[0].folder / LOG}\n")
-        device = self.devices[process.slot]
-        self._parent.start(self._number, arguments, runs[0].folder, device)
+        run = process.run
+        process.before = Mark.of(run.folder)
+        self._parent.start(self._number, run.arguments, run.folder, self.devices[process.slot])
 
     def _listen(self) -> None:
         if self._parent is None or not self._processes:
@@ -182,20 +158,15 @@ class Slots:
         self._ended(process, event.code)
 
     def _ended(self, process: Process, code: int) -> None:
-        again: list[Taken] = []
-        for one in process.taken:
-            found = settle(one.run.folder, code, one.before, reason=process.reason)
-            if found.name == "failed" and process.tries <= self.retries and not self.stop.signal:
-                self.view.again(one.run.folder, found)
-                again.append(one)
-                continue
-            self._claims.remove(one.claim)
-            one.claim.release()
-            self.view.ended(one.run.folder, found)
-        if again:
-            process.taken = again
+        folder = process.run.folder
+        found = settle(folder, code, process.before, reason=process.reason)
+        if found.name == "failed" and process.tries <= self.retries and not self.stop.signal:
+            self.view.again(folder, found)
             self._start(process)
         else:
+            self._claims.remove(process.claim)
+            process.claim.release()
+            self.view.ended(folder, found)
             self._free = sorted([*self._free, process.slot])
 
     def _orphaned(self) -> None:
