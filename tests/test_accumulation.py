@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 import ablate
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD
-from ablate.task import Task, parameter_groups
+from ablate.task import Task, total
 from ablate.task.accumulation import Accumulated
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
@@ -116,18 +116,19 @@ def test_steps_are_those_of_the_larger_batch(
     counts = {int((b["targets"] != IGNORED).sum()) for step in watched.steps for b in step}
     assert (len(counts) > 1) == (name in UNEVEN)
     reference.trainer = trainer
-    optimizer = reference.make_optimizer(parameter_groups(reference.model, reference.decaying))
+    optimizer = reference.make_optimizer(reference.parameter_groups())
     assert len(watched.after) == STEPS
     rows = zip(watched.steps, watched.after, curves.rows, strict=True)
     for step, (batches, after, row) in enumerate(rows):
         optimizer.zero_grad()
         reference.draws.keys = reference.draws.of_batch(reference.seed, step)
         reference.step_so_far = Accumulated(1)
-        loss = reference.loss(joined(batches))
+        terms = reference.terms(joined(batches))
+        loss = total(terms)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(reference.parameters(), cfg.trainer.gradient_clip_val)
         optimizer.step()
-        assert row["train/loss"] == pytest.approx(reference.shown(loss).item(), rel=1e-10)
+        assert row["train/loss"] == pytest.approx(terms["loss"].item(), rel=1e-10)
         for parameter, value in reference.named_parameters():
             torch.testing.assert_close(after[parameter], value, rtol=1e-7, atol=1e-9)
 

@@ -19,7 +19,6 @@ from tiny import images, overrides, pairs
 
 import ablate
 from ablate.evaluate import evaluate
-from ablate.task import parameter_groups
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 PLAIN = (*TWO, "model.dropout=0.1")
@@ -175,7 +174,7 @@ def test_two_processes_equal_one(started, tmp_path, name, tiny):
 def moments(folder):
     """What the optimizer of one process makes of a checkpoint: both of Adam's, by name."""
     task = ablate.load(folder).task
-    optimizer = task.make_optimizer(parameter_groups(task.model, task.decaying))
+    optimizer = task.make_optimizer(task.parameter_groups())
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     optimizer.load_state_dict(last["optimizer_states"][0])
     return {

@@ -111,13 +111,12 @@ def test_the_loss_is_the_sum_of_both_and_the_curve_is_that_of_the_tokens(tmp_pat
     tokens, following = task(*task.inputs(batch))
     hidden = F.cross_entropy(tokens.transpose(1, 2), batch["targets"])
     pairs = F.cross_entropy(following, batch["next"])
-    torch.testing.assert_close(task.loss(batch), hidden + pairs)
-    torch.testing.assert_close(task.hidden_loss, hidden)
+    torch.testing.assert_close(task.losses(batch), {"loss": hidden, "next_sentence": pairs})
     single = built(tmp_path, "task.next_sentence=false").eval()
     batch = next(iter(single.data.train_dataloader()))
     logits = single(*single.inputs(batch)).tokens
     torch.testing.assert_close(
-        single.loss(batch), F.cross_entropy(logits.transpose(1, 2), batch["targets"])
+        single.losses(batch), {"loss": F.cross_entropy(logits.transpose(1, 2), batch["targets"])}
     )
 
 

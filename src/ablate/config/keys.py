@@ -200,7 +200,10 @@ def default_of(path: str) -> Any:
 
 @cache
 def parts_in(group: str) -> tuple[dict[str, Any], ...]:
-    """The content of every option of a group that is a part: that has a `_target_`."""
+    """The content of every option of a group that is a part: that has a `_target_`. A node inside
+    an option, such as optimizer.matrix, has the options of its group."""
+    while group not in groups() and "." in group:
+        group = group.rpartition(".")[0]
     files = sorted(config_dir().glob(f"{group}/*.yaml"))
     return tuple(part for file in files if "_target_" in (part := option_content(file)[0]))
 

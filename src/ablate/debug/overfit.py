@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 
 from ablate.data import Batch
 from ablate.errors import RunFailed
-from ablate.task import Task
+from ablate.task import Task, total
 from ablate.task.accumulation import Accumulated
 
 
@@ -52,6 +52,7 @@ class Overfit(Callback):
         task.step_so_far = Accumulated(1)
         task.eval()
         with trainer.precision_plugin.train_step_context():
-            loss = task.shown(task.loss(self.batch))
+            terms = task.terms(self.batch)
+            loss = terms.get("loss", total(terms))
         task.train()
         return float(trainer.strategy.reduce(loss, reduce_op="mean"))

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from ablate.errors import UserError
 from ablate.seeding import derive
 
+ROLES = "embedding", "head", "matrix", "vector"
+
 
 class Model(nn.Module):
     """Base of every architecture: initialisation, freezing, and which parameters are embeddings."""
@@ -38,6 +40,19 @@ class Model(nn.Module):
     @classmethod
     def configure_data(cls, data: Any) -> None:
         """Configure the data for this model before it is read; by default this does nothing."""
+
+    def roles(self) -> dict[str, str]:
+        """The role of each parameter, by which an optimizer may have rules (`ablate.optimizer`) and
+        weight decay is chosen: "vector" (biases, gains: fewer than two axes), "embedding", "head"
+        (a tied one is an embedding), or "matrix"."""
+        return {name: self._role(name, p) for name, p in self.named_parameters()}
+
+    def _role(self, name: str, parameter: nn.Parameter) -> str:
+        if parameter.dim() < 2:
+            return "vector"
+        if name.startswith(self.embeddings):
+            return "embedding"
+        return "head" if name.startswith(self.heads) else "matrix"
 
     def freeze(self, part: str) -> None:
         """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection

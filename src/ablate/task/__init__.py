@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from torchmetrics import Metric
 
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed
-from ablate.model.base import Model
+from ablate.model.base import ROLES, Model
 from ablate.model.layers.draws import Draws
 from ablate.model.layers.stack import Stack
 from ablate.seeding import derive
@@ -55,7 +56,6 @@ class Task(L.LightningModule):
         self.model = model
         self.data = data
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
-        self.decaying = matrices(model)
         self.draws = Draws(model)
         self.step_so_far = Accumulated(1)
         self.first_bad_step = torch.tensor(NEVER)
@@ -74,6 +74,18 @@ class Task(L.LightningModule):
         """Mean loss of a training batch; over all processes it must average to the global mean, and
         so must it, times `step_so_far.correction`, over the batches of an optimizer step."""
         raise NotImplementedError
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The terms whose sum is minimised, each like `loss` and logged as train/NAME. Without a
+        term "loss", train/loss is the sum."""
+        return {"loss": self.loss(batch)}
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """`losses`, and what the layers add to them."""
+        own = self.losses(batch)
+        added = added_losses(self.model)
+        assert not own.keys() & added.keys(), "a layer and the task name a loss alike"
+        return own | added
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The entries of a batch that the model takes, as its positional arguments."""
@@ -108,24 +120,17 @@ class Task(L.LightningModule):
         self.draws.keys = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(batch)
-        shown, added = self.shown(loss).detach(), added_losses(self.model)
-        for value in added.values():
-            loss = loss + value
+        terms = self.terms(batch)
+        loss = total(terms)
         self._watch(loss.detach())
-        self.step_so_far.summed_loss += shown
+        self.step_so_far.add({"loss": loss, **terms})
         last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         if last and (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.require_finite_losses()
             rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-            self.log("train/loss", self.step_so_far.loss, prog_bar=True, sync_dist=True)
+            for name, value in self.step_so_far.means.items():
+                self.log(f"train/{name}", value, prog_bar=name == "loss", sync_dist=True)
             self.log("train/lr", rate)
-            for name, value in added.items():
-                self.log(f"train/{name}", value.detach(), sync_dist=True)
-        return loss
-
-    def shown(self, loss: Tensor) -> Tensor:
-        """The part of a batch's loss that is logged as train/loss."""
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -209,9 +214,27 @@ class Task(L.LightningModule):
         if isinstance(strategy, Sharded) and self.trainer.state.fn == TrainerFn.FITTING:
             strategy.split(self.model)
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The trained parameters, with weight decay and without, as in nanoGPT: all
+        but biases and norms have it. An optimizer that `takes_roles` gets a group for each role,
+        with the key "role"."""
+        apart = getattr(getattr(self.make_optimizer, "func", None), "takes_roles", False)
+        roles, groups = self.model.roles(), dict[str, dict[str, Any]]()
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                role = roles[name]
+                key = role if apart or role == "vector" else "matrix"
+                groups.setdefault(key, {"params": []})["params"].append(parameter)
+        if "vector" in groups:
+            groups["vector"]["weight_decay"] = 0.0
+        if apart:
+            for role, group in groups.items():
+                group["role"] = role
+        return [groups[role] for role in ROLES if role in groups]
+
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
-        optimizer = self.make_optimizer(parameter_groups(self.model, self.decaying))
+        optimizer = self.make_optimizer(self.parameter_groups())
         return scheduled(optimizer, self.schedule, self.trainer.max_steps)
 
 
@@ -228,6 +251,11 @@ def _factor(schedule: Schedule, total: int, step: int) -> float:
     return schedule(step, total)
 
 
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum that is minimised."""
+    return reduce(operator.add, terms.values())
+
+
 def added_losses(model: nn.Module) -> dict[str, Tensor]:
     """What the layers of the last pass add to the loss, by name, summed over the layers."""
     added: dict[str, Tensor] = {}
@@ -237,22 +265,6 @@ def added_losses(model: nn.Module) -> dict[str, Tensor]:
                 added[name] = added[name] + value if name in added else value
             part.losses = []
     return added
-
-
-def matrices(model: nn.Module) -> set[str]:
-    """Names of the parameters with weight decay: as in nanoGPT, all but biases and norms."""
-    return {name for name, parameter in model.named_parameters() if parameter.dim() >= 2}
-
-
-def parameter_groups(model: nn.Module, decaying: set[str]) -> list[dict[str, Any]]:
-    """Parameter groups with and without weight decay."""
-    decay: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            (decay if name in decaying else rest).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
 
 
 def require_finite(value: float, step: int) -> None:

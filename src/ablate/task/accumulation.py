@@ -1,6 +1,7 @@
 """Gradient accumulation: several batches per optimizer step act as one larger batch."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ class Accumulated:
     """
 
     batches: int
-    summed_loss: Tensor | float = 0.0
+    summed: dict[str, Tensor | float] = field(default_factory=dict)  # terms of the loss
     first: Tensor | None = None  # targets of the first batch
     targets: Tensor | float = 0.0  # and of all so far
 
@@ -37,7 +38,12 @@ class Accumulated:
         """The factor for the mean of gradients and of losses, after the last batch."""
         return 1.0 if self.first is None else self.batches * self.first / self.targets
 
+    def add(self, terms: Mapping[str, Tensor]) -> None:
+        """Add the terms of a batch's loss."""
+        for name, value in terms.items():
+            self.summed[name] = self.summed.get(name, 0.0) + value.detach()
+
     @property
-    def loss(self) -> Tensor | float:
-        """The loss of the larger batch."""
-        return self.summed_loss / self.batches * self.correction
+    def means(self) -> dict[str, Tensor | float]:
+        """The terms of the loss of the larger batch."""
+        return {name: value / self.batches * self.correction for name, value in self.summed.items()}

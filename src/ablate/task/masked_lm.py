@@ -58,15 +58,12 @@ class MaskedLM(Task):
     def units(self, batch: Batch) -> int | Tensor:
         return batch["tokens"].numel()
 
-    def loss(self, batch: Batch) -> Tensor:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         tokens, following = self.model(*self.inputs(batch))
-        self.hidden_loss = F.cross_entropy(tokens.flatten(0, 1), batch["targets"].flatten())
-        if following is None:
-            return self.hidden_loss
-        return self.hidden_loss + F.cross_entropy(following, batch["next"])
-
-    def shown(self, loss: Tensor) -> Tensor:
-        return self.hidden_loss
+        losses = {"loss": F.cross_entropy(tokens.flatten(0, 1), batch["targets"].flatten())}
+        if following is not None:
+            losses["next_sentence"] = F.cross_entropy(following, batch["next"])
+        return losses
 
     def evaluate(self, batch: Batch) -> None:
         tokens, following = self.model(*self.inputs(batch))

@@ -1,0 +1,71 @@
+"""Several optimizers as one: a rule for each role of parameters (`Model.roles`).
+
+    # conf/optimizer/NAME.yaml
+    _target_: ablate.optimizer.ByRole
+    _partial_: true
+    matrix: {_target_: torch.optim.SGD, _partial_: true, lr: 0.1, momentum: 0.9}
+    others: {_target_: torch.optim.AdamW, _partial_: true, lr: 1e-3}
+
+One object has one step, one schedule and one state, so that clipping, accumulation and
+checkpoints are those of a single optimizer.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+from ablate.errors import UserError
+
+Rule = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+
+
+class ByRole(torch.optim.Optimizer):
+    """Train the parameters of each role with its own rule; roles without one follow `others`.
+
+    The schedule multiplies the learning rate of every rule; train/lr is that of the first group, in
+    the order of `ROLES`.
+    """
+
+    takes_roles: ClassVar[bool] = True  # see `Task.parameter_groups`
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        embedding: Rule | None = None,
+        head: Rule | None = None,
+        matrix: Rule | None = None,
+        vector: Rule | None = None,
+        others: Rule | None = None,
+    ):
+        own = {"embedding": embedding, "head": head, "matrix": matrix, "vector": vector}
+        self.rules: list[torch.optim.Optimizer] = []
+        for group in groups:
+            rule = own[group["role"]] or others
+            if rule is None:
+                raise UserError(
+                    f"optimizer.{group['role']}: the model has parameters of this role, and the"
+                    f" optimizer has no rule for them; give one, or optimizer.others"
+                )
+            self.rules.append(rule([group]))
+        super().__init__([group for rule in self.rules for group in rule.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Let the rules work on the groups and the state of this object."""
+        for rule, group in zip(self.rules, self.param_groups, strict=True):
+            rule.param_groups, rule.state = [group], self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)  # makes new groups and a new state
+        self._share()
+
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for rule in self.rules:
+            rule.step()
+        return loss

@@ -1,0 +1,94 @@
+"""Roles of parameters, and optimizers that have a rule for each."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_resume import SHORT, assert_equal, at_step, strike
+from tiny import images, overrides
+
+import ablate
+from ablate.config.run_id import run_dir
+from ablate.errors import UserError
+from ablate.model.base import ROLES
+from ablate.training.build import build, build_data, make_task
+
+MIXED = """
+_target_: ablate.optimizer.ByRole
+_partial_: true
+matrix: {_target_: torch.optim.SGD, _partial_: true, lr: 0.1, momentum: 0.9, weight_decay: 0.1}
+others: {_target_: torch.optim.AdamW, _partial_: true, lr: 2e-3}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "conf/optimizer").mkdir(parents=True)
+    (tmp_path / "conf/optimizer/mixed.yaml").write_text(MIXED)
+    return tmp_path / "conf"
+
+
+def roles(*typed: str) -> dict[str, str]:
+    cfg = ablate.compose(*typed)
+    return build(cfg).roles()
+
+
+def test_models_state_the_roles_of_their_parameters(tmp_path: Path) -> None:
+    text = roles(*overrides(tmp_path, "pos_enc=learned"))
+    assert set(text.values()) == {"embedding", "matrix", "vector"}  # the head is tied
+    assert {name for name, role in text.items() if role == "embedding"} == {
+        "embedding.weight",
+        "stack.pos_enc.table",
+    }
+    untied = roles(*overrides(tmp_path, "model.tie_embeddings=false"))
+    assert untied["head.weight"] == "head"
+    vit = roles(*images(tmp_path))
+    assert {vit[name] for name in vit if name.endswith("bias")} == {"vector"}
+    assert set(vit.values()) == set(ROLES)
+
+
+def test_each_role_has_its_rule(own: Path, tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, "optimizer=mixed"), config_dir=own)
+    data = build_data(cfg)
+    model = build(cfg, data)
+    task = make_task(cfg, data, model)
+    optimizer = task.make_optimizer(task.parameter_groups())
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    for _ in range(2):
+        for name, p in model.named_parameters():
+            p.grad = gradients[name].clone()
+        optimizer.step()
+    for name, role in model.roles().items():
+        alone = torch.nn.Parameter(start[name].clone())
+        decay: dict[str, Any] = {"weight_decay": 0.0} if role == "vector" else {}
+        rule = (
+            torch.optim.SGD([alone], lr=0.1, momentum=0.9, weight_decay=0.1)
+            if role == "matrix"
+            else torch.optim.AdamW([alone], lr=2e-3, **decay)
+        )
+        for _ in range(2):
+            alone.grad = gradients[name].clone()
+            rule.step()
+        torch.testing.assert_close(model.get_parameter(name), alone, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_several_rules_resume_bit_for_bit(own: Path, tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, *SHORT, "optimizer=mixed"), config_dir=own)
+    ablate.run(cfg, tmp_path / "whole")
+    assert strike(cfg, tmp_path / "killed", **at_step(5)) == -signal.SIGKILL
+    ablate.run(cfg, tmp_path / "killed")
+    assert_equal(tmp_path / "killed", tmp_path / "whole")
+    other = ablate.compose(*overrides(tmp_path, *SHORT, "optimizer=mixed"), config_dir=own)
+    other.optimizer.matrix.lr = 0.2
+    assert run_dir(other) != run_dir(cfg)
+
+
+def test_a_role_without_a_rule_is_refused(own: Path, tmp_path: Path) -> None:
+    (own / "optimizer/mixed.yaml").write_text(MIXED.replace("others:", "vector:"))
+    cfg = ablate.compose(*overrides(tmp_path, "optimizer=mixed"), config_dir=own)
+    with pytest.raises(UserError, match=r"optimizer\.embedding: .*optimizer\.others"):
+        ablate.run(cfg)
