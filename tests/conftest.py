@@ -10,14 +10,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+# Tiny tensors gain nothing from threads, and processes started by tests must add up as this one.
+# torch reads it when it is imported; a process that is forked from one with threads blocks.
+os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 SHARED_DATA = Path(
     os.environ.get("ABLATE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data")
 )
 
-# Tiny tensors gain nothing from threads, and processes started by tests must add up as this one.
-os.environ["OMP_NUM_THREADS"] = "1"
 # Tests never talk to Weights & Biases; runs are written offline and read back from disk.
 os.environ["WANDB_MODE"] = "offline"
 os.environ["WANDB_SILENT"] = "true"

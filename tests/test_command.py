@@ -111,8 +111,10 @@ def places(folder: Path, *options: str, **environment: str) -> list[str]:
     return done.splitlines()
 
 
-def test_a_person_s_parts_are_found_in_the_current_folder(tmp_path: Path) -> None:
-    assert places(tmp_path)[0] == str(tmp_path)
+def test_the_current_folder_is_the_last_place_for_a_person_s_parts(tmp_path: Path) -> None:
+    *first, last, _ = places(tmp_path)
+    assert last == str(tmp_path)
+    assert last not in first
 
 
 def test_pythons_own_switch_against_it_holds_for_all_processes(tmp_path: Path) -> None:
@@ -128,6 +130,23 @@ def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         command(main)
     said = "ablate: maps/one.png: cannot be read or written here (Permission denied)\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "libtorch_python.so: failed to map segment from shared object",
+        "`torch` can only be initialized once per process, so this module cannot be imported again",
+    ],
+)
+def test_a_torch_that_cannot_be_loaded(says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise ImportError(says)
+
+    with pytest.raises(SystemExit, match="1"):
+        command(main)
+    said = "ablate: torch cannot be loaded here; `python -c 'import torch'` says why\n"
     assert capsys.readouterr().err == said
 
 

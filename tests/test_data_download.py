@@ -117,6 +117,20 @@ def test_a_damaged_copy_is_downloaded_again(server: ThreadingHTTPServer, own_cac
     assert kept.read_bytes() == CONTENT
 
 
+def test_no_more_than_the_limit_is_downloaded(
+    server: ThreadingHTTPServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "LARGEST", len(CONTENT))
+    monkeypatch.delenv(source.LIMIT, raising=False)
+    text(url(server), sha256=SHA256).setup()
+    monkeypatch.setattr(source, "LARGEST", len(CONTENT) - 1)
+    monkeypatch.setenv("ABLATE_CACHE", str(own_cache / "other"))
+    line = refusal(text(url(server), sha256=SHA256))
+    assert f"{url(server)}: holds more than" in line
+    assert source.LIMIT in line
+    assert [path.name for path in (own_cache / "other").iterdir()] == ["download.lock"]
+
+
 def test_no_network_is_one_line() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

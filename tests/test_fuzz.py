@@ -30,6 +30,10 @@ Command = Callable[..., tuple[int, str, str]]
 SECONDS = 20  # the longest wait
 
 
+class TooLong(BaseException):
+    """No `except OSError` may hold it back, and hypothesis would shrink an Exception for long."""
+
+
 def tries(few: int, many: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
 
@@ -46,7 +50,7 @@ def try_all(count: int, inputs: st.SearchStrategy[Any], act: Callable[[Any], Non
     )
     @given(inputs)
     def one(given: Any) -> None:
-        with limited():
+        with limited(given):
             try:
                 act(given)
             except UserError as refused:
@@ -59,9 +63,9 @@ def try_all(count: int, inputs: st.SearchStrategy[Any], act: Callable[[Any], Non
 
 
 @contextmanager
-def limited() -> Iterator[None]:
+def limited(given: object) -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise TimeoutError(f"it takes longer than {SECONDS} s")
+        raise TooLong(f"{given} takes longer than {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)

@@ -100,7 +100,11 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.depth": ["2"],
         "model.residual": ["false"],
     },
-    "timm": {"model.name": ["test_efficientnet"], "model.pretrained": ["true"]},
+    "timm": {
+        "model.name": ["test_efficientnet"],
+        "model.args": ["{stem_width: 8}"],
+        "model.pretrained": ["true"],
+    },
     "transformer": {key: values for key, values in BLOCKS.items() if key != "model.depth"}
     | {
         "model.embedding_scale": ["1", "2"],

@@ -1,10 +1,13 @@
 """Control characters of what others wrote do not reach the terminal."""
 
 import io
+import logging
 import sys
+from logging.config import DictConfigurator
 from pathlib import Path
 
 import pytest
+import yaml
 from make_study import scores
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +16,7 @@ from ablate import report
 from ablate.cli.command import command
 from ablate.cli.console import Console
 from ablate.cli.say import printable, put
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
 HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
@@ -51,6 +55,14 @@ def test_tables_and_lines(what: str) -> None:
     assert not set(told) & set("\x07\x9b\r\x7f")
     assert r"a\x1b[2Jb" in told
     assert "\x1b[" in told  # the styles of the console itself
+
+
+@pytest.mark.parametrize("name", ["console", "simple"])
+def test_what_is_logged(name: str) -> None:
+    logging_of = yaml.safe_load((config_dir() / "config.yaml").read_text())["hydra"]["job_logging"]
+    made = DictConfigurator({}).configure_formatter(logging_of["formatters"][name])
+    assert isinstance(made, logging.Formatter)
+    assert made.format(logging.makeLogRecord({"msg": "%s", "args": (HOSTILE,)})).endswith(SHOWN)
 
 
 def test_output_is_escaped_on_a_terminal_alone(

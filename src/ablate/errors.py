@@ -72,6 +72,8 @@ LOST_WORKER = (
     "a process that prepares batches was killed, for want of memory or by hand; the same command"
     " resumes, and data.workers=0 needs no such process"
 )
+# The linker's, and torch's when it is imported again after that.
+NO_TORCH = re.compile(r"^lib(torch|c10)\S*: |`torch` can only be initialized once")
 AMOUNT = re.compile(r"(?:[Tt]ried to|Unable to) allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
 
 
@@ -96,6 +98,8 @@ def _by_the_machine(error: BaseException) -> RunFailed | None:
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith("DataLoader worker"):
         return RunFailed(LOST_WORKER)
+    if isinstance(error, ImportError) and NO_TORCH.search(text):
+        return RunFailed("torch cannot be loaded here; `python -c 'import torch'` says why")
     known = isinstance(error, RuntimeError | ImportError | OSError | ValueError)
     if not isinstance(error, MemoryError) and not (known and NO_MEMORY.search(text)):
         return None

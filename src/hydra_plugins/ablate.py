@@ -50,6 +50,9 @@ class _Ours(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
+        from ablate.study.launch.running import refuse_unknown
+
+        refuse_unknown(config)
         self.hydra_context, self.config = hydra_context, config
 
     def launch(
@@ -69,6 +72,12 @@ class _Ours(Launcher):
 
 class Local(_Ours):
     """hydra/launcher=local: a process per run on this machine (ablate.study.launch.local)."""
+
+    def setup(self, **more: Any) -> None:
+        from ablate.study.launch.local import require
+
+        super().setup(**more)
+        require(self.settings)
 
     def launcher(self, overrides: list[str]) -> Launch:
         from ablate.study.launch.local import launcher

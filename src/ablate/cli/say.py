@@ -1,6 +1,7 @@
 """Print text that may hold what others wrote, such as names of files: control characters would
 reach the terminal, which can hide or change lines by them."""
 
+import logging
 import sys
 import unicodedata
 from typing import TextIO
@@ -18,6 +19,13 @@ def printable(text: str) -> str:
         else one
         for one in text
     )
+
+
+class Formatter(logging.Formatter):
+    """Escape control characters in what is logged (conf/config.yaml)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def say(line: str, *, file: TextIO | None = None) -> None:

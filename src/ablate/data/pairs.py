@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ablate.cli.say import say
 from ablate.data import IGNORED, checked, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
@@ -236,4 +237,4 @@ class Pairs(Targets):
 
     def _say(self, split: str, what: str, first: int, more: str = "") -> None:
         line = f"{SPOKEN[split]} pairs: {what}; the first is {self.place(split, first)}{more}"
-        on_first_process(print)(f"ablate: {line}")
+        on_first_process(say)(line)

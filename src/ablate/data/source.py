@@ -1,7 +1,7 @@
 """Raw bytes and text from a file or a URL, with a one-line UserError for everything that can fail.
 
 Every data file that a user names is read here: only regular files, which no pipe or device is, and
-only up to `largest()` bytes. The messages name the config key of the path, `key`.
+only up to `largest()` bytes, as downloads are. The messages name the config key of the path, `key`.
 """
 
 import gzip
@@ -11,7 +11,9 @@ import logging
 import os
 import stat
 import zlib
+from collections.abc import Callable
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,12 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
     pooch.get_logger().setLevel(logging.WARNING)  # the progress bar says it already
     folder = cache()
     hooks = {} if sha256 else {"response": partial(_require_https, key=key)}
+    download = pooch.HTTPDownloader(progressbar=True, timeout=PATIENCE, hooks=hooks)
+
+    def bounded(url: str, path: str, pooch: Any) -> None:
+        with _Bounded(FileIO(path, "w"), lambda size: require_room(size, url, key=key)) as file:
+            download(url, file, pooch)
+
     try:
         with FileLock(folder / "download.lock"):
             return Path(
@@ -135,9 +143,7 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
                     url,
                     known_hash=f"sha256:{sha256}" if sha256 else None,
                     path=folder,
-                    downloader=pooch.HTTPDownloader(
-                        progressbar=True, timeout=PATIENCE, hooks=hooks
-                    ),
+                    downloader=bounded,
                 )
             )
     except requests.HTTPError as error:
@@ -154,6 +160,18 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
     except OSError as error:
         reason = f"{error.strerror} in {folder}; ABLATE_CACHE sets another folder"
     raise UserError(f"cannot download {url} ({reason}); {key}={local} uses a local copy")
+
+
+class _Bounded(io.BufferedWriter):
+    """A new file; `check` is called with the size that it is about to have."""
+
+    def __init__(self, file: FileIO, check: Callable[[int], None]) -> None:
+        super().__init__(file)
+        self.check = check
+
+    def write(self, part: Any) -> int:
+        self.check(self.tell() + len(part))
+        return super().write(part)
 
 
 def _require_https(response: Any, *, key: str, **more: Any) -> None:

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 
+from ablate.cli.say import say
 from ablate.data import Batch
 from ablate.errors import RunFailed
 from ablate.task import Task, total
@@ -43,7 +44,7 @@ class Overfit(Callback):
         most = self.ratio * self.first
         if not last <= most:  # true for NaN, too
             raise RunFailed(f"{line}; it has to fall to {most:.4g} (debug.ratio={self.ratio:g})")
-        on_first_process(print)(f"ablate: {line}")
+        on_first_process(say)(line)
 
     @torch.no_grad()
     def _loss(self, trainer: L.Trainer, task: L.LightningModule) -> float:

@@ -18,7 +18,7 @@ from ablate.cli.say import say
 from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.local import Settings
-from ablate.study.launch.running import launch, launcher_of, refuse_unfinished
+from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
@@ -39,6 +39,7 @@ def sweep(
     gc.enable()  # disabled while modules were imported
     Folder.made.clear()  # a refused study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
+    refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
     composer = Composer(context.config_loader, config, request.fixed)
     layout = lay_out(request, composer)

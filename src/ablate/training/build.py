@@ -120,14 +120,15 @@ def require_memory(cfg: DictConfig, data: Data) -> None:
 
 
 def _largest(cfg: DictConfig) -> str:
-    """The largest whole number among the sizes of a model, with its key."""
+    """The largest whole number among the sizes of a model, with its key; a model of timm has none
+    beside its name."""
     whole = {
         path: value
         for path, value in leaves(cfg)
         if path.split(".")[0] in ("model", "pos_enc") and type(value) is int
     }
-    path = max(whole, key=whole.__getitem__)
-    return f"{path}={whole[path]}"
+    path = max(whole, key=whole.__getitem__, default="model.name")
+    return f"{path}={whole.get(path) or cfg.model.name}"
 
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:

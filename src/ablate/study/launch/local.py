@@ -73,6 +73,12 @@ def _wrong(name: str, value: object, allowed: str) -> UserError:
     return UserError(f"hydra.launcher.{name}={value}: must be {allowed}")
 
 
+def require(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for settings that have no meaning, or that need more GPUs than there are."""
+    checked = Settings(**settings)
+    gpus(checked.at_once(os.environ), checked.gpus_per_run, os.environ)
+
+
 def launcher(
     settings: Mapping[str, Any], config: DictConfig
 ) -> Callable[[Sequence[Run]], list[State]]:

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
+import yaml
 from hydra.core.plugins import Plugins
+from hydra.errors import InstantiationException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from ablate.cli.say import say
-from ablate.errors import Interrupted, RunFailed, UserError, unwrap
+from ablate.config.tree import config_dir
+from ablate.errors import Interrupted, RunFailed, UserError, suggest, unwrap
 from ablate.files import RESULT
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.state import State, state, state_alone
@@ -30,11 +34,37 @@ def launcher_of(config: DictConfig, context: HydraContext, task: TaskFunction) -
         return Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=task, config=config
         )
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, InstantiationException) as error:
         if ours := unwrap(error):
             raise ours from error
         name = config.hydra.runtime.choices.get("hydra/launcher")
         raise UserError(f"hydra/launcher={name}: {' '.join(str(error).split())}") from error
+
+
+def refuse_unknown(config: DictConfig) -> None:
+    """Raise UserError unless hydra.launcher has the keys of the file of its option, if it is one of
+    ours."""
+    name = str(config.hydra.runtime.choices.get("hydra/launcher"))
+    file = config_dir() / "hydra/launcher" / f"{name}.yaml"
+    if file.exists():
+        _refuse_unknown(
+            config.hydra.launcher, yaml.safe_load(file.read_text()), "hydra.launcher", name
+        )
+
+
+def _refuse_unknown(node: object, known: Mapping[str, Any], path: str, launcher: str) -> None:
+    """In a node of nodes, too; in one of values, a person may add some."""
+    if not isinstance(node, Mapping | DictConfig):
+        raise UserError(f"{path}={node}: must be {{KEY: VALUE, ...}}")
+    if unknown := [str(key) for key in node if key not in known]:
+        names = [key for key in known if key != "_target_"]
+        near = suggest(unknown[0], names) or f"; allowed: {', '.join(names)}"
+        raise UserError(f"{path}.{unknown[0]}: no such key of hydra/launcher={launcher}{near}")
+    if missing := [key for key in known if key not in node]:
+        raise UserError(f"{path}.{missing[0]} is missing; hydra/launcher={launcher} has a default")
+    for key, value in known.items():
+        if isinstance(value, dict) and all(isinstance(one, dict) for one in value.values()):
+            _refuse_unknown(node[key], value, f"{path}.{key}", launcher)
 
 
 def launch(launcher: Launcher, cells: Sequence[Cell], folder: Path, rerun: str) -> Exception | None:
