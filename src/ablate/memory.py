@@ -4,7 +4,6 @@ A need is a lower bound and the memory an upper bound, so that nothing is refuse
 """
 
 import os
-import resource
 from pathlib import Path
 
 from ablate.errors import UserError
@@ -15,6 +14,8 @@ GB = 1e9
 def total() -> int:
     """Return the bytes that this process can have: main memory and swap, or less where its control
     group or `ulimit` says so."""
+    import resource  # Windows has none
+
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap(), *_groups()]
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY:
