@@ -204,7 +204,7 @@ REFUSED = [
     ("+trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true needs GPUs"),
     ("trainer.strategy=fsdp", "trainer.strategy=fsdp splits a model over several processes"),
     ("trainer=fsdp +trainer.sync_batchnorm=true", "sync_batchnorm=true cannot be had with"),
-    ("trainer=fsdp trainer.precision=64-true", "trainer.precision='64-true' cannot be had with"),
+    ("trainer=fsdp trainer.precision=64-true", 'trainer.precision="64-true" cannot be had with'),
     ("trainer=fsdp trainer.devices=2 model.norm_type=batch", "statistics of its own"),
     ("trainer.precision=16-mixed", "on a CPU use bf16-mixed"),
     ("trainer=fsdp compile=true", "which trainer.strategy=fsdp takes apart"),

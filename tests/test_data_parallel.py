@@ -258,7 +258,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_key(
         ({"vocab_size": 300}, "data.vocab_size=300: needs data.tokenizer=bpe"),
         ({"tokenizer": "char", "min_count": 2}, "data.min_count=2: needs data.tokenizer=word"),
         ({"min_count": 0}, "data.min_count=0: must be"),
-        ({"source": "  "}, "data.source='  ': must be"),
+        ({"source": "  "}, 'data.source="  ": must be'),
     ],
 )
 def test_other_mistakes_are_one_line(

@@ -511,6 +511,7 @@ def test_odd_studies_are_reported(tmp_path: Path, arms: dict) -> None:
         (amount(2.1e12), "2.1 T"),
         (duration(18.31), "18.3 s"),
         (duration(7805), "2 h 10 min"),
+        (duration(1e6), "11.5 days"),
         (str(decimals([1.5, 1.6], [0.012, 0.03])), "3"),
         (str(decimals([1234.0], [None])), "0"),
     ],

@@ -11,7 +11,6 @@ from tiny import overrides
 
 from ablate import compose
 from ablate.study.plan.budget import budgets
-from ablate.study.plan.preview import span
 from ablate.study.report import write
 
 pytest_plugins = ["command_line"]
@@ -140,7 +139,3 @@ def test_a_fraction_from_the_plan_to_the_report(
     assert "Design: fractional: 4 of 8 cells, resolution 3" in text
     assert "- model.norm: no difference shown between pre and post (post worse by 2" in text
     assert "it from model.norm × pos\\_enc." in text  # noqa: RUF001
-
-
-def test_lengths_of_time() -> None:
-    assert [span(s) for s in (42, 600, 7200, 10**6)] == ["42 s", "10 min", "2.0 h", "11.6 days"]

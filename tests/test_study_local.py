@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import teller
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from make_launch import environment, launched, runs, settings
 from tiny import overrides
 
@@ -20,7 +19,7 @@ import ablate
 from ablate.config.run_id import run_dir
 from ablate.errors import UserError
 from ablate.study.launch import forks, local
-from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return, quoted
+from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
 
@@ -201,15 +200,6 @@ def test_settings_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:
 
 
 # Between Hydra and the launcher
-
-
-@pytest.mark.parametrize(
-    "text", ["/plain/path-1.0", "/with space/a=b", "it's", "a\\'b", "ends\\", 'say "x"', "ü"]
-)
-def test_a_quoted_value_is_read_as_it_was(text: str) -> None:
-    (override,) = OverridesParser.create().parse_overrides([f"hydra.run.dir={quoted(text)}"])
-    value = override.value()
-    assert (str(value) if isinstance(value, str) else value.text) == text
 
 
 def hydras(overrides: Sequence[str], *, own: str | None = None, name: str = "config") -> Any:

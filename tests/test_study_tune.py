@@ -8,6 +8,7 @@ from make_sweep import tiny_for, write_sweep
 from omegaconf import OmegaConf
 
 import ablate
+from ablate.config.overrides import parse
 from ablate.errors import UserError
 from ablate.study import sweeper
 from ablate.study.plan.tune import choose, tuning
@@ -27,6 +28,13 @@ def result(value, status="finished", error=None):
 
 def chosen(results, mode="min", keys=LR, tune_seeds=1):
     return choose("arm", made(keys, tune_seeds).trials(), results, metric="val/loss", mode=mode)
+
+
+def test_a_trial_is_trained_with_the_values_of_its_point():
+    values = [[None, 1], "true", "null", "inf", [[0.5, True], "a b"]]
+    keys = OmegaConf.create({"optimizer.betas": values})
+    found = [parse(trial.overrides[0]).value() for trial in made(keys).trials()]
+    assert json.loads(json.dumps(found, default=str)) == values
 
 
 def test_every_point_with_every_seed():

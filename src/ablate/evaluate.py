@@ -13,8 +13,8 @@ from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.cli.console import Console
-from ablate.config.overrides import values_of, variants
-from ablate.config.rules import refusal, written
+from ablate.config.overrides import value_text, values_of, variants
+from ablate.config.rules import refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError, suggest
 from ablate.training.build import make_data, make_task
@@ -93,7 +93,7 @@ def main() -> None:
 
 def show(rows: list[tuple[dict[str, Any], dict[str, float]]]) -> None:
     """A table with a row for each measure and a column for each variant."""
-    heads = [" ".join(f"{k}={written(v)}" for k, v in row.items()) or "value" for row, _ in rows]
+    heads = [" ".join(f"{k}={value_text(v)}" for k, v in row.items()) or "value" for row, _ in rows]
     columns = (Column(head, justify="right") for head in heads)
     table = Table(Column("measure", no_wrap=True), *columns)
     # Not every variant has every measure, such as those of a naive forecast by data.period.

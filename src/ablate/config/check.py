@@ -23,7 +23,8 @@ from ablate.config.keys import (
     unknown_study_keys,
 )
 from ablate.config.layers import compositions, wrong_patterns
-from ablate.config.rules import refusal, written
+from ablate.config.overrides import value_text
+from ablate.config.rules import refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
@@ -78,8 +79,8 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
     for group, node in nodes_of_groups(cfg):
         if not isinstance(node, dict):
             yield (
-                f"{group}={written(node)}: is an option, not a value; in a file write"
-                f" `- override /{group}: {written(node)}` in its defaults list"
+                f"{group}={value_text(node)}: is an option, not a value; in a file write"
+                f" `- override /{group}: {value_text(node)}` in its defaults list"
             )
         elif "_target_" in node:
             for key, default in (("_target_", None), ("_partial_", False)):
@@ -148,7 +149,7 @@ def _filled(match: re.Match[str], facts: Facts) -> str:
     if fact:
         return str(getattr(facts, path))
     value = facts(path)
-    return facts.name(path) if isinstance(value, dict) else written(value)
+    return facts.name(path) if isinstance(value, dict) else value_text(value)
 
 
 DIRECTIONS = {"min": "minimize", "max": "maximize"}

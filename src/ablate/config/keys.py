@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.rules import written as written_as
+from ablate.config.overrides import value_text
 from ablate.config.tree import config_dir
 from ablate.errors import UserError, suggest
 
@@ -151,7 +151,7 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
 
 def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     shown = ", ".join(f"{path}.{name}" for name in sorted(inside))
-    return f"{path}={written_as(value)}: is no value; set {shown}"
+    return f"{path}={value_text(value)}: is no value; set {shown}"
 
 
 def nearest(key: str, allowed: Iterable[str]) -> str:
@@ -293,7 +293,7 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     if not isinstance(value, Mapping) or "_target_" not in value:
-        return written_as(value)
+        return value_text(value)
     target = str(value["_target_"])
     name = target.split(".")[-2] if target.startswith(OURS) else target
     keys = [f"{k}={shown(v)}" for k, v in value.items() if k not in EVERYWHERE]

@@ -1,25 +1,32 @@
 """Override strings, `key=value`: read and written with Hydra's grammar."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString, RangeSweep
 from hydra.errors import HydraException
 
 from ablate.errors import UserError
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_SPECIAL = re.compile(r"[\\()\[\]{}:=, \t]")
 MOST = 10_000  # values of one key, and seeds of a study
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
+
+
+def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
+    """Parse overrides. Raises HydraException. loader: finds the options that glob(*) names."""
+    return OverridesParser.create(config_loader=loader).parse_overrides(list(texts))
 
 
 def parse(text: str) -> Override:
     """Parse one override. Raises UserError."""
     try:
-        return OverridesParser.create().parse_overrides([text])[0]
+        return parse_all([text])[0]
     except HydraException as error:
         reason = " ".join(str(error).split("\nSee https")[0].split())
         raise UserError(
@@ -84,21 +91,23 @@ def merged(*groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def value_text(value: Any) -> str:
-    """Write a value as in an override, after `key=`."""
+    """Write a value as in an override, after `key=`: Hydra's parser reads the same value.
+
+    Not of a mapping whose key is a text that looks like another value, such as "true": Hydra's
+    grammar has no quotes for keys.
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
-        return value if plain else quoted(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{value_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
+        return value if plain else QuotedString(text=value, quote=Quote.double).with_quotes()
+    if isinstance(value, Mapping):
+        keys = (_SPECIAL.sub(r"\\\g<0>", str(key)) for key in value)
+        items = map(value_text, value.values())
+        return "{" + ",".join(map(":".join, zip(keys, items, strict=True))) + "}"
+    if isinstance(value, Sequence):
         return "[" + ",".join(map(value_text, value)) + "]"
     return str(value)
-
-
-def quoted(text: str) -> str:
-    return QuotedString(text=text, quote=Quote.single).with_quotes()
 
 
 def equal(one: Any, other: Any) -> bool:

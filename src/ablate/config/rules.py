@@ -8,6 +8,7 @@ from typing import Protocol
 
 from omegaconf import ListConfig
 
+from ablate.config.overrides import value_text
 from ablate.errors import suggest
 
 
@@ -173,7 +174,7 @@ class Exactly:
         return value == self.value and type(value) is type(self.value)
 
     def __str__(self) -> str:
-        return written(self.value)
+        return value_text(self.value)
 
 
 def one_of(*options: str) -> OneOf:
@@ -201,16 +202,7 @@ def refusal(path: str, value: object, rule: Rule) -> str:
     near = suggest(str(value), _names(rule)) if isinstance(value, str) else ""
     if isinstance(value, float) and value != (rounded := single(value)) in (0, 1, math.inf):
         near = f", and this is {rounded:g} in single precision"
-    return f"{path}={written(value)}: must be {rule}{near}"
-
-
-def written(value: object) -> str:
-    """Write a value as on the command line, so that the text '4' is not read as 4."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return value if value.isidentifier() else repr(value)
-    return str(value)
+    return f"{path}={value_text(value)}: must be {rule}{near}"
 
 
 def _names(rule: Rule) -> Sequence[str]:

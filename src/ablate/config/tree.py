@@ -16,7 +16,6 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
@@ -25,6 +24,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import ablate
+from ablate.config.overrides import parse_all
 from ablate.errors import UserError
 
 
@@ -86,7 +86,7 @@ class Tree:
         of options (0.12 s once they were parsed), 0.01 s to set values in what came of it: the
         first is done once for a choice.
         """
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        parsed = parse_all(overrides)
         if any(o.is_sweep_override() or o.key_or_group == "hydra.searchpath" for o in parsed):
             return self._compose(overrides)
         options = tuple(text for text, o in zip(overrides, parsed, strict=True) if self.chooses(o))

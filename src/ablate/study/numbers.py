@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from math import floor, isfinite, log10
 from statistics import median
+from typing import TYPE_CHECKING
 
-from ablate.study.analysis.stats import Interval
+if TYPE_CHECKING:
+    from ablate.study.analysis.stats import Interval
 
 MINUS = "\u2212"
 NOTHING = "\u2013"  # stands where there is no number
@@ -36,14 +38,14 @@ def signed(value: float | None, places: int) -> str:
     return text[1:] if not text.strip(f"+{MINUS}0.,") else text
 
 
-def interval(found: Interval | None, places: int) -> str:
+def interval(found: "Interval | None", places: int) -> str:
     """Format an interval, as "+0.01 to +0.05"."""
     if found is None:
         return NOTHING
     return f"{signed(found.low, places)} to {signed(found.high, places)}"
 
 
-def interval_words(interval: Interval, level: float, *, flip: bool = False) -> str:
+def interval_words(interval: "Interval", level: float, *, flip: bool = False) -> str:
     """Format an interval, as "95 % 0.025 to 0.037"; flip turns the sign."""
     half = (interval.high - interval.low) / 2
     low, high = (-interval.high, -interval.low) if flip else (interval.low, interval.high)
@@ -89,13 +91,15 @@ def amount(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration, as "18.3 s", "4 min 05 s" or "2 h 10 min"."""
+    """Format a duration, as "18.3 s", "4 min 05 s", "2 h 10 min" or "3.2 days"."""
     if seconds is None:
         return NOTHING
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
+    if hours >= 72:
+        return f"{hours / 24:.1f} days"
     return f"{hours} h {minutes_left:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 

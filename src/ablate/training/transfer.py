@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.facts import LABELLED, PAIRS, TEXT
 from ablate.config.keys import OURS, targets
-from ablate.config.rules import written
+from ablate.config.overrides import value_text
 from ablate.config.saved import TOKENS, read_config
 from ablate.errors import UserError
 from ablate.files import BEST, best_weights, write_text
@@ -138,7 +138,7 @@ def by_option(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(parts: dict[str, Any], key: str) -> str:
-    return written(parts[key]) if key in parts else "not set"
+    return value_text(parts[key]) if key in parts else "not set"
 
 
 def start_from(model: Model, cfg: DictConfig) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from ablate.config.history import ADDED
-from ablate.config.rules import written
+from ablate.config.overrides import value_text
 from ablate.config.schema import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.training.transfer import FREE, TOKEN_KEYS, by_option, load_into, parts_of
@@ -70,7 +70,7 @@ def require_parts(cfg: DictConfig, theirs: dict[str, Any], what: str) -> None:
     # Keys of a part that is another one go with it.
     inside = tuple(f"{key}." for key in different)
     if lines := [
-        f"{key}={written(value)}"
+        f"{key}={value_text(value)}"
         for key, value in sorted(different.items())
         if not key.startswith(inside)
     ]:

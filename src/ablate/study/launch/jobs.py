@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
 from ablate.cli.command import FULL_ERROR, TYPED
 from ablate.config.check import check_direction, value_of
+from ablate.config.overrides import parse_all, value_text
 from ablate.errors import RunFailed, UserError
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
@@ -53,7 +52,7 @@ def folder(
     hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
 ) -> Path:
     """Return the folder of a run: from the sweeper's override, else from its composition."""
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse_all(overrides):
         if override.key_or_group == SUBDIR:
             return Path(str(config.hydra.sweep.dir), str(override.value())).absolute()
     composed = hydra_context.config_loader.load_sweep_config(config, list(overrides))
@@ -66,7 +65,7 @@ def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[
     """Return the arguments of `python -m ablate` that train one run of a sweep by itself."""
     own = [*map(str, config.hydra.overrides.hydra), *overrides]
     kept = [override for override in own if not OF_SWEEPS.match(override)]
-    return [*_flags(config), *kept, "hydra.mode=RUN", f"hydra.run.dir={quoted(str(path))}"]
+    return [*_flags(config), *kept, "hydra.mode=RUN", f"hydra.run.dir={value_text(str(path))}"]
 
 
 def _flags(config: DictConfig) -> Iterator[str]:
@@ -75,13 +74,6 @@ def _flags(config: DictConfig) -> Iterator[str]:
             yield from ("--config-dir", source.path)
     if config.hydra.job.config_name != "config":
         yield from ("--config-name", config.hydra.job.config_name)
-
-
-def quoted(text: str) -> str:
-    """Quote a value for Hydra's grammar, in quotes that need no escapes in a shell."""
-    if re.fullmatch(r"[A-Za-z0-9_./+-]+", text):
-        return text
-    return QuotedString(text=text, quote=Quote.double).with_quotes()
 
 
 def environment() -> dict[str, str]:

@@ -21,6 +21,7 @@ from ablate.files import PLAN
 from ablate.records import read_plan
 from ablate.study.launch.estimate import left
 from ablate.study.launch.state import State, state, states
+from ablate.study.numbers import duration
 
 SECONDS = 1.0  # between two reads of the folders
 ROWS = 20  # runs shown one by one
@@ -187,7 +188,7 @@ def _outcome(names: Names, one: State) -> str:
     """Describe a run in one line."""
     if one.name == "finished":
         value = names.value(one)
-        took = about(one.result.get("wall_seconds", 0.0))
+        took = duration(one.result.get("wall_seconds", 0.0))
         return f"{value[0]} {value[1]:.4g} in {took}" if value else f"in {took}"
     parts = [f"step {one.step}/{one.steps}"] if one.step is not None else []
     if one.name == "running" and one.rate:
@@ -213,7 +214,7 @@ def time_left(found: Mapping[str, State], slots: int) -> str | None:
         if not one.ended
     ]
     rest = left(sorted(needed, key=lambda s: s is None), slots) if needed else None
-    return None if rest is None else about(rest)
+    return None if rest is None else duration(round(rest))
 
 
 def _arm(folder: str) -> str:
@@ -228,11 +229,3 @@ def _needed(one: State, typical: float | None) -> float | None:
     if one.name == "running" and one.rate and one.steps is not None and one.step is not None:
         return (one.steps - one.step) / one.rate
     return typical
-
-
-def about(seconds: float) -> str:
-    """Format a duration, as "40 s", "5 min" or "2 h 10 min"."""
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

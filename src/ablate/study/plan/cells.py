@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ablate.config.check import check
 from ablate.config.compose import complete
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain
-from ablate.config.overrides import equal, merged, parse_one, quoted, value_text
+from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import fingerprint, folder_name, run_id
 from ablate.config.tree import Tree
 from ablate.errors import UserError
@@ -99,7 +99,7 @@ class Cell:
     @property
     def job(self) -> list[str]:
         """The overrides that a launcher gets."""
-        return [*self.overrides, f"hydra.sweep.subdir={quoted(self.folder)}"]
+        return [*self.overrides, f"hydra.sweep.subdir={value_text(self.folder)}"]
 
 
 def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Composed:
@@ -171,7 +171,7 @@ class Cells:
         cfg.seed = seed
         name = run_id(cfg, self._fingerprint(cfg))
         folder = folder_name(composed.name, name)
-        own = (f"seed={seed}", f"study.arm={quoted(composed.name)}")
+        own = (f"seed={seed}", f"study.arm={value_text(composed.name)}")
         return Cell(
             arm=composed.name,
             seed=seed,

@@ -13,6 +13,7 @@ from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import confused, varied
 from ablate.study.launch.estimate import Done, done, left, seconds
 from ablate.study.launch.state import State
+from ablate.study.numbers import duration
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.design import ALL_SET
 from ablate.study.plan.fraction import promise
@@ -83,7 +84,7 @@ def _arms(
             _differs(composed, layout.baseline.config),
             f"{budget.parameters:,}",
             f"{budget.flops_per_step:.3g}",
-            "?" if time is None else span(time),
+            "?" if time is None else duration(round(time)),
             f"{ended}/{len(layout.seeds)}",
         )
     return table
@@ -163,13 +164,4 @@ def _time_left(
     if not to_do:
         return ""
     needed = left([_a_run(arms[cell.arm], finished) for cell in to_do.values()], slots)
-    return "" if needed is None else f", about {span(needed)}"
-
-
-def span(seconds: float) -> str:
-    """Format a duration: 42 s, 7 min, 3.2 h, 2.1 days."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:.1f} days"
+    return "" if needed is None else f", about {duration(round(needed))}"

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check_study
-from ablate.config.overrides import MOST, key_of, merged, parse_one, require_few, value_text
+from ablate.config.overrides import (
+    MOST,
+    key_of,
+    merged,
+    parse_all,
+    parse_one,
+    require_few,
+    value_text,
+)
 from ablate.errors import UserError
 from ablate.redact import without_credentials
 from ablate.study.plan.design import Factor, Row
@@ -52,7 +59,7 @@ def parse_request(
     sweep = config.hydra.runtime.choices.get("sweep")
     params = _content(config.hydra.sweeper)["params"] or {}
     texts = [*(f"{key}={value}" for key, value in params.items()), *arguments]
-    overrides = OverridesParser.create(config_loader=loader).parse_overrides(texts)
+    overrides = parse_all(texts, loader)
     typed = [one for one in overrides if not one.key_or_group.startswith("study.")]
     _refuse_swept_study(overrides)
     ask = _by_factors if node["factors"] else _by_commas

@@ -13,7 +13,6 @@ from statistics import fmean
 from typing import Any
 
 from ablate.config.overrides import MOST, value_text
-from ablate.config.rules import written
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.state import state
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
@@ -98,7 +97,7 @@ def _values(key: str, given: Any, taken: set[str]) -> list[Any]:
     if not values:
         raise UserError(f"study.tune: {key}: {given!r} must be a list of values, [0.001, 0.003]")
     if twice := [value for number, value in enumerate(values) if value in values[:number]]:
-        raise UserError(f"study.tune: {key} has the value {written(twice[0])} twice")
+        raise UserError(f"study.tune: {key} has the value {value_text(twice[0])} twice")
     return values
 
 
@@ -191,7 +190,7 @@ def edges(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterab
         grid = {row["point"][key] for row in rows if _number(row["point"][key])}
         if _number(value) and len(grid) > 1 and value in (min(grid), max(grid)):
             end, further = ("smallest", "smaller") if value == min(grid) else ("largest", "larger")
-            yield f"the {end} {key}={written(value)}: a {further} one may be better still"
+            yield f"the {end} {key}={value_text(value)}: a {further} one may be better still"
 
 
 def _warnings(arm: str, point: dict[str, Any], rows: list[dict[str, Any]]) -> Iterable[str]:
@@ -209,7 +208,7 @@ def _number(value: Any) -> bool:
 
 
 def _overrides(point: dict[str, Any]) -> list[str]:
-    return [f"{key}={written(value)}" for key, value in point.items()]
+    return [f"{key}={value_text(value)}" for key, value in point.items()]
 
 
 def _spelled(point: dict[str, Any]) -> str:
@@ -262,5 +261,4 @@ class Trials:
         layout.invalid |= self.untuned
         layout.arms[:] = [one for one in layout.arms if one.name not in self.untuned]
         for number, composed in enumerate(layout.arms):
-            more = [f"{key}={value_text(value)}" for key, value in composed.tuned.items()]
-            layout.arms[number] = with_more(composed, more, self.composer)
+            layout.arms[number] = with_more(composed, _overrides(composed.tuned), self.composer)
