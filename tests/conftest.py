@@ -47,9 +47,9 @@ AREAS = {
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": "forecasting masked_lm sample search task task_seq2seq",
-    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger optimizer pinned resume
-        damaged_folders full_disk ignored schedule security sizes threads train transfer trust
-        wandb_server""",
+    "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger optimizer pinned
+        resume damaged_folders full_disk ignored schedule security sizes threads train transfer
+        trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
     "cli": """cli command commands figures first_screen generate package pipe readme say show
         versions wheel""",

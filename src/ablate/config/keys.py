@@ -130,7 +130,7 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
         yield from _wrong(node, path, set())
         return
     if not isinstance(target, str):
-        yield f"{path}._target_={written_as(target)}: must be the path of a class"
+        yield f"{path}._target_={value_text(target)}: must be the path of a class"
         return
     written = keys_of(target)
     rest = [str(key) for key in node if str(key) not in written]
