@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from make_rules import rules_of_keys
 from omegaconf import DictConfig
 from tiny import overrides
 
@@ -18,7 +19,6 @@ from ablate.cli.help import help_text
 from ablate.config.compose import compose
 from ablate.config.rules import OneOf
 from ablate.config.run_id import run_dir, run_id
-from ablate.config.schema import VALUES
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
 
@@ -182,9 +182,10 @@ def test_help_lists_every_option_and_every_switch() -> None:
             entry = page.split(f"  {group}=")[1].split("=  ")[0]
             for option in tree.options(group):
                 assert option in entry, f"{group}={option}"
-    for key, rule in VALUES.items():
-        if key.startswith("model.") and isinstance(rule, OneOf):
-            assert all(option in page.split(f"  {key}=")[1] for option in rule.options)
+    for key, rules in rules_of_keys().items():
+        for rule in rules:
+            if key.startswith("model.") and isinstance(rule, OneOf):
+                assert all(option in page.split(f"  {key}=")[1] for option in rule.options)
     assert page.count("python -m ablate") >= 5
     assert "outputs/" in page
     assert all(len(line) <= 100 for line in page.splitlines())

@@ -9,8 +9,7 @@ from make_data import make
 from test_data_text import POEM, poem, text
 
 from ablate.config.rules import Either, OneOf
-from ablate.config.schema import VALUES
-from ablate.data.parallel import TOKENIZERS as PAIRS
+from ablate.config.stated import parameter_rules
 from ablate.data.text import TextData
 from ablate.data.tokenizer import TOKENIZERS
 from ablate.errors import UserError
@@ -103,11 +102,11 @@ def test_a_bad_value_is_refused(changes: dict[str, Any], line: str) -> None:
 
 
 def test_the_command_line_knows_every_tokenizer() -> None:
-    rule = VALUES["data.tokenizer"]
+    rule = parameter_rules(TextData)["tokenizer"]
     assert isinstance(rule, Either)
     own, theirs = rule.rules
     assert isinstance(own, OneOf)
-    assert set(own.options) == {*TOKENIZERS, *PAIRS.options}
+    assert set(own.options) == {*TOKENIZERS}
     assert theirs.allows("hf:gpt2")
     assert not theirs.allows("hf:")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from make_rules import rules_of_keys
 
 from ablate.config import override_errors
 from ablate.config.compose import compose
-from ablate.config.schema import rule_of
 from ablate.config.tree import open_tree
 from ablate.errors import SCREEN, UserError, one_line
 
@@ -66,6 +66,10 @@ MISTAKES = [
     ("++trainer.max_steps.y=16", ["trainer.max_steps={y:16}: must be a whole number"]),
     ("optimizer.fused=${model}", ["optimizer.fused={", "must be true or false"]),
     ("optimizer.weight_decay=${run_folder:}", ["${run_folder:}", "optimizer.weight_decay"]),
+    ("data.tokenizer=word", ["data.tokenizer=word: must be char, byte or bpe, or hf:"]),
+    ("model=transformer data.tokenizer=byte data=multi30k", ["must be char, word or bpe"]),
+    ("data.val_fraction=null", ["data.val_fraction=null: must be a number more than 0 and"]),
+    ("data=text data.path=null", ["data.path=null: must be a text"]),
     ("model=timm model.args=3", ["model.args=3: must be {KEY: VALUE, ...}"]),
     # what builds a part
     ("schedule._target_=1e0", ["schedule._target_=1.0: must be module.Class"]),
@@ -243,7 +247,10 @@ def test_every_choice_that_a_message_names_can_be_typed() -> None:
     with open_tree() as tree:
         choices = {(group, option) for group, option in named if group in tree.groups}
         assert {f"{g}={o}" for g, o in choices if o not in tree.options(g)} == set()
-    nulls = {key for key, value in named if value == "null" and rule_of(key)}
-    assert {key for key in nulls if not rule_of(key).allows(None)} == set()  # type: ignore[union-attr]
+    nulls = {key for key, value in named if value == "null"}
+    rules = rules_of_keys()
+    assert {
+        key for key in nulls & rules.keys() if not any(r.allows(None) for r in rules[key])
+    } == set()
     assert {("model.attention", "none"), ("pos_enc", "none")} <= choices
     assert "data.columns" in nulls

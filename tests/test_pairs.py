@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,12 @@ from make_axes import EVERY_AXIS, EVERY_MODEL, GROUPS, MODELS
 from make_model import CONF, options
 from make_pairs import all_pairs, books
 from make_rows import axes_of, base, base_overrides, changes, composed, refusal, written
+from make_rules import rules_of_keys
 from omegaconf import OmegaConf
 
-from ablate.config.check import leaves
+from ablate.config.check import ruled
 from ablate.config.compose import compose
 from ablate.config.rules import Bool, OneOf
-from ablate.config.schema import rule_of
 from ablate.errors import UserError
 from ablate.kernel import chunked
 
@@ -116,18 +117,20 @@ def test_every_switch_is_an_axis(model: str) -> None:
     switches = {
         path
         for cfg in own
-        for path, _ in leaves(cfg)
+        for path, _, rule in ruled(cfg)
         if path.split(".")[0] in ("model", "data", "task", "trainer")
-        and isinstance(rule_of(path), Bool | OneOf)
+        and isinstance(rule, Bool | OneOf)
     }
     assert switches - NO_AXIS.keys() <= axes_of(model).keys()
 
 
 def test_the_axes_hold_every_value_that_is_allowed() -> None:
     for axis, choices in EVERY_AXIS.items():
-        if isinstance(rule := rule_of(axis), OneOf):
-            assert set(choices) == set(rule.options)
-        if isinstance(rule, Bool):
+        rules = rules_of_keys().get(axis, set())
+        names = [rule.options for rule in rules if isinstance(rule, OneOf)]
+        if names and len(names) == len(rules):
+            assert set(choices) == set(chain(*names))
+        if Bool() in rules:
             assert set(choices) == {True, False}
 
 

@@ -1,58 +1,77 @@
 """Every key has a rule, and every rule says yes and no where it should."""
 
+import sys
+from itertools import chain
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_rules import rules_of_keys, rules_of_options
 from omegaconf import OmegaConf
 
-from ablate.config.check import leaves
+from ablate.config.check import leaves, ruled
 from ablate.config.compose import compose
-from ablate.config.keys import option_content
-from ablate.config.rules import Bool, Exactly, Int, ListOf, OneOf, Real, Rule, Text, either, or_null
-from ablate.config.schema import VALUES, rule_of
+from ablate.config.keys import EVERYWHERE, locate, option_content
+from ablate.config.rules import (
+    Bool,
+    Exactly,
+    Int,
+    ListOf,
+    OneOf,
+    Real,
+    Rule,
+    Text,
+    either,
+    one_of,
+    or_null,
+)
+from ablate.config.schema import OPTIMIZER, VALUES, rule_of
+from ablate.config.stated import parameter_rules
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
-FREE = ("model.args", "study.factors.", "study.tune.")  # handed to timm; a person's own keys
-
-
-def default_leaves() -> dict[str, object]:
-    """Every key of every file of conf/ under its path, such as data.path, with its default."""
-    found: dict[str, object] = {}
-    for path in [config_dir() / "config.yaml", *config_dir().glob("*/*.yaml")]:
-        text = path.read_text()
-        content = OmegaConf.to_container(OmegaConf.load(path))
-        for key in ("defaults", "hydra"):
-            content.pop(key, None)
-        at_root = path.parent == config_dir() or "@package _global_" in text
-        nested = content
-        if not at_root:
-            nested = {}
-            node = nested
-            for name in path.parent.name.split("."):
-                node[name] = node = {}
-            node.update(content)
-        for leaf, value in leaves(OmegaConf.create(nested)):
-            found[f"{path.parent.name}/{path.name}: {leaf}"] = value
-    return found
+# A person's own keys; values by layer, each of which is checked as the key itself.
+FREE = ("study.factors.", "study.tune.", "model.layers.")
 
 
 def test_every_key_of_every_file_has_a_rule_and_every_default_keeps_it() -> None:
-    for where, value in default_leaves().items():
-        path = where.split(": ")[1]
-        if path.split(".")[-1] in ("_target_", "_partial_") or path.startswith(FREE):
-            continue
-        rule = rule_of(path)
-        assert rule is not None, f"no rule in schema.py for {where}"
-        assert value == "???" or rule.allows(value), where
+    top = OmegaConf.to_container(OmegaConf.load(config_dir() / "config.yaml"))
+    top = {key: value for key, value in top.items() if key not in ("defaults", "hydra")}
+    files = {**rules_of_options(), "config.yaml": {n: (v, r) for n, v, r in ruled(top)}}
+    for file, keys in files.items():
+        for path, (value, rule) in keys.items():
+            if path.endswith(("_target_", "_partial_")) or path.startswith(FREE):
+                continue
+            assert rule is not None, f"no rule for {path} of {file}"
+            resolved = isinstance(value, str) and "${" in value
+            assert resolved or value == "???" or rule.allows(value), (file, path)
 
 
-def test_a_key_without_a_rule_of_its_own_has_that_of_its_type() -> None:
-    assert "model.bias" not in VALUES
-    assert rule_of("model.bias") == Bool()
+def test_a_rule_stands_at_the_parameter() -> None:
+    """A name for it, a Literal, a plain type, what ** hands on, and what a base class has."""
+    bert = parameter_rules("ablate.model.bert.BERT")
+    assert bert["dim"] == bert["heads"] == Int(1, 2**24)
+    assert bert["norm"] == one_of("pre", "post", "sandwich", "none")
+    assert bert["bias"] == Bool()
+    assert "layers" not in bert
+    assert parameter_rules("ablate.model.transformer.Transformer")["decoder.depth"] == Int(1, 1000)
+    assert parameter_rules("ablate.data.mnist.FashionMnist")["flip"] == Bool()
+    assert parameter_rules("ablate.task.masked_lm.MaskedLM")["mask_rate"].allows(0.5)
     with pytest.raises(UserError, match=r"model\.bias=1: must be true or false"):
         compose("model.bias=1")
     assert rule_of("model.nobody_knows") is None
+
+
+def test_reading_the_source_gives_what_python_gives() -> None:
+    for file, keys in rules_of_options().items():
+        target = option_content(config_dir() / file)[0]["_target_"]
+        if target.startswith("ablate."):
+            made = locate(target)
+            stated = parameter_rules(made) if isinstance(made, type) else {}
+            for path, (_, rule) in keys.items():
+                key = path.removeprefix(file.split("/")[0] + ".")
+                assert key in EVERYWHERE or not stated or stated.get(key) == rule, (file, path)
 
 
 def test_files_are_read_as_omegaconf_reads_them() -> None:
@@ -80,10 +99,12 @@ def test_the_fragment_of_a_block_is_in_every_model_with_blocks() -> None:
         assert set(fragment) <= set(compose(f"model={name}").model)
 
 
-def test_every_rule_has_a_key() -> None:
-    paths = {where.split(": ")[1] for where in default_leaves()}
-    for pattern, rule in VALUES.items():
-        assert any(rule_of(path) is rule for path in paths), pattern
+def test_every_rule_by_path_has_a_key() -> None:
+    cfg = compose("debug=profile")
+    trainers = [compose(f"trainer={name}") for name in ("ddp", "fsdp")]
+    assert {path for one in (cfg, *trainers) for path, _ in leaves(one)} >= VALUES.keys()
+    optimizers = {name for name in rules_of_keys() if name.startswith("optimizer.")}
+    assert {f"optimizer.{key}" for key in OPTIMIZER} <= optimizers
 
 
 @pytest.mark.parametrize(
@@ -111,5 +132,77 @@ def test_rules(rule: Rule, good: list[object], bad: list[object]) -> None:
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.none()))
 )
 def test_no_value_breaks_a_rule(value: object) -> None:
-    for rule in set(VALUES.values()):
+    for rule in {*VALUES.values(), *chain(*rules_of_keys().values())}:
         assert rule.allows(value) in (True, False)
+
+
+OTHERS = '''
+from typing import Annotated, Literal
+
+from ablate.config.rules import Int, ListOf, Positive, Real
+from ablate.data.text import TextData
+
+
+class Wiki(TextData):
+    """Its names are not those of planetoid, and it has a key whose values it states itself."""
+
+    def __init__(self, *, name: str, part: Literal["raw", "clean"], least: "Annotated[int, Int(3)]",
+                 batch_size: int, **options):
+        ...
+
+
+class Adafactor:
+    def __init__(self, params, lr: float = 1e-3, eps: tuple[float, float] = (1e-30, 1e-3)): ...
+
+
+class Adan:
+    def __init__(self, params, lr: Positive, betas: Annotated[list[float], ListOf(Real(0, 1))]): ...
+'''
+FILES = {
+    "data/wiki": "_target_: others.Wiki\nname: wikitext-2\npart: raw\nleast: 3\ntokenizer: char\n"
+    "vocab_size: null\nseq_len: 64\nbatch_size: 4\nval_fraction: 0.1\n",
+    "optimizer/adafactor": "_target_: others.Adafactor\n_partial_: true\nlr: 1e-3\n"
+    "eps: [1e-30, 1e-3]\n",
+    "optimizer/adan": "_target_: others.Adan\n_partial_: true\nlr: 1e-3\n"
+    "betas: [0.98, 0.92, 0.99]\n",
+}
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for --config-dir, whose options name classes of another package."""
+    (tmp_path / "others.py").write_text(OTHERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "others", raising=False)
+    for name, text in FILES.items():
+        file = tmp_path / "own" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"# Another's.\n{text}")
+    parameter_rules.cache_clear()
+    rule_of.cache_clear()
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize(
+    "typed", ["data=wiki", "optimizer=adafactor", "optimizer=adan", "data=wiki data.name=x"]
+)
+def test_a_rule_of_ours_is_not_one_for_other_peoples_classes(typed: str, others: Path) -> None:
+    compose(*typed.split(), config_dir=others)
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("data=wiki data.part=row", "data.part=row: must be raw or clean; did you mean 'raw'?"),
+        ("data=wiki data.least=2", "data.least=2: must be a whole number of at least 3"),
+        ("data=wiki data.batch_size=0", "data.batch_size=0: must be a whole number of at least 1"),
+        ("data=wiki data.seq_len=x", "data.seq_len=x: must be a whole number of at least 1"),
+        ("optimizer=adan optimizer.lr=0", "optimizer.lr=0: must be a number more than 0"),
+        ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),
+        ("data=planetoid data.name=x", "data.name=x: must be cora, citeseer or pubmed"),
+    ],
+)
+def test_what_other_peoples_parameters_state_is_a_rule(typed: str, line: str, others: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        compose(*typed.split(), config_dir=others)
+    assert line in str(refused.value)

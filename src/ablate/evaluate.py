@@ -15,7 +15,7 @@ from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.cli.console import Console
 from ablate.config.overrides import value_text, values_of, variants
 from ablate.config.rules import refusal
-from ablate.config.schema import rule_of
+from ablate.config.schema import look_up
 from ablate.errors import UserError, suggest
 from ablate.training.build import make_data, make_task
 from ablate.training.load import Run, load
@@ -62,7 +62,7 @@ def changed(
                 f"{key}={value}: a finished run can be measured with other {', '.join(known)}"
                 f"{suggest(key, known)}"
             )
-        rule = rule_of(key)
+        _, rule = look_up(config, key)
         if rule is not None and not rule.allows(value):
             raise UserError(refusal(key, value, rule))
         OmegaConf.update(config, key, value)

@@ -5,6 +5,11 @@
 """
 
 from math import cos, pi
+from typing import Annotated, Literal
+
+from ablate.config.rules import Fraction, Int, Probability
+
+Warmup = Annotated[int, Int(0, 2**31 - 1)] | Fraction | Literal["auto"]
 
 # What warmup=auto stands for: this many steps, and at most this share of the training.
 AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400}
@@ -16,7 +21,7 @@ TOO_LONG = (
 )
 
 
-def warmup_steps(schedule: str, warmup: float | str, total_steps: int) -> int:
+def warmup_steps(schedule: str, warmup: Warmup, total_steps: int) -> int:
     """Optimizer steps of warm-up in a training of `total_steps`.
 
     schedule: the name of a function of this file.
@@ -39,7 +44,7 @@ def _progress(step: int, warmup: int, total_steps: int) -> float:
     return min(1.0, (step - warmup) / max(1, total_steps - warmup))
 
 
-def cosine(step: int, total_steps: int, *, warmup: float | str, floor: float) -> float:
+def cosine(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
     """Half a cosine from the peak down to `floor` (Loshchilov and Hutter 2017, SGDR).
 
     https://arxiv.org/abs/1608.03983, without restarts.
@@ -51,7 +56,7 @@ def cosine(step: int, total_steps: int, *, warmup: float | str, floor: float) ->
     return floor + (1 - floor) * falling
 
 
-def linear(step: int, total_steps: int, *, warmup: float | str, floor: float) -> float:
+def linear(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
     """A straight line from the peak down to `floor` (Devlin et al. 2018, appendix A.2).
 
     https://arxiv.org/abs/1810.04805.
@@ -62,13 +67,13 @@ def linear(step: int, total_steps: int, *, warmup: float | str, floor: float) ->
     return floor + (1 - floor) * (1 - _progress(step, steps, total_steps))
 
 
-def constant(step: int, total_steps: int, *, warmup: float | str) -> float:
+def constant(step: int, total_steps: int, *, warmup: Warmup) -> float:
     """Constant at the peak after the warm-up."""
     warm = _warm_up(step, warmup_steps("constant", warmup, total_steps))
     return 1.0 if warm is None else warm
 
 
-def noam(step: int, total_steps: int, *, warmup: float | str) -> float:
+def noam(step: int, total_steps: int, *, warmup: Warmup) -> float:
     """Inverse square root of the step (Vaswani et al. 2017, equation 3), scaled to a peak of 1.
 
     https://arxiv.org/abs/1706.03762. The paper's rate is this with

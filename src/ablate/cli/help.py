@@ -10,8 +10,9 @@ from textwrap import fill
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.rules import Bool, OneOf
-from ablate.config.schema import VALUES
+from ablate.config.keys import groups, parts_in
+from ablate.config.rules import OneOf
+from ablate.config.stated import parameter_rules
 from ablate.config.tree import Tree, config_dir, open_tree
 
 WIDTH = 100
@@ -78,11 +79,17 @@ def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
 
 def _switches(cfg: DictConfig) -> Iterator[str]:
     yield "\nSwitches: KEY=VALUE"
-    for key, rule in VALUES.items():
-        if key.startswith("model.") and isinstance(rule, OneOf | Bool):
-            names = rule.options if isinstance(rule, OneOf) else ("true", "false")
-            default = str(OmegaConf.select(cfg, key)).lower()
-            yield _entry(key, ", ".join(f"{n}*" if n == default else n for n in names), "")
+    switches = {
+        f"{group}.{key}": rule.options
+        for group in sorted(groups())
+        if group.split(".")[0] == "model"
+        for part in parts_in(group)
+        for key, rule in parameter_rules(part["_target_"]).items()
+        if key in part and isinstance(rule, OneOf)
+    }
+    for key, names in switches.items():
+        default = OmegaConf.select(cfg, key)
+        yield _entry(key, ", ".join(f"{n}*" if n == default else n for n in names), "")
 
 
 def _entry(name: str, options: str, meaning: str) -> str:

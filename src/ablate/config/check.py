@@ -24,7 +24,7 @@ from ablate.config.keys import (
 )
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import value_text
-from ablate.config.rules import refusal
+from ablate.config.rules import Rule, refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
@@ -91,24 +91,34 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
     """Yield a line for every value that is missing or not allowed."""
-    for path, value in leaves(cfg, node):
+    for path, value, rule in ruled(cfg, node):
         if value == MISSING:
             yield f"{path} is missing; write {path}=VALUE"
-        elif (rule := rule_of(path)) is not None and not rule.allows(value):
+        elif rule is not None and not rule.allows(value):
             yield refusal(path, value, rule)
 
 
 def leaves(cfg: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none.
+    """Yield every key with its value, such as ("model.heads", 4); MISSING if it has none."""
+    for name, value, _ in ruled(cfg, path):
+        yield name, value
 
-    A key that has a rule is one value, whatever it holds.
-    """
-    for key, value in plain(cfg).items():
+
+def ruled(
+    cfg: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
+) -> Iterator[tuple[str, Any, Rule | None]]:
+    """Yield every key with its value and rule. A key that has a rule is one value, whatever it
+    holds. part: the class that reads the node `cfg`, and the path of its own node."""
+    cfg = plain(cfg)
+    if isinstance(target := cfg.get("_target_"), str):
+        part = target, path
+    for key, value in cfg.items():
         name = f"{path}.{key}" if path else str(key)
-        if isinstance(value, dict) and rule_of(name) is None:
-            yield from leaves(value, name)
+        rule = rule_of(name, *part)
+        if isinstance(value, dict) and rule is None:
+            yield from ruled(value, name, part)
         elif not name.startswith("choices."):
-            yield name, value
+            yield name, value, rule
 
 
 def wrong_layers(values: Mapping[str, Any]) -> list[str]:

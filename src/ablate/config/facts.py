@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate.config.keys import MISSING, OURS, plain
-from ablate.config.schema import rule_of
+from ablate.config.schema import look_up
 from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError
 
@@ -43,12 +43,10 @@ class Facts:
 
     def __call__(self, path: str) -> Any:
         """The value of a key."""
-        value: Any = self.values
-        for name in path.split("."):
-            if not isinstance(value, dict) or name not in value:
-                raise Unreadable(path)
-            value = value[name]
-        rule = rule_of(path)
+        try:
+            value, rule = look_up(self.values, path)
+        except KeyError:
+            raise Unreadable(path) from None
         if value == MISSING or (rule is not None and not rule.allows(value)):
             raise Unreadable(path)
         return value

@@ -1,10 +1,13 @@
-"""Rules for the values of a key; the text of a rule describes what it allows."""
+"""Rules for the values of a key; the text of a rule describes what it allows.
+
+The names at the end are annotations of a part's parameters: `dropout: Share`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol, runtime_checkable
 
 from omegaconf import ListConfig
 
@@ -12,6 +15,7 @@ from ablate.config.overrides import value_text
 from ablate.errors import suggest
 
 
+@runtime_checkable
 class Rule(Protocol):
     def allows(self, value: object) -> bool: ...
 
@@ -211,3 +215,35 @@ def _names(rule: Rule) -> Sequence[str]:
     if isinstance(rule, Either):
         return [name for inner in rule.rules for name in _names(inner)]
     return []
+
+
+@dataclass(frozen=True)
+class KeysOf:
+    """Of a parameter that takes the keys of another class or function: `**stack: Annotated[Any,
+    KeysOf("ablate.model.layers.stack.Stack")]`."""
+
+    target: str
+
+
+HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
+# The largest published ones or more; larger ones would take minutes to be refused for their memory.
+TOKENS = 10**6  # of a vocabulary
+PIXELS = 2**14  # of a side
+PROCESSES = 1024
+
+COUNT = Int(1, 2**31 - 1)  # the product of two of them still is an index of 64 bits
+SEED = Int(0, 2**63 - 1)
+POSITIVE = Real(0, above=True)
+NOT_NEGATIVE = Real(0)
+SHARE = Real(0, 1, below=True)
+
+Count = Annotated[int, COUNT]
+Seed = Annotated[int, SEED]
+Depth = Annotated[int, Int(1, 1000)]  # DeepNet, Wang et al. 2022, https://arxiv.org/abs/2203.00555
+Width = Annotated[int, Int(1, 2**24)]
+Vocabulary = Annotated[int, Int(1, TOKENS)]
+Positive = Annotated[float, POSITIVE]
+NotNegative = Annotated[float, NOT_NEGATIVE]
+Share = Annotated[float, SHARE]  # of units dropped, of labels smoothed
+Fraction = Annotated[float, Real(0, 1, above=True, below=True)]  # some and not all
+Probability = Annotated[float, Real(0, 1)]

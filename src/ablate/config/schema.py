@@ -1,21 +1,28 @@
-"""The allowed values of every key. A key without a rule here takes the type of its default.
+"""The rule of every key: of our parts and other people's what the parameter states (stated.py), of
+the run, its study and trainer, and of the optimizers that others wrote, what stands here.
 
-An exact key counts before patterns; of the patterns, the first that matches (`*` as in fnmatch).
+A key without a rule here takes the type of its default.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
+from typing import Any
 
-from ablate.config.keys import default_of, parts_in
+from ablate.config.keys import OURS, default_of, parts_in
 from ablate.config.rules import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROCESSES,
+    SEED,
+    SHARE,
     Below,
     Bool,
     Exactly,
     Int,
     Keys,
     ListOf,
-    Named,
     Real,
     Rule,
     Text,
@@ -23,19 +30,7 @@ from ablate.config.rules import (
     one_of,
     or_null,
 )
-
-HUGGING_FACE = "hf:"  # prefix of names on the Hugging Face Hub
-SHARE = Real(0, 1, below=True)  # of units dropped, labels smoothed, a rate's floor
-POSITIVE = Real(0, above=True)
-NOT_NEGATIVE = Real(0)
-COUNT = Int(1, 2**31 - 1)  # the product of two of them still is an index of 64 bits
-SEED = Int(0, 2**63 - 1)
-# The largest published ones or more; larger ones would take minutes to be refused for their memory.
-LAYERS = Int(1, 1000)  # DeepNet, Wang et al. 2022, https://arxiv.org/abs/2203.00555
-WIDTH = Int(1, 2**24)
-TOKENS = 10**6  # of a vocabulary
-PIXELS = 2**14  # of a side
-PROCESSES = 1024
+from ablate.config.stated import parameter_rules
 
 VALUES: dict[str, Rule] = {
     "seed": SEED,
@@ -62,130 +57,6 @@ VALUES: dict[str, Rule] = {
     "study.arm": or_null(Text()),
     "checkpoint_every": COUNT,
     "compile": Bool(),
-    # the model
-    "model.dim": WIDTH,
-    "model.depth": LAYERS,
-    "model.encoder.depth": LAYERS,
-    "model.decoder.depth": LAYERS,
-    "model.embedding_dim": or_null(WIDTH),
-    "model.embedding.algorithm": one_of("skip_gram", "cbow"),
-    "model.embedding.window": COUNT,
-    "model.embedding.negative": COUNT,
-    "model.embedding.epochs": COUNT,
-    "model.window.size": COUNT,
-    "model.gate.reduction": COUNT,
-    "model.mixer.size": WIDTH,
-    "model.normalizer.temperature": POSITIVE,
-    "model.heads": WIDTH,
-    "model.ffn_dim": or_null(WIDTH),
-    "model.norm": one_of("pre", "post", "sandwich", "none"),
-    "model.norm_eps": POSITIVE,
-    "model.dropout": SHARE,
-    "model.drop_path": SHARE,
-    "model.embedding_scale": either(POSITIVE, one_of("sqrt")),
-    "model.init_std": or_null(POSITIVE),
-    "model.patch": WIDTH,
-    "model.stride": or_null(WIDTH),
-    "model.out_heads": WIDTH,
-    "model.pool": one_of("class", "mean"),
-    "model.pretrained": either(Bool(), or_null(Text())),
-    "model.freeze": one_of("none", "embeddings", "encoder"),
-    "model.name": Text(),
-    "model.args": Keys(),
-    "model.attention.hidden": or_null(WIDTH),
-    "model.attention.max_length": or_null(COUNT),
-    "model.cross_attention.hidden": or_null(WIDTH),
-    "model.cross_attention.max_length": or_null(COUNT),
-    "model.mask.size": COUNT,
-    # positions
-    "pos_enc.base": POSITIVE,
-    "pos_enc.layout": one_of("half", "interleaved"),
-    "pos_enc.max_distance": COUNT,
-    "pos_enc.buckets": Int(2, 2**31 - 1),
-    # debugging
-    "debug.ratio": Real(0, 1, above=True, below=True),
-    "debug.steps": COUNT,
-    "debug.rows": COUNT,
-    # data
-    "data.name": one_of("cora", "citeseer", "pubmed"),
-    "data.normalise": Bool(),
-    "data.path": or_null(Text()),
-    "data.root": or_null(Text()),
-    "data.sha256": or_null(Text()),
-    "data.tokenizer": either(one_of("char", "byte", "word", "bpe"), Named(HUGGING_FACE)),
-    "data.vocab_size": or_null(Int(1, TOKENS)),
-    "data.seq_len": COUNT,
-    "data.batch_size": COUNT,
-    "data.*_fraction": or_null(Real(0, 1, above=True, below=True)),
-    "data.size": Int(1, PIXELS),
-    "data.background": or_null(one_of("white", "black")),
-    "data.flip": Bool(),
-    "data.randaugment": or_null(Text()),
-    "data.workers": Int(0, PROCESSES),
-    "data.pairs": ListOf(COUNT),
-    "data.source": Text(),
-    "data.target": Text(),
-    "data.val_source": or_null(Text()),
-    "data.val_target": or_null(Text()),
-    "data.test_source": or_null(Text()),
-    "data.test_target": or_null(Text()),
-    "data.lower": Bool(),
-    "data.min_count": COUNT,
-    "data.joint": Bool(),
-    "data.max_length": or_null(COUNT),
-    "data.pair": ListOf(one_of("de", "en", "fr"), length=2),
-    "data.stress": Bool(),
-    "data.variants": one_of("first", "all"),
-    "data.symbols": Int(2, TOKENS),
-    "data.min_length": COUNT,
-    "data.max_train_length": COUNT,
-    "data.test_max_length": COUNT,
-    "data.locales": ListOf(Text()),
-    "data.styles": ListOf(one_of("full", "long", "medium", "short")),
-    "data.years": ListOf(Int(1), length=2),
-    "data.*_examples": COUNT,
-    "data.data_seed": SEED,
-    "data.height": Int(8, PIXELS),
-    "data.width": Int(8, PIXELS),
-    "data.min_digits": COUNT,
-    "data.max_digits": COUNT,
-    "data.columns": or_null(ListOf(Text())),
-    "data.window": COUNT,
-    "data.horizon": COUNT,
-    "data.period": or_null(COUNT),
-    # training
-    "task.label_smoothing": SHARE,
-    "task.doubly_stochastic": NOT_NEGATIVE,
-    "task.beam": COUNT,
-    "task.length_penalty": NOT_NEGATIVE,
-    "task.max_length": or_null(COUNT),
-    "task.mask_rate": Real(0, 1, above=True, below=True),
-    "task.mask_share": Real(0, 1),
-    "task.random_share": Real(0, 1),
-    "task.mixup": NOT_NEGATIVE,
-    "task.cutmix": NOT_NEGATIVE,
-    "optimizer.lr": POSITIVE,
-    "optimizer.betas": ListOf(SHARE, length=2),
-    "optimizer.eps": NOT_NEGATIVE,
-    "optimizer.weight_decay": NOT_NEGATIVE,
-    "optimizer.momentum": SHARE,
-    "optimizer.nesterov": Bool(),
-    "optimizer.fused": Bool(),
-    "schedule.warmup": either(
-        Int(0, 2**31 - 1), Real(0, 1, above=True, below=True), one_of("auto")
-    ),
-    "schedule.floor": Real(0, 1),
-    "kernel.chunk": or_null(COUNT),
-    "kernel.compile": either(Bool(), one_of("auto")),
-    "logger.project": Text(),
-    "logger.entity": or_null(Text()),
-    "logger.name": or_null(Text()),
-    "logger.group": or_null(Text()),
-    "logger.job_type": or_null(Text()),
-    "logger.tags": or_null(either(Text(), ListOf(Text(), least=0))),
-    "logger.notes": or_null(Text()),
-    "logger.dir": or_null(Text()),
-    "logger.mode": one_of("auto", "online", "offline"),
     # Lightning's Trainer
     "trainer.accelerator": one_of("cpu", "gpu", "cuda", "mps", "auto"),
     "trainer.devices": either(Int(1, PROCESSES), one_of("auto"), ListOf(Int(0))),
@@ -202,6 +73,17 @@ VALUES: dict[str, Rule] = {
     "trainer.accumulate_grad_batches": COUNT,
     "trainer.log_every_n_steps": COUNT,
     "trainer.deterministic": either(Bool(), one_of("warn")),
+}
+
+# Of the optimizers that options of ours name, and that others wrote.
+OPTIMIZER: dict[str, Rule] = {
+    "lr": POSITIVE,
+    "betas": ListOf(SHARE, length=2),
+    "eps": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "momentum": SHARE,
+    "nesterov": Bool(),
+    "fused": Bool(),
 }
 
 
@@ -230,17 +112,33 @@ def _classes(group: str) -> frozenset[str]:
 
 
 @cache
-def rule_of(path: str) -> Rule | None:
-    """Return the rule of a key such as "model.heads"; None for keys of external code."""
+def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
+    """The rule of a key such as "model.heads", of which `target` is the class at its `node`,
+    "model"; None for a key of whose values nothing is known."""
+    group, _, key = path.rpartition(".")
     if path in VALUES:
         return VALUES[path]
-    group, _, key = path.rpartition(".")
     if group and key == "_target_":
         return ClassOf(group)
     if group and key == "_partial_":
         ways = {part.get(key, False) for part in parts_in(group)}
         return Exactly(*ways) if len(ways) == 1 else None
-    for pattern, rule in VALUES.items():
-        if fnmatchcase(path, pattern):
-            return rule
+    if target.startswith(OURS) or (target and target not in _classes(node)):
+        return parameter_rules(target).get(path.removeprefix(f"{node}."))
+    if group == "optimizer" and key in OPTIMIZER:
+        return OPTIMIZER[key]
     return OF_TYPE.get(type(default_of(path)))
+
+
+def look_up(values: Mapping[str, Any], path: str) -> tuple[Any, Rule | None]:
+    """The value of a key of a composition, and its rule. Raises KeyError if it has none."""
+    value: Any = values
+    target = node = passed = ""
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            raise KeyError(path)
+        if isinstance(own := value.get("_target_"), str):
+            target, node = own, passed
+        value = value[name]
+        passed = f"{passed}.{name}" if passed else name
+    return value, rule_of(path, target, node)

@@ -1,17 +1,37 @@
-"""What parts state about themselves: class attributes, read without importing torch.
+"""What parts state about themselves: class attributes, and the annotations of parameters.
 
-A composition is checked before torch is imported. For parts of ours the value is taken from the
-source of the class or of its bases; other people's parts are imported.
+A composition is checked before torch is imported. For parts of ours both are taken from the source
+of the class or of its bases; other people's parts are imported.
+
+What a value may be stands with the parameter that it is for: `size: Annotated[int, Int(1)]`, or a
+name for it such as `Count` (rules.py), `layout: Literal["half", "interleaved"]`. In a part of ours
+a plain int, float, bool or str is a rule too. Other people's annotations say less than what their
+code takes, so that of theirs only a Rule and a Literal count.
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+import collections.abc
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import ablate
 from ablate.config.keys import OURS, locate
+from ablate.config.rules import (
+    Bool,
+    Either,
+    Exactly,
+    Int,
+    KeysOf,
+    ListOf,
+    OneOf,
+    Real,
+    Rule,
+    Text,
+)
 
 PACKAGE = Path(ablate.__file__).parent
 
@@ -49,12 +69,139 @@ def declared(target: str, attribute: str) -> Iterator[Any]:
                 yield own[attribute]
 
 
+@cache
+def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
+    """The rule of every parameter of a class or function that states one; those of keys inside of
+    it have names such as "encoder.depth". Raises UserError if it cannot be imported."""
+    hints: dict[str, Any] = {}
+    for own, ours in _signatures(target):
+        hints = {name: hint for name, hint in own.items() if ours or _is_stated(hint)} | hints
+    rules: dict[str, Rule] = {}
+    for name, hint in hints.items():
+        if further := _further(hint):
+            rules |= {f"{name}.{key}": rule for key, rule in parameter_rules(further).items()}
+        elif rule := _rule(hint):
+            rules[name] = rule
+    return rules
+
+
+FURTHER = "**"  # of a signature: the parameter that takes further keys
+
+
+def _signatures(target: str | type[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The annotations of a function, or of the constructors of a class and its bases, and of those
+    that their ** goes to; each with whether it is ours."""
+    if not isinstance(target, str):
+        yield from _of_others(target)
+        return
+    module, _, name = target.rpartition(".")
+    source = _read(module) if target.startswith(OURS) else Source()
+    if name in source.imports:
+        yield from _signatures(source.imports[name])
+    elif name in source.attributes:
+        own = source.parameters.get(name, {})
+        hints = {key: _evaluated(text, _Names(module)) for key, text in own.items()}
+        further = _further(hints.pop(FURTHER, None))
+        yield hints, True
+        if further:
+            yield from _signatures(further)
+        for base in source.bases.get(name, ()):
+            if (inherited := source.imports.get(base, f"{module}.{base}")).startswith(OURS):
+                yield from _signatures(inherited)
+    else:
+        yield from _of_others(locate(target))
+
+
+def _of_others(part: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+    for owner in getattr(part, "__mro__", [part]):
+        if owner.__module__.startswith(OURS):
+            yield from _signatures(f"{owner.__module__}.{owner.__qualname__}")
+            return
+        made = vars(owner).get("__init__") if inspect.isclass(owner) else owner
+        if not inspect.isfunction(made):
+            continue
+        kinds = inspect.signature(made).parameters.values()
+        hints = {kind: _evaluated(kind.annotation, made.__globals__) for kind in kinds}
+        yield {kind.name: hints[kind] for kind in kinds if kind.kind != kind.VAR_KEYWORD}, False
+        for kind in kinds:
+            if kind.kind == kind.VAR_KEYWORD and (further := _further(hints[kind])):
+                yield from _signatures(further)
+
+
+class _Names(dict[str, Any]):
+    """The names of a module of ours that an annotation with a rule is made of."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __missing__(self, name: str) -> Any:
+        source = _read(self.module)
+        if name in source.names:
+            return _evaluated(ast.unparse(source.names[name]), self)
+        module, _, _ = (origin := source.imports.get(name, "")).rpartition(".")
+        if module in ("typing", "collections.abc", "ablate.config.rules"):
+            return locate(origin)
+        if module.startswith(OURS):
+            return _Names(module)[name]
+        raise KeyError(name)
+
+
+def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
+    """None for what only torch, or whoever checks types, knows."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, {}, names)
+    except (NameError, AttributeError):
+        return None
+
+
+def _further(hint: Any) -> str | None:
+    marks = getattr(hint, "__metadata__", ())
+    return next((mark.target for mark in marks if isinstance(mark, KeysOf)), None)
+
+
+OF_TYPE: dict[Any, Rule] = {
+    bool: Bool(),
+    int: Int(),
+    float: Real(),
+    str: Text(),
+    NoneType: Exactly(None),
+}
+
+
+def _rule(hint: Any) -> Rule | None:
+    """The rule that a type is; None for one that says nothing about values of a config."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return next((mark for mark in hint.__metadata__ if isinstance(mark, Rule)), None)
+    if origin is Literal:
+        return OneOf(inside) if all(isinstance(value, str) for value in inside) else None
+    if origin in (Union, UnionType):
+        rules = [_rule(kind) for kind in inside]
+        return None if None in rules else Either(tuple(rule for rule in rules if rule))
+    if origin in (list, collections.abc.Sequence):
+        item = _rule(inside[0])
+        return item and ListOf(item)
+    return OF_TYPE.get(hint) if isinstance(hint, type) else None
+
+
+def _is_stated(hint: Any) -> bool:
+    """Whether a type says more than types: has a Rule or a Literal."""
+    if get_origin(hint) in (Annotated, Literal):
+        return True
+    return any(_is_stated(kind) for kind in get_args(hint))
+
+
 class Source(NamedTuple):
     """What a module of ours holds: the attributes that its classes and functions are given, the
-    bases of its classes, and the full path of every name that it imports from elsewhere."""
+    parameters of these with their annotations, the bases of its classes, the values of its names,
+    and the full path of every name that it imports from elsewhere."""
 
     attributes: dict[str, dict[str, ast.expr]] = {}
+    parameters: dict[str, dict[str, str]] = {}
     bases: dict[str, list[str]] = {}
+    names: dict[str, ast.expr] = {}
     imports: dict[str, str] = {}
 
 
@@ -63,23 +210,46 @@ def _read(module: str) -> Source:
     """Nothing of a module that is not in our package."""
     path = PACKAGE.joinpath(*module.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    found = Source({}, {}, {})
+    found = Source({}, {}, {}, {}, {})
     if not file.is_file():
         return found
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
             found.attributes[node.name] = dict(_assigned(node.body))
             found.bases[node.name] = [b.id for b in node.bases if isinstance(b, ast.Name)]
+            if (parameters := _of_class(node)) is not None:
+                found.parameters[node.name] = parameters
         elif isinstance(node, ast.FunctionDef):
             found.attributes[node.name] = {}
+            found.parameters[node.name] = _of_function(node)
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 found.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         else:
             for name, value in _assigned([node]):
                 owner, _, attribute = name.partition(".")
+                found.names[name] = value
                 found.attributes.get(owner, {})[attribute] = value
     return found
+
+
+def _of_class(node: ast.ClassDef) -> dict[str, str] | None:
+    """The parameters of a class's own constructor, or of a dataclass; None if it has none."""
+    for function in node.body:
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__":
+            return _of_function(function)
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+        return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
+    return None
+
+
+def _of_function(node: ast.FunctionDef) -> dict[str, str]:
+    every = {a.arg: a for a in [*node.args.args, *node.args.kwonlyargs]}
+    if node.args.kwarg:
+        every[FURTHER] = node.args.kwarg
+    named = {name: argument.annotation for name, argument in every.items()}
+    return {name: ast.unparse(hint) if hint else "None" for name, hint in named.items()}
 
 
 def _assigned(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:

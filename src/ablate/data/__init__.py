@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.config.rules import Int, Rule, refusal
-from ablate.config.schema import rule_of
+from ablate.config.rules import PROCESSES, Count, Int, refusal
+from ablate.config.stated import parameter_rules
 from ablate.data.loader import (
     Batch,
     InOrder,
@@ -29,6 +29,9 @@ from ablate.data.loader import (
 from ablate.errors import UserError
 
 __all__ = ["IGNORED", "Batch", "Data", "Loader", "Request", "Share", "digest"]
+
+Value = TypeVar("Value")
+Workers = Annotated[int, Int(0, PROCESSES)]
 
 IGNORED = -100  # a target that the loss ignores: the ignore_index of torch's cross_entropy
 
@@ -56,16 +59,30 @@ class Data(LightningDataModule):
     sizes: dict[str, Any]
     splits: dict[str, Dataset[Any]]
 
-    def __init__(self, *, batch_size: int, seed: int, workers: int = 0) -> None:
+    def __init__(self, *, batch_size: Count, seed: int, workers: Workers = 0) -> None:
         super().__init__()
-        self.batch_size = checked("batch_size", batch_size)
-        self.workers = checked("workers", workers)
+        self.batch_size = self.checked("batch_size", batch_size)
+        self.workers = self.checked("workers", workers)
         self.seed = seed
         self.train_batches: int | None = None
         self.one_batch = False  # training uses only the first batch
         self.measured_as: Data | None = None
         self.task_settings: Any = None  # set by `Task.configure_data`, before `setup`
         self._ready = False
+
+    @classmethod
+    def checked(cls, key: str, value: Value) -> Value:
+        """`value`, if the annotation of the parameter allows it. Raises UserError."""
+        rule = parameter_rules(cls).get(key)  # type: ignore[arg-type]
+        assert rule is not None, f"{cls.__name__} has no rule for {key}"
+        if not rule.allows(value):
+            raise UserError(refusal(f"data.{key}", value, rule))
+        return value
+
+    @classmethod
+    def examples(cls, **counts: int) -> dict[str, int]:
+        """The number of generated examples per split: train=... is `data.train_examples`."""
+        return {split: cls.checked(f"{split}_examples", n) for split, n in counts.items()}
 
     @abstractmethod
     def load(self) -> None:
@@ -185,21 +202,3 @@ class Data(LightningDataModule):
 def rows(tensors: dict[str, Tensor], indices: Tensor) -> Batch:
     """The batch of these rows."""
     return {name: tensor[indices] for name, tensor in tensors.items()}
-
-
-Value = TypeVar("Value")
-
-
-def checked(key: str, value: Value, rule: Rule | None = None) -> Value:
-    """`value`, if the rule of `data.KEY` allows it; a stricter data set passes its own `rule`."""
-    path = f"data.{key}"
-    rule = rule or rule_of(path)
-    assert rule is not None, f"schema.py has no rule for {path}"
-    if not rule.allows(value):
-        raise UserError(refusal(path, value, rule))
-    return value
-
-
-def examples(*, least: int = 1, **counts: int) -> dict[str, int]:
-    """The number of examples per split of generated data: train=... is `data.train_examples`."""
-    return {split: checked(f"{split}_examples", n, Int(least)) for split, n in counts.items()}

@@ -7,9 +7,10 @@ as in `aalen(2)`; the digits of vowels are their stress; # starts a comment.
 """
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from ablate.data import checked, source
+from ablate.config.rules import Count
+from ablate.data import source
 from ablate.data.pair_tokenizer import Characters, PairTokenizer, Words
 from ablate.data.pairs import Pair, Pairs
 from ablate.data.split import position
@@ -38,14 +39,17 @@ class CMUDict(Pairs):
         *,
         root: str | None,
         stress: bool,
-        variants: str,
-        max_length: int | None,
-        batch_size: int,
+        variants: Literal["first", "all"],
+        max_length: Count | None,
+        batch_size: Count,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
-        self.root = checked("root", root)
-        self.stress, self.variants = checked("stress", stress), checked("variants", variants)
+        self.root = self.checked("root", root)
+        self.stress, self.variants = (
+            self.checked("stress", stress),
+            self.checked("variants", variants),
+        )
 
     def read(self) -> dict[str, list[Pair]]:
         raw = source.member(self.root, FILE, url=URL, sha256=SHA256)

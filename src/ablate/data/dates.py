@@ -9,12 +9,12 @@ are drawn with equal probability, and no text twice.
 
 from collections.abc import Sequence
 from datetime import MAXYEAR, date
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.data import checked, examples
+from ablate.config.rules import Count, Int, ListOf, Seed
 from ablate.data.date_forms import Form, ambiguous, check_locale, fields_of, find_forms
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
@@ -38,28 +38,28 @@ class Dates(Pairs):
         self,
         *,
         locales: Sequence[str],
-        styles: Sequence[str],
-        years: Sequence[int],
-        train_examples: int,
-        val_examples: int,
-        test_examples: int,
-        batch_size: int,
-        data_seed: int,
+        styles: Sequence[Literal["full", "long", "medium", "short"]],
+        years: Annotated[Sequence[int], ListOf(Int(1), length=2)],
+        train_examples: Count,
+        val_examples: Count,
+        test_examples: Count,
+        batch_size: Count,
+        data_seed: Seed,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.locales = _once("locales", checked("locales", locales))
+        self.locales = _once("locales", self.checked("locales", locales))
         for name in self.locales:
             check_locale(name)
-        self.styles = _once("styles", checked("styles", styles))
-        self.first_year, self.last_year = checked("years", years)
+        self.styles = _once("styles", self.checked("styles", styles))
+        self.first_year, self.last_year = self.checked("years", years)
         if not self.first_year <= self.last_year <= MAXYEAR:
             raise UserError(
                 f"data.years=[{self.first_year}, {self.last_year}]: must be the first year and the"
                 f" last, which is at most {MAXYEAR}"
             )
-        self.counts = examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = checked("data_seed", data_seed)
+        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
+        self.data_seed = self.checked("data_seed", data_seed)
 
     def read(self) -> dict[str, list[Pair]]:
         first = date(self.first_year, 1, 1).toordinal()

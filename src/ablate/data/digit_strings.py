@@ -12,7 +12,7 @@ only, so that validation and test contain no digit images that training has seen
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate import memory
-from ablate.config.rules import Int
-from ablate.config.schema import PIXELS
-from ablate.data import IGNORED, checked, digest, examples, image_file
+from ablate.config.rules import PIXELS, Count, Int, Seed
+from ablate.data import IGNORED, digest, image_file
 from ablate.data.digits import Digits
 from ablate.data.images import Arrays, Source, statistics
 from ablate.data.loader import Batch, Request
@@ -103,21 +102,23 @@ class DigitStrings(Targets):
     def __init__(
         self,
         *,
-        height: int,
-        width: int,
-        min_digits: int,
-        max_digits: int,
-        train_examples: int,
-        val_examples: int,
-        test_examples: int,
-        batch_size: int,
-        data_seed: int,
+        height: Annotated[int, Int(SIDE, PIXELS)],
+        width: Annotated[int, Int(SIDE, PIXELS)],
+        min_digits: Count,
+        max_digits: Count,
+        train_examples: Count,
+        val_examples: Count,
+        test_examples: Count,
+        batch_size: Count,
+        data_seed: Seed,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        side = Int(SIDE, PIXELS)
-        self.size = checked("height", height, side), checked("width", width, side)
-        self.least, self.most = checked("min_digits", min_digits), checked("max_digits", max_digits)
+        self.size = self.checked("height", height), self.checked("width", width)
+        self.least, self.most = (
+            self.checked("min_digits", min_digits),
+            self.checked("max_digits", max_digits),
+        )
         if min_digits > max_digits:
             raise UserError(f"data.min_digits={min_digits}: is above data.max_digits={max_digits}")
         if max_digits * SIDE > width:
@@ -125,8 +126,8 @@ class DigitStrings(Targets):
                 f"data.max_digits={max_digits}: side by side they need {max_digits * SIDE} pixels,"
                 f" and data.width={width}"
             )
-        self.counts = examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = checked("data_seed", data_seed)
+        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
+        self.data_seed = self.checked("data_seed", data_seed)
         self.digits = Digits(batch_size=1, seed=seed)
 
     def load(self) -> None:

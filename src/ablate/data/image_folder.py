@@ -1,14 +1,15 @@
 """Images on disk, one folder for each class: see ablate.data.class_folders."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ablate import memory
-from ablate.data import checked, image_file
+from ablate.config.rules import PIXELS, Int
+from ablate.data import image_file
 from ablate.data.augment import Pixels
 from ablate.data.class_folders import ClassFolders
 from ablate.data.images import CHUNK, Images, Source
@@ -47,10 +48,18 @@ class ImageFolder(Images):
     """
 
     def __init__(
-        self, *, root: str, size: int, background: str | None = None, **options: Any
+        self,
+        *,
+        root: str,
+        size: Annotated[int, Int(1, PIXELS)],
+        background: Literal["white", "black"] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.size, self.background = checked("size", size), checked("background", background)
+        self.size, self.background = (
+            self.checked("size", size),
+            self.checked("background", background),
+        )
         if not isinstance(root, str) or not root:
             raise UserError(f"data.root={root}: must be a folder of images")
         self.files = ClassFolders(root, endings=ENDINGS, what="images")

@@ -9,7 +9,8 @@ from einops import rearrange
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from ablate.data import Data, checked
+from ablate.config.rules import Count
+from ablate.data import Data, Workers
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
 
@@ -91,14 +92,14 @@ class Images(Data):
     def __init__(
         self,
         *,
-        batch_size: int,
+        batch_size: Count,
         seed: int,
         flip: bool = False,
         randaugment: str | None = None,
-        workers: int = 0,
+        workers: Workers = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, workers=workers)
-        self.flip, self.randaugment = checked("flip", flip), randaugment
+        self.flip, self.randaugment = self.checked("flip", flip), randaugment
 
     @abstractmethod
     def read(self) -> dict[str, Source]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ablate.config.rules import Fraction, Probability
 from ablate.data import Batch, Request
 from ablate.data.text import Cut, TextData
 from ablate.data.tokenizer import Tokenizer
@@ -79,9 +80,9 @@ class Masked(Cut):
     """
 
     next_sentence: bool
-    mask_rate: float
-    mask_share: float
-    random_share: float
+    mask_rate: Fraction
+    mask_share: Probability
+    random_share: Probability
 
     def tokenizer(self, plain: Tokenizer) -> Tokenizer:
         return WithSpecials(plain)

@@ -5,9 +5,10 @@ Task 1 of github.com/multi30k/dataset as published, neither tokenised nor lower-
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from ablate.data import checked, source
+from ablate.config.rules import ListOf, one_of
+from ablate.data import source
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Translations, split_lines
 from ablate.errors import UserError
@@ -37,12 +38,18 @@ class Multi30k(Translations):
     split is test 2016 (Flickr).
     """
 
-    def __init__(self, *, pair: Sequence[str], root: str | None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        pair: Annotated[Sequence[str], ListOf(one_of("de", "en", "fr"), length=2)],
+        root: str | None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
-        self.pair = tuple(checked("pair", pair))
+        self.pair = tuple(self.checked("pair", pair))
         if len(set(self.pair)) == 1:
             raise UserError(f"data.pair=[{','.join(self.pair)}]: must be two different languages")
-        self.root = checked("root", root)
+        self.root = self.checked("root", root)
 
     def read(self) -> dict[str, list[Pair]]:
         return {split: self._split_of(name) for split, name in FILES.items()}

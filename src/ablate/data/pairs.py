@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate.cli.say import say
-from ablate.data import IGNORED, checked, digest
+from ablate.config.rules import Count
+from ablate.data import IGNORED, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
 from ablate.data.targets import Targets
@@ -105,9 +106,9 @@ class Pairs(Targets):
     numbers: dict[str, list[int]]
     source_tokenizer: PairTokenizer
 
-    def __init__(self, *, batch_size: int, seed: int, max_length: int | None = None) -> None:
+    def __init__(self, *, batch_size: Count, seed: int, max_length: Count | None = None) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.max_length = checked("max_length", max_length)
+        self.max_length = self.checked("max_length", max_length)
 
     @abstractmethod
     def read(self) -> dict[str, list[Pair]]:

@@ -1,17 +1,15 @@
 """Parallel text in two files, plain or gzip: line n of one is the translation of line n of the
 other."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ablate.config.rules import one_of
-from ablate.data import checked
+from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import source as files
 from ablate.data.pair_tokenizer import PairTokenizer, make
 from ablate.data.pairs import Pair, Pairs
 from ablate.data.split import position
 from ablate.errors import UserError
 
-TOKENIZERS = one_of("char", "word", "bpe")
 VALIDATION = 0.05  # share of the training files, if no validation data is given
 
 
@@ -26,20 +24,20 @@ class Translations(Pairs):
     def __init__(
         self,
         *,
-        tokenizer: str,
-        vocab_size: int | None,
-        min_count: int,
+        tokenizer: Literal["char", "word", "bpe"],
+        vocab_size: Vocabulary | None,
+        min_count: Count,
         joint: bool,
         lower: bool,
-        max_length: int | None,
-        batch_size: int,
+        max_length: Count | None,
+        batch_size: Count,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, max_length=max_length)
-        self.tokenizer = checked("tokenizer", tokenizer, TOKENIZERS)
-        self.vocab_size = checked("vocab_size", vocab_size)
-        self.min_count = checked("min_count", min_count)
-        self.joint, self.lower = checked("joint", joint), checked("lower", lower)
+        self.tokenizer = self.checked("tokenizer", tokenizer)
+        self.vocab_size = self.checked("vocab_size", vocab_size)
+        self.min_count = self.checked("min_count", min_count)
+        self.joint, self.lower = self.checked("joint", joint), self.checked("lower", lower)
         if vocab_size is not None and tokenizer != "bpe":
             raise UserError(f"data.vocab_size={vocab_size}: needs data.tokenizer=bpe")
         if min_count > 1 and tokenizer != "word":
@@ -102,16 +100,20 @@ class Parallel(Translations):
         val_target: str | None,
         test_source: str | None,
         test_target: str | None,
-        val_fraction: float | None,
-        test_fraction: float | None,
+        val_fraction: Fraction | None,
+        test_fraction: Fraction | None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.files = {"train": Files("", checked("source", source), checked("target", target))}
+        self.files = {
+            "train": Files("", self.checked("source", source), self.checked("target", target))
+        }
         for split, pair in {
             "val": (val_source, val_target),
             "test": (test_source, test_target),
         }.items():
+            self.checked(f"{split}_source", pair[0])
+            self.checked(f"{split}_target", pair[1])
             if (given := _given(f"{split}_", *pair)) is not None:
                 self.files[split] = given
         self.shares = {
@@ -126,7 +128,7 @@ class Parallel(Translations):
 
     def _taken(self, split: str, share: float | None, default: float) -> float:
         """The share of the training files that goes to a split."""
-        checked(f"{split}_fraction", share)
+        self.checked(f"{split}_fraction", share)
         if share is None:
             return 0.0 if split in self.files else default
         if split in self.files:
@@ -183,8 +185,6 @@ def split_lines(text: str) -> list[str]:
 
 def _given(prefix: str, source: str | None, target: str | None) -> Files | None:
     """The files of a split, both or neither."""
-    checked(f"{prefix}source", source)
-    checked(f"{prefix}target", target)
     if source is None and target is None:
         return None
     if source is None:

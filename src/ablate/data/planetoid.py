@@ -14,14 +14,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ablate import memory
-from ablate.data import checked, source
+from ablate.data import source
 from ablate.data.graph import Graph, Graphs
 from ablate.errors import UserError
 
@@ -57,11 +57,18 @@ class Planetoid(Graphs):
     normalise: the features of a node are divided by their sum.
     """
 
-    def __init__(self, *, name: str, root: str | None, normalise: bool, seed: int) -> None:
+    def __init__(
+        self,
+        *,
+        name: Literal["cora", "citeseer", "pubmed"],
+        root: str | None,
+        normalise: bool,
+        seed: int,
+    ) -> None:
         super().__init__(seed=seed)
-        self.name: str = checked("name", name)
-        self.root = checked("root", root)
-        self.normalise = checked("normalise", normalise)
+        self.name: str = self.checked("name", name)
+        self.root = self.checked("root", root)
+        self.normalise = self.checked("normalise", normalise)
 
     def read(self) -> Graph:
         folder = None if self.root is None else source.local(self.root)

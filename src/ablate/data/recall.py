@@ -11,7 +11,7 @@ two pairs. 0 is the filler between queries.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate import memory
-from ablate.config.rules import Int
-from ablate.config.schema import TOKENS
-from ablate.data import IGNORED, Data, checked, digest, examples, rows
+from ablate.config.rules import TOKENS, Count, Int, Seed, refusal
+from ablate.data import IGNORED, Data, digest, rows
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
 from ablate.seeding import derive
@@ -57,27 +56,29 @@ class Recall(Data):
     def __init__(
         self,
         *,
-        vocab_size: int,
-        seq_len: int,
-        pairs: Sequence[int],
-        train_examples: int,
-        val_examples: int,
-        test_examples: int,
-        batch_size: int,
-        data_seed: int,
+        vocab_size: Annotated[int, Int(4, TOKENS)],
+        seq_len: Count,
+        pairs: Sequence[Count],
+        train_examples: Count,
+        val_examples: Count,
+        test_examples: Count,
+        batch_size: Count,
+        data_seed: Seed,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.vocab_size = checked("vocab_size", vocab_size, Int(4, TOKENS))
-        self.seq_len = checked("seq_len", seq_len)
-        self.data_seed = checked("data_seed", data_seed)
+        self.vocab_size = self.checked("vocab_size", vocab_size)
+        self.seq_len = self.checked("seq_len", seq_len)
+        self.data_seed = self.checked("data_seed", data_seed)
         self.pairs = self._pairs(pairs)
-        self.counts = examples(
-            least=len(self.pairs), train=train_examples, val=val_examples, test=test_examples
-        )
+        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
+        enough = Int(len(self.pairs))
+        for split, count in self.counts.items():
+            if not enough.allows(count):
+                raise UserError(refusal(f"data.{split}_examples", count, enough))
 
     def _pairs(self, pairs: Sequence[int]) -> list[int]:
-        numbers = list(checked("pairs", pairs))
+        numbers = list(self.checked("pairs", pairs))
         if len(set(numbers)) < len(numbers):
             raise UserError(f"data.pairs={numbers}: holds a number twice")
         most, keys = max(numbers), self.vocab_size // 2 - 1

@@ -7,12 +7,12 @@ scripts/generate_reverse_task.py): validation and test include lengths that trai
 """
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from ablate import memory
-from ablate.data import checked, examples
+from ablate.config.rules import TOKENS, Count, Int, Seed
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.errors import UserError
@@ -31,23 +31,23 @@ class Sequences(Pairs):
     def __init__(
         self,
         *,
-        symbols: int,
-        min_length: int,
-        max_train_length: int,
-        test_max_length: int,
-        train_examples: int,
-        val_examples: int,
-        test_examples: int,
-        batch_size: int,
-        data_seed: int,
+        symbols: Annotated[int, Int(2, TOKENS)],
+        min_length: Count,
+        max_train_length: Count,
+        test_max_length: Count,
+        train_examples: Count,
+        val_examples: Count,
+        test_examples: Count,
+        batch_size: Count,
+        data_seed: Seed,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.symbols = checked("symbols", symbols)
-        self.min_length = checked("min_length", min_length)
+        self.symbols = self.checked("symbols", symbols)
+        self.min_length = self.checked("min_length", min_length)
         self.longest = {
-            "train": checked("max_train_length", max_train_length),
-            "val": checked("test_max_length", test_max_length),
+            "train": self.checked("max_train_length", max_train_length),
+            "val": self.checked("test_max_length", test_max_length),
             "test": test_max_length,
         }
         if min_length > min(self.longest.values()):
@@ -55,8 +55,8 @@ class Sequences(Pairs):
                 f"data.min_length={min_length}: is above data.max_train_length={max_train_length} "
                 f"or data.test_max_length={test_max_length}"
             )
-        self.counts = examples(train=train_examples, val=val_examples, test=test_examples)
-        self.data_seed = checked("data_seed", data_seed)
+        self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
+        self.data_seed = self.checked("data_seed", data_seed)
 
     @abstractmethod
     def sources(self, numbers: list[int]) -> list[int]:

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from ablate.config.rules import Real, or_null
-from ablate.data import Data, checked, digest
+from ablate.config.rules import Count, Fraction, Real
+from ablate.data import Data, digest
 from ablate.data.loader import Batch, Request
 from ablate.data.table import read_columns
 from ablate.errors import UserError
@@ -83,18 +83,18 @@ class Series(Data):
         *,
         path: str | None,
         columns: Sequence[str] | None,
-        window: int,
-        horizon: int,
-        period: int | None,
-        val_fraction: float,
-        test_fraction: float | None,
-        batch_size: int,
+        window: Count,
+        horizon: Count,
+        period: Count | None,
+        val_fraction: Fraction,
+        test_fraction: Fraction | None,
+        batch_size: Count,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.path, self.window, self.horizon = path, checked("window", window), horizon
-        checked("horizon", horizon)
-        if checked("columns", columns) is not None and path is None:
+        self.path, self.window, self.horizon = path, self.checked("window", window), horizon
+        self.checked("horizon", horizon)
+        if self.checked("columns", columns) is not None and path is None:
             raise UserError(
                 f"data.columns=[{','.join(columns or ())}]: the sunspots have one column; set"
                 " data.path=FILE, or data.columns=null"
@@ -102,15 +102,15 @@ class Series(Data):
         self.columns = None if columns is None else list(columns)
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise UserError(f"data.columns=[{','.join(self.columns)}]: names a column twice")
-        self.period = CYCLE if checked("period", period) is None and path is None else period
+        self.period = CYCLE if self.checked("period", period) is None and path is None else period
         if self.period is not None and self.period > window:
             raise UserError(
                 f"data.window={window}: the seasonal naive forecast repeats the last"
                 f" data.period={self.period} values, so the window must hold as many"
             )
         self.shares = {
-            "val": checked("val_fraction", val_fraction, SHARE),
-            "test": checked("test_fraction", test_fraction, or_null(SHARE)) or 0.0,
+            "val": self.checked("val_fraction", val_fraction),
+            "test": self.checked("test_fraction", test_fraction) or 0.0,
         }
 
     @cached_property

@@ -16,10 +16,10 @@ from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
 from ablate import memory
-from ablate.config.rules import Real
-from ablate.data import IGNORED, Data, checked, digest, source
+from ablate.config.rules import Count, Fraction, Vocabulary
+from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
-from ablate.data.tokenizer import Tokenizer, tokenizer_maker
+from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
 from ablate.errors import UserError
 
 
@@ -109,25 +109,23 @@ class TextData(Data):
     def __init__(
         self,
         *,
-        tokenizer: str,
-        vocab_size: int | None,
-        seq_len: int,
-        batch_size: int,
-        val_fraction: float,
+        tokenizer: TokenizerName,
+        vocab_size: Vocabulary | None,
+        seq_len: Count,
+        batch_size: Count,
+        val_fraction: Fraction,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.make_tokenizer = tokenizer_maker(tokenizer)
-        self.vocab_size = checked("vocab_size", vocab_size)
+        self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
+        self.vocab_size = self.checked("vocab_size", vocab_size)
         if vocab_size is not None and tokenizer != "bpe":
             raise UserError(
                 f"data.vocab_size={vocab_size}: data.tokenizer={tokenizer} has a fixed "
                 "vocabulary; use data.tokenizer=bpe, or data.vocab_size=null"
             )
-        self.seq_len = checked("seq_len", seq_len)
-        self.val_fraction = checked(
-            "val_fraction", val_fraction, Real(0, 1, above=True, below=True)
-        )
+        self.seq_len = self.checked("seq_len", seq_len)
+        self.val_fraction = self.checked("val_fraction", val_fraction)
 
     @property
     def cut(self) -> Cut:

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data import Data, checked, digest, source
+from ablate.config.rules import Count, Vocabulary
+from ablate.data import Data, digest, source
 from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
 from ablate.data.split import BOUNDS, three_way
 from ablate.data.text import TextData
-from ablate.data.tokenizer import Tokenizer, tokenizer_maker
+from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
 from ablate.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -72,17 +73,17 @@ class TextFiles(Data):
         self,
         *,
         root: str | None,
-        tokenizer: str,
-        vocab_size: int | None,
-        seq_len: int,
-        batch_size: int,
+        tokenizer: TokenizerName,
+        vocab_size: Vocabulary | None,
+        seq_len: Count,
+        batch_size: Count,
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.files = ClassFolders(root, endings=ENDINGS, what="texts") if root else None
-        self.make_tokenizer = tokenizer_maker(tokenizer)
-        self.vocab_size = checked("vocab_size", vocab_size)
-        self.seq_len = checked("seq_len", seq_len)
+        self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
+        self.vocab_size = self.checked("vocab_size", vocab_size)
+        self.seq_len = self.checked("seq_len", seq_len)
         self.specials = False  # BERT asks for [CLS] and [SEP]
 
     def fingerprint(self) -> str:

@@ -2,14 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.config.rules import Named, either, one_of
-from ablate.config.schema import HUGGING_FACE
-from ablate.data import checked
+from ablate.config.rules import HUGGING_FACE, Named
 from ablate.errors import UserError
 from ablate_attention import install
 
@@ -176,11 +174,11 @@ TOKENIZERS: dict[str, Callable[[str, str, int | None], Tokenizer]] = {
     "byte": _byte,
     "bpe": _bpe,
 }
+TokenizerName = Literal["char", "byte", "bpe"] | Annotated[str, Named(HUGGING_FACE)]
 
 
-def tokenizer_maker(kind: str) -> Callable[[str, str, int | None], Tokenizer]:
+def tokenizer_maker(kind: TokenizerName) -> Callable[[str, str, int | None], Tokenizer]:
     """The constructor for data.tokenizer, of training text, other text and data.vocab_size."""
-    checked("tokenizer", kind, either(one_of(*TOKENIZERS), Named(HUGGING_FACE)))
     if kind in TOKENIZERS:
         return TOKENIZERS[kind]
     return lambda training, validation, vocab_size: HuggingFace(kind.removeprefix(HUGGING_FACE))

@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 
 from ablate.cli.say import say
+from ablate.config.rules import Fraction
 from ablate.data import Batch
 from ablate.errors import RunFailed
 from ablate.task import Task, total
@@ -20,7 +21,7 @@ class Overfit(Callback):
     Both losses are measured in evaluation mode: dropout would hide a small fall, or make one.
     """
 
-    def __init__(self, *, ratio: float):
+    def __init__(self, *, ratio: Fraction):
         self.ratio = ratio
         self.batch: Batch = {}
         self.first = 0.0

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ablate.cli.console import Console
 from ablate.cli.say import say
+from ablate.config.rules import Count
 from ablate.errors import UserError
 
 TRACE = "trace.json"  # in the run's folder
@@ -25,7 +26,7 @@ class Profile(Callback):
     one-time costs. rows: of the table. With several processes the first is recorded.
     """
 
-    def __init__(self, *, steps: int, rows: int):
+    def __init__(self, *, steps: Count, rows: Count):
         self.steps, self.rows = steps, rows
         self.profiler: profile | None = None
         self.started = 0.0

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.kernel import Attend, Kernel, Parts, attention_weights, mix
 from ablate.kernel.heap import Holes
@@ -38,7 +39,7 @@ class Chunked(Kernel):
     # 16 MB of float32: docs/decisions.md.
     ELEMENTS: ClassVar[int] = 2**22
 
-    def __init__(self, *, chunk: int | None, compile: bool | Literal["auto"]):
+    def __init__(self, *, chunk: Count | None, compile: bool | Literal["auto"]):
         self.chunk, self.compile = chunk, compile
         self.may_compile = False
         # Whether the score was compiled or fused: set by the first call.

@@ -17,9 +17,10 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
+from ablate.config.rules import ListOf, Text
 from ablate.errors import UserError, suggest
 from ablate.logger import RunLogger, first_line
 from ablate.redact import without_credentials
@@ -69,11 +70,11 @@ class WandB(RunLogger):
         *,
         project: str,
         entity: str | None,
-        mode: str,
+        mode: Literal["auto", "online", "offline"],
         name: str | None = None,
         group: str | None = None,
         job_type: str | None = None,
-        tags: str | Sequence[str] | None = None,
+        tags: str | Annotated[Sequence[str], ListOf(Text(), least=0)] | None = None,
         notes: str | None = None,
         dir: str | None = None,
         **run: Any,

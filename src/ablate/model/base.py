@@ -8,7 +8,7 @@ into the residual stream depends on the depth (`model.init_depth_scale`; docs/ax
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from ablate.errors import UserError
 from ablate.seeding import derive
 
 ROLES = "embedding", "head", "matrix", "vector"
+# What `Model.freeze` keeps as it is.
+Freeze = Literal["none", "embeddings", "encoder"]
 
 
 class Model(nn.Module):
@@ -54,7 +56,7 @@ class Model(nn.Module):
             return "embedding"
         return "head" if name.startswith(self.heads) else "matrix"
 
-    def freeze(self, part: str) -> None:
+    def freeze(self, part: Freeze) -> None:
         """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection
         tied to the token embedding is frozen with it.
         """

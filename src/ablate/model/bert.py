@@ -6,14 +6,15 @@ through a dense layer and the embedding table, the next sentence from the pooled
 published settings are dim 768, depth 12, heads 12, dropout 0.1, norm_eps 1e-12.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.config.rules import KeysOf, Width
 from ablate.data.text_files import TextFiles
-from ablate.model.base import Model
+from ablate.model.base import Freeze, Model
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.dropout import Dropout
@@ -44,15 +45,15 @@ class BERT(Model):
         *,
         vocab_size: int,
         length: int,
-        dim: int,
+        dim: Width,
         tie_embeddings: bool,
-        freeze: str,
+        freeze: Freeze,
         pretrained: str | None,
         segments: int = 1,
         next_sentence: bool = False,
         classes: int | None = None,
         embedding: MakeEmbedding = Learned,
-        **stack: Any,
+        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
         self.length, self.pretrained = length, pretrained

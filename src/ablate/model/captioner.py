@@ -9,13 +9,14 @@ may be added to the annotation vectors (pos_enc).
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.config.conflicts.images import STAGED
+from ablate.config.rules import KeysOf, Share, Width
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
@@ -49,16 +50,16 @@ class Captioner(Seq2Seq):
         channels: int,
         target_vocab: int,
         target_length: int,
-        dim: int,
-        embedding_dim: int | None,
+        dim: Width,
+        embedding_dim: Width | None,
         cell: MakeCell,
         gating_scalar: bool,
-        dropout: float,
+        dropout: Share,
         attention: Callable[..., Score],
         normalizer: Normalizer,
         pos_enc: Callable[..., PosEnc],
         kernel: Kernel,
-        **blocks: Any,
+        **blocks: Annotated[Any, KeysOf("ablate.model.resnet.trunk")],
     ):
         super().__init__()
         if dim % 2 ** (STAGES - 1):

@@ -7,12 +7,13 @@ attends to every other, and the graph is not used.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from ablate.config.rules import Depth, KeysOf, Share, Width
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model
@@ -46,7 +47,7 @@ class GraphAttention(nn.Module):
         inputs: int,
         width: int,
         *,
-        heads: int,
+        heads: Width,
         average: bool,
         score: Callable[..., Score],
         normalizer: Normalizer,
@@ -56,7 +57,7 @@ class GraphAttention(nn.Module):
         nodes: int,
         shared: bool,
         residual: bool,
-        dropout: float,
+        dropout: Share,
         bias: bool,
     ):
         super().__init__()
@@ -125,14 +126,14 @@ class GAT(Model):
         features: int,
         classes: int,
         nodes: int,
-        dim: int,
-        depth: int,
-        heads: int,
-        out_heads: int,
+        dim: Width,
+        depth: Depth,
+        heads: Width,
+        out_heads: Width,
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
         pos_enc: Callable[..., PosEnc],
-        **layer: Any,
+        **layer: Annotated[Any, KeysOf("ablate.model.gat.GraphAttention")],
     ):
         super().__init__()
         self.mask = mask(causal=False)

@@ -5,13 +5,14 @@ Radford et al. 2018, "Improving language understanding by generative pre-trainin
 map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.model.base import LanguageModel
+from ablate.config.rules import KeysOf, Width
+from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
@@ -33,13 +34,13 @@ class GPT(LanguageModel):
         *,
         vocab_size: int,
         length: int,
-        dim: int,
+        dim: Width,
         tie_embeddings: bool,
-        freeze: str,
+        freeze: Freeze,
         pretrained: str | None,
         classes: int | None = None,
         embedding: MakeEmbedding = Learned,
-        **stack: Any,
+        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
         self.length, self.classes, self.pretrained = length, classes, pretrained

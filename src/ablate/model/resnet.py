@@ -7,10 +7,11 @@ weigh the channels of every block before they are added (model.gate).
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
+from ablate.config.rules import Depth, KeysOf, Width
 from ablate.model.base import Model
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingConv, KaimingLinear
@@ -60,9 +61,9 @@ class ResidualBlock(nn.Module):
 
 def trunk(
     channels: int,
-    dim: int,
+    dim: Width,
     *,
-    depth: int,
+    depth: Depth,
     norm_type: MakeNorm,
     gate: Callable[..., Gate],
     residual: bool,
@@ -93,8 +94,8 @@ class ResNet(Model):
         image_size: tuple[int, int],
         channels: int,
         classes: int,
-        dim: int,
-        **blocks: Any,
+        dim: Width,
+        **blocks: Annotated[Any, KeysOf("ablate.model.resnet.trunk")],
     ):
         super().__init__()
         self.stem, self.blocks = trunk(channels, dim, **blocks)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Depth, Share, Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Forecaster
@@ -44,11 +45,11 @@ class RNNForecaster(Forecaster):
         *,
         channels: int,
         length: int,
-        dim: int,
+        dim: Width,
         cell: MakeCell,
-        depth: int,
+        depth: Depth,
         residual: bool,
-        dropout: float,
+        dropout: Share,
         difference: bool,
         attention: Callable[..., Score],
         normalizer: Normalizer,

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.config.conflicts.recurrent import TIED
+from ablate.config.rules import Depth, Share, Width
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.model.cell import MakeCell
@@ -56,12 +57,12 @@ class RNNLM(LanguageModel):
         *,
         vocab_size: int,
         length: int,
-        dim: int,
-        embedding_dim: int | None,
+        dim: Width,
+        embedding_dim: Width | None,
         cell: MakeCell,
-        depth: int,
+        depth: Depth,
         residual: bool,
-        dropout: float,
+        dropout: Share,
         tie_embeddings: bool,
         embedding: MakeEmbedding = Learned,
     ):

@@ -10,11 +10,12 @@ https://arxiv.org/abs/1608.05859.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from ablate.config.conflicts.recurrent import DIRECTIONS
+from ablate.config.rules import KeysOf, Share, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel
@@ -50,19 +51,19 @@ class RNNSeq2Seq(Seq2Seq):
         source_length: int,
         target_length: int,
         joint: bool,
-        dim: int,
-        embedding_dim: int | None,
+        dim: Width,
+        embedding_dim: Width | None,
         bidirectional: bool,
         decoder: MakeDecoder,
         input_feeding: bool,
-        dropout: float,
+        dropout: Share,
         tie_embeddings: bool,
         attention: Callable[..., Score],
         normalizer: Normalizer,
         window: Callable[..., Window],
         kernel: Kernel,
         embedding: MakeEmbedding = Learned,
-        **layers: Any,
+        **layers: Annotated[Any, KeysOf("ablate.model.recurrent.recurrent.Recurrent")],
     ):
         super().__init__()
         if bidirectional and dim % 2:

@@ -1,11 +1,12 @@
 """Any image model of timm as a reference arm (https://github.com/huggingface/pytorch-image-models)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import timm
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Keys
 from ablate.errors import UserError, suggest
 from ablate.model.base import Model
 
@@ -21,7 +22,7 @@ class Timm(Model):
         classes: int,
         name: str,
         pretrained: bool,
-        args: dict[str, Any],
+        args: Annotated[dict[str, Any], Keys()],
     ):
         super().__init__()
         known = timm.list_models()

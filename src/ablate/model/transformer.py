@@ -8,13 +8,14 @@ The factor sqrt(d) on the embeddings (section 3.4) is model.embedding_scale=sqrt
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.config.conflicts.task import ONE_VOCABULARY
+from ablate.config.rules import KeysOf, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
@@ -60,9 +61,9 @@ class Transformer(Seq2Seq):
         source_length: int,
         target_length: int,
         joint: bool,
-        dim: int,
-        encoder: dict[str, Any],
-        decoder: dict[str, Any],
+        dim: Width,
+        encoder: Annotated[dict[str, Any], KeysOf("ablate.model.layers.stack.Stack")],
+        decoder: Annotated[dict[str, Any], KeysOf("ablate.model.layers.stack.Stack")],
         attention: Callable[..., Score],
         mask: Callable[..., Mask],
         tie_embeddings: bool,
@@ -70,7 +71,7 @@ class Transformer(Seq2Seq):
         cross_attention: Callable[..., Score] | None = None,
         layers: Sequence[Mapping[str, Any]] = (),
         embedding: MakeEmbedding = Learned,
-        **stack: Any,
+        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
         if share_embeddings and not joint:

@@ -6,10 +6,11 @@ forecasting", section 3, https://arxiv.org/abs/1907.00235, without its convoluti
 value, not a distribution.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
+from ablate.config.rules import KeysOf, Width
 from ablate.model.base import Forecaster
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.layers.stack import Stack
@@ -20,7 +21,15 @@ class TransformerForecaster(Forecaster):
 
     embeddings = ("stack.pos_enc.",)
 
-    def __init__(self, *, channels: int, length: int, dim: int, difference: bool, **stack: Any):
+    def __init__(
+        self,
+        *,
+        channels: int,
+        length: int,
+        dim: Width,
+        difference: bool,
+        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+    ):
         super().__init__()
         self.difference = difference
         # torch's own, whose bias is random, too: a norm of w x alone would hide how large x is.

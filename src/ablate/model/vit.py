@@ -4,14 +4,15 @@ https://arxiv.org/abs/2010.11929. The patches are read row by row; a class token
 the outputs are averaged (`pool`). Patches overlap when the stride is less than their side.
 """
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from ablate.config.rules import KeysOf, Width
 from ablate.errors import UserError
-from ablate.model.base import Model
+from ablate.model.base import Freeze, Model
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack
 
@@ -49,13 +50,13 @@ class ViT(Model):
         image_size: tuple[int, int],
         channels: int,
         classes: int,
-        dim: int,
-        patch: int,
-        stride: int | None,
-        pool: str,
+        dim: Width,
+        patch: Width,
+        stride: Width | None,
+        pool: Literal["class", "mean"],
         pretrained: str | None,
-        freeze: str,
-        **stack: Any,
+        freeze: Freeze,
+        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
         self.pool = pool

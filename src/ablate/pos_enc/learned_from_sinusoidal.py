@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Positive
 from ablate.pos_enc import PosEnc, require_positive_base
 from ablate.pos_enc.sinusoidal import waves
 
@@ -22,7 +23,7 @@ class LearnedFromSinusoidal(PosEnc):
 
     acts_in = "input"
 
-    def __init__(self, *, base: float, **sizes: Any) -> None:
+    def __init__(self, *, base: Positive, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_positive_base(base)
         self.base = base

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.pos_enc import PosEnc
 
@@ -26,7 +27,7 @@ class Relative(PosEnc):
 
     distances: ClassVar[bool] = True
 
-    def __init__(self, *, max_distance: int, keys: bool, values: bool, **sizes: Any) -> None:
+    def __init__(self, *, max_distance: Count, keys: bool, values: bool, **sizes: Any) -> None:
         super().__init__(**sizes)
         if max_distance < 1:
             raise UserError(f"pos_enc.max_distance={max_distance} must be at least 1")

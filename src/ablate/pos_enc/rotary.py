@@ -13,6 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ablate.config.rules import Positive
 from ablate.errors import UserError, suggest
 from ablate.pos_enc import PosEnc, require_positive_base
 
@@ -25,7 +26,7 @@ class Rotary(PosEnc):
     compares: ClassVar[bool] = True
 
     def __init__(
-        self, *, base: float, layout: Literal["half", "interleaved"], **sizes: Any
+        self, *, base: Positive, layout: Literal["half", "interleaved"], **sizes: Any
     ) -> None:
         super().__init__(**sizes)
         if layout not in LAYOUTS:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Positive
 from ablate.pos_enc import PosEnc, require_positive_base
 
 
@@ -19,7 +20,7 @@ class Sinusoidal(PosEnc):
 
     acts_in = "input"
 
-    def __init__(self, *, base: float, **sizes: Any) -> None:
+    def __init__(self, *, base: Positive, **sizes: Any) -> None:
         super().__init__(**sizes)
         require_positive_base(base)
         self.base = base

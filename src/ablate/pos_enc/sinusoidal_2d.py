@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Positive
 from ablate.errors import UserError
 from ablate.pos_enc import GridPosEnc, require_positive_base
 from ablate.pos_enc.sinusoidal import waves
@@ -20,7 +21,7 @@ from ablate.pos_enc.sinusoidal import waves
 class Sinusoidal2d(GridPosEnc):
     """Fixed sinusoids of the rows and of the columns of an image's patches."""
 
-    def __init__(self, *, base: float, **sizes: Any) -> None:
+    def __init__(self, *, base: Positive, **sizes: Any) -> None:
         super().__init__("sinusoidal_2d", **sizes)
         if self.dim % 4:
             raise UserError(

@@ -9,13 +9,14 @@ Hugging Face transformers. T5's dot product has no scale: that is model.attentio
 There is no distance between two sequences: cross-attention has no such bias, as in T5.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from ablate.config.rules import Count, Int
 from ablate.errors import UserError
 from ablate.pos_enc import PosEnc
 
@@ -26,7 +27,9 @@ class T5(PosEnc):
     distances: ClassVar[bool] = True
     edges: Tensor
 
-    def __init__(self, *, buckets: int, max_distance: int, **sizes: Any) -> None:
+    def __init__(
+        self, *, buckets: Annotated[int, Int(2, 2**31 - 1)], max_distance: Count, **sizes: Any
+    ) -> None:
         super().__init__(**sizes)
         directions = 1 if self.causal else 2
         self.each_way = buckets // directions

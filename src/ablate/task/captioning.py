@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.config.rules import NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, EOS
@@ -31,7 +32,7 @@ class Captioning(SequenceToSequence):
     data: DigitStrings
     model: Captioner
 
-    def __init__(self, *args: Any, doubly_stochastic: float, **kwargs: Any):
+    def __init__(self, *args: Any, doubly_stochastic: NotNegative, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.doubly_stochastic = doubly_stochastic
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
+from ablate.config.rules import Share
 from ablate.data import IGNORED, Batch
 from ablate.data.text import TextData
 from ablate.decode.sample import sample
@@ -31,7 +32,7 @@ class CausalLM(Task):
     mode: ClassVar[str] = "min"
     unit = "tokens"
 
-    def __init__(self, *args: Any, label_smoothing: float, **kwargs: Any):
+    def __init__(self, *args: Any, label_smoothing: Share, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.label_smoothing = label_smoothing
         self.mean_loss = MeanMetric()

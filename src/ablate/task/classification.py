@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from ablate.config.rules import NotNegative, Share
 from ablate.data import Batch
 from ablate.data.images import Images
 from ablate.data.text_files import TextFiles
@@ -32,7 +33,12 @@ class Classification(Task):
     data: Images | TextFiles
 
     def __init__(
-        self, *args: Any, label_smoothing: float, mixup: float, cutmix: float, **kwargs: Any
+        self,
+        *args: Any,
+        label_smoothing: Share,
+        mixup: NotNegative,
+        cutmix: NotNegative,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.unit = self.data.unit

@@ -4,13 +4,14 @@ Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; for the maski
 segment in a running text, see ablate.data.masked.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
+from ablate.config.rules import KeysOf
 from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
@@ -35,7 +36,7 @@ class MaskedLM(Task):
     data: TextData
     model: BERT
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, **kwargs: Annotated[Any, KeysOf("ablate.data.masked.Masked")]):
         keys = {name: kwargs.pop(name) for name in Masked.__dataclass_fields__}
         super().__init__(*args, **kwargs)
         assert self.data.task_settings == Masked(**keys), "the data was made for another task"

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.aggregation import MeanMetric
 
+from ablate.config.rules import Count, NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import BOS, EOS, PAD, Pairs
 from ablate.data.targets import Targets
@@ -49,9 +50,9 @@ class SequenceToSequence(CausalLM):
     def __init__(
         self,
         *args: Any,
-        beam: int,
-        length_penalty: float,
-        max_length: int | None,
+        beam: Count,
+        length_penalty: NotNegative,
+        max_length: Count | None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)

@@ -1,17 +1,9 @@
 """Data: tokenizers, files, splits, lengths."""
 
 from ablate.config.conflicts.conflict import Conflict
-from ablate.config.facts import LABELLED, PAIRS, SERIES, TEXT
+from ablate.config.facts import SERIES
 
 DATA: list[Conflict] = [
-    Conflict(
-        lambda c: c.kind in (TEXT, LABELLED) and c("data.tokenizer") == "word",
-        "data.tokenizer=word is for pairs of texts; data={data} takes char, byte or bpe",
-    ),
-    Conflict(
-        lambda c: c.kind == PAIRS and c("data.tokenizer") not in ("char", "word", "bpe"),
-        "data.tokenizer={data.tokenizer} is for single texts; data={data} takes char, word or bpe",
-    ),
     Conflict(
         lambda c: c("data.vocab_size") is not None and c("data.tokenizer") != "bpe",
         "data.vocab_size={data.vocab_size}: data.tokenizer={data.tokenizer} takes what it finds;"
@@ -58,14 +50,6 @@ DATA: list[Conflict] = [
         lambda c: 8 * c("data.max_digits") > c("data.width"),
         "data.width={data.width} is too narrow for data.max_digits={data.max_digits} side by side,"
         " 8 pixels each",
-    ),
-    Conflict(
-        lambda c: c.kind in (TEXT, SERIES) and c("data.val_fraction") is None,
-        "data.val_fraction=null: data={data} has nothing else to validate on",
-    ),
-    Conflict(
-        lambda c: c.kind == TEXT and c("data.path") is None,
-        "data.path=null: data={data} needs a file or a URL",
     ),
     Conflict(
         lambda c: c.kind == SERIES and c("data.columns") is not None and c("data.path") is None,

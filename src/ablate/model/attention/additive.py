@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.config.rules import Width
 from ablate.errors import UserError
 from ablate.kernel.additive_cpu import tanh_sum
 from ablate.model.attention import Score, Summed, require_equal_widths
@@ -35,7 +36,7 @@ class Additive(Score):
     w: nn.Parameter | None
     u: nn.Parameter | None
 
-    def __init__(self, *, hidden: int | None, **sizes: Any) -> None:
+    def __init__(self, *, hidden: Width | None, **sizes: Any) -> None:
         super().__init__(**sizes)
         if hidden is None and not self.projected:
             hidden = self.query_dim

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.model.attention import Lowered, Score
 
@@ -22,7 +23,7 @@ class Location(Score):
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
 
-    def __init__(self, *, max_length: int | None, **sizes: Any) -> None:
+    def __init__(self, *, max_length: Count | None, **sizes: Any) -> None:
         super().__init__(**sizes)
         if max_length is not None and not (
             isinstance(max_length, int) and max_length >= self.length

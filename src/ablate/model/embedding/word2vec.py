@@ -12,12 +12,13 @@ seventh digit, where the rounding of BLAS, which gensim uses, depends on the pro
 import logging
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ablate.config.rules import Count
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.embedding.learned import Learned
@@ -43,10 +44,10 @@ class Word2vec(Learned):
         vocab_size: int,
         dim: int,
         *,
-        algorithm: str,
-        window: int,
-        negative: int,
-        epochs: int,
+        algorithm: Literal["skip_gram", "cbow"],
+        window: Count,
+        negative: Count,
+        epochs: Count,
         freeze: bool,
         **sizes: Any,
     ):

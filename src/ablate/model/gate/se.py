@@ -6,6 +6,7 @@ Attention over channels: how much of each is let through depends on the whole im
 
 from torch import Tensor
 
+from ablate.config.rules import Count
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingLinear
 
@@ -13,7 +14,7 @@ from ablate.model.layers.linear import KaimingLinear
 class SqueezeExcitation(Gate):
     """reduction: the factor by which the channels are squeezed, to one at least."""
 
-    def __init__(self, channels: int, *, reduction: int) -> None:
+    def __init__(self, channels: int, *, reduction: Count) -> None:
         super().__init__()
         hidden = max(1, channels // reduction)
         self.squeeze = KaimingLinear(channels, hidden)

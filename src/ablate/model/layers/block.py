@@ -10,10 +10,11 @@ https://arxiv.org/abs/1603.09382.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from ablate.config.rules import Positive, Share, Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.ffn import MakeFeedForward
@@ -108,7 +109,7 @@ def make_block(
     dim: int,
     *,
     depth: int,
-    heads: int,
+    heads: Width,
     attention: Callable[..., Score],
     mixer: MakeMixer,
     normalizer: Normalizer,
@@ -117,15 +118,15 @@ def make_block(
     pos: PosEnc,
     layer: int,
     ffn: MakeFeedForward,
-    ffn_dim: int | None,
-    norm: str,
+    ffn_dim: Width | None,
+    norm: Literal["pre", "post", "sandwich", "none"],
     norm_type: MakeNorm,
-    norm_eps: float,
+    norm_eps: Positive,
     residual: bool,
-    dropout: float,
-    drop_path: float,
+    dropout: Share,
+    drop_path: Share,
     bias: bool,
-    init_std: float | None,
+    init_std: Positive | None,
     length: int,
     init_depth_scale: bool = True,
     grid: tuple[int, int] | None = None,

@@ -6,12 +6,13 @@ Activation checkpointing: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from ablate.config.rules import Depth, KeysOf, Positive, Share
 from ablate.kernel import Kernel
 from ablate.kernel.sdpa import SDPA
 from ablate.model.layers.block import make_block
@@ -38,20 +39,20 @@ class Stack(nn.Module):
         self,
         dim: int,
         *,
-        depth: int,
+        depth: Depth,
         pos_enc: Callable[..., PosEnc],
         length: int,
         causal: bool,
-        dropout: float,
-        drop_path: float,
+        dropout: Share,
+        drop_path: Share,
         share_layers: bool,
         layers: Sequence[Mapping[str, Any]] | None = None,
         grid: tuple[int, int] | None = None,
         extra: int = 0,
         embedding_norm: bool = False,
-        embedding_scale: float | str = 1.0,
+        embedding_scale: Positive | Literal["sqrt"] = 1.0,
         activation_checkpointing: bool = False,
-        **block: Any,
+        **block: Annotated[Any, KeysOf("ablate.model.layers.block.make_block")],
     ):
         super().__init__()
         self.depth, self.activation_checkpointing = depth, activation_checkpointing

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.model.mask import Mask
 
@@ -20,7 +21,7 @@ class Prefix(Mask):
 
     ranges = True
 
-    def __init__(self, *, size: int, **place: Any) -> None:
+    def __init__(self, *, size: Count, **place: Any) -> None:
         super().__init__(**place)
         if size < 1:
             raise UserError(f"model.mask.size={size} must be at least 1")

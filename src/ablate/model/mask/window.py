@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.model.mask import Mask
 
@@ -20,7 +21,7 @@ from ablate.model.mask import Mask
 class Window(Mask):
     """The `size` nearest positions, or rows and columns, on a side, the query's own included."""
 
-    def __init__(self, *, size: int, **place: Any) -> None:
+    def __init__(self, *, size: Count, **place: Any) -> None:
         super().__init__(**place)
         if size < 1:
             raise UserError(f"model.mask.size={size} must be at least 1")

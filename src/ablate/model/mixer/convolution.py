@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from ablate.config.rules import Width
 from ablate.model.layers.layer import Context, Layer, Place
 
 
@@ -25,7 +26,7 @@ class Convolution(Layer):
 
     caches = True
 
-    def __init__(self, place: Place, *, size: int, depthwise: bool):
+    def __init__(self, place: Place, *, size: Width, depthwise: bool):
         super().__init__()
         self.grid, self.size = place.grid, size
         self.groups = place.dim if depthwise else 1

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Positive
 from ablate.model.layers.draws import Source, uniform
 from ablate.model.normalizer import Normalizer
 
@@ -23,7 +24,7 @@ class Hard(Normalizer):
     samples: ClassVar[bool] = True
     revision = 2  # since 2026-11-23 draws belong to the step, the module and the place
 
-    def __init__(self, *, temperature: float) -> None:
+    def __init__(self, *, temperature: Positive) -> None:
         self.temperature = temperature
 
     def perturb(self, scores: Tensor, source: Source) -> Tensor:

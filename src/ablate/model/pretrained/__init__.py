@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from ablate.config.history import ADDED
 from ablate.config.overrides import value_text
-from ablate.config.schema import HUGGING_FACE
+from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.training.transfer import FREE, TOKEN_KEYS, by_option, load_into, parts_of
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from ablate.config.rules import Depth, Share
 from ablate.model.cell import MakeCell
 from ablate.model.layers.dropout import Dropout
 
@@ -40,9 +41,9 @@ class Recurrent(nn.Module):
         dim: int,
         *,
         cell: MakeCell,
-        depth: int,
+        depth: Depth,
         residual: bool,
-        dropout: float,
+        dropout: Share,
         bidirectional: bool = False,
     ):
         super().__init__()

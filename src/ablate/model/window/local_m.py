@@ -5,6 +5,7 @@ roughly monotonic alignments; D is `size`. A step further than D behind the end 
 empty window, and its context is zero.
 """
 
+from ablate.config.rules import Count
 from ablate.model.mask import Mask
 from ablate.model.mask.window import Window as Near
 from ablate.model.window import Window, require_size
@@ -13,7 +14,7 @@ from ablate.model.window import Window, require_size
 class LocalM(Window):
     """The window as a mask, which every kernel supports."""
 
-    def __init__(self, *, size: int, dim: int) -> None:
+    def __init__(self, *, size: Count, dim: int) -> None:
         super().__init__(dim=dim)
         require_size(size)
         self.size = size

@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Count
 from ablate.model.window import Window, require_size
 
 
@@ -21,7 +22,7 @@ class LocalP(Window):
 
     weighs: ClassVar[bool] = True
 
-    def __init__(self, *, size: int, dim: int) -> None:
+    def __init__(self, *, size: Count, dim: int) -> None:
         super().__init__(dim=dim)
         require_size(size)
         self.size = size

@@ -10,10 +10,9 @@ from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import check, leaves
+from ablate.config.check import check, leaves, ruled
 from ablate.config.keys import default_of
 from ablate.config.rules import Either, Int, Rule
-from ablate.config.schema import rule_of
 from ablate.errors import UserError, suggest
 from ablate.study.plan.budget import DataSets
 from ablate.training.same_model import MODEL_SIDE, on_meta, parameters
@@ -113,7 +112,7 @@ def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> N
             )
         return
     widths = dict.fromkeys(
-        key for cfg in configs for key, value in leaves(cfg) if _width(key, value)
+        key for cfg in configs for key, value, rule in ruled(cfg) if _width(key, value, rule)
     )
     if by not in widths:
         raise UserError(
@@ -122,9 +121,8 @@ def require_width(by: str, configs: Iterable[DictConfig], *, matched: bool) -> N
         )
 
 
-def _width(key: str, value: object) -> bool:
+def _width(key: str, value: object, rule: Rule | None) -> bool:
     """Whether a key is the model's and takes whole numbers; of external code, by its value."""
-    rule = rule_of(key)
     takes = type(value) is int if rule is None else _whole(rule)
     return takes and key.split(".")[0] in MODEL_SIDE
 

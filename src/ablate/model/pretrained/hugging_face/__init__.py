@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from ablate.config.schema import HUGGING_FACE
+from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.model.pretrained import known
 from ablate_attention import install
