@@ -163,6 +163,8 @@ FILES = {
     "vocab_size: null\nseq_len: 64\nbatch_size: 4\nval_fraction: 0.1\n",
     "optimizer/adafactor": "_target_: others.Adafactor\n_partial_: true\nlr: 1e-3\n"
     "eps: [1e-30, 1e-3]\n",
+    "optimizer/mixed": "_target_: ablate.optimizer.ByRole\n_partial_: true\n"
+    "others: {_target_: torch.optim.SGD, _partial_: true, lr: 0.1}\n",
     "optimizer/adan": "_target_: others.Adan\n_partial_: true\nlr: 1e-3\n"
     "betas: [0.98, 0.92, 0.99]\n",
 }
@@ -199,6 +201,7 @@ def test_a_rule_of_ours_is_not_one_for_other_peoples_classes(typed: str, others:
         ("data=wiki data.seq_len=x", "data.seq_len=x: must be a whole number of at least 1"),
         ("optimizer=adan optimizer.lr=0", "optimizer.lr=0: must be a number more than 0"),
         ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),
+        ("optimizer=mixed optimizer.others.lr=0", "optimizer.others.lr=0: must be a number more"),
         ("data=planetoid data.name=x", "data.name=x: must be cora, citeseer or pubmed"),
     ],
 )

@@ -125,7 +125,7 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
         return Exactly(*ways) if len(ways) == 1 else None
     if target.startswith(OURS) or (target and target not in _classes(node)):
         return parameter_rules(target).get(path.removeprefix(f"{node}."))
-    if group == "optimizer" and key in OPTIMIZER:
+    if node.split(".")[0] == "optimizer" and key in OPTIMIZER:
         return OPTIMIZER[key]
     return OF_TYPE.get(type(default_of(path)))
 
