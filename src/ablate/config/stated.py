@@ -137,7 +137,7 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         source = _read(self.module)
         if name in source.names:
-            return _evaluated(ast.unparse(source.names[name]), self)
+            return eval(ast.unparse(source.names[name]), {}, self)
         module, _, _ = (origin := source.imports.get(name, "")).rpartition(".")
         if module in ("typing", "collections.abc", "ablate.config.rules"):
             return locate(origin)
@@ -152,7 +152,7 @@ def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
         return annotation
     try:
         return eval(annotation, {}, names)
-    except (NameError, AttributeError):
+    except (NameError, AttributeError, TypeError, SyntaxError):
         return None
 
 
