@@ -150,9 +150,10 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     for name, content in {"broken": b"\xff\xfe", "hollow": b""}.items():
-        for n in range(30):
-            Path(name, "class").mkdir(parents=True, exist_ok=True)
-            Path(name, "class", f"{n}.txt").write_bytes(content)
+        for n in range(60):
+            folder = Path(name, f"class {n % 2}")
+            folder.mkdir(parents=True, exist_ok=True)
+            Path(folder, f"{n}.txt").write_bytes(content)
     data = make("text_files", **changes)
     with pytest.raises(UserError) as caught:
         data.setup()

@@ -20,7 +20,7 @@ def gpt(tmp_path: Path) -> Task:
 def command(monkeypatch: pytest.MonkeyPatch, task: Task, folder: Path, *arguments: str) -> int:
     """Exit code of `python -m ablate.show` on a run that is in memory."""
     loaded = SimpleNamespace(path=folder, task=task, model=task.model, data=task.data)
-    monkeypatch.setattr(show, "load", lambda run_dir: loaded)
+    monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
     monkeypatch.setattr("sys.argv", ["show", str(folder), *arguments])
     with pytest.raises(SystemExit) as exited:
         show.command(show.main)

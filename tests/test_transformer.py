@@ -111,9 +111,10 @@ def test_it_equals_torchs(first: bool, kernel: str) -> None:
     theirs, (source, target_in) = torchs(mine, first=first), batch()
     x = mine.source_embedding(source).detach().requires_grad_()
     y = mine.target_embedding(target_in).detach().requires_grad_()
+    scale = SIZE["dim"] ** 0.5  # section 3.4 of the paper
     out = theirs(
-        x,
-        y,
+        scale * x,
+        scale * y,
         tgt_mask=torch.ones(OUT, OUT, dtype=torch.bool).triu(1),
         src_key_padding_mask=source == PAD,
         tgt_key_padding_mask=target_in == PAD,
