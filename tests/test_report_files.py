@@ -2,14 +2,16 @@
 
 import csv
 import json
+import math
 import re
 import shutil
 import subprocess
 import time
 from html import unescape
-from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +21,9 @@ from matplotlib.image import imread
 
 from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
 from ablate.study.report import write, write_report
-from ablate.study.report.figures import VERDICTS
+from ablate.study.report.figures import VERDICTS, around_zero
 from ablate.study.report.inline import COLOURS
-from ablate.study.report.svg import Axis, around_zero, axis
+from ablate.study.report.points import Limits, limits_of
 from ablate.study.report.tables import tex
 from ablate.study.report.trouble import troubles
 
@@ -520,25 +522,35 @@ def test_numbers_have_sensible_digits(said: str, words: str) -> None:
     assert said == words
 
 
-def test_an_axis_holds_its_values_and_its_ticks_are_round() -> None:
-    one = axis([0.013, 0.079], 0, 100)
-    assert one.low < 0.013 < 0.079 < one.high
-    assert all(round(tick, 2) == tick and one.inside(tick) for tick in one.ticks())
-    assert len(one.ticks()) >= 3
+@pytest.mark.parametrize("arms", [8, 9])
+def test_beyond_eight_arms_a_plot_of_every_arm_stands_below_the_table(
+    tmp_path: Path, arms: int
+) -> None:
+    made = {"baseline": arm(BASE), **{f"a={n}": arm(shifted(0.1 * n)) for n in range(1, arms + 1)}}
+    study = make_study(tmp_path / "study", made)
+    write(study)
+    text = (study / "report.html").read_text()
+    assert ("Forest plot of every arm" in text) == (arms > 8)
+    assert text.count(": differences from the baseline") == 1 + (arms > 8)
 
 
-def test_an_axis_has_two_ticks_or_more() -> None:
-    for low, wide, count in product((0.0, 0.13, -0.21, 0.77), range(11, 111), (4, 5)):
-        one = Axis(low, low + wide / 10, 0, 100)
-        assert 2 <= len(one.ticks(count)) <= 2 * count + 2
-        assert all(one.inside(tick) for tick in one.ticks(count))
+def test_an_axis_holds_its_values() -> None:
+    low, high = limits_of([0.013, 0.079, math.nan])
+    assert low < 0.013 < 0.079 < high
 
 
 def test_one_huge_effect_does_not_hide_the_others() -> None:
-    one = around_zero([0.01, -0.02, 0.015, 0.02, 5.0], 0, 100)
-    assert one.inside(0.02)
-    assert not one.inside(5.0)
-    assert around_zero([1.0, 5.0], 0, 100).inside(5.0)
+    def ends(*differences: float) -> Limits:
+        rows = [
+            SimpleNamespace(comparison=SimpleNamespace(difference=one, t_interval=None))
+            for one in differences
+        ]
+        report: Any = SimpleNamespace(compared=rows)
+        return around_zero(report)
+
+    assert ends(0.01, -0.02, 0.015, 0.02, 5.0).inside(0.02)
+    assert not ends(0.01, -0.02, 0.015, 0.02, 5.0).inside(5.0)
+    assert ends(1.0, 5.0).inside(5.0)
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ plot has those with the largest differences.
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,6 @@ from ablate.figures.save import save
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
 from ablate.study.report.crossed import ranked
-from ablate.study.report.forest import scale
 from ablate.study.report.inline import (
     BACK,
     BASE,
@@ -31,9 +30,8 @@ from ablate.study.report.inline import (
     colour_of,
     inline,
 )
-from ablate.study.report.points import COLOURS, Cost, Panel, Points
+from ablate.study.report.points import COLOURS, Cost, Limits, Panel, Points, limits_of
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.svg import axis
 from ablate.study.report.words import direction, metric_words
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ def draw(
 
     pairs = ranked(crossed)[1][:MOST_PAIRS] if isinstance(crossed, Effects) else []
     figures: dict[str, Callable[[], Drawing] | bool] = {
-        "forest": bool(report.compared) and (lambda: _forest(report, report.compared[:MOST_ROWS])),
+        "forest": bool(report.compared) and (lambda: _forest(report, report.largest(MOST_ROWS))),
         "curves": bool(points.curves) and (lambda: _curves(report, points)),
         "effects": any(any(one.values) for one in points.panels)
         and (lambda: _effects(report, points.panels)),
@@ -101,6 +99,7 @@ def draw(
             drawing = make()
             files.append(save(drawing.figure, file))
             if name == "forest" and len(report.compared) > FEW:
+                charts["all_arms"] = inline(drawing, "all_arms")
                 drawing = _forest(report, report.largest(FEW))
                 drawing.figure.draw_without_rendering()
             charts[name] = inline(drawing, name)
@@ -154,7 +153,7 @@ def _wrapped(name: str, width: int) -> str:
 def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     """Draw differences and intervals; an arrow at the edge points to a difference beyond it."""
     drawing, (axes,) = _grid([BESIDE], 1.1 + LINE * len(rows))
-    limits = scale(report)
+    ends = around_zero(report)
     for place, row in enumerate(rows):
         found, colour = row.comparison, VERDICTS[row.kind]
         assert found is not None
@@ -163,16 +162,15 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
             axes.plot([reach.low, reach.high], [place, place], color=colour, linewidth=1.8)
             tip += f"\n95 % interval {interval(reach, report.places)}"
         if reach := found.bootstrap:
-            ends = [reach.low, reach.high]
-            axes.plot(ends, [place, place], color=colour, linewidth=6, alpha=0.2)
-        at = min(max(found.difference, limits.low), limits.high)
-        shape = "o" if at == found.difference else ">" if at == limits.high else "<"
+            axes.plot([reach.low, reach.high], [place, place], color=colour, linewidth=6, alpha=0.2)
+        at = min(max(found.difference, ends.low), ends.high)
+        shape = "o" if at == found.difference else ">" if at == ends.high else "<"
         (spot,) = axes.plot([at], [place], shape, color=colour, markeredgewidth=0, clip_on=False)
         drawing.mark(spot, Mark(arm=row.arm.name, tip=tip))
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
     names = [shortened(report.labels[row.arm.name], 24) for row in rows]
     axes.set_yticks(range(len(rows)), names)
-    axes.set(xlim=(limits.low, limits.high), ylim=(len(rows) - 0.4, -0.6))
+    axes.set(xlim=ends, ylim=(len(rows) - 0.4, -0.6))
     few = "" if len(rows) == len(report.compared) else f", the {len(rows)} largest"
     # Short lines: long names of arms leave the axis narrow, and wider labels are cut off.
     axes.set_xlabel(f"{_words(report)}\ndifference from the baseline{few}, 95 % t interval")
@@ -180,6 +178,20 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x")
     return drawing
+
+
+def around_zero(report: Report) -> Limits:
+    """Return the ends of the axis for all compared arms: they hold zero, and every difference and
+    interval but outliers, which dwarf the rest."""
+    ends = []
+    for row in report.compared:
+        assert row.comparison is not None
+        ends.append(row.comparison.difference)
+        if reach := row.comparison.t_interval:
+            ends += [reach.low, reach.high]
+    ends = [end for end in ends if isfinite(end)]
+    usual = 8 * median(map(abs, ends)) if ends else 0.0
+    return limits_of([0.0, *(end for end in ends if abs(end) <= usual)], margin=0.08)
 
 
 def _curves(report: Report, points: Points) -> Drawing:
@@ -211,7 +223,7 @@ def _curves(report: Report, points: Points) -> Drawing:
         if shown:
             words = shortened(report.labels[curve.arm], 24)
             ends.append(Spot(curve.steps[-1], curve.means[-1], words, kind, curve.arm))
-    axes.set(xlim=(0, last), ylim=(limits.low, limits.high), xlabel="optimizer step")
+    axes.set(xlim=(0, last), ylim=limits, xlabel="optimizer step")
     name = metric_words(points.column)
     axes.set(ylabel=f"{name} ({direction(points.mode)})", label=f"Learning curves of {name}")
     axes.grid()
@@ -260,9 +272,9 @@ def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
 
 def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
     """Give all axes one vertical scale."""
-    limits = axis(values, 0, 1)
+    limits = limits_of(values)
     for axes in drawing.figure.axes:
-        axes.set_ylim(limits.low, limits.high)
+        axes.set_ylim(limits)
         axes.locator_params(axis="y", nbins=5)
         axes.grid(axis="y")
     drawing.figure.supylabel(_words(report), fontsize=9, color=SOFT)

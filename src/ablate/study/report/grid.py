@@ -15,10 +15,8 @@ from ablate.study.numbers import (
     probability,
     signed,
 )
-from ablate.study.report import forest
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import relative
-from ablate.study.report.svg import Axis, tag
 from ablate.study.report.words import direction
 
 LONG = 14  # letters from which a word may be broken
@@ -32,20 +30,32 @@ WORDS = {
 }
 
 
+def tag(name: str, *body: str, **attributes: object) -> Markup:
+    """Make an element; `class_` and `data_tip` become class and data-tip.
+
+    Everything in it that is not Markup is a text and is escaped, here and nowhere else.
+    """
+    given = (
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
+        for key, value in attributes.items()
+        if value is not None
+    )
+    whole = Markup("<{0}{1}>{2}</{0}>")
+    return whole.format(name, Markup("").join(given), Markup("").join(body))
+
+
 def table(report: Report) -> Markup:
-    """Make a row per arm, the baseline marked; the forest plot is one of the columns."""
-    axis = forest.scale(report)
+    """Make a row per arm, the baseline marked."""
     heads = [
         _head("arm"),
         _head("verdict"),
         _head(report.metric, direction(report.mode), number=True),
         _head("difference", "95 % interval", number=True),
-        tag("th", forest.head(axis, report.mode), class_="forest"),
         _head("p", "after Holm", number=True),
         _head("effect", "size", number=True),
         _head("parameters", "training time", number=True),
     ]
-    body = [_row(row, report, axis) for row in report.rows]
+    body = [_row(row, report) for row in report.rows]
     whole = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
     return _wide(whole)
 
@@ -56,13 +66,12 @@ def _head(words: str, more: str = "", *, number: bool = False) -> Markup:
     return tag("th", button, class_="number" if number else None, scope="col")
 
 
-def _row(row: Row, report: Report, axis: Axis) -> Markup:
+def _row(row: Row, report: Report) -> Markup:
     cells = [
         _name(row, report),
         _verdict(row),
         _value(row, report),
         _difference(row, report),
-        tag("td", forest.row(axis, row, report.places), class_=f"forest {row.kind}"),
         *_statistics(row),
         _cost(row),
     ]

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from ablate.study.analysis.effects import Effects
 from ablate.study.report import grid
 from ablate.study.report.crossed import TESTS, in_short, ranked
+from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
 from ablate.study.report.sentences import (
@@ -24,7 +25,6 @@ from ablate.study.report.sentences import (
     reference,
     sure,
 )
-from ablate.study.report.svg import tag
 from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
     sections = [
         _head(report),
         tag("div", _answer(report, crossed), _glance(report, points, charts), class_="glance"),
-        _table(report),
+        _table(report, charts),
         _plan(report),
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
@@ -98,13 +98,16 @@ def _plan(report: Report) -> Markup:
     return _section("The plan", tag("dl", *rows, class_="plan"), more)
 
 
-def _table(report: Report) -> Markup:
+def _table(report: Report, charts: Charts) -> Markup:
     words = (
-        "Click a heading to sort; point at a number for more. In the plot the dashed line is the "
-        "baseline, a dot the mean difference, its line the 95 % t interval, the pale bar the "
-        "bootstrap interval; a triangle lies beyond the axis."
+        "Click a heading to sort; point at a number for more. In the forest plot a dot is the mean "
+        "difference, its line the 95 % t interval, the pale bar the bootstrap interval; a triangle "
+        "lies beyond the axis."
     )
     parts = [_said(words, class_="note"), grid.table(report)]
+    if "all_arms" in charts:
+        plot = tag("figure", *charts["all_arms"])
+        parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
     rules = sorted({one.rule for one in report.objections if not one.allowed})
     if rules:
         again = f"python -m ablate.report {report.study.folder} --allow {' '.join(rules)}"

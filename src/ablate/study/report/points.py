@@ -1,13 +1,13 @@
 """The numbers behind the figures, for both the page and the PNGs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from ablate.study.analysis.collect import Arm, Run, Study
-from ablate.study.report.svg import Axis, axis
 
 COLOURS = 7  # distinguishable by the colour-blind; the baseline has one of its own
 MOST_CURVES = 60
@@ -15,6 +15,24 @@ MOST_PANELS = 24
 CROSSED = ("factorial", "fractional")  # designs in which every factor meets every other
 TRAINING = "train/loss"
 SETTLED = 0.3  # share of training at the start that does not set the limits of the curves
+
+
+class Limits(NamedTuple):
+    """The ends of an axis."""
+
+    low: float
+    high: float
+
+    def inside(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def limits_of(values: Iterable[float], margin: float = 0.06) -> Limits:
+    """Return the ends of an axis that holds all the values, with a margin on both sides."""
+    known = [value for value in values if isfinite(value)]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    room = (high - low) * margin or abs(high) * 0.1 or 1.0
+    return Limits(low - room, high + room)
 
 
 @dataclass(frozen=True)
@@ -62,9 +80,9 @@ class Points:
     costs: list[Cost]
 
     @cached_property
-    def limits(self) -> Axis:
+    def limits(self) -> Limits:
         """The vertical axis of the curves, for what follows their steep start."""
-        return axis(self._settled(), 0, 1)
+        return limits_of(self._settled())
 
     def _settled(self) -> Iterator[float]:
         """Yield the values after the steep start; all values of a curve that ends before."""
