@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ablate.files import PROGRESS
+from ablate.run_files import PROGRESS
 
 ANSWERS = {
     "python -c pass": ["-c", "pass"],

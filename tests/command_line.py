@@ -18,7 +18,7 @@ from ablate.__main__ import main
 from ablate.cli import folder, job, summary
 from ablate.config.compose import compose
 from ablate.config.run_id import run_id
-from ablate.files import write_json
+from ablate.run_files import write_json
 from ablate.study import sweeper
 
 Command = Callable[..., tuple[int, str, str]]

@@ -20,7 +20,7 @@ import yaml
 
 import ablate
 from ablate.config.tree import config_dir
-from ablate.files import read_mapping
+from ablate.run_files import read_mapping
 from ablate.study.launch.run import Run
 from ablate.study.launch.slurm import executor, launch
 from ablate.study.launch.state import QUEUED, State

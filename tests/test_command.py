@@ -16,9 +16,9 @@ from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
 from ablate.cli import folder
 from ablate.cli.command import command
-from ablate.cli.version import described
 from ablate.config.keys import locate
 from ablate.errors import UserError
+from ablate.version import described
 
 pytest_plugins = ["command_line"]
 

@@ -20,7 +20,7 @@ from ablate import evaluate, generate, report, show
 from ablate.cli.command import command
 from ablate.cli.summary import show_result
 from ablate.config.run_id import run_dir
-from ablate.files import Damaged
+from ablate.run_files import Damaged
 from ablate.training.build import build, build_data
 from ablate.training.sealed import read_weights
 

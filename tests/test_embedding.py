@@ -20,9 +20,9 @@ import ablate
 from ablate.data import Request
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.errors import UserError
-from ablate.files import best_weights
 from ablate.model.embedding import word2vec
 from ablate.model.embedding.word2vec import Word2vec
+from ablate.run_files import best_weights
 from ablate.seeding import derive
 from ablate.training.build import build, build_data, make_task
 from ablate.training.sealed import read_weights

@@ -10,7 +10,7 @@ import ablate
 from ablate.config import history, revision
 from ablate.config.run_id import run_id
 from ablate.errors import UserError
-from ablate.files import PLAN, write_json
+from ablate.run_files import PLAN, write_json
 from ablate.study.plan.planfile import content_of, refuse_other
 
 # Ids that commit 97072c0 of 2026-11-23 gave, of data with the fingerprint "x". Those with dropout

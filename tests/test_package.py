@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ablate
-from ablate.cli.version import checkout, described
+from ablate.version import checkout, described
 from ablate_attention import NAME
 
 PACKAGE = Path(ablate.__file__).parent

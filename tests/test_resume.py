@@ -21,7 +21,7 @@ import ablate
 from ablate import figures
 from ablate.config.run_id import run_dir
 from ablate.errors import Interrupted
-from ablate.files import best_weights
+from ablate.run_files import best_weights
 from ablate.task.causal_lm import CausalLM
 from ablate.training.checkpoint import STOPS, Checkpoints
 from ablate.training.curves import Curves

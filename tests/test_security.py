@@ -22,12 +22,12 @@ from tiny import overrides, write_text
 
 import ablate
 from ablate import evaluate, generate, show
-from ablate.cli.version import checkout
 from ablate.config.run_id import run_dir
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
 from ablate.training.load import without_weights
+from ablate.version import checkout
 
 SOURCE = Path(ablate.__file__).parents[1]
 SMALL = ("trainer.max_steps=4", "trainer.val_check_interval=2", "checkpoint_every=2")
@@ -113,7 +113,11 @@ def attacks(place: Path, made: Path) -> dict[str, dict[str, Any]]:
         "numpy": {"data.extra": {"_target_": "numpy.load", "file": pickled, "allow_pickle": True}},
         "pandas": {"data.extra": {"_target_": "pandas.read_pickle", "filepath_or_buffer": pickled}},
         "ours": {
-            "data.extra": {"_target_": "ablate.files.write_text", "path": str(made), "text": "x"}
+            "data.extra": {
+                "_target_": "ablate.run_files.write_text",
+                "path": str(made),
+                "text": "x",
+            }
         },
         "eval": {"data.extra": {"_target_": "builtins.eval", "_args_": [code]}},
         "a module": {"data.extra": {"_target_": "stranger.Part"}},

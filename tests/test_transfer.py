@@ -14,7 +14,7 @@ import ablate
 from ablate.config.run_id import run_dir, run_id
 from ablate.config.saved import read_config
 from ablate.errors import UserError
-from ablate.files import best_weights
+from ablate.run_files import best_weights
 from ablate.training.build import build, build_data
 from ablate.training.sealed import read_weights
 from ablate.training.transfer import Source, describe_transfer

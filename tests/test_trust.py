@@ -20,7 +20,7 @@ import ablate
 from ablate import evaluate, generate, show
 from ablate.config.run_id import run_dir, weights
 from ablate.errors import UserError
-from ablate.files import Damaged
+from ablate.run_files import Damaged
 from ablate.training.build import build, build_data
 
 

@@ -40,7 +40,7 @@ __all__ = ["RunFailed", "UserError", "build", "compose", "load", "run"]
 _HOME = {
     "RunFailed": "ablate.errors",
     "UserError": "ablate.errors",
-    "__version__": "ablate.cli.version",
+    "__version__": "ablate.version",
     "build": "ablate.training.build",
     "compose": "ablate.config.compose",
     "load": "ablate.training.load",

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from ablate.cli.console import Console
-from ablate.files import read_text
+from ablate.run_files import read_text
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8

@@ -17,7 +17,7 @@ from ablate.config.history import first_form
 from ablate.config.layers import expanded, folders, of_layers
 from ablate.config.revision import revisions
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.files import Damaged, best_weights, open_file
+from ablate.run_files import Damaged, best_weights, open_file
 
 # Paths of files in data.*; the content of the files enters through the data's fingerprint.
 FILES = (

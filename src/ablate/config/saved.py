@@ -13,8 +13,8 @@ from ablate.config.history import upgrade
 from ablate.config.keys import plain
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
-from ablate.files import Damaged, read_text
-from ablate.shape import misfit
+from ablate.run_files import Damaged, read_text
+from ablate.run_files.shape import misfit
 
 LONGEST = 1 << 20  # bytes of a config
 PART = {"_target_": str}

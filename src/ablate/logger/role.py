@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import UserError
-from ablate.records import read_plan
+from ablate.run_files.records import read_plan
 
 TOGETHER = " + "  # joins factors that an arm changes together
 

@@ -20,8 +20,8 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from torch import nn
 
 from ablate.errors import Interrupted
-from ablate.files import BEST, Damaged
 from ablate.model.layers.stack import kernels_ran, note_kernels
+from ablate.run_files import BEST, Damaged
 from ablate.task import Task, require_finite
 from ablate.training.sealed import read_state, write_state, write_weights
 

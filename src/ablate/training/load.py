@@ -12,9 +12,9 @@ from ablate.cli.say import say
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.files import BEST, RESULT, best_weights
 from ablate.model.base import Model
-from ablate.records import read_result
+from ablate.run_files import BEST, RESULT, best_weights
+from ablate.run_files.records import read_result
 from ablate.task import Task
 from ablate.training.transfer import made_tokens
 

@@ -12,7 +12,7 @@ from typing import Any
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
-from ablate.files import PROGRESS, write_json
+from ablate.run_files import PROGRESS, write_json
 
 SECONDS = 2.0  # between two writes of the file
 

@@ -24,22 +24,22 @@ from torch import nn
 
 import ablate
 from ablate.cli.say import say
-from ablate.cli.version import checkout
 from ablate.config.keys import OURS, targets
 from ablate.config.public import public
 from ablate.config.run_id import FILES, run_id
 from ablate.data import Data, digest, source
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.files import read_mapping, write_json, write_text
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
-from ablate.records import read_result
 from ablate.redact import redact, without_credentials
-from ablate.shape import misfit
+from ablate.run_files import read_mapping, write_json, write_text
+from ablate.run_files.records import read_result
+from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.training.checkpoint import LAST
 from ablate.training.transfer import keep_tokens
+from ablate.version import checkout
 from ablate_attention import NAME
 
 FULL = (EDQUOT, ENOSPC, EROFS)

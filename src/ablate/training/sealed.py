@@ -27,8 +27,8 @@ from torch import Tensor
 
 from ablate.cli.say import say
 from ablate.errors import UserError
-from ablate.files import Damaged, named, open_file
-from ablate.shape import misfit
+from ablate.run_files import Damaged, named, open_file
+from ablate.run_files.shape import misfit
 
 TRUST = "ABLATE_TRUST_PICKLE"
 DIGITS = 64  # of a SHA-256, in hexadecimal

@@ -21,12 +21,12 @@ from ablate.config.run_id import run_dir as default_run_dir
 from ablate.config.run_id import run_id
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.files import RESULT, best_weights
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
-from ablate.records import FINISHED, read_result
-from ablate.shape import misfit
+from ablate.run_files import RESULT, best_weights
+from ablate.run_files.records import FINISHED, read_result
+from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.training import record
 from ablate.training.build import build, build_data, make, make_model, make_task

@@ -20,8 +20,8 @@ from ablate.config.keys import OURS, targets
 from ablate.config.overrides import value_text
 from ablate.config.saved import TOKENS, read_config
 from ablate.errors import UserError
-from ablate.files import BEST, best_weights, write_text
-from ablate.records import read_result
+from ablate.run_files import BEST, best_weights, write_text
+from ablate.run_files.records import read_result
 
 if TYPE_CHECKING:
     from torch import Tensor

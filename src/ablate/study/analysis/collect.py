@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import UserError, suggest
-from ablate.files import PLAN, Damaged, read_mapping, read_text
-from ablate.records import read_plan
-from ablate.shape import misfit
+from ablate.run_files import PLAN, Damaged, read_mapping, read_text
+from ablate.run_files.records import read_plan
+from ablate.run_files.shape import misfit
 from ablate.study.launch.state import state
 
 TUNED = {"keys": {str: list}, "seeds": [int]}

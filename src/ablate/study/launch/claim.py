@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ablate.errors import UserError
-from ablate.files import write_json
+from ablate.run_files import write_json
 from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.files import RESULT, write_json
-from ablate.records import read_result
+from ablate.run_files import RESULT, write_json
+from ablate.run_files.records import read_result
 from ablate.study.launch.state import RESUMES, TAIL, State, last_lines, state_alone
 
 REFUSED, STOPPED = 2, 130  # exit statuses of the command line

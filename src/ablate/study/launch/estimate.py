@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ablate.shape import misfit
+from ablate.run_files.shape import misfit
 
 USED = {
     "arm": object,

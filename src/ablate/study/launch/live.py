@@ -17,8 +17,8 @@ from rich.text import Text
 
 from ablate.cli.console import Console
 from ablate.cli.say import printable
-from ablate.files import PLAN
-from ablate.records import read_plan
+from ablate.run_files import PLAN
+from ablate.run_files.records import read_plan
 from ablate.study.launch.estimate import left
 from ablate.study.launch.state import State, state, states
 from ablate.study.numbers import duration

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from ablate.cli.say import say
 from ablate.config.tree import config_dir
 from ablate.errors import Interrupted, RunFailed, UserError, suggest, unwrap
-from ablate.files import RESULT
+from ablate.run_files import RESULT
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.state import State, state, state_alone
 from ablate.study.plan.cells import Cell

@@ -19,8 +19,8 @@ from pathlib import Path
 from submitit import JobEnvironment
 from submitit.core.utils import DelayedSubmission, UncompletedJobError
 
-from ablate.files import read_mapping
 from ablate.redact import without_credentials
+from ablate.run_files import read_mapping
 from ablate.study.launch.ending import STOPPED, Mark, settle
 from ablate.study.launch.state import COMMAND, LOG, QUEUED, state_alone
 

@@ -24,8 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ablate.files import PROGRESS, RESULT, Damaged, open_file, read_mapping
-from ablate.records import read_plan, read_result
+from ablate.run_files import PROGRESS, RESULT, Damaged, open_file, read_mapping
+from ablate.run_files.records import read_plan, read_result
 
 QUEUED, LOG = "queued.json", "stdout.log"
 COMMAND = "python -m ablate "  # start of the first line of LOG

@@ -13,9 +13,9 @@ from ablate.config.keys import flatten
 from ablate.config.public import public
 from ablate.config.run_id import NO_DATA, content
 from ablate.errors import UserError
-from ablate.files import PLAN, Damaged, read_json, write_json
-from ablate.records import read_plan
 from ablate.redact import without_credentials
+from ablate.run_files import PLAN, Damaged, read_json, write_json
+from ablate.run_files.records import read_plan
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.errors import UserError
-from ablate.files import write_text
+from ablate.run_files import write_text
 from ablate.study.analysis.collect import Study, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.effects import Effects

@@ -4,8 +4,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from ablate.files import PLAN, RESULT, Damaged, read_json
-from ablate.shape import misfit
+from ablate.run_files import PLAN, RESULT, Damaged, read_json
+from ablate.run_files.shape import misfit
 
 NUMBER = (float, NoneType)  # null where it was not finite
 METRIC = {"name": str, "mode": str, "value?": NUMBER}
