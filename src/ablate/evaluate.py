@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.cli.console import Console
+from ablate.config.keys import plain
 from ablate.config.overrides import value_text, values_of, variants
 from ablate.config.rules import refusal
 from ablate.config.schema import look_up
@@ -62,7 +63,7 @@ def changed(
                 f"{key}={value}: a finished run can be measured with other {', '.join(known)}"
                 f"{suggest(key, known)}"
             )
-        _, rule = look_up(config, key)
+        _, rule = look_up(plain(config), key)
         if rule is not None and not rule.allows(value):
             raise UserError(refusal(key, value, rule))
         OmegaConf.update(config, key, value)

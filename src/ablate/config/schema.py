@@ -131,14 +131,14 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
 
 
 def look_up(values: Mapping[str, Any], path: str) -> tuple[Any, Rule | None]:
-    """The value of a key of a composition, and its rule. Raises KeyError if it has none."""
+    """The value of a key of a plain composition, and its rule. Raises KeyError if it has none."""
     value: Any = values
-    target = node = passed = ""
-    for name in path.split("."):
-        if not isinstance(value, Mapping):
+    target, depth = "", 0
+    names = path.split(".")
+    for passed, name in enumerate(names):
+        if not isinstance(value, dict) or name not in value:
             raise KeyError(path)
-        if isinstance(own := value.get("_target_"), str):
-            target, node = own, passed
+        if isinstance(value.get("_target_"), str):
+            target, depth = value["_target_"], passed
         value = value[name]
-        passed = f"{passed}.{name}" if passed else name
-    return value, rule_of(path, target, node)
+    return value, rule_of(path, target, ".".join(names[:depth]))
