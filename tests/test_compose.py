@@ -10,7 +10,7 @@ from make_model import CONF, KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
 from ablate.config.compose import compose
-from ablate.config.facts import LABELLED, READERS
+from ablate.config.facts import LABELLED
 from ablate.config.keys import option_content
 from ablate.config.stated import stated
 from ablate.config.tree import config_dir, open_tree
@@ -23,8 +23,15 @@ def reader(data: str) -> list[str]:
     """The model that reads this data, but for the default one; the task that its classes need."""
     target = option_content(CONF / "data" / f"{data}.yaml")[0]["_target_"]
     kind = str(stated(target, "kind"))
+    readers = [name for name in options("model") if kind in kinds_of(name)]
     task = ["task=classification"] if kind == LABELLED else []
-    return task if READERS[kind] == "gpt" else [f"model={READERS[kind]}"]
+    return task if "gpt" in readers else [f"model={readers[-1]}"]
+
+
+def kinds_of(model: str) -> tuple[str, ...]:
+    target = option_content(CONF / "model" / f"{model}.yaml")[0]["_target_"]
+    kinds: tuple[str, ...] = stated(target, "kinds")
+    return kinds
 
 
 # What an option cannot be composed without.

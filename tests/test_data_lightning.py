@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from make_data import CONF, make, ready
 from torch import Tensor, nn
 
-from ablate.config.facts import READERS
+from ablate.config.facts import WORDS
 from ablate.data import Data, Loader
 from ablate.errors import UserError
 
@@ -185,7 +185,7 @@ def test_every_yaml_names_a_data_set_and_says_what_it_is(path: Path) -> None:
     assert path.read_text().startswith("# ")
     missing = {"text": {"path": "x"}, "image_folder": {"root": "x"}}
     missing["parallel"] = {"source": "x", "target": "x"}
-    assert make(path.stem, **missing.get(path.stem, {})).kind in READERS
+    assert make(path.stem, **missing.get(path.stem, {})).kind in WORDS
 
 
 @pytest.mark.parametrize("name", ["pydoc", "digits", "recall", "series"])

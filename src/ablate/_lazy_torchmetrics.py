@@ -60,6 +60,8 @@ class Postponed(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__class__ = Package
+        if home := AT_HAND[module.__name__].get("Metric"):
+            import_module(home)  # first: see AT_HAND
 
 
 class Finder(MetaPathFinder):

@@ -5,28 +5,23 @@ Reading a missing or invalid value raises Unreadable, and the rule that reads it
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ablate.config.keys import MISSING, OURS, plain
+from ablate.config.keys import MISSING, OURS, option_content, plain
+from ablate.config.rules import one_of
 from ablate.config.schema import look_up
 from ablate.config.stated import Unreadable, stated
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
 LABELLED = "texts with classes"
 CAPTIONS = "captions"  # of images
-READERS = {  # a model for each
-    TEXT: "gpt",
-    LABELLED: "gpt",
-    RECALL: "gpt",
-    IMAGES: "vit",
-    PAIRS: "transformer",
-    SERIES: "rnn_forecaster",
-    GRAPH: "gat",
-    CAPTIONS: "captioner",
-}
-WORDS = {  # for kinds whose name says too little in a sentence
+WORDS = {  # each kind in a sentence
+    TEXT: "text",
+    LABELLED: LABELLED,
+    IMAGES: "images",
     RECALL: "keys and values to recall",
     PAIRS: "pairs of texts",
     SERIES: "a time series",
@@ -91,8 +86,8 @@ class Facts:
             return str(stated(target, "kind"))
         except Unreadable as error:
             raise UserError(
-                f"data._target_={target}: does not say what it holds; give the class a `kind`, one"
-                f" of {', '.join(sorted(READERS))}"
+                f"data._target_={target}: does not say what it holds; give the class a `kind`, such"
+                ' as "text", or a name of its own that its model and task have among their `kinds`'
             ) from error
 
     @property
@@ -101,9 +96,23 @@ class Facts:
         return WORDS.get(self.kind, self.kind)
 
     @property
-    def reader(self) -> str:
-        """A model that reads this data."""
-        return READERS.get(self.kind, "...")
+    def model_reads(self) -> str:
+        return _in_words(self.stated("model", "kinds"))
+
+    @property
+    def task_needs(self) -> str:
+        return _in_words(self.stated("task", "kinds"))
+
+    @property
+    def instead(self) -> str:
+        """The models that read this data, and the data sets that the model reads; of ours."""
+        kinds = self.stated("model", "kinds")
+        models = _options("model", "kinds", lambda own: self.kind in own)
+        data = _options("data", "kind", lambda own: own in kinds)
+        named = [
+            f"{g}={one_of(*names)}" for g, names in (("model", models), ("data", data)) if names
+        ]
+        return f"; use {', or '.join(named)}" if named else ""
 
     @property
     def joint(self) -> bool:
@@ -159,3 +168,17 @@ class Facts:
             devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
         per_node = devices if isinstance(devices, int | float) else len(devices)
         return bool(per_node * self("trainer.num_nodes") > 1)
+
+
+def _in_words(kinds: Iterable[str]) -> str:
+    return str(one_of(*(WORDS.get(kind, kind) for kind in kinds)))
+
+
+def _options(group: str, attribute: str, holds: Callable[[Any], bool]) -> list[str]:
+    """The options of ours whose class states such a value of an attribute."""
+    found = []
+    for file in sorted((config_dir() / group).glob("*.yaml")):
+        target = option_content(file)[0].get("_target_")
+        if target and holds(stated(target, attribute)):
+            found.append(file.stem)
+    return found

@@ -114,8 +114,9 @@ def _signatures(target: str | type[Any]) -> Iterator[tuple[dict[str, Any], bool]
 
 def _of_others(part: Any) -> Iterator[tuple[dict[str, Any], bool]]:
     for owner in getattr(part, "__mro__", [part]):
-        if owner.__module__.startswith(OURS):
-            yield from _signatures(f"{owner.__module__}.{owner.__qualname__}")
+        module, name = owner.__module__, owner.__qualname__
+        if module.startswith(OURS) and name in _read(module).attributes:
+            yield from _signatures(f"{module}.{name}")
             return
         made = vars(owner).get("__init__") if inspect.isclass(owner) else owner
         if not inspect.isfunction(made):

@@ -24,6 +24,8 @@ Freeze = Literal["none", "embeddings", "encoder"]
 class Model(nn.Module):
     """Base of every architecture: initialisation, freezing, and which parameters are embeddings."""
 
+    # The kinds of data that it reads (`Data.kind`); any, where a class does not say so.
+    kinds: ClassVar[tuple[str, ...]]
     # Name prefixes of the parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()
     # Name prefixes of the parameters of the output head.
@@ -153,6 +155,7 @@ class Forecaster(Model):
     does better.
     """
 
+    kinds = ("series",)
     difference: bool
 
     def forward(self, values: Tensor) -> Tensor:
@@ -191,6 +194,8 @@ class Seq2Seq(Model):
 
     Both sides are token ids, padded with `ablate.data.pairs.PAD`, on which no result depends.
     """
+
+    kinds = ("pairs",)
 
     @property
     def cross(self) -> list[nn.Module]:

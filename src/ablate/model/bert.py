@@ -37,6 +37,7 @@ class BERT(Model):
     classes: number of classes of a text, predicted from the pooled state instead of masked tokens.
     """
 
+    kinds = ("text", "texts with classes")
     embeddings = ("embedding.", "segment_embedding.", "stack.pos_enc.")
     heads = ("head.", "pooler.", "next_sentence.", "classifier.")
 

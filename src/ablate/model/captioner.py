@@ -39,6 +39,7 @@ class Captioner(Seq2Seq):
     without projections. `blocks` holds the keys of resnet.trunk.
     """
 
+    kinds = ("captions",)
     embeddings = ("pos_enc.", "target_embedding.")
     # Whether the model takes pos_enc.
     places: ClassVar[bool] = True

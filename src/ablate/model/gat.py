@@ -120,6 +120,8 @@ class GraphAttention(nn.Module):
 class GAT(Model):
     """A graph in, logits of the classes of every node out."""
 
+    kinds = ("graph",)
+
     def __init__(
         self,
         *,

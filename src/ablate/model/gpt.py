@@ -27,6 +27,7 @@ class GPT(LanguageModel):
     `stack` holds the keys of Stack.
     """
 
+    kinds = ("text", "texts with classes", "recall")
     embeddings = ("embedding.", "stack.pos_enc.")
 
     def __init__(

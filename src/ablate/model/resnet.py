@@ -88,6 +88,8 @@ def trunk(
 class ResNet(Model):
     """Images in, logits of the classes out. `blocks` holds the keys of `trunk`."""
 
+    kinds = ("images",)
+
     def __init__(
         self,
         *,

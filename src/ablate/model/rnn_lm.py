@@ -50,6 +50,7 @@ class RNNLM(LanguageModel):
     may be of any `length`, and longer ones may be read after training.
     """
 
+    kinds = ("text", "recall")
     embeddings = ("embedding.",)
 
     def __init__(

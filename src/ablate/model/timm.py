@@ -14,6 +14,8 @@ from ablate.model.base import Model
 class Timm(Model):
     """timm.create_model(name) with the classes and channels of the data."""
 
+    kinds = ("images",)
+
     def __init__(
         self,
         *,

@@ -42,6 +42,7 @@ class ClassToken(nn.Module):
 class ViT(Model):
     """Images in, logits of the classes out. `stack` holds the keys of Stack."""
 
+    kinds = ("images",)
     embeddings = ("patches.", "class_token.", "stack.pos_enc.")
 
     def __init__(

@@ -39,6 +39,8 @@ class Task(L.LightningModule):
     they measure is logged as val/NAME and test/NAME.
     """
 
+    # The kinds of data that it needs (`Data.kind`); any, where a class does not say so.
+    kinds: ClassVar[tuple[str, ...]]
     # The metric that chooses the best weights, and whether less is better.
     metric: ClassVar[str]
     mode: ClassVar[str]

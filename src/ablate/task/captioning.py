@@ -29,6 +29,7 @@ class Captioning(SequenceToSequence):
     and all cells j. Like the loss, it is averaged over the words of the batch.
     """
 
+    kinds = ("captions",)
     data: DigitStrings
     model: Captioner
 

@@ -28,6 +28,7 @@ class CausalLM(Task):
     """Cross-entropy in nats per token; perplexity is exp(loss); bits per character spread it over
     the characters of the tokens, so that tokenizers can be compared."""
 
+    kinds = ("text",)
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"

@@ -27,6 +27,7 @@ class Classification(Task):
     their beta distributions, and if both are on, each batch gets one of them.
     """
 
+    kinds = ("images", "texts with classes")
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
     unit = "images"  # or texts

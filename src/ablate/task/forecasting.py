@@ -54,6 +54,7 @@ class Forecasting(Task):
     During training only the one-step measures of the model are computed.
     """
 
+    kinds = ("series",)
     metric: ClassVar[str] = "val/rmse"
     mode: ClassVar[str] = "min"
     unit = "values"

@@ -30,6 +30,7 @@ class MaskedLM(Task):
     runs with and without pairs can be compared; `next_accuracy` is that of the pairs.
     """
 
+    kinds = ("text",)
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"

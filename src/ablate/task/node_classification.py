@@ -16,6 +16,7 @@ class NodeClassification(Task):
     """Cross-entropy over the labelled nodes; the model also reads the others, without their classes
     (transductive learning: Yang et al. 2016, https://arxiv.org/abs/1603.08861)."""
 
+    kinds = ("graph",)
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
     unit = "nodes"

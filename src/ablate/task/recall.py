@@ -15,6 +15,7 @@ from ablate.task.causal_lm import CausalLM
 class Recall(CausalLM):
     """Cross-entropy and accuracy at the queries only; accuracy by number of pairs."""
 
+    kinds = ("recall",)
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
 

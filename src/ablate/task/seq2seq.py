@@ -40,6 +40,7 @@ class SequenceToSequence(CausalLM):
     prefix. Both have one link per token, so that aer is the share of wrong ones.
     """
 
+    kinds = ("pairs",)
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"

@@ -1,19 +1,10 @@
 """Model, task and data: which data each model reads and each task measures."""
 
 from ablate.config.conflicts.conflict import Conflict
-from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
+from ablate.config.facts import LABELLED
 
-LANGUAGE = ("gpt", "rnn_lm", "bert")  # models that read one text
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values
-
-
-def _data(task: str, words: str, *kinds: str) -> Conflict:
-    """The conflict of a task with data of other kinds than `kinds`."""
-    return Conflict(
-        lambda c: c.option("task") == task and c.kind not in kinds,
-        f"task={task} needs {words}, and data={{data}} is {{:words}}",
-    )
 
 
 def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Conflict]:
@@ -27,18 +18,11 @@ def _models(task: str, models: tuple[str, ...], does: str) -> tuple[Conflict, Co
             f"task={task} needs a model that {does}, and model={{model}} does not; use {use}",
         ),
         Conflict(
-            lambda c: c.option("model") in models and c.option("task") != task,
+            lambda c: (
+                c.option("model") in models and c.is_ours("task") and c.option("task") != task
+            ),
             f"model={{model}} needs task={task}, not task={{task}}",
         ),
-    )
-
-
-def _reads(models: tuple[str, ...], words: str, *kinds: str, data: str) -> Conflict:
-    """The conflict of models with data of other kinds than `kinds`."""
-    return Conflict(
-        lambda c: c.option("model") in models and c.kind not in kinds,
-        f"model={{model}} reads {words}, and data={{data}} is {{:words}}; use model={{:reader}}, or"
-        f" data={data}",
     )
 
 
@@ -49,15 +33,14 @@ ONE_VOCABULARY = (
 )
 
 TASK: list[Conflict] = [
-    _reads(LANGUAGE, "text", TEXT, LABELLED, RECALL, data="pydoc"),
-    _reads(("vit", "timm", "resnet"), "images", IMAGES, data="digits"),
-    _reads(FORECASTERS, "a time series", SERIES, data="series"),
-    _reads(WRITERS, "pairs of texts", PAIRS, data="dates"),
-    _reads(("gat",), "a graph", GRAPH, data="karate"),
-    _reads(("captioner",), "images with captions", CAPTIONS, data="digit_strings"),
-    _data("causal_lm", "text", TEXT),
-    _data("classification", "images or texts with classes", IMAGES, LABELLED),
-    _data("masked_lm", "text", TEXT),
+    Conflict(
+        lambda c: c.kind not in c.stated("model", "kinds"),
+        "model={model} reads {:model_reads}, and data={data} is {:words}{:instead}",
+    ),
+    Conflict(
+        lambda c: c.kind not in c.stated("task", "kinds"),
+        "task={task} needs {:task_needs}, and data={data} is {:words}",
+    ),
     Conflict(
         lambda c: (
             c.option("task") == "masked_lm" and c.is_ours("model") and c.option("model") != "bert"
@@ -66,7 +49,9 @@ TASK: list[Conflict] = [
     ),
     Conflict(
         lambda c: (
-            c.option("model") == "bert" and c.option("task") not in ("masked_lm", "classification")
+            c.option("model") == "bert"
+            and c.is_ours("task")
+            and c.option("task") not in ("masked_lm", "classification")
         ),
         "model=bert needs task=masked_lm, or task=classification, not task={task}",
     ),
@@ -80,14 +65,9 @@ TASK: list[Conflict] = [
         "data.seq_len={data.seq_len} leaves too little text beside [CLS] and [SEP]: at least 8, or"
         " 4 with task.next_sentence=false",
     ),
-    _data("recall", "data=recall", RECALL),
-    _data("seq2seq", "pairs of texts", PAIRS),
     *_models("seq2seq", WRITERS, "reads a source and writes a target"),
-    _data("forecasting", "a time series", SERIES),
     *_models("forecasting", FORECASTERS, "reads values and says the next"),
-    _data("node_classification", "a graph", GRAPH),
     *_models("node_classification", ("gat",), "reads a graph"),
-    _data("captioning", "images with captions", CAPTIONS),
     *_models("captioning", ("captioner",), "reads an image and writes a caption"),
     Conflict(
         lambda c: c("task.doubly_stochastic") > 0 and c.option("model.normalizer") == "hard",
@@ -102,10 +82,6 @@ TASK: list[Conflict] = [
         ),
         "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
         " model.attention={model.attention}, whose weights nothing changes; use 0",
-    ),
-    Conflict(
-        lambda c: c.kind == LABELLED and c.option("model") == "rnn_lm",
-        "model=rnn_lm has no output for classes, which data={data} asks for; use model={:reader}",
     ),
     Conflict(
         lambda c: c.kind == LABELLED and not c("model.tie_embeddings"),
