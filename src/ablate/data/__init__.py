@@ -48,7 +48,7 @@ class Data(LightningDataModule):
     A subclass implements `load`, which fills `splits` (data sets that answer a `Request` with a
     batch; "train" and "val", mostly "test") and `sizes`, and `fingerprint`.
 
-    kind: what a batch holds, such as "text": one of those in ablate.config.facts.
+    kind: what a batch holds, such as "text"; a model and a task have it among their `kinds`.
     unit: what an example is, in the plural.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, summed over all processes.
