@@ -72,7 +72,7 @@ def ablate_command(
         return {"metric": {"value": cfg.optimizer.lr}}
 
     monkeypatch.setattr(import_module("ablate.training.train"), "train", train)
-    monkeypatch.setattr(summary, "show_result", lambda result, run_dir: None)
+    monkeypatch.setattr(summary, "show_result", lambda result, run_dir, task: None)
     monkeypatch.setattr(sweeper, "report", lambda folder: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder

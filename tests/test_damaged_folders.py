@@ -84,7 +84,7 @@ def ended(
         config = yaml.safe_load((whole / "config.yaml").read_text())
         place = whole.parents[2]
         cfg = ablate.compose(*overrides(place, *SMALL, f"init_from={config['init_from']}"))
-        show_result(ablate.run(cfg, folder), folder)
+        show_result(ablate.run(cfg, folder), folder, cfg.task._target_)
 
     mains: dict[str, tuple[Callable[[], None], list[str]]] = {
         "load": (load, []),

@@ -12,8 +12,8 @@ from make_model import random_parts
 from test_figures import built, drawn
 
 from ablate import generate
-from ablate.cli import translate
 from ablate.decode.search import Hypothesis, beam_search
+from ablate.task import translate
 from ablate.task.seq2seq import SequenceToSequence
 
 

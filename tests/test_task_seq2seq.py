@@ -314,7 +314,7 @@ def test_the_table_names_a_cross_attention_of_its_own(
     capsys.readouterr()
     for option, shown in (("same", False), ("additive", True)):
         choices = result["choices"] | {"model.cross_attention": option}
-        show_result(result | {"choices": choices}, run_dir(cfg))
+        show_result(result | {"choices": choices}, run_dir(cfg), cfg.task._target_)
         title = capsys.readouterr().out.splitlines()[0]
         assert title.startswith("model=rnn_seq2seq, ")
         assert (f"model.cross_attention={option}" in title) == shown

@@ -66,7 +66,7 @@ class Difference:
 def side(config: DictConfig, data: Data) -> Side:
     model = build(config, data).eval()
     task = make_task(config, data, model)
-    inputs = task.inputs(data.example())
+    inputs = task.inputs(task.prepared(data.example()))
     with torch.no_grad():
         computed = outputs(model(*inputs))
     return Side(config, model, count_flops(config, task), inputs, computed)

@@ -38,6 +38,7 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
                 f"{name}={size}, this data has {data.sizes[name]}"
             )
     task = make_task(config, data, run.model)
+    task.load_state_dict(run.task.state_dict())  # the copies of the model, too
     trainer = L.Trainer(
         accelerator="auto",
         precision=config.trainer.precision,

@@ -6,27 +6,11 @@ Captions: --image FILE. Forecasts: --steps N."""
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.cli.say import put
-from ablate.cli.translate import write_captions, write_targets
-from ablate.data.text import TextData
 from ablate.errors import UserError
-from ablate.model.base import LanguageModel
-from ablate.task.captioning import Captioning
-from ablate.task.causal_lm import CausalLM
-from ablate.task.forecasting import Forecasting
-from ablate.task.masked_lm import MaskedLM
-from ablate.task.seq2seq import SequenceToSequence
 from ablate.training.load import Run, load
 
-# Which options each kind of model takes.
-LANGUAGE = ("prompt", "tokens", "temperature", "top_k", "top_p", "seed")
-MASKED = ("prompt",)
-CAPTIONS = ("image", "index", "beam", "length_penalty", "n_best", "show")
-PAIRS = ("source", "beam", "length_penalty", "n_best", "show", "input", "output")
-FORECASTS = ("steps",)
 COLDEST = 1e-6  # logits divided by less overflow
 
 
@@ -97,13 +81,13 @@ def check_values(given: dict[str, Any]) -> None:
         raise UserError("--source is empty: give at least one character")
 
 
-def only(run: Run, given: dict[str, Any], allowed: tuple[str, ...], kind: str) -> None:
+def require_options(run: Run, given: dict[str, Any]) -> None:
     """UserError for an option of another kind of model."""
-    strange = [option(name) for name in given if name not in allowed]
+    strange = [option(name) for name in given if name not in run.task.options]
     if strange:
         raise UserError(
-            f"{', '.join(strange)}: {run.path} is a {kind} model, and its options are "
-            f"{', '.join(map(option, allowed))}"
+            f"{', '.join(strange)}: {run.path} is a {run.task.family} model, and its options are "
+            f"{', '.join(map(option, run.task.options)) or 'none'}"
         )
 
 
@@ -111,46 +95,18 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def continuation(
-    task: CausalLM,
-    *,
-    prompt: str = "The ",
-    tokens: int = 500,
-    temperature: float = 0.8,
-    seed: int = 0,
-    **limits: Any,
-) -> str:
-    """The prompt and its continuation by the model; limits: top_k, top_p."""
-    rng = torch.Generator().manual_seed(seed)
-    return task.continuation(prompt, tokens=tokens, temperature=temperature, rng=rng, **limits)
-
-
 def main() -> None:
     given = arguments()
     check_values(given)
     run = load(given.pop("run_dir"), allow=given.pop("allow"))
-    task = run.task
-    if isinstance(task, Captioning):
-        only(run, given, CAPTIONS, "captioning")
-        write_captions(run, task, given)
-    elif isinstance(task, SequenceToSequence):
-        only(run, given, PAIRS, "sequence-to-sequence")
-        write_targets(run, task, given)
-    elif isinstance(task, Forecasting):
-        only(run, given, FORECASTS, "forecasting")
-        put(task.forecast(given.get("steps", task.data.horizon)))
-    elif isinstance(task, MaskedLM):
-        only(run, given, MASKED, "masked language")
-        put(task.fill(given["prompt"]) if given else task.sample())
-    elif isinstance(run.model, LanguageModel) and isinstance(run.data, TextData):
-        assert isinstance(task, CausalLM)
-        only(run, given, LANGUAGE, "language")
-        put(continuation(task, **given))
-    else:
+    if not run.task.generates:
         raise UserError(
             f"{run.path} writes nothing: it is neither a language model on text, nor a"
             f" sequence-to-sequence model, nor a captioner, nor a forecaster"
         )
+    require_options(run, given)
+    for text in run.task.generate(given, run.path):
+        put(text)
 
 
 if __name__ == "__main__":

@@ -4,25 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
-from ablate.data.pairs import Pairs
-from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.figures import attention_figures
-from ablate.task.seq2seq import SequenceToSequence
 from ablate.training.load import Run, load
-
-
-def validation_example(run: Run, index: int) -> dict[str, Any]:
-    """A validation example as a batch of size 1."""
-    count = run.data.length("val")
-    if not 0 <= index < count:
-        raise UserError(f"--index {index}: the validation split has examples 0 to {count - 1}")
-    return run.data.example(index)
 
 
 def own_text(run: Run, text: str) -> dict[str, Any]:
     """A user's text for a language model, as a batch of size 1."""
-    if not isinstance(run.data, TextData):
+    if not run.data.reads_text:
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
     if not text:
         raise UserError("--text is empty: give at least one character")
@@ -31,12 +20,11 @@ def own_text(run: Run, text: str) -> dict[str, Any]:
 
 def own_source(run: Run, source: str) -> dict[str, Any]:
     """A user's source and the model's output for it, as a batch of size 1."""
-    if not (isinstance(run.task, SequenceToSequence) and isinstance(run.data, Pairs)):
+    if not run.task.takes_source:
         raise UserError(f"--source: {run.path} was not trained on pairs; use --text or --index")
     if not source.strip():
         raise UserError("--source is empty: give at least one character")
-    (best, *_), *_ = run.task.search(run.task.read([source]))
-    return run.task.example(source, best.tokens)
+    return run.task.answered(source)
 
 
 def main() -> None:
@@ -62,7 +50,7 @@ def main() -> None:
         options["examples"] = [own_source(run, args.source)]
         options["caption"] = "the target is what the model wrote"
     elif args.index is not None:
-        options["examples"] = [validation_example(run, args.index)]
+        options["examples"] = [run.task.numbered(args.index)]
     paths = attention_figures(run.task, args.out or run.path / "figures", **options)
     if not paths:
         raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")

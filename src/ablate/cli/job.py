@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> float | None:
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
             result = train(cfg, run_dir)
-            on_first_process(show_result)(result, run_dir)
+            on_first_process(show_result)(result, run_dir, cfg.task._target_)
             return value_of(result)
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):

@@ -6,20 +6,15 @@ from typing import Any
 from rich.table import Table
 
 from ablate.cli.console import Console
+from ablate.config.stated import stated
 from ablate.run_files import read_text
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8
-# Example arguments of ablate.generate, by task.
-ASK = {
-    "causal_lm": ' --prompt "The "',
-    "masked_lm": ' --prompt "The [MASK]tatement"',
-    "seq2seq": ' --source "..."',
-}
 
 
-def show_result(result: dict[str, Any], run_dir: Path) -> None:
-    """Print the summary of a finished run."""
+def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
+    """Print the summary of a finished run. task: the path of its task's class."""
     sample = run_dir / "sample.txt"
     table = Table(
         title=f"{_names(result)}, seed {result['seed']}",
@@ -61,7 +56,7 @@ def show_result(result: dict[str, Any], run_dir: Path) -> None:
     if result["logged_to"]:
         console.print(f"  {result['logged_to']}", markup=False)
     console.print("What to run next:", style="bold")
-    for command in _next_commands(result, run_dir):
+    for command in _next_commands(result, run_dir, task):
         console.print(f"  {command}", markup=False)
 
 
@@ -73,7 +68,7 @@ def _names(result: dict[str, Any]) -> str:
     return ", ".join(f"{name}={choices[name]}" for name in shown if choices.get(name) not in silent)
 
 
-def _next_commands(result: dict[str, Any], run_dir: Path) -> list[str]:
+def _next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
     """Commands that make sense for this run."""
     model = result["choices"]["model"]
     commands = [f"python -m ablate.evaluate {run_dir}"]
@@ -82,7 +77,7 @@ def _next_commands(result: dict[str, Any], run_dir: Path) -> list[str]:
         commands.append(
             f"python -m ablate model={model} model.attention=additive   # another score"
         )
-    if (run_dir / "sample.txt").exists():
-        task = result["choices"]["task"]
-        commands.insert(0, f"python -m ablate.generate {run_dir}{ASK.get(task, '')}")
+    if (run_dir / "sample.txt").exists() or result.get("artefacts"):
+        command = f"python -m ablate.generate {run_dir} {stated(task, 'example_options')}"
+        commands.insert(0, command.rstrip())
     return commands

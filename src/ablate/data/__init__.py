@@ -50,12 +50,14 @@ class Data(LightningDataModule):
 
     kind: what a batch holds, such as "text"; a model and a task have it among their `kinds`.
     unit: what an example is, in the plural.
+    reads_text: whether `own` takes a user's text.
     sizes: what the model needs to know, as its keyword arguments; there after `setup`.
     batch_size: examples in a global batch, summed over all processes.
     """
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "examples"
+    reads_text: ClassVar[bool] = False
     sizes: dict[str, Any]
     splits: dict[str, Dataset[Any]]
 
@@ -141,6 +143,10 @@ class Data(LightningDataModule):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation example, as a batch of size 1."""
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
+
+    def own(self, text: str) -> dict[str, Any]:
+        """A user's text as a batch of size 1."""
+        raise NotImplementedError
 
     def sequences(self, name: str) -> Iterable[NDArray[np.int32]]:
         """The sequences of the training split for the batch entry `name`, each token once."""

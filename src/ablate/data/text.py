@@ -103,6 +103,7 @@ class TextData(Data):
     """
 
     kind: ClassVar[str] = "text"
+    reads_text: ClassVar[bool] = True
     tokenizer: Tokenizer
     task_settings: Cut | None
 

@@ -54,7 +54,7 @@ class Overfit(Callback):
         task.step_so_far = Accumulated(1)
         task.eval()
         with trainer.precision_plugin.train_step_context():
-            terms = task.terms(self.batch)
+            terms = task.terms(task.prepared(self.batch))
             loss = terms.get("loss", total(terms))
         task.train()
         return float(trainer.strategy.reduce(loss, reduce_op="mean"))

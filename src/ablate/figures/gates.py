@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ablate.figures.panels import Panel, draw_panels
+from ablate.figures.panels import Panel, chosen, draw_panels
 from ablate.figures.save import save
 from ablate.model.cell.lstm import LSTM
 from ablate.model.rnn_lm import RNNLM
@@ -21,10 +20,11 @@ MOST = 48  # units that are drawn, evenly spaced over all
 
 
 def gate_figures(
-    model: RNNLM, example: dict[str, Any], folder: Path, layers: Sequence[int]
+    model: RNNLM, example: dict[str, Any], folder: Path, layer: int | None
 ) -> list[Path]:
-    """A PNG for each of these layers, counted from 1; none for other cells. example: a batch of
-    size 1."""
+    """A PNG for each layer, or for this one, counted from 1; none for other cells. example: a batch
+    of size 1."""
+    layers = chosen("layer", layer, len(model.recurrent.layers))
     tokens = example["tokens"]
     labels = example.get("labels") or [str(n) for n in range(tokens.shape[1])]
     paths = []
@@ -32,11 +32,11 @@ def gate_figures(
         if number not in layers:
             continue
         units = gates[0].shape[-1]
-        chosen = torch.linspace(0, units - 1, min(units, MOST)).long().tolist()
-        names = [str(unit) for unit in chosen]
+        drawn = torch.linspace(0, units - 1, min(units, MOST)).long().tolist()
+        names = [str(unit) for unit in drawn]
         seen = torch.ones(len(names), len(labels), dtype=torch.bool)
         panels = [
-            Panel(f"{name} gate", gate[0][:, chosen].T, names, labels, seen)
+            Panel(f"{name} gate", gate[0][:, drawn].T, names, labels, seen)
             for name, gate in zip(GATES, gates, strict=True)
         ]
         of = f"Gates of the LSTM, layer {number} of {len(model.recurrent.layers)}"

@@ -55,7 +55,7 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     device = next(model.parameters()).device
     layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
     with recording(model.eval()) as recorded:
-        model(*(tensor.to(device) for tensor in task.inputs(example)))
+        model(*(tensor.to(device) for tensor in task.inputs(task.prepared(example))))
     model.train(was_training)
     cross = model.cross if isinstance(model, Seq2Seq) else []
     found: dict[str, list[tuple[Tensor, Mask]]] = {}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ablate.errors import UserError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -37,6 +39,15 @@ class Panel:
     keys: Sequence[str]
     allowed: Tensor
     outlined: Sequence[tuple[range, range]] = field(default=())
+
+
+def chosen(what: str, number: int | None, count: int) -> Sequence[int]:
+    """The numbers of what is drawn, such as "layer": this one, or all, counted from 1."""
+    if number is None:
+        return range(1, count + 1)
+    if not 1 <= number <= count:
+        raise UserError(f"{what} {number}: this model has {what}s 1 to {count}")
+    return [number]
 
 
 def draw_panels(

@@ -6,8 +6,9 @@ into the residual stream depends on the depth (`model.init_depth_scale`; docs/ax
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +31,9 @@ class Model(nn.Module):
     embeddings: ClassVar[tuple[str, ...]] = ()
     # Name prefixes of the parameters of the output head.
     heads: ClassVar[tuple[str, ...]] = ("head.",)
+
+    # What stands at a position of the input, in figures.
+    item: ClassVar[str] = "token"
 
     # The name of the pretrained weights that the model starts from (ablate.model.pretrained).
     pretrained: str | None = None
@@ -67,6 +71,19 @@ class Model(nn.Module):
                 parameter.requires_grad = name.startswith(self.heads)
             elif part == "embeddings":
                 parameter.requires_grad = not name.startswith(self.embeddings)
+
+    def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
+        """`Task.drawer` of a task that leaves it to the model."""
+        from ablate.figures.tokens import token_drawer
+
+        return token_drawer(example, maps, self.item)
+
+    def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
+        """Draw, for a batch of size 1, a model that has no attention maps; return the paths.
+
+        layer: this one only, counted from 1.
+        """
+        return []
 
     def initialise(self, seed: int) -> None:
         """Initialise every parameter, seeded by `seed` and the parameter's name."""
@@ -156,6 +173,7 @@ class Forecaster(Model):
     """
 
     kinds = ("series",)
+    item: ClassVar[str] = "time step"
     difference: bool
 
     def forward(self, values: Tensor) -> Tensor:

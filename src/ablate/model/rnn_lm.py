@@ -5,6 +5,9 @@ dropout on embeddings, between layers and before the output map. The output map 
 table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
+from pathlib import Path
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -95,6 +98,11 @@ class RNNLM(LanguageModel):
 
     def new_cache(self) -> HiddenState:
         return HiddenState()
+
+    def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
+        from ablate.figures.gates import gate_figures
+
+        return gate_figures(self, example, folder, layer)
 
 
 def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:

@@ -4,6 +4,7 @@ https://arxiv.org/abs/2010.11929. The patches are read row by row; a class token
 the outputs are averaged (`pool`). Patches overlap when the stride is less than their side.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -77,6 +78,11 @@ class ViT(Model):
         if self.class_token is not None:
             return self.head(self.stack(self.class_token(x), position=0)[:, 0])
         return self.head(self.stack(x).mean(dim=1))
+
+    def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
+        from ablate.figures.patches import patch_drawer
+
+        return patch_drawer(task, example, maps)
 
 
 def patch_grid(image_size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:

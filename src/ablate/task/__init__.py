@@ -5,26 +5,35 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchmetrics import Metric
 
 from ablate.data import Batch, Data
-from ablate.errors import RunFailed
+from ablate.errors import RunFailed, UserError
+from ablate.files import write_text
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.draws import Draws
 from ablate.model.layers.stack import Stack
 from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated
 from ablate.training.fsdp import Sharded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ablate.figures.maps import Map
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]
@@ -36,7 +45,13 @@ class Task(L.LightningModule):
     """Base of every task: optimizer, schedule, seeded steps, and a loss that must stay finite.
 
     A subclass gives `loss` for training, `evaluate` and `measures` for validation and test; what
-    they measure is logged as val/NAME and test/NAME.
+    they measure is logged as val/NAME and test/NAME. What the commands show of a finished run they
+    ask of it, too: `artefacts`, `generate`, `drawer`.
+
+    average: with `ema`, the exponential moving average of the model's weights after each step, with
+    this decay. It is what is validated and tested, and the best weights are its weights.
+    reference: with `has_reference`, a frozen copy of the model at the start of training.
+    Both are in checkpoints and always in evaluation mode.
     """
 
     # The kinds of data that it needs (`Data.kind`); any, where a class does not say so.
@@ -50,12 +65,30 @@ class Task(L.LightningModule):
     search_keys: ClassVar[tuple[str, ...]] = ()
     # The unit of the loss.
     loss_unit: ClassVar[str] = "nats"
+    has_reference: ClassVar[bool] = False
+    # The kind of model, in messages of ablate.generate; the options of it that `generate` takes;
+    # and some of them, as an example.
+    family: ClassVar[str] = ""
+    options: ClassVar[tuple[str, ...]] = ()
+    example_options: ClassVar[str] = ""
+    # Validation examples that may be drawn side by side, and whether `answered` takes a source.
+    drawn_examples: ClassVar[int] = 1
+    takes_source: ClassVar[bool] = False
 
     def __init__(
-        self, model: Model, *, data: Data, optimizer: MakeOptimizer, schedule: Schedule, seed: int
+        self,
+        model: Model,
+        *,
+        data: Data,
+        optimizer: MakeOptimizer,
+        schedule: Schedule,
+        seed: int,
+        ema: float | None = None,
     ):
         super().__init__()
         self.model = model
+        self.average = None if ema is None else moving_average(model, ema)
+        self.reference = deepcopy(model).requires_grad_(False) if self.has_reference else None
         self.data = data
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.draws = Draws(model)
@@ -88,6 +121,20 @@ class Task(L.LightningModule):
         added = added_losses(self.model)
         assert not own.keys() & added.keys(), "a layer and the task name a loss alike"
         return own | added
+
+    def prepare(self, batch: Batch, step: int) -> Batch:
+        """The batch that a training step reads, made from one of the data: with noise, or with what
+        the model generates. step: optimizer steps so far, by which training may have phases.
+
+        torch's own generator is seeded by seed, batch and process.
+        """
+        return batch
+
+    def prepared(self, batch: Batch) -> Batch:
+        """`prepare` outside of training, for a batch that is shown or counted: always the same."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, "prepared"))
+            return self.prepare(batch, 0)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The entries of a batch that the model takes, as its positional arguments."""
@@ -122,7 +169,7 @@ class Task(L.LightningModule):
         self.draws.keys = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        terms = self.terms(batch)
+        terms = self.terms(self.prepare(batch, batch_idx // self.trainer.accumulate_grad_batches))
         loss = total(terms)
         self._watch(loss.detach())
         self.step_so_far.add({"loss": loss, **terms})
@@ -181,18 +228,80 @@ class Task(L.LightningModule):
         """Notes on the measures for result.json."""
         return {}
 
-    def sample(self) -> str | None:
-        """Example output of the model, to read; None for a model that does not generate."""
-        return None
+    def artefacts(self, folder: Path) -> list[Path]:
+        """Write what the trained model makes into the folder of its run, by a model in evaluation
+        mode on the CPU; return the paths. Text to read is sample.txt (`write_sample`), and PNGs in
+        figures/ go to the logger."""
+        return []
 
-    def draw(self, folder: Path) -> None:
-        """Figures of this task alone, as PNGs, from a model in evaluation mode on the CPU."""
+    @property
+    def generates(self) -> bool:
+        """Whether `generate` has something to give for this model and data."""
+        return type(self).generate is not Task.generate
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        """What `python -m ablate.generate` prints, by its options (of `options`), that were given.
+
+        folder: of the run, where files are written.
+        """
+        raise NotImplementedError
+
+    def numbered(self, index: int) -> dict[str, Any]:
+        """A validation example as a batch of size 1."""
+        count = self.data.length("val")
+        if not 0 <= index < count:
+            raise UserError(f"--index {index}: the validation split has examples 0 to {count - 1}")
+        return self.data.example(index)
+
+    def answered(self, source: str) -> dict[str, Any]:
+        """A source and the model's output for it, as a batch of size 1; see `takes_source`."""
+        raise NotImplementedError
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    ) -> Callable[[Map, Sequence[int]], Figure]:
+        """Draws the attention map of a layer, for the heads with these numbers.
+
+        examples: batches of size 1. maps: of the first. caption: where their targets come from.
+        """
+        return self.model.drawer(self, examples[0], maps)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let `model` be the moving average, if there is one."""
+        model = self.model
+        if self.average is not None:
+            self.model = self.average.module  # type: ignore[assignment]  # a copy of it
+        try:
+            yield
+        finally:
+            self.model = model
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.evaluate(batch)
+        with self.averaged():
+            self.evaluate(batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self.evaluate(batch)
+        with self.averaged():
+            self.evaluate(batch)
+
+    def train(self, mode: bool = True) -> Task:
+        super().train(mode)
+        for copy in (self.average, self.reference):
+            if copy is not None:
+                copy.eval()
+        return self
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the best weights, which have no state of an optimizer, be those measured."""
+        if self.average is not None and "optimizer_states" not in checkpoint:
+            measured = self.average.module.state_dict()
+            checkpoint["state_dict"] |= {f"model.{name}": x for name, x in measured.items()}
 
     def on_validation_epoch_end(self) -> None:
         self._report("val")
@@ -213,6 +322,11 @@ class Task(L.LightningModule):
     def configure_model(self) -> None:
         """Shard the model in training, if the strategy does so; evaluation uses the whole model."""
         strategy = self.trainer.strategy
+        if isinstance(strategy, Sharded) and (self.average or self.reference) is not None:
+            raise UserError(
+                f"trainer.strategy=fsdp: {type(self).__name__} keeps a copy of its model, which is"
+                f" not sharded; use trainer=ddp"
+            )
         if isinstance(strategy, Sharded) and self.trainer.state.fn == TrainerFn.FITTING:
             strategy.split(self.model)
 
@@ -238,6 +352,20 @@ class Task(L.LightningModule):
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
         optimizer = self.make_optimizer(self.parameter_groups())
         return scheduled(optimizer, self.schedule, self.trainer.max_steps)
+
+
+def moving_average(model: Model, decay: float) -> AveragedModel:
+    if not 0 < decay < 1:
+        raise UserError(f"task.ema={decay}: must be above 0 and below 1")
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return average.requires_grad_(False)
+
+
+def write_sample(folder: Path, text: str) -> Path:
+    """Write the sample of a run, which its summary shows."""
+    path = folder / "sample.txt"
+    write_text(path, text)
+    return path
 
 
 def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, total: int) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Captioning: generate the caption of an image, with the image region of each word."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +16,12 @@ from ablate.data.pairs import BOS, EOS
 from ablate.model.captioner import Captioner
 from ablate.model.layers.multi_head import recording
 from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
+from ablate.task.translate import write_captions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ablate.figures.maps import Map
 
 
 class Captioning(SequenceToSequence):
@@ -30,6 +38,12 @@ class Captioning(SequenceToSequence):
     """
 
     kinds = ("captions",)
+    family: ClassVar[str] = "captioning"
+    options: ClassVar[tuple[str, ...]] = (
+        "image", "index", "beam", "length_penalty", "n_best", "show",
+    )  # fmt: skip
+    example_options: ClassVar[str] = "--index 0"
+    takes_source: ClassVar[bool] = False
     data: DigitStrings
     model: Captioner
 
@@ -71,6 +85,16 @@ class Captioning(SequenceToSequence):
             "targets": target[:, 1:],
             "target_labels": [label(token) for token in target[0, 1:].tolist()],
         }
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return write_captions(self, given, folder)
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    ) -> Callable[[Map, Sequence[int]], Figure]:
+        from ablate.figures.captions import caption_drawer
+
+        return caption_drawer(self, examples, caption)
 
     def sample(self) -> str:
         """Validation examples: the reference and the output."""

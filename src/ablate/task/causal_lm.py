@@ -1,6 +1,8 @@
 """Causal language modelling: predict the next token."""
 
 import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +17,7 @@ from ablate.decode.sample import sample
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.model.layers.stack import Stack
-from ablate.task import Task
+from ablate.task import Task, write_sample
 
 # The loss does not show this: it looks like the best result of all.
 PEEKS = (
@@ -32,6 +34,11 @@ class CausalLM(Task):
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"
+    family: ClassVar[str] = "language"
+    options: ClassVar[tuple[str, ...]] = (
+        "prompt", "tokens", "temperature", "top_k", "top_p", "seed",
+    )  # fmt: skip
+    example_options: ClassVar[str] = '--prompt "The "'
 
     def __init__(self, *args: Any, label_smoothing: Share, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -86,9 +93,21 @@ class CausalLM(Task):
         peeks = any(stack.causal and stack.look_ahead for stack in stacks)
         return {"caution": PEEKS} if peeks else {}
 
-    def sample(self) -> str | None:
-        if not (isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)):
-            return None
+    def artefacts(self, folder: Path) -> list[Path]:
+        return [write_sample(folder, self.sample())] if self.generates else []
+
+    @property
+    def generates(self) -> bool:
+        return isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        options = {"prompt": "The ", "tokens": 500, "temperature": 0.8, "seed": 0, **given}
+        rng = torch.Generator().manual_seed(options.pop("seed"))
+        yield self.continuation(options.pop("prompt"), rng=rng, **options)
+
+    def sample(self) -> str:
+        """What the model writes, to read."""
+        assert isinstance(self.data, TextData)
         rng = torch.Generator().manual_seed(0)
         return self.continuation(self._opening(self.data), tokens=400, temperature=0.8, rng=rng)
 

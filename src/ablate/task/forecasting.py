@@ -1,5 +1,6 @@
 """Forecasting: the next value of a time series, and further ones from the model's forecasts."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from torchmetrics.metric import Metric
 from ablate.data import Batch
 from ablate.data.series import Series
 from ablate.model.base import Forecaster, roll_out
-from ablate.task import Task
+from ablate.task import Task, write_sample
 
 
 class Errors(Metric):
@@ -58,6 +59,8 @@ class Forecasting(Task):
     metric: ClassVar[str] = "val/rmse"
     mode: ClassVar[str] = "min"
     unit = "values"
+    family: ClassVar[str] = "forecasting"
+    options: ClassVar[tuple[str, ...]] = ("steps",)
     loss_unit: ClassVar[str] = "squared error of normalised values"
     data: Series
     model: Forecaster
@@ -129,13 +132,14 @@ class Forecasting(Task):
             lines.append("\t".join([self.data.time(place), *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
 
-    def sample(self) -> str:
-        return self.forecast(self.data.horizon)
-
-    def draw(self, folder: Path) -> None:
+    def artefacts(self, folder: Path) -> list[Path]:
         from ablate.figures.forecast import draw_forecast
 
-        draw_forecast(self, folder / "forecast.png")
+        sample = write_sample(folder, self.forecast(self.data.horizon))
+        return [sample, draw_forecast(self, folder / "figures" / "forecast.png")]
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        yield self.forecast(given.get("steps", self.data.horizon))
 
     def _in_unit(self, name: str, errors: Tensor) -> dict[str, Tensor]:
         """Errors of normalised values, c -> in the data's unit: their mean, and each column's."""

@@ -4,6 +4,8 @@ Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805; for the maski
 segment in a running text, see ablate.data.masked.
 """
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -17,7 +19,7 @@ from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.model.bert import BERT
-from ablate.task import Task
+from ablate.task import Task, write_sample
 
 SHOWN = 3  # validation examples in a sample
 
@@ -34,6 +36,9 @@ class MaskedLM(Task):
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"
+    family: ClassVar[str] = "masked language"
+    options: ClassVar[tuple[str, ...]] = ("prompt",)
+    example_options: ClassVar[str] = '--prompt "The [MASK]tatement"'
     data: TextData
     model: BERT
 
@@ -81,6 +86,12 @@ class MaskedLM(Task):
         if self.next_accuracy is not None:
             values["next_accuracy"] = self.next_accuracy.compute()
         return values
+
+    def artefacts(self, folder: Path) -> list[Path]:
+        return [write_sample(folder, self.sample())]
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        yield self.fill(given["prompt"]) if given else self.sample()
 
     def sample(self) -> str:
         """Validation examples: the input, and the model's output."""

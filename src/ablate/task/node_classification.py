@@ -1,6 +1,9 @@
 """Node classification: the class of every node of a graph."""
 
-from typing import Any, ClassVar
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +13,11 @@ from torchmetrics.classification import MulticlassAccuracy
 from ablate.data import IGNORED, Batch
 from ablate.data.graph import Graphs
 from ablate.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ablate.figures.maps import Map
 
 
 class NodeClassification(Task):
@@ -26,6 +34,13 @@ class NodeClassification(Task):
         super().__init__(*args, **kwargs)
         self.mean_loss = MeanMetric()
         self.accuracy = MulticlassAccuracy(self.data.sizes["classes"], average="micro")
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    ) -> Callable[[Map, Sequence[int]], Figure]:
+        from ablate.figures.graph import graph_drawer
+
+        return graph_drawer(self, examples[0], maps)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["features"], batch["edges"]

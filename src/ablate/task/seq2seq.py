@@ -1,8 +1,11 @@
 """Sequence to sequence: predict the next token of the target, given the source."""
 
-from collections.abc import Container, Iterable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +24,12 @@ from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
 from ablate.task.causal_lm import CausalLM
 from ablate.task.text_metrics import ByLength, Written, right_links
+from ablate.task.translate import write_targets
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ablate.figures.maps import Map
 
 SHOWN = 6  # validation examples in the sample of what the model writes
 Links = Sequence[tuple[Iterable[int], Container[int]]]
@@ -45,6 +54,14 @@ class SequenceToSequence(CausalLM):
     mode: ClassVar[str] = "min"
     unit = "tokens"
     search_keys: ClassVar[tuple[str, ...]] = ("beam", "length_penalty", "max_length")
+    family: ClassVar[str] = "sequence-to-sequence"
+    options: ClassVar[tuple[str, ...]] = (
+        "source", "beam", "length_penalty", "n_best", "show", "input", "output",
+    )  # fmt: skip
+    example_options: ClassVar[str] = '--source "..."'
+    drawn_examples: ClassVar[int] = 4
+    takes_source: ClassVar[bool] = True
+    generates = True
     data: Targets
     model: Seq2Seq
 
@@ -187,6 +204,20 @@ class SequenceToSequence(CausalLM):
             "source_labels": [label[0](token) for token in read[0].tolist()],
             "target_labels": [label[1](token) for token in target[0, 1:].tolist()],
         }
+
+    def answered(self, source: str) -> dict[str, Any]:
+        (best, *_), *_ = self.search(self.read([source]))
+        return self.example(source, best.tokens)
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return write_targets(self, given, folder)
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    ) -> Callable[[Map, Sequence[int]], Figure]:
+        from ablate.figures.pairs import pair_drawer
+
+        return pair_drawer(self, examples, maps, caption)
 
     def translate(self, sources: Sequence[str]) -> list[str]:
         """The outputs of the model for source texts."""

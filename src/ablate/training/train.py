@@ -28,7 +28,6 @@ from ablate.run_files import RESULT, best_weights
 from ablate.run_files.records import FINISHED, read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
-from ablate.training import record
 from ablate.training.build import build, build_data, make, make_model, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
@@ -141,7 +140,7 @@ def complete(run: RunContext) -> None:
     fit(run.trainer, run.task, run.data, run.checkpoints, resume=not debugged(run.cfg))
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
-    show(run.task, run.run_dir, run.trainer)
+    run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
 
 
 def headline(
@@ -252,18 +251,17 @@ def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> No
         raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 
-def show(task: Task, run_dir: Path, trainer: L.Trainer) -> None:
-    """Write attention maps of fixed validation examples, curves, and a sample of the output."""
+def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:
+    """Write attention maps of fixed validation examples, curves, and the artefacts of the task,
+    whose places in the folder are returned."""
     if not trainer.is_global_zero:
-        return
+        return []
     from ablate.figures import attention_figures, draw_curves
 
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
     attention_figures(task, folder)
     draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
-    task.draw(folder)
-    if (sample := task.sample()) is not None:
-        record.write_text(run_dir / "sample.txt", sample)
+    return [str(path.relative_to(run_dir)) for path in task.artefacts(run_dir)]
 
 
 def count_flops(cfg: DictConfig, task: Task) -> int:
@@ -272,5 +270,5 @@ def count_flops(cfg: DictConfig, task: Task) -> int:
     Counted on `Data.typical_batch`, so that the count is the same for every seed.
     """
     make_one = partial(make_model, cfg, task.data, Reference())
-    one = flops_per_step(make_one, *task.inputs(task.data.typical_batch()))
+    one = flops_per_step(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
     return one * int(cfg.trainer.accumulate_grad_batches)

@@ -1,29 +1,32 @@
 """Generate targets of a sequence-to-sequence model for a source, or for every line of a file."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from tqdm import tqdm
 
-from ablate.cli.say import put, say
+from ablate.cli.say import say
 from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
 from ablate.errors import UserError
-from ablate.figures import attention_figures
-from ablate.show import validation_example
-from ablate.task.captioning import Captioning
-from ablate.task.seq2seq import SequenceToSequence
-from ablate.training.load import Run
-from ablate.training.record import write_text
+from ablate.files import write_text
+
+if TYPE_CHECKING:
+    from ablate.task.captioning import Captioning
+    from ablate.task.seq2seq import SequenceToSequence
+
+Given = Mapping[str, Any]  # the options of ablate.generate
 
 BATCH = 64  # lines of a file at once
 
 
-def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> None:
-    """Handle --source, or --input with --output."""
+def write_targets(task: SequenceToSequence, given: Given, folder: Path) -> Iterator[str]:
+    """Yield the lines to print for --source, or for --input with --output."""
     if ("source" in given) == ("input" in given):
         raise UserError("give --source TEXT, or --input FILE and --output FILE")
     if ("input" in given) != ("output" in given):
@@ -32,13 +35,12 @@ def write_targets(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
         raise UserError(f"--{alone[0].replace('_', '-')} goes with --source, not with --input")
     set_search(task, given)
     if "input" in given:
-        write_file(task, given["input"], given["output"])
+        yield write_file(task, given["input"], given["output"])
     else:
-        for line in write_sources(run, task, given):
-            put(line)
+        yield from write_sources(task, given, folder)
 
 
-def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
+def set_search(task: SequenceToSequence, given: Given) -> None:
     """Set beam size and length penalty from the arguments."""
     task.beam = given.get("beam", task.beam)
     if task.beam == 1 and "length_penalty" in given:
@@ -48,7 +50,7 @@ def set_search(task: SequenceToSequence, given: dict[str, Any]) -> None:
         raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
 
 
-def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> Iterator[str]:
+def write_sources(task: SequenceToSequence, given: Given, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis of each source, with its score after a tab, and paths of figures.
 
     The figures of several sources are written to one folder per source: 1, 2, ...
@@ -58,37 +60,37 @@ def write_sources(run: Run, task: SequenceToSequence, given: dict[str, Any]) -> 
     if unknown := int((read == UNKNOWN).sum()):
         note = f"{unknown} token(s) of --source never occurred in training"
         say(note, file=sys.stderr)
-    yield from write_best(run, task, given, sources, read)
+    yield from write_best(task, given, folder, sources, read)
 
 
 def write_best(
-    run: Run, task: SequenceToSequence, given: dict[str, Any], sources: Sequence[Any], read: Tensor
+    task: SequenceToSequence, given: Given, folder: Path, sources: Sequence[Any], read: Tensor
 ) -> Iterator[str]:
-    """Yield the lines of `write_sources` for sources that are already tensors."""
+    """Yield the lines of `write_sources` for sources that are tensors. folder: of the run."""
     found = task.search(read, n_best=given.get("n_best", 1))
-    folder = run.path / "figures" / "generated"
+    drawn = folder / "figures" / "generated"
     for number, (source, hypotheses) in enumerate(zip(sources, found, strict=True), 1):
         for one in hypotheses:
             yield f"{task.data.target_tokenizer.decode(one.tokens)}\t{one.score:.4f}"
         if "show" in given:
             example = task.example(source, hypotheses[0].tokens)
-            own = folder if len(sources) == 1 else folder / str(number)
-            yield from map(str, draw(run, task, example, own))
+            own = drawn if len(sources) == 1 else drawn / str(number)
+            if not (paths := draw(task, example, own)):
+                raise UserError(f"--show: {folder} has no attention to the source to draw")
+            yield from map(str, paths)
 
 
-def draw(
-    run: Run, task: SequenceToSequence, example: dict[str, Any], folder: Path
-) -> Sequence[Path]:
+def draw(task: SequenceToSequence, example: dict[str, Any], folder: Path) -> Sequence[Path]:
     """Draw the attention to the source for the best target; return the paths."""
+    from ablate.figures import attention_figures
+
     caption = "the target is what the model wrote"
-    paths = attention_figures(task, folder, examples=[example], kinds=["cross"], caption=caption)
-    if not paths:
-        raise UserError(f"--show: {run.path} has no attention to the source to draw")
-    return paths
+    return attention_figures(task, folder, examples=[example], kinds=["cross"], caption=caption)
 
 
-def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
-    """Write the target of every line to the same line; the file appears once complete."""
+def write_file(task: SequenceToSequence, source: Path, target: Path) -> str:
+    """Write the target of every line to the same line; the file appears once complete. Return what
+    was done."""
     read = read_lines(source)
     if not target.parent.is_dir():
         raise UserError(f"--output {target}: there is no folder {target.parent}")
@@ -108,7 +110,7 @@ def write_file(task: SequenceToSequence, source: Path, target: Path) -> None:
                 written[n] = text
             bar.update(len(batch))
     write_text(target.resolve(), "".join(f"{line}\n" for line in written))
-    print(f"{len(read)} lines ({len(read) - len(order)} of them empty): {target}")
+    return f"{len(read)} lines ({len(read) - len(order)} of them empty): {target}"
 
 
 def read_lines(path: Path) -> list[str]:
@@ -116,14 +118,13 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip() for line in lines(str(path), "--input")]
 
 
-def write_captions(run: Run, task: Captioning, given: dict[str, Any]) -> None:
-    """Print a line per hypothesis for --image or --index, with its score after a tab."""
+def write_captions(task: Captioning, given: Given, folder: Path) -> Iterator[str]:
+    """Yield a line per hypothesis for --image or --index, with its score after a tab."""
     if ("image" in given) == ("index" in given):
         raise UserError("give --image FILE, or --index N of the validation split")
     set_search(task, given)
     if "image" in given:
         read = task.read(given["image"])
     else:
-        read = validation_example(run, given["index"])["images"]
-    for line in write_best(run, task, given, list(read), read):
-        put(line)
+        read = task.numbered(given["index"])["images"]
+    yield from write_best(task, given, folder, list(read), read)
