@@ -1,15 +1,16 @@
-"""A family with its task from a folder of one's own: a denoiser of images, as a diffusion model."""
+"""A family and its task from a folder of one's own, a diffusion model: docs/add_a_part.md."""
 
 import json
+import re
 import signal
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from test_add_a_part import FAMILY, SECTIONS, write
 from test_resume import assert_equal, strike
 
 import ablate
@@ -21,124 +22,12 @@ from ablate.training.fsdp import Sharded
 from ablate.training.sealed import read_state, read_weights
 
 WITH_FIGURES = True  # tests/conftest.py
-
-FILES = {
-    "my/model.py": '''
-        import torch
-        from torch import nn
-        from ablate.model.base import Model
-        from ablate.model.layers.linear import Linear
-
-
-        class Denoiser(Model):
-            """The noise in images, b c y x, of levels b between 0 and 1."""
-
-            def __init__(self, *, image_size, channels, classes, dim):
-                super().__init__()
-                size = channels * image_size[0] * image_size[1]
-                self.into, self.head = Linear(size + 1, dim), Linear(dim, size)
-
-            def forward(self, images, levels):
-                read = torch.cat([images.flatten(1), levels[:, None]], dim=1)
-                return self.head(torch.relu(self.into(read))).view_as(images)
-    ''',
-    "my/task.py": '''
-        import torch
-        import torch.nn.functional as F
-        from torchmetrics.aggregation import MeanMetric
-        from torchvision.utils import save_image
-        from ablate.seeding import derive
-        from ablate.task import Task
-
-
-        class Denoising(Task):
-            """Noise prediction, stronger in the second half (a phase), close to the first model."""
-
-            metric, mode, unit = "val/error", "min", "images"
-            family, options, example_options = "diffusion", ("seed", "steps"), "--seed 1"
-            has_reference = True
-
-            def __init__(self, *args, pull, **kwargs):
-                super().__init__(*args, **kwargs)
-                self.pull, self.error = pull, MeanMetric()
-
-            def noisy(self, batch, most, rng=None):
-                levels = most * torch.rand(len(batch["images"]), generator=rng)
-                noise = torch.randn(batch["images"].shape, generator=rng)
-                share = levels.view(-1, 1, 1, 1)
-                images = (1 - share) * batch["images"] + share * noise
-                return {"images": images, "levels": levels, "noise": noise}
-
-            def prepare(self, batch, step):
-                return self.noisy(batch, 0.5 if step < 6 else 1.0)
-
-            def inputs(self, batch):
-                return batch["images"], batch["levels"]
-
-            def units(self, batch):
-                return len(batch["images"])
-
-            def losses(self, batch):
-                said = self.model(*self.inputs(batch))
-                first = self.reference(*self.inputs(batch))
-                return {
-                    "noise": F.mse_loss(said, batch["noise"]),
-                    "pull": self.pull * F.mse_loss(said, first),
-                }
-
-            def evaluate(self, batch):
-                rng = torch.Generator().manual_seed(derive(self.seed, "noise") % 2**63)
-                batch = self.noisy(batch, 1.0, rng)
-                error = F.mse_loss(self.model(*self.inputs(batch)), batch["noise"])
-                self.error.update(error, len(batch["images"]))
-
-            def measures(self, split):
-                return {"error": self.error.compute()}
-
-            @torch.no_grad()
-            def drawn(self, seed, steps):
-                rng = torch.Generator().manual_seed(seed)
-                x = torch.randn(self.data.example()["images"].shape, generator=rng)
-                for step in range(steps, 0, -1):
-                    x = x - self.model(x, torch.full((1,), step / steps)) / steps
-                return x
-
-            def artefacts(self, folder):
-                path = folder / "figures" / "drawn.png"
-                save_image(self.drawn(0, 8), path)
-                return [path]
-
-            def generate(self, given, folder):
-                path = folder / "figures" / f"drawn_{given.get('seed', 0)}.png"
-                save_image(self.drawn(given.get("seed", 0), given.get("steps", 8)), path)
-                yield str(path)
-    ''',
-    "my/conf/model/denoiser.yaml": """
-        # @package _global_
-        # Predicts the noise in an image.
-        defaults:
-          - override /data: digits
-          - override /task: denoising
-          - override /pos_enc: none
-
-        model:
-          _target_: my.model.Denoiser
-          dim: 16
-    """,
-    "my/conf/task/denoising.yaml": """
-        # Noise prediction. Measures: error.
-        _target_: my.task.Denoising
-        pull: 0.1
-        ema: 0.8
-    """,
-}
+SOURCE = Path(ablate.__file__).parent
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(textwrap.dedent(text).lstrip())
+    write(SECTIONS[FAMILY], tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
         monkeypatch.delitem(sys.modules, name)
@@ -158,7 +47,6 @@ def composed(own: Path, *more: str) -> Any:
 def test_it_trains_resumes_is_evaluated_and_generates(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(FILES) <= 6
     from my.task import Denoising  # type: ignore[import-not-found]
 
     cfg, whole, killed = composed(own), tmp_path / "whole", tmp_path / "killed"
@@ -225,6 +113,15 @@ def test_the_average_is_the_sum_over_the_steps(own: Path) -> None:
         expected = float(step) if expected is None else 0.8 * expected + 0.2 * step
     torch.testing.assert_close(task.average.module.into.weight, torch.full_like(weight, expected))
     assert not task.train().average.training
+
+
+@pytest.mark.parametrize(
+    "module", ["generate", "evaluate", "show", "figures.__init__", "cli.summary"]
+)
+def test_the_commands_know_no_task_by_its_class(module: str) -> None:
+    text = (SOURCE / f"{module.replace('.', '/')}.py").read_text()
+    assert "isinstance" not in text
+    assert not re.search(r"ablate\.(task|model)\.\w", text)
 
 
 def test_what_has_no_meaning_is_refused(own: Path, tmp_path: Path) -> None:
