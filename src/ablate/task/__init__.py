@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchmetrics import Metric
 
+from ablate.config.rules import Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
 from ablate.files import write_text
@@ -83,7 +84,7 @@ class Task(L.LightningModule):
         optimizer: MakeOptimizer,
         schedule: Schedule,
         seed: int,
-        ema: float | None = None,
+        ema: Share | None = None,
     ):
         super().__init__()
         self.model = model
@@ -355,8 +356,6 @@ class Task(L.LightningModule):
 
 
 def moving_average(model: Model, decay: float) -> AveragedModel:
-    if not 0 < decay < 1:
-        raise UserError(f"task.ema={decay}: must be above 0 and below 1")
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
     return average.requires_grad_(False)
 
