@@ -23,10 +23,10 @@ from torchmetrics import Metric
 from ablate.config.rules import Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
-from ablate.files import write_text
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.draws import Draws
 from ablate.model.layers.stack import Stack
+from ablate.run_files import write_text
 from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated
 from ablate.training.fsdp import Sharded

@@ -14,7 +14,7 @@ from ablate.cli.say import say
 from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
 from ablate.errors import UserError
-from ablate.files import write_text
+from ablate.run_files import write_text
 
 if TYPE_CHECKING:
     from ablate.task.captioning import Captioning
