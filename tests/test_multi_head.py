@@ -15,7 +15,6 @@ from ablate.model.layers.multi_head import (
     recording,
 )
 from ablate.model.mixer.attention import Attention
-from ablate.model.normalizer.softmax import Softmax
 
 B, N, M, D, H = 2, 6, 8, 12, 3
 SCORES = [name for name in options("model.attention") if part("model.attention", name).func.weighs]
@@ -38,15 +37,7 @@ def ours(
 def crossing(
     score: str = "scaled_dot", *, run: str = "reference", **changes: Any
 ) -> CrossAttention:
-    made = CrossAttention(
-        D,
-        heads=H,
-        score=part("model.attention", score),
-        normalizer=Softmax(),
-        kernel=KERNELS[run],
-        length=M,
-        **changes,
-    )
+    made = CrossAttention(place(D, H, M, score=score, kernel=KERNELS[run], **changes))
     random_parts(made)
     return made
 

@@ -10,23 +10,19 @@ https://arxiv.org/abs/1603.09382.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from ablate.config.rules import Positive, Share, Width
-from ablate.kernel import Kernel
+from ablate.config.rules import KeysOf, Positive, Share, Width
 from ablate.model.attention import Score
 from ablate.model.ffn import MakeFeedForward
 from ablate.model.layers.dropout import Dropout, StochasticDepth
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.multi_head import CrossAttention
-from ablate.model.mask import Mask
 from ablate.model.mixer import MakeMixer
 from ablate.model.norm_type import MakeNorm
-from ablate.model.normalizer import Normalizer
-from ablate.pos_enc import PosEnc
 
 
 class Sublayer(nn.Module):
@@ -109,14 +105,8 @@ def make_block(
     dim: int,
     *,
     depth: int,
-    heads: Width,
     attention: Callable[..., Score],
     mixer: MakeMixer,
-    normalizer: Normalizer,
-    kernel: Kernel,
-    mask: Mask,
-    pos: PosEnc,
-    layer: int,
     ffn: MakeFeedForward,
     ffn_dim: Width | None,
     norm: Literal["pre", "post", "sandwich", "none"],
@@ -127,32 +117,26 @@ def make_block(
     drop_path: Share,
     bias: bool,
     init_std: Positive | None,
-    length: int,
     init_depth_scale: bool = True,
-    grid: tuple[int, int] | None = None,
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
+    **place: Annotated[Any, KeysOf("ablate.model.layers.layer.Place")],
 ) -> Block:
     """Make a block from the keys of a model's YAML.
 
-    dim: width of the residual stream; length: positions in training; depth: blocks applied;
-    cross_attention: makes the score against a memory of `memory_length` positions, None: no memory;
-    init_depth_scale: scale the initial output maps of sublayers by 1 / sqrt(their number).
-    layer: index of the block among those that share `pos`.
+    depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
+    positions, None: no memory; init_depth_scale: scale the initial output maps of sublayers by 1 /
+    sqrt(their number); place: further fields of Place, for the layers.
     """
     std = init_std or width_std(dim)
     # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
     # the same without a feed-forward, so that attention starts as it does beside one.
     additions = depth * (2 if cross_attention is None else 3) if init_depth_scale else 1
     linear: dict[str, Any] = {"bias": bias, "std": std, "out_std": std / additions**0.5}
-    parts: dict[str, Any] = {
-        "heads": heads, "dropout": dropout, "normalizer": normalizer, "kernel": kernel,
-        "layer": layer, **linear,
-    }  # fmt: skip
-    mix = mixer(Place(dim, length=length, grid=grid, score=attention, mask=mask, pos=pos, **parts))
-    cross = None
+    here = Place(dim=dim, score=attention, dropout=dropout, **linear, **place)
+    mix, cross = mixer(here), None
     if cross_attention is not None:
-        cross = CrossAttention(dim, score=cross_attention, length=memory_length, **parts)
+        cross = CrossAttention(replace(here, score=cross_attention, length=memory_length))
     layers: dict[str, Layer | None] = {
         "attention" if mix is not None and mix.attends else "mixer": mix,
         "cross_attention": cross,

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.mask import Mask
@@ -34,7 +35,7 @@ class Place:
     """
 
     dim: int
-    heads: int
+    heads: Width
     length: int
     grid: tuple[int, int] | None
     bias: bool

@@ -7,22 +7,20 @@ joins the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.kernel import Attend, Kernel, Parts, attention_weights
-from ablate.model.attention import Score
+from ablate.kernel import Attend, Parts, attention_weights
 from ablate.model.layers.draws import Stream
-from ablate.model.layers.layer import Context, Layer, State
-from ablate.model.layers.linear import STD, Linear
-from ablate.model.mask import Mask
+from ablate.model.layers.layer import Context, Layer, Place, State
+from ablate.model.layers.linear import Linear
 from ablate.model.mask.none import NoMask
-from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
 
@@ -37,36 +35,26 @@ class MultiHeadAttention(Layer):
     attends = True
     has_heads = True
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        heads: int,
-        score: Callable[..., Score],
-        normalizer: Normalizer,
-        mask: Mask,
-        pos: PosEnc,
-        kernel: Kernel,
-        length: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        layer: int = 0,
-        std: float = STD,
-        out_std: float = STD,
-    ):
+    def __init__(self, place: Place):
         super().__init__()
+        dim, heads = place.dim, place.heads
         assert dim % heads == 0
         head_dim = dim // heads
-        self.heads, self.layer, self.dropout, self.mask = heads, layer, dropout, mask
-        self.score = score(heads=heads, query_dim=head_dim, key_dim=head_dim, length=length)
-        self.query = Linear(dim, dim, bias=bias, std=std) if self.score.query else None
-        self.key = Linear(dim, dim, bias=bias, std=std) if self.score.key else None
-        self.value = Linear(dim, dim, bias=bias, std=std)
-        self.out = Linear(dim, dim, bias=bias, std=out_std)
-        self.normalizer = normalizer
+        self.heads, self.layer, self.dropout = heads, place.layer, place.dropout
+        self.mask = place.mask
+        self.score = place.score(
+            heads=heads, query_dim=head_dim, key_dim=head_dim, length=place.length
+        )
+        linear = partial(Linear, dim, dim, bias=place.bias)
+        self.query = linear(std=place.std) if self.score.query else None
+        self.key = linear(std=place.std) if self.score.key else None
+        self.value = linear(std=place.std)
+        self.out = linear(std=place.out_std)
+        self.normalizer = place.normalizer
         self.draws = Stream()
-        self.kernel = kernel.resolve(
-            Parts(self.score, pos, softmax=normalizer.fused, ranges=mask.ranges)
+        softmax, ranges = place.normalizer.fused, place.mask.ranges
+        self.kernel = place.kernel.resolve(
+            Parts(self.score, place.pos, softmax=softmax, ranges=ranges)
         )
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
@@ -139,10 +127,10 @@ class CrossAttention(MultiHeadAttention):
     mixes = False
     reads_memory = True
 
-    def __init__(self, dim: int, *, heads: int, length: int, **parts: Any):
-        pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=length, depth=1)
-        mask = NoMask(causal=False)
-        super().__init__(dim, heads=heads, length=length, mask=mask, pos=pos, **parts)
+    def __init__(self, place: Place):
+        dim, heads = place.dim, place.heads
+        pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=place.length, depth=1)
+        super().__init__(replace(place, mask=NoMask(causal=False), pos=pos))
         self.pos = pos
 
     @property

@@ -6,7 +6,7 @@ Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
 import torch
 from torch import Tensor
 
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context
 from ablate.model.layers.multi_head import MultiHeadAttention
 
 
@@ -16,23 +16,6 @@ class Attention(MultiHeadAttention):
     reads_positions = True
     reads_mask = True
     caches = True
-
-    def __init__(self, place: Place):
-        super().__init__(
-            place.dim,
-            heads=place.heads,
-            score=place.score,
-            normalizer=place.normalizer,
-            mask=place.mask,
-            pos=place.pos,
-            kernel=place.kernel,
-            length=place.length,
-            dropout=place.dropout,
-            bias=place.bias,
-            layer=place.layer,
-            std=place.std,
-            out_std=place.out_std,
-        )
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         pos, start, position = context.pos, context.start, context.position
