@@ -384,20 +384,20 @@ FORMULAS = [
     Formula(
         "rate, Noam", "min(n / w, √(w / n)), n = step + 1",
         "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
-        "ablate.schedule", "w = 4: steps 1, 3, 15",
+        "ablate.schedule.noam", "w = 4: steps 1, 3, 15",
         [1 / 2, 1, 1 / 2],
         lambda: [rate("noam", step, 99, warmup=4) for step in (1, 3, 15)],
     ),
     Formula(
         "rate, cosine", "f + (1 - f)(1 + cos π t) / 2",
         "Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983",
-        "ablate.schedule", "f = 0.2, no warm-up, steps 0, 25, 50, 100 of 100",
+        "ablate.schedule.cosine", "f = 0.2, no warm-up, steps 0, 25, 50, 100 of 100",
         [1, 0.2 + 0.8 * (1 + cos(pi / 4)) / 2, 0.6, 0.2],
         lambda: [rate("cosine", s, 100, warmup=0, floor=0.2) for s in (0, 25, 50, 100)],
     ),
     Formula(
         "rate, linear", "f + (1 - f)(1 - t)", "Devlin et al. 2018, https://arxiv.org/abs/1810.04805",
-        "ablate.schedule", "f = 0.2, 1 step of warm-up, steps 0, 1, 51, 101 of 101",
+        "ablate.schedule.linear", "f = 0.2, 1 step of warm-up, steps 0, 1, 51, 101 of 101",
         [1 / 2, 1, 0.6, 0.2],
         lambda: [rate("linear", s, 101, warmup=1, floor=0.2) for s in (0, 1, 51, 101)],
     ),

@@ -17,7 +17,7 @@ CONFIG: dict[str, Any] = {
     "data": {"_target_": "ablate.data.pydoc.Pydoc", "seq_len": 64, "batch_size": 16},
     "pos_enc": {"_target_": "ablate.pos_enc.learned.Learned", "_partial_": True},
     "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.002},
-    "schedule": {"_target_": "ablate.schedule.cosine", "_partial_": True, "warmup": 100},
+    "schedule": {"_target_": "ablate.schedule.cosine.cosine", "_partial_": True, "warmup": 100},
     "trainer": {"_target_": "lightning.pytorch.Trainer", "max_steps": 400, "accelerator": "cpu"},
     "model": {
         "attention": {"_target_": "ablate.model.attention.scaled_dot.ScaledDot"},

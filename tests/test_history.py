@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 import ablate
 from ablate.config import history, revision
 from ablate.config.run_id import run_id
+from ablate.config.saved import read_config
 from ablate.errors import UserError
 from ablate.run_files import PLAN, write_json
 from ablate.study.plan.planfile import content_of, refuse_other
@@ -84,11 +85,20 @@ def test_a_key_that_is_added_with_its_neutral_value_changes_no_id(
 
 def test_a_part_that_moved_keeps_the_ids_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ablate.compose()
-    target = before.schedule._target_
-    monkeypatch.setitem(history.MOVED, "ablate.new_home.cosine", target)
-    after = grown(before, "schedule._target_", "ablate.new_home.cosine")
+    target = before.kernel._target_
+    monkeypatch.setitem(history.MOVED, "ablate.new_home.Auto", target)
+    after = grown(before, "kernel._target_", "ablate.new_home.Auto")
     assert run_id(after, "x") == run_id(before, "x")
     assert history.upgrade(before.copy()) == after
+
+
+@pytest.mark.parametrize("name", ["constant", "cosine", "linear", "noam"])
+def test_a_file_with_a_schedule_of_its_first_home_is_read(tmp_path: Path, name: str) -> None:
+    cfg = ablate.compose(f"schedule={name}")
+    old = grown(cfg, "schedule._target_", f"ablate.schedule.{name}")
+    assert run_id(old, "x") == run_id(cfg, "x")
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(old, resolve=True))
+    assert read_config(tmp_path / "config.yaml").schedule == cfg.schedule
 
 
 def test_nulls_of_a_persons_own_part_count() -> None:

@@ -25,7 +25,7 @@ def test_revisions_are_those_of_the_classes() -> None:
             raised = sum(vars(base).get("revision", 1) - 1 for base in bases)
             assert revision(target) == 1 + raised, path
             found.add(target)
-    assert "ablate.schedule.cosine" in found
+    assert "ablate.schedule.cosine.cosine" in found
     assert revision("ablate.model.normalizer.hard.Hard") == 2
     assert revision("torch.optim.AdamW") == 1
 

@@ -9,15 +9,11 @@ from make_model import options
 from ablate.config.compose import compose
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
-from ablate.schedule import (
-    AUTO_SHARE,
-    AUTO_STEPS,
-    constant,
-    cosine,
-    linear,
-    noam,
-    warmup_steps,
-)
+from ablate.schedule import AUTO_SHARE, AUTO_STEPS, warmup_steps
+from ablate.schedule.constant import constant
+from ablate.schedule.cosine import cosine
+from ablate.schedule.linear import linear
+from ablate.schedule.noam import noam
 from ablate.training.build import build_data
 from ablate.training.trainer import make_trainer
 

@@ -24,7 +24,10 @@ RENAMED = {"model.activation_checkpointing": "model.checkpoint"}  # since 2026-1
 REMOVED = ("study.batched", "study.pack", "study.packed")  # since 2026-11-24
 
 # Today's _target_ of a part of ours -> its first.
-MOVED: dict[str, str] = {}
+MOVED = {  # since 2026-11-24
+    f"ablate.schedule.{name}.{name}": f"ablate.schedule.{name}"
+    for name in ("constant", "cosine", "linear", "noam")
+}
 
 # Config groups that were keys first: an id counts the name of the option. Since 2026-11-23.
 GROUPED = ("model.cell", "model.decoder", "model.ffn", "model.norm_type")

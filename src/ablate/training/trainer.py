@@ -55,7 +55,7 @@ def make_trainer(
 def check_warmup(schedule: DictConfig, steps: int) -> None:
     """Raise UserError if the warm-up is longer than training; print where `auto` shortens it."""
     warmup = schedule.get("warmup", 0)  # a user's own schedule may have none
-    name = schedule._target_.removeprefix("ablate.schedule.")
+    name = schedule._target_.removeprefix("ablate.schedule.").partition(".")[0]
     if warmup == "auto":
         usual = AUTO_STEPS.get(name, 0)
         if usual and (fewer := warmup_steps(name, warmup, steps)) < usual:

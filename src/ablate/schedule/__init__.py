@@ -1,0 +1,43 @@
+"""Learning rate schedules, as factors of optimizer.lr: `factor(step, total_steps)`.
+
+`step` counts optimizer steps from 0. The warm-up rises linearly and reaches the peak after
+`warmup_steps`.
+"""
+
+from typing import Annotated, Literal
+
+from ablate.config.rules import Fraction, Int
+
+Warmup = Annotated[int, Int(0, 2**31 - 1)] | Fraction | Literal["auto"]
+
+# What warmup=auto stands for: this many steps, and at most this share of the training.
+AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400}
+AUTO_SHARE = 0.5
+
+TOO_LONG = (
+    "schedule.warmup={warmup} is longer than the training of {steps} steps; use"
+    " schedule.warmup=auto, 0, or a share of the training such as 0.1"
+)
+
+
+def warmup_steps(schedule: str, warmup: Warmup, total_steps: int) -> int:
+    """Optimizer steps of warm-up in a training of `total_steps`.
+
+    schedule: the name of an option, such as cosine.
+    warmup: a whole number of steps, a share of the training (above 0 and below 1; at least one
+    step), or "auto".
+    """
+    if warmup == "auto":
+        return min(AUTO_STEPS[schedule], int(AUTO_SHARE * total_steps))
+    assert not isinstance(warmup, str)
+    return max(1, round(warmup * total_steps)) if 0 < warmup < 1 else int(warmup)
+
+
+def warming_up(step: int, warmup: int) -> float | None:
+    """The factor while warming up, None after. Not zero at the first step, as in nanoGPT."""
+    return (step + 1) / (warmup + 1) if step < warmup else None
+
+
+def progress(step: int, warmup: int, total_steps: int) -> float:
+    """0 at the end of the warm-up, 1 at the last step."""
+    return min(1.0, (step - warmup) / max(1, total_steps - warmup))

@@ -1,0 +1,12 @@
+"""A straight line: Devlin et al. 2018, BERT, appendix A.2, https://arxiv.org/abs/1810.04805."""
+
+from ablate.config.rules import Probability
+from ablate.schedule import Warmup, progress, warming_up, warmup_steps
+
+
+def linear(step: int, total_steps: int, *, warmup: Warmup, floor: Probability) -> float:
+    """From the peak down to `floor`."""
+    steps = warmup_steps("linear", warmup, total_steps)
+    if (warm := warming_up(step, steps)) is not None:
+        return warm
+    return floor + (1 - floor) * (1 - progress(step, steps, total_steps))
