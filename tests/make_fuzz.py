@@ -2,12 +2,16 @@
 
 import gzip
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import tiny
 import yaml
 from hypothesis import strategies as st
 from make_model import CONF, options
 
+from ablate.config.check import leaves
+from ablate.config.compose import compose
 from ablate.config.keys import flatten, option_content
 from ablate.config.schema import VALUES
 
@@ -41,6 +45,8 @@ DATA = [  # that reads one file or two
     "model=rnn_forecaster data=series data.path={} data.columns=[a] data.window=4 data.horizon=2",
     "model=transformer data=parallel data.source={} data.target={}",
 ]
+HUGE = [2**31 - 1, 2**31, 2**24, 10**9, 10**6, 1e9, 1e300, 1e-300]
+RUNS = [tiny.overrides, tiny.images, tiny.captions, tiny.pairs]
 FLAGS = {
     "diff": ["--help"],
     "evaluate": ["--json"],
@@ -54,7 +60,8 @@ FLAGS = {
 
 
 def numbers(most: int) -> st.SearchStrategy[float]:
-    return st.integers(-3, 65) | st.floats() | st.integers(-most, most)
+    huge = st.sampled_from([number for number in HUGE if number <= most])
+    return st.integers(-3, 65) | st.floats() | st.integers(-most, most) | huge
 
 
 def texts(most: int = 2**70) -> st.SearchStrategy[str]:
@@ -94,6 +101,15 @@ def overrides(draw: Draw, most: int = 2**70) -> list[str]:
     one = st.tuples(st.sampled_from(SIGNS), keys(group, option), texts(most))
     given = draw(st.lists(one, min_size=1, max_size=2))
     return chosen + [f"{sign}{key}={text}" for sign, key, text in given]
+
+
+@st.composite
+def runs(draw: Draw, folder: Path) -> list[str]:
+    """A tiny run with one or two of its keys changed, mostly to numbers."""
+    own = draw(st.sampled_from(RUNS))(folder)
+    keys = [key for key, _ in leaves(compose(*own)) if not key.startswith(("output_dir", "logger"))]
+    one = st.tuples(st.sampled_from(keys), numbers(2**70).map(str) | st.sampled_from(USUAL))
+    return [*own, *(f"{key}={text}" for key, text in draw(st.lists(one, min_size=1, max_size=2)))]
 
 
 @st.composite

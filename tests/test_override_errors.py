@@ -43,6 +43,7 @@ MISTAKES = [
     ("++model.head=4", ["no key model.head", "did you mean 'model.heads'?"]),
     ("+sed=3", ["no key sed;", "did you mean 'seed'?"]),
     ("+data.root._target_=true", ["data.root._target_=true: must be the path of a class"]),
+    ("data._target_=..", ["_target_=..: cannot be imported"]),
     ("hydra/launcher=slrum", ["hydra/launcher=slrum: no such option; allowed: basic"]),
     ("hydra/lancher=basic", ["no key or group hydra/lancher", "did you mean 'hydra/launcher'?"]),
     ("hydra.swep.dir=x", ["no key hydra.swep", "did you mean 'hydra.sweep'?"]),

@@ -253,7 +253,7 @@ def locate(target: str) -> Any:
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         line = f"_target_={target}: cannot be imported ({error})"
         top = module.partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and error.name == top:

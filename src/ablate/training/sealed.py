@@ -54,6 +54,7 @@ STATE = {
     },
     "loops": {"fit_loop": {"state_dict": dict, "epoch_loop.state_dict": dict}},
 }
+COUNTERS = {"ready", "started", "processed", "completed", "batch", "_batches_that_stepped"}
 # The names of https://huggingface.co/docs/safetensors#format
 NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -158,7 +159,7 @@ def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
     """Read a checkpoint. Raises Damaged, and UserError if that would run code from the file, or if
     it belongs to another run than `run_id`."""
     state = _read_zip(path)
-    if wrong := misfit(state, STATE):
+    if wrong := misfit(state, STATE) or _no_counter(state["loops"], "loops"):
         raise Damaged(path, wrong)
     _require_run(path, state.get("run_id"), run_id)
     return state
@@ -178,6 +179,17 @@ def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
             raise Damaged(path, f"{name} is no dense tensor")
     _require_run(path, found, run_id)
     return weights
+
+
+def _no_counter(node: Any, place: str) -> str | None:
+    """Return where one of Lightning's counters is no number, which would show while it trains."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if not isinstance(node, dict):
+        return None
+    wrong = (misfit(node[key], int, f"{place}.{key}") for key in COUNTERS & node.keys())
+    inside = (_no_counter(value, f"{place}.{key}") for key, value in node.items())
+    return next((line for line in (*wrong, *inside) if line), None)
 
 
 def _require_run(path: Path, found: str | None, wanted: str | None) -> None:
