@@ -6,6 +6,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
