@@ -140,7 +140,7 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
             yield from _wrong(node, path, allowed)
     for key in node:
         part = None if node[key] == MISSING else node[key]
-        inside = {name.partition(".")[2] for name in written if name.startswith(f"{key!s}.")}
+        inside = _inner_keys(target).get(str(key), frozenset())
         if isinstance(part, dict) and "_target_" in part:
             yield from _in_node(part, f"{path}.{key!s}")
         elif isinstance(part, dict) and inside:
@@ -186,6 +186,17 @@ def keys_of(target: str) -> frozenset[str]:
         for key, value in content.items():
             keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else set()
     return frozenset(keys)
+
+
+@cache
+def _inner_keys(target: str) -> dict[str, frozenset[str]]:
+    """The keys of inner nodes: {"encoder": {"depth"}}."""
+    found: dict[str, frozenset[str]] = {}
+    for name in keys_of(target):
+        key, _, inner = name.partition(".")
+        if inner:
+            found[key] = found.get(key, frozenset()) | {inner}
+    return found
 
 
 @cache
