@@ -1,5 +1,6 @@
 """A family and its task from a folder of one's own, a diffusion model: docs/add_a_part.md."""
 
+import csv
 import json
 import re
 import signal
@@ -97,6 +98,10 @@ def test_the_average_is_measured_and_kept_and_the_reference_stays(
     assert not torch.equal(run.model.into.weight, first["into.weight"])
     plain = ablate.run(composed(own, "task.ema=null"), tmp_path / "plain")
     assert plain["metrics"]["val/error"] != result["metrics"]["val/error"]
+    tables = [list(csv.DictReader((tmp_path / f / "metrics.csv").open())) for f in ("run", "plain")]
+    for one, other in zip(*tables, strict=True):  # trained alike, validated otherwise
+        assert one["train/loss"] == other["train/loss"]
+        assert not one["val/error"] or one["val/error"] != other["val/error"]
     names = read_weights(tmp_path / "plain/checkpoints/best.safetensors")
     assert not [name for name in names if name.startswith("average")]
 
