@@ -190,6 +190,7 @@ def test_a_typo_in_an_experiment_of_ones_own(ablate_command: Command, tmp_path: 
             "model.ffn=relu: is an option, not a value; in a file write `- o",
         ),
         ("pos_enc: rotary\n", "`- override /pos_enc: rotary` in its defaults list"),
+        ("defaults:\n  - 1: null\n", "a defaults list holds an entry that is not `- OPTION`"),
     ],
 )
 def test_an_option_that_a_file_gives_as_a_value(

@@ -113,12 +113,20 @@ def _explained(error: Exception, args: Namespace) -> Exception:
 
 
 def _of_hydra(error: Exception, args: Namespace) -> Exception:
-    """Make the error of a key of Hydra's own whose value Hydra cannot use; `error` itself if there
-    is none, or if it was raised in our code."""
+    """Make the error of a file, or of a key of Hydra's own, that Hydra cannot use; `error` itself
+    if there is none, or if it was raised in our code."""
     typed = [text for text in args.overrides if key_of(text).startswith("hydra")]
     package = str(Path(__file__).parent)
     files = {frame.filename for frame in extract_tb(error.__traceback__)} - {__file__}
-    if not typed or any(name.startswith(package) for name in files):
+    if any(name.startswith(package) for name in files):
+        return error
+    if not typed:
+        with open_tree(args.config_dir, args.config_name or "config") as tree:
+            try:
+                tree.load(args.overrides)
+            except COMPOSITION_ERRORS as known:
+                folder.remove_made()
+                return explain(known, args.overrides, tree, many=args.multirun)
         return error
     folder.remove_made()
     why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 shows where"

@@ -105,12 +105,17 @@ class Tree:
         return cfg
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
-        return self.loader.load_configuration(
-            self.config_name,
-            [*self.search, *overrides],
-            RunMode.RUN,
-            from_shell=False,
-        )
+        try:
+            return self.loader.load_configuration(
+                self.config_name,
+                [*self.search, *overrides],
+                RunMode.RUN,
+                from_shell=False,
+            )
+        except AssertionError as error:  # Hydra's own, on keys that are no texts
+            raise ConfigCompositionException(
+                "a defaults list holds an entry that is not `- OPTION` or `- GROUP: OPTION`"
+            ) from error
 
     def chooses(self, override: Override) -> bool:
         """Whether an override names an option, and does not set keys of its node by a {..}."""
