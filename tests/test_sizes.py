@@ -191,7 +191,6 @@ def test_memory_that_is_refused_is_one_line(act: Any) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
         OSError(12, "Cannot allocate memory"),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ..."),
         RuntimeError("std::bad_alloc"),
@@ -200,6 +199,11 @@ def test_memory_that_is_refused_is_one_line(act: Any) -> None:
 )
 def test_other_ways_to_say_so(error: Exception) -> None:
     assert str(unwrap(error)).startswith("out of memory")
+
+
+def test_a_library_that_does_not_fit_into_memory() -> None:
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    assert str(unwrap(error)).startswith("torch cannot be loaded here")
 
 
 def test_other_errors_stay_what_they_are() -> None:
