@@ -42,7 +42,8 @@ def in_a_process(script: str, folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_before_the_first_step_nothing_is_imported_that_it_does_without(tmp_path: Path) -> None:
-    assert in_a_process(UNTIL_THE_FIRST_STEP, tmp_path) == ["[]", "[]"]
+    said = in_a_process(UNTIL_THE_FIRST_STEP, tmp_path)
+    assert [line for line in said if " parameters | " not in line] == ["[]", "[]"]
 
 
 @pytest.mark.slow

@@ -96,11 +96,14 @@ def test_the_readmes_part_of_a_persons_own(site, tmp_path):
     assert set(result["kernels"].values()) == {"chunked"}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = started(site, elsewhere, FORMS[0], "show", str(run))
+    done = started(site, tmp_path, FORMS[0], "show", str(run))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "--allow my.l2" in done.stderr
+    done = started(site, elsewhere, FORMS[0], "show", str(run), "--allow", "my")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "my.l2.NegativeDistance" in done.stderr
     assert f"in the folder that holds my (this one is {elsewhere})" in done.stderr
-    assert ".png" in ablate(site, tmp_path, "show", str(run), form=FORMS[1])
+    assert ".png" in ablate(site, tmp_path, "show", str(run), "--allow", "my", form=FORMS[1])
 
 
 @pytest.mark.slow
