@@ -155,7 +155,7 @@ REFUSED = [
         "model=timm reads images, and data=recall is keys and values to recall",
     ),
     ("data=reverse", "values to recall, and data=reverse is pairs of texts; use model="),
-    ("model=vit data=cmudict", "data=cmudict is pairs of texts; use model=rnn_seq2seq or transformer"),
+    ("model=vit data=cmudict", "data=cmudict is pairs of texts; use model=rnn_seq2seq or"),
     ("data.vocab_size=300", "data.vocab_size=300: data.tokenizer=char takes what it finds"),
     (f"{FILES} data.tokenizer=word data.vocab_size=300", "data.tokenizer=word takes what it"),
     (f"{FILES} data.min_count=2", "data.min_count=2 has no effect with data.tokenizer=bpe"),
