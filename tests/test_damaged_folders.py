@@ -13,18 +13,16 @@ from typing import Any
 import pytest
 import yaml
 from make_study import scores
-from tiny import overrides
+from tiny import SMALL, overrides, second_run
 
 import ablate
 from ablate import evaluate, generate, report, show
 from ablate.cli.command import command
 from ablate.cli.summary import show_result
-from ablate.config.run_id import run_dir
 from ablate.run_files import Damaged
 from ablate.training.build import build, build_data
 from ablate.training.sealed import read_weights
 
-SMALL = ("trainer.max_steps=4", "trainer.val_check_interval=2", "checkpoint_every=2")
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
 WHOLE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
@@ -56,11 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(place: Path) -> Path:
     """A finished run that started from another, so that it has every file."""
-    first = ablate.compose(*overrides(place, *SMALL))
-    ablate.run(first)
-    second = ablate.compose(*overrides(place, *SMALL, f"init_from={run_dir(first)}"))
-    ablate.run(second)
-    return run_dir(second)
+    return second_run(place)
 
 
 @pytest.fixture(scope="module")

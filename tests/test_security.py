@@ -18,7 +18,7 @@ import pytest
 import yaml
 from make_model import CONF
 from omegaconf import OmegaConf
-from tiny import overrides, write_text
+from tiny import SMALL, overrides, second_run, write_text
 
 import ablate
 from ablate import evaluate, generate, show
@@ -30,7 +30,6 @@ from ablate.training.load import without_weights
 from ablate.version import checkout
 
 SOURCE = Path(ablate.__file__).parents[1]
-SMALL = ("trainer.max_steps=4", "trainer.val_check_interval=2", "checkpoint_every=2")
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(place: Path) -> Path:
     """A finished run that started from another, so that it has a tokens.yaml."""
-    first = ablate.compose(*overrides(place, *SMALL))
-    ablate.run(first)
-    second = ablate.compose(*overrides(place, *SMALL, f"init_from={run_dir(first)}"))
-    ablate.run(second)
-    return run_dir(second)
+    return second_run(place)
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 import random
 from pathlib import Path
 
+import ablate
+from ablate.config.run_id import run_dir
+
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "that", "all", "was", "well"]
 
 
@@ -35,6 +38,18 @@ def overrides(folder: Path, *more: str) -> list[str]:
         f"output_dir={folder / 'outputs'}",
         *more,
     ]
+
+
+SMALL = ("trainer.max_steps=4", "trainer.val_check_interval=2", "checkpoint_every=2")
+
+
+def second_run(folder: Path) -> Path:
+    """The folder of a finished run that started from another, so that it has every file."""
+    first = ablate.compose(*overrides(folder, *SMALL))
+    ablate.run(first)
+    second = ablate.compose(*overrides(folder, *SMALL, f"init_from={run_dir(first)}"))
+    ablate.run(second)
+    return run_dir(second)
 
 
 def images(folder: Path, *more: str) -> list[str]:
