@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.conflicts import CONFLICTS
-from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import Facts, Unreadable
 from ablate.config.keys import (
     MISSING,
@@ -24,7 +23,7 @@ from ablate.config.keys import (
 )
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import value_text
-from ablate.config.rules import Rule, refusal
+from ablate.config.rules import Conflict, Rule, refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
@@ -136,8 +135,14 @@ def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
     """
     kinds = compositions(cfg) or [([], cfg)]
     facts = {tuple(layers): Facts(own) for layers, own in kinds}
-    for conflict in CONFLICTS:
-        applies = [layers for layers, own in facts.items() if _applies(conflict, own)]
+    asked = {layers: {*CONFLICTS, *own.conflicts} for layers, own in facts.items()}
+    of_parts = [conflict for own in facts.values() for conflict in own.conflicts]
+    for conflict in dict.fromkeys([*CONFLICTS, *of_parts]):
+        applies = [
+            layers
+            for layers, own in facts.items()
+            if conflict in asked[layers] and _applies(conflict, own)
+        ]
         if not applies or (conflict.without_effect and len(applies) < len(facts)):
             continue
         own = facts[applies[0]]

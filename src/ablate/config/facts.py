@@ -5,13 +5,14 @@ Reading a missing or invalid value raises Unreadable, and the rule that reads it
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from ablate.config.keys import MISSING, OURS, option_content, plain
-from ablate.config.rules import one_of
-from ablate.config.schema import look_up
-from ablate.config.stated import Unreadable, stated
+from ablate.config.rules import Conflict, one_of
+from ablate.config.schema import classes_in, look_up
+from ablate.config.stated import Unreadable, conflicts_of, stated
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
@@ -69,6 +70,24 @@ class Facts:
 
     def is_ours(self, group: str) -> bool:
         return str(self(f"{group}._target_")).startswith(OURS)
+
+    @cached_property
+    def conflicts(self) -> list[Conflict]:
+        """What the parts of the composition refuse."""
+        return [
+            conflict
+            for path, target in self._parts()
+            # torch's optimizers and the like refuse nothing, and asking them would import torch.
+            if target.startswith(OURS) or target not in classes_in(path)
+            for conflict in conflicts_of(target)
+        ]
+
+    def _parts(self, node: Any = None, path: str = "") -> Iterator[tuple[str, str]]:
+        for key, value in (self.values if node is None else node).items():
+            if key == "_target_" and isinstance(value, str):
+                yield path, value
+            elif isinstance(value, dict) and key != "choices":
+                yield from self._parts(value, f"{path}.{key}".lstrip("."))
 
     def stated(self, group: str, attribute: str) -> Any:
         """What a part states about itself: the value of a class attribute."""

@@ -100,14 +100,14 @@ class ClassOf:
     def allows(self, value: object) -> bool:
         if not isinstance(value, str) or "." not in value:
             return False
-        return value in _classes(self.group) or value not in _classes("*")
+        return value in classes_in(self.group) or value not in classes_in("*")
 
     def __str__(self) -> str:
         return f"module.Class, of an option of {self.group} or of one's own"
 
 
 @cache
-def _classes(group: str) -> frozenset[str]:
+def classes_in(group: str) -> frozenset[str]:
     return frozenset(part["_target_"] for part in parts_in(group))
 
 
@@ -123,7 +123,7 @@ def rule_of(path: str, target: str = "", node: str = "") -> Rule | None:
     if group and key == "_partial_":
         ways = {part.get(key, False) for part in parts_in(group)}
         return Exactly(*ways) if len(ways) == 1 else None
-    if target.startswith(OURS) or (target and target not in _classes(node)):
+    if target.startswith(OURS) or (target and target not in classes_in(node)):
         return parameter_rules(target).get(path.removeprefix(f"{node}."))
     if node.split(".")[0] == "optimizer" and key in OPTIMIZER:
         return OPTIMIZER[key]

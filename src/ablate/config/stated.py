@@ -22,6 +22,7 @@ import ablate
 from ablate.config.keys import OURS, locate
 from ablate.config.rules import (
     Bool,
+    Conflict,
     Either,
     Exactly,
     Int,
@@ -57,7 +58,7 @@ def declared(target: str, attribute: str) -> Iterator[Any]:
         yield from declared(source.imports[name], attribute)
     elif name in source.attributes:
         if attribute in source.attributes[name]:
-            yield ast.literal_eval(source.attributes[name][attribute])
+            yield _value(module, name, attribute)
         for base in source.bases.get(name, ()):
             if (inherited := source.imports.get(base, f"{module}.{base}")).startswith(OURS):
                 yield from declared(inherited, attribute)
@@ -67,6 +68,18 @@ def declared(target: str, attribute: str) -> Iterator[Any]:
             own = getattr(owner, "__dict__", {})
             if attribute in own:
                 yield own[attribute]
+
+
+@cache
+def _value(module: str, name: str, attribute: str) -> Any:
+    expression = ast.Expression(_read(module).attributes[name][attribute])
+    return eval(compile(expression, module, "eval"), _Names(module))
+
+
+@cache
+def conflicts_of(target: str) -> tuple[Conflict, ...]:
+    """What a class and its bases refuse: their attributes `conflicts`."""
+    return tuple(conflict for own in declared(target, "conflicts") for conflict in own)
 
 
 @cache
@@ -130,7 +143,8 @@ def _of_others(part: Any) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 class _Names(dict[str, Any]):
-    """The names of a module of ours that an annotation with a rule is made of."""
+    """The names of a module of ours that its rules and what its classes state are made of: those
+    it gives a value, and those it imports that need no torch."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -138,7 +152,7 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         source = _read(self.module)
         if name in source.names:
-            return eval(ast.unparse(source.names[name]), {}, self)
+            return eval(compile(ast.Expression(source.names[name]), self.module, "eval"), self)
         module, _, _ = (origin := source.imports.get(name, "")).rpartition(".")
         if module in ("typing", "collections.abc", "ablate.config.rules"):
             return locate(origin)

@@ -1,6 +1,6 @@
 """Scores: models that need one, their tables, windows."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 ATTENTION: list[Conflict] = [
     Conflict(

@@ -1,6 +1,6 @@
 """Blocks of a Transformer: heads, norms, residuals, feed-forward, shared layers."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 BLOCKS: list[Conflict] = [
     Conflict(

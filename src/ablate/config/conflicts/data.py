@@ -1,7 +1,7 @@
 """Data: tokenizers, files, splits, lengths."""
 
-from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import SERIES
+from ablate.config.rules import Conflict
 
 DATA: list[Conflict] = [
     Conflict(

@@ -1,7 +1,7 @@
 """Embeddings: which of them an output map can be."""
 
-from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict
 
 EMBEDDING: list[Conflict] = [
     Conflict(

@@ -1,6 +1,6 @@
 """Graphs: parts that need an order, which nodes do not have, and parts that need edges."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 GRAPH: list[Conflict] = [
     Conflict(

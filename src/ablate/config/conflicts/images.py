@@ -1,6 +1,6 @@
 """Models of images: patches, pooling, weights from elsewhere."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 # What the check says before a run, and the constructor to whoever calls it.
 STAGED = (

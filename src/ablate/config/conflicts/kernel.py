@@ -1,6 +1,6 @@
 """Kernels: what each cannot compute, and models without anything to compute."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 HIDES = ("sdpa", "triton", "flex")  # do not return the weights
 RANGES = ("triton", "flex")  # use the distance j - i, and one range of keys per query

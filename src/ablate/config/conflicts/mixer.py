@@ -1,7 +1,7 @@
 """Mixers: what acts inside attention only, what a mask says to them, the limits of convolutions."""
 
-from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import Facts
+from ablate.config.rules import Conflict
 
 
 def _without_attention(c: Facts) -> bool:

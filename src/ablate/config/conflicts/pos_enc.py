@@ -1,6 +1,6 @@
 """Positional encodings: widths they need, scores they act on, models that can use them."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 POS_ENC: list[Conflict] = [
     Conflict(

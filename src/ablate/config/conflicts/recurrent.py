@@ -1,6 +1,6 @@
 """Recurrent models: directions, decoders, read-out."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 
 # What the check says before a run, and the constructors to whoever calls them.
 DIRECTIONS = (

@@ -1,7 +1,7 @@
 """Model, task and data: which data each model reads and each task measures."""
 
-from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict
 
 WRITERS = ("transformer", "rnn_seq2seq")  # models that read a source and write a target
 FORECASTERS = ("rnn_forecaster", "transformer_forecaster")  # models that read values

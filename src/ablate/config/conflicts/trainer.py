@@ -1,6 +1,6 @@
 """Training: optimizer, schedule, processes, devices."""
 
-from ablate.config.conflicts.conflict import Conflict
+from ablate.config.rules import Conflict
 from ablate.schedule import TOO_LONG
 
 TRAINER: list[Conflict] = [

@@ -1,7 +1,7 @@
 """Pretrained weights and frozen parameters."""
 
-from ablate.config.conflicts.conflict import Conflict
 from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict
 
 TRANSFER: list[Conflict] = [
     Conflict(
