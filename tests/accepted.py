@@ -1,6 +1,7 @@
 """The options of an axis that a model, or a machine without a GPU, can be trained with at all.
 
-An axis that is not here takes every option, alone; which pairs are refused, config/conflicts/ says.
+An axis that is not here takes every option, alone; which pairs are refused, the parts and
+config/conflicts.py say.
 """
 
 from typing import Any

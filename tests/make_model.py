@@ -270,7 +270,7 @@ def tokens(*shape: int, seed: int = 2) -> Tensor:
 def together(score: str, pos_enc: str) -> bool:
     """Whether the two can be combined: what acts on queries and keys needs a score that reads them.
 
-    config/conflicts/ says the same; test_pairs.py holds it to account.
+    the encodings' `conflicts` say the same; test_pairs.py holds it to account.
     """
     reads = part("model.attention", score).func
     encodes = part("pos_enc", pos_enc).func

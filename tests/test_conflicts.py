@@ -4,6 +4,9 @@ import pytest
 
 from ablate.config.compose import compose
 from ablate.config.conflicts import CONFLICTS
+from ablate.config.keys import OURS, option_content
+from ablate.config.stated import conflicts_of
+from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")
@@ -104,7 +107,7 @@ REFUSED = [
     ("model=rnn_seq2seq data=digits", "data=digits is"),
     (
         "model=rnn_seq2seq model.attention=dot model.window=local_p kernel=sdpa",
-        "hides the weights that model.window=local_p multiplies",
+        "does not return the weights, which model.window=local_p multiplies",
     ),
     (
         "model=rnn_seq2seq model.attention=none kernel=sdpa",
@@ -126,14 +129,20 @@ REFUSED = [
     ),
     ("model=captioner model.norm_type=rms", "model.norm_type=rms is no norm of model=captioner"),
     ("model=captioner model.dim=10", "model.dim=10 must be a multiple of 4"),
-    ("model=captioner pos_enc=rotary", "attends from words to image patches"),
-    ("model=captioner pos_enc=relative_2d", "attends from words to image patches"),
+    ("model=captioner pos_enc=rotary", "attends from one to another"),
+    ("model=captioner pos_enc=relative_2d", "attends from one to another"),
     ("model=captioner data=digits", "model=captioner reads images with captions, and data="),
     ("data=digit_strings", "values to recall, and data=digit_strings is images with"),
     ("model=vit data=digit_strings", "data=digit_strings is images with captions; use"),
     ("task=captioning", "task=captioning needs images with captions, and data=pydoc is text"),
-    ("task=captioning", "task=captioning needs a model that reads an image and writes a caption"),
-    ("model=captioner task=seq2seq", "model=captioner needs task=captioning, not task=seq2seq"),
+    (
+        "task=captioning",
+        "task=captioning needs a model of captions, and model=gpt is one of",
+    ),
+    (
+        "model=captioner task=seq2seq",
+        "model=captioner is one of captions; use model=rnn_seq2seq or",
+    ),
     (
         "model=captioner task.doubly_stochastic=1 model.normalizer=hard",
         "task.doubly_stochastic=1 has no gradient with model.normalizer=hard",
@@ -188,10 +197,10 @@ REFUSED = [
     ("init_from=x model.pretrained='hf:y'", "both say where the weights come from"),
     ("model.pretrained=gpt2", "must be hf:NAME_OR_PATH, or null"),
     ("model=transformer data=pydoc", "task=seq2seq needs pairs of texts, and data=pydoc is text"),
-    ("task=seq2seq data=copy", "a model that reads a source and writes a target, and model=gpt"),
+    ("task=seq2seq data=copy", "task=seq2seq needs a model of target tokens, and model=gpt"),
     (
         "model=rnn_seq2seq task=causal_lm",
-        "model=rnn_seq2seq needs task=seq2seq, not task=causal_lm",
+        "model=rnn_seq2seq is one of target tokens; use model=gpt or rnn_lm, or task=seq2seq",
     ),
     ("model=transformer task.length_penalty=0.6", "has no effect with task.beam=1"),
     ("task=recall", "task=recall needs keys and values to recall, and data=pydoc is text"),
@@ -229,7 +238,7 @@ REFUSED = [
     ("model.mixer=convolution model.mixer.size=4", "model.mixer.size=4 must be an odd number"),
     ("model=gat model.mask=causal", "model.mask=causal goes by order, and the nodes"),
     ("model.mask=neighbours", "model.mask=neighbours needs a graph, and model=gpt reads none"),
-    ("model=gat pos_enc=learned", "pos_enc=learned goes by order, and the nodes"),
+    ("model=gat pos_enc=learned", "pos_enc=learned has no effect on model=gat, which takes none"),
     ("model=gat model.attention=location", "model.attention=location goes by order"),
     ("model.embedding=onehot", "reads out by the learned table of the embeddings"),
     (
@@ -258,11 +267,11 @@ REFUSED = [
     ),
     (
         "model=rnn_seq2seq model.attention=additive model.window=local_p kernel=triton trainer=gpu",
-        "kernel=triton hides the weights that model.window=local_p multiplies",
+        "kernel=triton does not return the weights, which model.window=local_p multiplies",
     ),
     (
         "kernel=triton model.attention=additive pos_enc=relative trainer=gpu",
-        "kernel=triton hides the weights that pos_enc=relative",
+        "kernel=triton does not return the weights, which pos_enc=relative",
     ),
     (
         "model=vit kernel=triton model.attention=additive pos_enc=relative_2d trainer=gpu",
@@ -296,7 +305,10 @@ REFUSED = [
         "model=gat reads a graph, and data=digits is images; use model=resnet, timm or vit",
     ),
     ("task=node_classification", "task=node_classification needs a graph, and data=pydoc is text"),
-    ("task=node_classification", "model=gpt does not; use model=gat"),
+    (
+        "task=node_classification",
+        "needs a model of classes of nodes, and model=gpt is one of",
+    ),
     (
         "model=bert data=digits",
         "model=bert reads text or texts with classes, and data=digits is images",
@@ -305,10 +317,10 @@ REFUSED = [
         "model=bert data=recall",
         "task=masked_lm needs text, and data=recall is keys and values to recall",
     ),
-    ("task=masked_lm", "task=masked_lm needs a masked-LM head, which model=gpt does not have"),
+    ("task=masked_lm", "task=masked_lm needs a model of masked tokens, and model=gpt is one of"),
     (
         "model=bert task=causal_lm",
-        "model=bert needs task=masked_lm, or task=classification, not task=causal_lm",
+        "use model=gpt or rnn_lm, or task=classification or masked_lm",
     ),
     ("model=bert pos_enc=sinusoidal_2d", "pos_enc=sinusoidal_2d needs images"),
     ("model=bert task.random_share=0.3", "task.mask_share=0.8 and task.random_share=0.3 are"),
@@ -317,13 +329,19 @@ REFUSED = [
         "model=bert pos_enc=learned model.mixer=none model.mask=causal",
         "model.mask=causal has no effect with model.mixer=none",
     ),
-    ("model=gat task=causal_lm", "model=gat needs task=node_classification, not task=causal_lm"),
+    (
+        "model=gat task=causal_lm",
+        "model=gat is one of classes of nodes; use model=gpt or rnn_lm",
+    ),
     ("data=series", "values to recall, and data=series is a time series"),
     ("model=rnn_forecaster data=pydoc", "reads a time series, and data=pydoc is text"),
     ("model=transformer_forecaster data=digits", "and data=digits is images"),
     ("task=forecasting", "task=forecasting needs a time series, and data=pydoc is text"),
-    ("task=forecasting", "use model=rnn_forecaster or model=transformer_forecaster"),
-    ("model=rnn_forecaster task=causal_lm", "model=rnn_forecaster needs task=forecasting"),
+    ("task=forecasting", "use model=rnn_forecaster or transformer_forecaster"),
+    (
+        "model=rnn_forecaster task=causal_lm",
+        "model=rnn_forecaster is one of next values; use model=gpt",
+    ),
     ("model=rnn_forecaster pos_enc=learned", "pos_enc=learned has no effect on model=rnn_fo"),
     ("model=rnn_forecaster kernel=sdpa", "no effect with model.attention=none"),
     ("model=transformer_forecaster model.attention=none", "nothing to read"),
@@ -427,6 +445,12 @@ def test_what_cannot_be_combined_is_refused(overrides: str, part: str) -> None:
 @pytest.mark.slow
 def test_every_conflict_has_an_example() -> None:
     lines = [refusal(overrides) for overrides, _ in REFUSED]
-    for conflict in CONFLICTS:
+    of_parts = {
+        conflict
+        for file in config_dir().glob("*/*.yaml")
+        if (target := str(option_content(file)[0].get("_target_"))).startswith(OURS)
+        for conflict in conflicts_of(target)
+    }
+    for conflict in [*CONFLICTS, *of_parts]:
         start = conflict.says.split("{")[0] or conflict.says.split("}")[1].split("{")[0]
         assert any(start in line for line in lines), conflict.says

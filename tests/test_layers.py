@@ -37,15 +37,28 @@ PARTS = '''
     import torch
     from einops import rearrange
     from torch import nn
+    from ablate.config.rules import Conflict
     from ablate.model.layers.layer import Layer
     from ablate.model.layers.linear import Linear
     from ablate.model.mixer.attention import Attention
 
 
+    LEAST = 2
+
+
     class Gated(Layer):
         """Gated linear attention, token by token: S = g S + k v^T, y = q S (Yang et al. 2023)."""
 
-        causal, caches, has_heads = True, True, True
+        causal = True
+        caches = True
+        has_heads = True
+        conflicts = (
+            Conflict(
+                lambda c: c("model.dim") // c("model.heads") < LEAST,
+                "model.mixer=gated has a state of model.dim={model.dim} / model.heads={model.heads}"
+                f" squared, at least {LEAST}",
+            ),
+        )
 
         def __init__(self, place):
             super().__init__()
@@ -135,6 +148,10 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(
         ("model=bert model.mixer=gated pos_enc=none", "model.mixer=gated reads earlier positions"),
         ("model.mixer=gated model.mask=none", "reads earlier positions alone, and model.mask=none"),
         ("model.mixer=gated model.mask=window", "model.mask=window restricts attention weights"),
+        (
+            "model.mixer=gated model.heads=128",
+            "gated has a state of model.dim=128 / model.heads=128",
+        ),
         ("model.mixer=gated model.attention=dot", "acts inside attention, and model.mixer=gated"),
         ("model.mixer=gated pos_enc=rotary", "pos_enc=rotary acts inside attention"),
         ("model.mixer=latent pos_enc=rotary", "pos_enc=rotary acts inside attention"),

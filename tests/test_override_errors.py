@@ -241,7 +241,7 @@ def test_unread_overrides_are_refused_before_composing() -> None:
 
 def test_every_choice_that_a_message_names_can_be_typed() -> None:
     """GROUP=OPTION and KEY=null, in any text of the package."""
-    folder = Path(override_errors.__file__).parent
+    folder = Path(override_errors.__file__).parents[1]
     trees = [ast.parse(path.read_text()) for path in folder.rglob("*.py")]
     nodes = [node for top in trees for node in ast.walk(top) if isinstance(node, ast.Constant)]
     texts = " ".join(node.value for node in nodes if isinstance(node.value, str))

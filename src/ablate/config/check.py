@@ -1,7 +1,8 @@
 """Check that the parts of a composition fit together, and report all errors at once.
 
 Three questions in this order: is every key read by something (keys.py), is every value allowed
-(schema.py), do the parts go together (conflicts/). torch is not imported for our own parts.
+(schema.py), do the parts go together (conflicts.py, and `conflicts` of their classes). torch is not
+imported for our own parts.
 """
 
 import re

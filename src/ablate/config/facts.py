@@ -128,10 +128,22 @@ class Facts:
         kinds = self.stated("model", "kinds")
         models = _options("model", "kinds", lambda own: self.kind in own)
         data = _options("data", "kind", lambda own: own in kinds)
-        named = [
-            f"{g}={one_of(*names)}" for g, names in (("model", models), ("data", data)) if names
-        ]
-        return f"; use {', or '.join(named)}" if named else ""
+        return _use(model=models, data=data)
+
+    @property
+    def output(self) -> str:
+        return str(self.stated("task", "output"))
+
+    @property
+    def outputs(self) -> str:
+        return str(one_of(*self.stated("model", "outputs")))
+
+    @property
+    def other_pairs(self) -> str:
+        """The models that have what the task asks for, and the tasks for what the model has."""
+        outputs = self.stated("model", "outputs")
+        models = _options("model", "outputs", lambda own: self.output in own)
+        return _use(model=models, task=_options("task", "output", lambda own: own in outputs))
 
     @property
     def joint(self) -> bool:
@@ -157,7 +169,7 @@ class Facts:
     def read_out(self) -> int:
         """Width of what the output map of a recurrent model reads: Bahdanau's maxout halves it."""
         dim = int(self("model.dim"))
-        halved = self.has("model.decoder") and self.option("model.decoder") == "bahdanau"
+        halved = self.has("model.decoder") and self.states("model.decoder", "halves")
         return dim // 2 if halved else dim
 
     @property
@@ -165,7 +177,7 @@ class Facts:
         """Tokens or values that the model reads at once in training."""
         if self.kind == SERIES:
             return int(self("data.window"))
-        if self.option("model") != "vit":
+        if not self.states("model", "has_grid"):
             return int(self("data.seq_len"))
         return int(self.across**2 + (self("model.pool") == "class"))
 
@@ -191,6 +203,11 @@ class Facts:
 
 def _in_words(kinds: Iterable[str]) -> str:
     return str(one_of(*(WORDS.get(kind, kind) for kind in kinds)))
+
+
+def _use(**options: list[str]) -> str:
+    named = [f"{group}={one_of(*names)}" for group, names in options.items() if names]
+    return f"; use {', or '.join(named)}" if named else ""
 
 
 def _options(group: str, attribute: str, holds: Callable[[Any], bool]) -> list[str]:

@@ -248,6 +248,7 @@ TOKENS = 10**6  # of a vocabulary
 PIXELS = 2**14  # of a side
 PROCESSES = 1024
 
+HubName = Annotated[str, Named(HUGGING_FACE)]  # of pretrained weights
 COUNT = Int(1, 2**31 - 1)  # the product of two of them still is an index of 64 bits
 SEED = Int(0, 2**63 - 1)
 POSITIVE = Real(0, above=True)

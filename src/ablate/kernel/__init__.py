@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 from ablate.model.attention import Score
 from ablate.model.layers.draws import Source
@@ -130,7 +131,7 @@ def hides_weights(layer: Parts) -> str | None:
     if layer.pos.value_term:
         return f"{type(layer.pos).__name__} positions add to the values, which needs the weights"
     if layer.factors:
-        return "the weights are multiplied by factors, and it never shows them"
+        return "the weights are multiplied by factors, and it does not return them"
     return None
 
 
@@ -138,7 +139,7 @@ def goes_by_ranges(layer: Parts) -> str | None:
     """Why a kernel that takes one range of keys per query and a bias by distance cannot compute
     a layer."""
     if layer.edges:
-        return "queries see along the edges of a graph, and it goes by ranges of keys"
+        return "queries attend along the edges of a graph, and it takes one range of keys for each"
     if not layer.ranges:
         return "the mask lets queries see more than one range of keys"
     if type(layer.pos).bias is not PosEnc.bias and not layer.pos.distances:
@@ -147,10 +148,62 @@ def goes_by_ranges(layer: Parts) -> str | None:
     return None
 
 
+SLOTS = ("model.attention", "model.cross_attention")
+DOT_PRODUCTS_ONLY = tuple(
+    Conflict(
+        lambda c, slot=slot: c.states(slot, "weighs") and not c.states(slot, "lowers"),  # type: ignore[misc]
+        f"kernel={{kernel}} computes scaled dot products only, and {slot}={{{slot}}} is none; use"
+        " kernel=auto",
+    )
+    for slot in SLOTS
+)
+
+
 class Kernel:
     """An attention backend: computes `Attend`. result.json records `name` for each layer."""
 
     name: ClassVar[str]
+    # Whether it never returns the weights, and computes the softmax of scores alone.
+    hides_weights: ClassVar[bool] = False
+    # Whether it takes one range of keys per query and a bias by the distance j - i.
+    by_ranges: ClassVar[bool] = False
+    # Whether kernel=auto, which is the default, chooses among others.
+    chooses: ClassVar[bool] = False
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: not c.states("kernel", "chooses") and not c.has("model.attention"),
+            "kernel={kernel} has no effect on model={model}, which has no attention of ours; use"
+            " kernel=auto",
+        ),
+        Conflict(
+            lambda c: (
+                c.states("kernel", "hides_weights") and not c.states("model.normalizer", "fused")
+            ),
+            "kernel={kernel} computes softmax alone, and model.normalizer={model.normalizer} is"
+            " another; use kernel=auto",
+        ),
+        Conflict(
+            lambda c: c.states("kernel", "hides_weights") and c.states("model.window", "weighs"),
+            "kernel={kernel} does not return the weights, which model.window={model.window}"
+            " multiplies; use kernel=auto",
+        ),
+        Conflict(
+            lambda c: c.states("kernel", "by_ranges") and c("trainer.precision") == "64-true",
+            "kernel={kernel} computes in float32, and trainer.precision=64-true asks for more; use"
+            " kernel=auto",
+        ),
+        Conflict(
+            lambda c: (
+                c.states("kernel", "by_ranges")
+                and not (c.states("kernel", "interprets") and c.interpreted)
+                and c("trainer.accelerator") in ("cpu", "mps", "tpu")
+            ),
+            "kernel={kernel} runs on GPUs of NVIDIA and AMD, and trainer.accelerator="
+            "{trainer.accelerator} is none; use kernel=auto, or trainer=gpu",
+        ),
+    )
+    # Whether it runs on a CPU in Triton's interpreter.
+    interprets: ClassVar[bool] = False
     # Whether the whole model, this kernel included, is compiled in training; set by what compiles
     # it. A kernel must record nothing in a compiled pass, or its blocks cannot be recomputed.
     compiled: bool = False

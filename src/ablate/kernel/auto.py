@@ -17,6 +17,7 @@ class Auto(Kernel):
     """
 
     name: ClassVar[str] = "auto"
+    chooses = True
 
     def resolve(self, layer: Parts) -> Kernel:
         if Sparse().refuses(layer) is None:

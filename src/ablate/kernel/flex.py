@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from ablate.kernel import Attend, Kernel, Parts, goes_by_ranges, hides_weights
+from ablate.config.rules import Conflict
+from ablate.kernel import DOT_PRODUCTS_ONLY, Attend, Kernel, Parts, goes_by_ranges, hides_weights
 
 PLAIN = {"cpu"}  # devices where it runs uncompiled
 NARROWEST = 16  # least head width of its kernels; narrower heads are zero-padded
@@ -33,6 +34,16 @@ class Flex(Kernel):
     """
 
     name: ClassVar[str] = "flex"
+    hides_weights = True
+    by_ranges = True
+    conflicts = (
+        *DOT_PRODUCTS_ONLY,
+        Conflict(
+            lambda c: c("model.dropout") > 0,
+            "kernel=flex has no dropout of the weights, and model.dropout={model.dropout}; use"
+            " kernel=auto, or model.dropout=0",
+        ),
+    )
 
     def refuses(self, layer: Parts) -> str | None:
         if not layer.score.lowers:

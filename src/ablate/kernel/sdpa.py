@@ -7,7 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
-from ablate.kernel import Attend, Kernel, Parts, attention_weights, hides_weights, mix
+from ablate.kernel import (
+    DOT_PRODUCTS_ONLY,
+    Attend,
+    Kernel,
+    Parts,
+    attention_weights,
+    hides_weights,
+    mix,
+)
 from ablate.model.mask.causal import Causal
 
 SHORT = 256  # keys
@@ -22,6 +30,8 @@ class SDPA(Kernel):
     """
 
     name: ClassVar[str] = "sdpa"
+    hides_weights = True
+    conflicts = DOT_PRODUCTS_ONLY
 
     def __init__(self) -> None:
         # The backends that ran in "training" and in "evaluation".

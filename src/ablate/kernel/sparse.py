@@ -9,6 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ablate.config.rules import Conflict
 from ablate.kernel import Attend, Kernel, Parts
 from ablate.model.layers.dropout import dropout_at
 from ablate.model.layers.edges import Edges
@@ -21,6 +22,18 @@ class Sparse(Kernel):
     gets zeros."""
 
     name: ClassVar[str] = "sparse"
+    conflicts = (
+        Conflict(
+            lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
+            "kernel=sparse works along the edges of a graph alone, which only model=gat with"
+            " model.mask=neighbours does; use kernel=auto",
+        ),
+        Conflict(
+            lambda c: not c.states("model.normalizer", "fused"),
+            "kernel=sparse computes softmax alone, and model.normalizer={model.normalizer} is"
+            " another; use kernel=auto",
+        ),
+    )
 
     def refuses(self, layer: Parts) -> str | None:
         if not layer.edges:

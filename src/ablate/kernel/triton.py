@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Parts, goes_by_ranges, hides_weights
+from ablate.kernel import SLOTS, Attend, Kernel, Parts, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked
 
 
@@ -24,6 +25,17 @@ class Triton(Kernel):
     """
 
     name: ClassVar[str] = "triton"
+    hides_weights = True
+    by_ranges = True
+    interprets = True
+    conflicts = tuple(
+        Conflict(
+            lambda c, slot=slot: c.states(slot, "weighs") and not c.states(slot, "sums"),  # type: ignore[misc]
+            f"kernel=triton computes additive scores only, and {slot}={{{slot}}} is none; use"
+            " kernel=auto",
+        )
+        for slot in SLOTS
+    )
 
     def refuses(self, layer: Parts) -> str | None:
         if not layer.score.sums:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 from ablate.seeding import derive
 
@@ -27,6 +28,21 @@ class Model(nn.Module):
 
     # The kinds of data that it reads (`Data.kind`); any, where a class does not say so.
     kinds: ClassVar[tuple[str, ...]]
+    # Where pos_enc acts: in the "layers" of its stacks, at the "input" alone; None: it takes none.
+    positions: ClassVar[str | None]
+    # What it can be asked for: a task needs one of them (`Task.output`).
+    outputs: ClassVar[tuple[str, ...]]
+    # Whether a position may depend on earlier ones alone, unless model.mask says otherwise.
+    causal: ClassVar[bool]
+    # Whether it has attention whatever its mixer is.
+    attends: ClassVar[bool] = False
+    # Whether it has something to read without attention, such as an encoder's last state.
+    reads_without_attention: ClassVar[bool] = False
+    # Whether its batches are padded.
+    pads: ClassVar[bool] = False
+    # Whether its positions are the patches of an image, in rows and columns.
+    has_grid: ClassVar[bool] = False
+    conflicts: ClassVar[tuple[Conflict, ...]] = ()
     # Name prefixes of the parameters that embed the input; not counted as "non_embedding".
     embeddings: ClassVar[tuple[str, ...]] = ()
     # Name prefixes of the parameters of the output head.

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import Conflict, HubName, KeysOf, Width
 from ablate.data.text_files import TextFiles
 from ablate.model.base import Freeze, Model
 from ablate.model.embedding import MakeEmbedding
@@ -37,6 +37,21 @@ class BERT(Model):
     classes: number of classes of a text, predicted from the pooled state instead of masked tokens.
     """
 
+    outputs = ("masked tokens", "classes")
+    causal = False
+    conflicts = (
+        Conflict(
+            lambda c: (
+                c("model.embedding_scale") != 1
+                and c("model.norm") == "post"
+                and c.stated("pos_enc", "acts_in") != "input"
+            ),
+            "model.embedding_scale={model.embedding_scale} has no effect where model.norm=post"
+            " normalises the embeddings and pos_enc={pos_enc} adds nothing to them first; set"
+            " model.embedding_scale=1.0",
+        ),
+    )
+    positions = "layers"
     kinds = ("text", "texts with classes")
     embeddings = ("embedding.", "segment_embedding.", "stack.pos_enc.")
     heads = ("head.", "pooler.", "next_sentence.", "classifier.")
@@ -49,7 +64,7 @@ class BERT(Model):
         dim: Width,
         tie_embeddings: bool,
         freeze: Freeze,
-        pretrained: str | None,
+        pretrained: HubName | None,
         segments: int = 1,
         next_sentence: bool = False,
         classes: int | None = None,

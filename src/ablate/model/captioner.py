@@ -9,14 +9,13 @@ may be added to the annotation vectors (pos_enc).
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.conflicts.images import STAGED
-from ablate.config.rules import KeysOf, Share, Width
+from ablate.config.rules import Conflict, KeysOf, Share, Width
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
@@ -29,9 +28,15 @@ from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import uniform
 from ablate.model.recurrent.rnn_attention import Memory, make_context
 from ablate.model.recurrent.show_attend_tell import Xu
-from ablate.model.resnet import STAGES, STRIDE, trunk
+from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, trunk
 from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
+
+# What the check says before a run, and the constructor to whoever calls it.
+STAGED = (
+    "model.dim={dim} must be a multiple of 4: the encoder of model=captioner begins with a fourth"
+    " of it and doubles it twice"
+)
 
 
 class Captioner(Seq2Seq):
@@ -39,10 +44,15 @@ class Captioner(Seq2Seq):
     without projections. `blocks` holds the keys of resnet.trunk.
     """
 
+    outputs = ("captions",)
+    conflicts = (
+        Conflict(lambda c: c("model.dim") % 4 != 0, STAGED.format(dim="{model.dim}")),
+        NORM_OF_IMAGES,
+    )
+    positions = "input"
+    has_grid = True
     kinds = ("captions",)
     embeddings = ("pos_enc.", "target_embedding.")
-    # Whether the model takes pos_enc.
-    places: ClassVar[bool] = True
 
     def __init__(
         self,

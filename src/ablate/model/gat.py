@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Depth, KeysOf, Share, Width
+from ablate.config.rules import Conflict, Depth, KeysOf, Share, Width
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model
@@ -120,6 +120,41 @@ class GraphAttention(nn.Module):
 class GAT(Model):
     """A graph in, logits of the classes of every node out."""
 
+    outputs = ("classes of nodes",)
+    conflicts = (
+        Conflict(
+            lambda c: c.states("model.mask", "restricts"),
+            "model.mask={model.mask} goes by order, and the nodes of a graph have none; use"
+            " model.mask=neighbours or none",
+        ),
+        Conflict(
+            lambda c: (
+                c.states("model.attention", "query") and not c.states("model.attention", "key")
+            ),
+            "model.attention={model.attention} goes by order, and the nodes of a graph have none;"
+            " use another score, such as model.attention=gat",
+        ),
+        Conflict(
+            lambda c: c("model.depth") == 1,
+            "model.depth=1 leaves model.dim and model.heads nothing to shape; model=gat has at"
+            " least 2 layers",
+        ),
+        Conflict(
+            lambda c: (
+                not c("model.shared")
+                and not c.states("model.attention", "query")
+                and not c.states("model.attention", "key")
+            ),
+            "model.shared=false has no effect with model.attention={model.attention}, which"
+            " compares nothing",
+        ),
+        Conflict(
+            lambda c: c.several_processes,
+            "data={data} is one graph, which one process trains; use trainer=cpu or trainer=gpu"
+            " with trainer.devices=1",
+        ),
+    )
+    positions = None
     kinds = ("graph",)
 
     def __init__(

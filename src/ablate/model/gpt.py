@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.config.rules import KeysOf, Width
+from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict, HubName, KeysOf, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
@@ -27,6 +28,19 @@ class GPT(LanguageModel):
     `stack` holds the keys of Stack.
     """
 
+    outputs = ("next tokens", "classes")
+    causal = True
+    conflicts = (
+        Conflict(
+            lambda c: (
+                c("model.freeze") == "encoder" and c.kind != LABELLED and c("model.tie_embeddings")
+            ),
+            "model.freeze=encoder leaves nothing to train on data={data}, which has no classes,"
+            " since with model.tie_embeddings=true the output map is the table of tokens; set"
+            " model.tie_embeddings=false",
+        ),
+    )
+    positions = "layers"
     kinds = ("text", "texts with classes", "recall")
     embeddings = ("embedding.", "stack.pos_enc.")
 
@@ -38,7 +52,7 @@ class GPT(LanguageModel):
         dim: Width,
         tie_embeddings: bool,
         freeze: Freeze,
-        pretrained: str | None,
+        pretrained: HubName | None,
         classes: int | None = None,
         embedding: MakeEmbedding = Learned,
         **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from ablate.config.rules import Depth, KeysOf, Width
+from ablate.config.rules import Conflict, Depth, KeysOf, Width
 from ablate.model.base import Model
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingConv, KaimingLinear
@@ -85,9 +85,18 @@ def trunk(
     return stem, nn.Sequential(*blocks)
 
 
+NORM_OF_IMAGES = Conflict(
+    lambda c: not c.states("model.norm_type", "images"),
+    "model.norm_type={model.norm_type} is no norm of model={model}; use batch or layer",
+)
+
+
 class ResNet(Model):
     """Images in, logits of the classes out. `blocks` holds the keys of `trunk`."""
 
+    outputs = ("classes",)
+    conflicts = (NORM_OF_IMAGES,)
+    positions = None
     kinds = ("images",)
 
     def __init__(

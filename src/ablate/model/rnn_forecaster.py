@@ -22,7 +22,7 @@ from ablate.model.mask.causal import Causal
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import Recurrent
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention
-from ablate.model.rnn_lm import ReadOut
+from ablate.model.rnn_lm import GOES_AROUND, ReadOut
 from ablate.model.window import Window
 
 
@@ -39,6 +39,11 @@ class RNNForecaster(Forecaster):
 
     Without attention (model.attention=none) the state itself is read out.
     """
+
+    outputs = ("next values",)
+    reads_without_attention = True
+    conflicts = (GOES_AROUND,)
+    positions = None
 
     def __init__(
         self,

@@ -11,8 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.conflicts.recurrent import TIED
-from ablate.config.rules import Depth, Share, Width
+from ablate.config.rules import Conflict, Depth, Share, Width
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.model.cell import MakeCell
@@ -35,6 +34,31 @@ class ReadOut(nn.Module):
         return F.linear(self.dropout(x), weight, bias)
 
 
+# What the check says before a run, and the constructors to whoever calls them.
+TIED = (
+    "model.tie_embeddings=true needs embeddings as wide as {what}; set model.embedding_dim={width}"
+)
+TIED_WIDTHS = tuple(
+    Conflict(
+        lambda c, halved=halved: (  # type: ignore[misc]
+            c("model.tie_embeddings")
+            and (c("model.embedding_dim") or c("model.dim")) != c.read_out
+            and halved == (c.read_out != c("model.dim"))
+        ),
+        TIED.format(what=what, width="{:read_out}"),
+    )
+    for halved, what in (
+        (True, "what model.decoder=bahdanau reads out, half of model.dim={model.dim}"),
+        (False, "the states that are read out, model.dim={model.dim}"),
+    )
+)
+GOES_AROUND = Conflict(
+    lambda c: c("model.residual") and c("model.depth") == 1,
+    "model.residual=true goes around the second layer and those above it, and has no effect with"
+    " model.depth=1",
+)
+
+
 class HiddenState:
     """The state of the layers after the tokens so far, the cache of an RNN."""
 
@@ -53,6 +77,12 @@ class RNNLM(LanguageModel):
     may be of any `length`, and longer ones may be read after training.
     """
 
+    outputs = ("next tokens",)
+    conflicts = (
+        GOES_AROUND,
+        *TIED_WIDTHS,
+    )
+    positions = None
     kinds = ("text", "recall")
     embeddings = ("embedding.",)
 

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from ablate.config.conflicts.recurrent import DIRECTIONS
-from ablate.config.rules import KeysOf, Share, Width
+from ablate.config.rules import Conflict, KeysOf, Share, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel
@@ -29,8 +28,13 @@ from ablate.model.layers.linear import Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import Recurrent, uniform
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
-from ablate.model.rnn_lm import ReadOut, require_tied_widths
+from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut, require_tied_widths
 from ablate.model.window import Window
+
+# What the check says before a run, and the constructor to whoever calls it.
+DIRECTIONS = (
+    "model.bidirectional=true gives each direction half of model.dim={dim}, which must be even"
+)
 
 
 class RNNSeq2Seq(Seq2Seq):
@@ -41,6 +45,17 @@ class RNNSeq2Seq(Seq2Seq):
     vocabulary (`joint`) or not.
     """
 
+    outputs = ("target tokens",)
+    reads_without_attention = True
+    conflicts = (
+        GOES_AROUND,
+        *TIED_WIDTHS,
+        Conflict(
+            lambda c: c("model.bidirectional") and c("model.dim") % 2 != 0,
+            DIRECTIONS.format(dim="{model.dim}"),
+        ),
+    )
+    positions = None
     embeddings = ("source_embedding.", "target_embedding.")
 
     def __init__(

@@ -14,6 +14,8 @@ from ablate.model.base import Model
 class Timm(Model):
     """timm.create_model(name) with the classes and channels of the data."""
 
+    outputs = ("classes",)
+    positions = None
     kinds = ("images",)
 
     def __init__(

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.conflicts.task import ONE_VOCABULARY
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import Conflict, KeysOf, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
@@ -27,6 +26,12 @@ from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
+
+# What the check says before a run, and the constructor to whoever calls it.
+ONE_VOCABULARY = (
+    "model.share_embeddings=true needs one vocabulary for both sides, and {data} has two; set"
+    " model.share_embeddings=false"
+)
 
 
 class TransformerState(State):
@@ -51,6 +56,39 @@ class Transformer(Seq2Seq):
     layers: as in Stack, for each side.
     """
 
+    outputs = ("target tokens",)
+    causal = True
+    attends = True
+    pads = True
+    conflicts = (
+        Conflict(
+            lambda c: not c("model.residual") and not c.states("model.cross_attention", "query"),
+            "model.cross_attention={model.cross_attention} does not read the query, so that with"
+            " model.residual=false nothing of the target would reach the output; set"
+            " model.residual=true",
+        ),
+        Conflict(
+            lambda c: (
+                c.get("model.cross_attention", None) is None
+                and not c("model.residual")
+                and not c.states("model.attention", "query")
+            ),
+            "model.attention={model.attention}, the score of cross-attention too, does not read the"
+            " query, so that with model.residual=false nothing of the target would reach the"
+            " output; set model.residual=true, or model.cross_attention=scaled_dot",
+        ),
+        Conflict(
+            lambda c: c("model.share_embeddings") and not c("data.joint"),
+            "model.share_embeddings=true needs one vocabulary for both sides; set data.joint=true",
+        ),
+        Conflict(
+            lambda c: (
+                c("model.share_embeddings") and not c.joint and c.get("data.joint", None) is None
+            ),
+            ONE_VOCABULARY.format(data="data={data}"),
+        ),
+    )
+    positions = "layers"
     embeddings = ("source_embedding.", "target_embedding.", "encoder.pos_enc.", "decoder.pos_enc.")
 
     def __init__(

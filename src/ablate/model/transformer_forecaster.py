@@ -19,6 +19,9 @@ from ablate.model.layers.stack import Stack
 class TransformerForecaster(Forecaster):
     """`stack` holds the keys of Stack."""
 
+    outputs = ("next values",)
+    causal = True
+    positions = "layers"
     embeddings = ("stack.pos_enc.",)
 
     def __init__(

@@ -11,7 +11,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import Conflict, KeysOf, Width
 from ablate.errors import UserError
 from ablate.model.base import Freeze, Model
 from ablate.model.layers.linear import Linear
@@ -43,6 +43,30 @@ class ClassToken(nn.Module):
 class ViT(Model):
     """Images in, logits of the classes out. `stack` holds the keys of Stack."""
 
+    outputs = ("classes",)
+    causal = False
+    conflicts = (
+        Conflict(
+            lambda c: c("model.patch") > c.side,
+            "model.patch={model.patch} is larger than the images, which are {:side} pixels a side",
+        ),
+        Conflict(
+            lambda c: c("model.patch") <= c.side and (c.side - c("model.patch")) % c.stride != 0,
+            "model.patch={model.patch} with model.stride={:stride} leaves pixels out at the border"
+            " of images of {:side} pixels a side",
+        ),
+        Conflict(
+            lambda c: c.stride > c("model.patch"),
+            "model.stride={model.stride} is larger than model.patch={model.patch} and skips pixels",
+        ),
+        Conflict(
+            lambda c: c("model.pool") == "class" and c.option("model.mask") in ("causal", "prefix"),
+            "model.mask={model.mask} with model.pool=class: the classification token stands first"
+            " and would not see the image; set model.pool=mean",
+        ),
+    )
+    positions = "layers"
+    has_grid = True
     kinds = ("images",)
     embeddings = ("patches.", "class_token.", "stack.pos_enc.")
 

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
+
+NEEDS_GRID = Conflict(
+    lambda c: c.stated("model", "positions") is not None and not c.states("model", "has_grid"),
+    "pos_enc={pos_enc} needs images, and model={model} reads a sequence; take the same without _2d",
+)
 
 
 class PosEnc(nn.Module):
@@ -29,6 +35,31 @@ class PosEnc(nn.Module):
 
     # Where it acts: on the "input" of the first layer, in the "attention" of every one, or nowhere.
     acts_in: ClassVar[str | None] = "attention"
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: c.stated("model", "positions") is None and c.states("pos_enc", "acts_in"),
+            "pos_enc={pos_enc} has no effect on model={model}, which takes none; use pos_enc=none",
+        ),
+        Conflict(
+            lambda c: (
+                c.stated("model", "positions") == "input"
+                and c.stated("pos_enc", "acts_in") == "attention"
+            ),
+            "pos_enc={pos_enc} is relative: query and key must be of one sequence, and"
+            " model={model} attends from one to another; use pos_enc=none, or one that is added to"
+            " the input, such as learned",
+        ),
+        Conflict(
+            lambda c: (
+                c.states("pos_enc", "compares")
+                and not (
+                    c.states("model.attention", "query") and c.states("model.attention", "key")
+                )
+            ),
+            "pos_enc={pos_enc} acts where queries and keys are compared, and"
+            " model.attention={model.attention} does not compare them",
+        ),
+    )
     # True: `values` adds a term to the output, which needs the attention weights.
     value_term: bool = False
     # True: it acts on queries and keys, so it has no effect on a score that ignores either.
@@ -117,6 +148,7 @@ class GridPosEnc(PosEnc):
     """
 
     acts_in = "input"
+    conflicts = (NEEDS_GRID,)
 
     def __init__(self, name: str, **sizes: Any) -> None:
         super().__init__(**sizes)

@@ -11,12 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 from ablate.pos_enc import GridPosEnc
 
 
 class Learned2d(GridPosEnc):
     """A table for the rows and one for the columns of an image's patches, added to the input."""
+
+    conflicts = (
+        Conflict(
+            lambda c: c("model.dim") % 2 != 0,
+            "pos_enc=learned_2d needs an even model.dim, not {model.dim}",
+        ),
+    )
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__("learned_2d", **sizes)

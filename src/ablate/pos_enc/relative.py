@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Count
+from ablate.config.rules import Conflict, Count
 from ablate.errors import UserError
 from ablate.pos_enc import PosEnc
 
@@ -26,6 +26,18 @@ class Relative(PosEnc):
     """
 
     distances: ClassVar[bool] = True
+    conflicts = (
+        Conflict(
+            lambda c: c("pos_enc.keys") and not c.states("model.attention", "query"),
+            "pos_enc=relative with pos_enc.keys=true needs a score that reads the query, and"
+            " model.attention={model.attention} does not; set pos_enc.keys=false",
+        ),
+        Conflict(
+            lambda c: c.states("kernel", "hides_weights") and c("pos_enc.values"),
+            "kernel={kernel} does not return the weights, which pos_enc=relative with"
+            " pos_enc.values=true needs; use kernel=auto or pos_enc.values=false",
+        ),
+    )
 
     def __init__(self, *, max_distance: Count, keys: bool, values: bool, **sizes: Any) -> None:
         super().__init__(**sizes)

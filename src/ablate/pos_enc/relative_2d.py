@@ -16,14 +16,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
-from ablate.pos_enc import PosEnc, require_grid
+from ablate.pos_enc import NEEDS_GRID, PosEnc, require_grid
 
 
 class Relative2d(PosEnc):
     """A vector learned for each offset between rows, and for each between columns."""
 
     reads_query = True
+    conflicts = (
+        Conflict(
+            lambda c: not c.states("model.attention", "query"),
+            "pos_enc=relative_2d needs a score that reads the query, and"
+            " model.attention={model.attention} does not",
+        ),
+        Conflict(
+            lambda c: (
+                c("model.dim") % c("model.heads") == 0
+                and c("model.dim") // c("model.heads") % 2 == 1
+            ),
+            "pos_enc=relative_2d gives half of a head to the row and half to the column and needs"
+            " an even head width; here it is model.dim={model.dim} / model.heads={model.heads}",
+        ),
+        Conflict(
+            lambda c: c.states("kernel", "by_ranges"),
+            "kernel={kernel} has biases by the distance j - i, and pos_enc=relative_2d goes by rows"
+            " and columns; use kernel=auto",
+        ),
+        NEEDS_GRID,
+    )
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

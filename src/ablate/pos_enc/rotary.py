@@ -13,7 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ablate.config.rules import Positive
+from ablate.config.rules import Conflict, Positive
 from ablate.errors import UserError, suggest
 from ablate.pos_enc import PosEnc, require_positive_base
 
@@ -24,6 +24,16 @@ class Rotary(PosEnc):
     """Rotates queries and keys; no parameters, any length."""
 
     compares: ClassVar[bool] = True
+    conflicts = (
+        Conflict(
+            lambda c: (
+                c("model.dim") % c("model.heads") == 0
+                and c("model.dim") // c("model.heads") % 2 == 1
+            ),
+            "pos_enc=rotary rotates pairs of dimensions and needs an even head width; here it is"
+            " model.dim={model.dim} / model.heads={model.heads}",
+        ),
+    )
 
     def __init__(
         self, *, base: Positive, layout: Literal["half", "interleaved"], **sizes: Any

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.config.rules import Positive
+from ablate.config.rules import Conflict, Positive
 from ablate.errors import UserError
 from ablate.pos_enc import GridPosEnc, require_positive_base
 from ablate.pos_enc.sinusoidal import waves
@@ -20,6 +20,13 @@ from ablate.pos_enc.sinusoidal import waves
 
 class Sinusoidal2d(GridPosEnc):
     """Fixed sinusoids of the rows and of the columns of an image's patches."""
+
+    conflicts = (
+        Conflict(
+            lambda c: c("model.dim") % 4 != 0,
+            "pos_enc=sinusoidal_2d needs a model.dim that is a multiple of 4, not {model.dim}",
+        ),
+    )
 
     def __init__(self, *, base: Positive, **sizes: Any) -> None:
         super().__init__("sinusoidal_2d", **sizes)

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchmetrics import Metric
 
-from ablate.config.rules import Share
+from ablate.config.rules import Conflict, Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
 from ablate.model.base import ROLES, Model
@@ -57,6 +57,9 @@ class Task(L.LightningModule):
 
     # The kinds of data that it needs (`Data.kind`); any, where a class does not say so.
     kinds: ClassVar[tuple[str, ...]]
+    # What it asks of a model, which has it among its `outputs`.
+    output: ClassVar[str]
+    conflicts: ClassVar[tuple[Conflict, ...]] = ()
     # The metric that chooses the best weights, and whether less is better.
     metric: ClassVar[str]
     mode: ClassVar[str]

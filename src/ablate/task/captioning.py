@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from ablate.config.rules import NotNegative
+from ablate.config.rules import Conflict, NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, EOS
@@ -38,6 +38,24 @@ class Captioning(SequenceToSequence):
     """
 
     kinds = ("captions",)
+    output = "captions"
+    conflicts = (
+        Conflict(
+            lambda c: c("task.doubly_stochastic") > 0 and c.states("model.normalizer", "samples"),
+            "task.doubly_stochastic={task.doubly_stochastic} has no gradient with"
+            " model.normalizer={model.normalizer}, whose weights are 0 or 1; use 0, or another"
+            " normalizer",
+        ),
+        Conflict(
+            lambda c: (
+                c("task.doubly_stochastic") > 0
+                and not c.states("model.attention", "query")
+                and not c.states("model.attention", "key")
+            ),
+            "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
+            " model.attention={model.attention}, whose weights nothing changes; use 0",
+        ),
+    )
     family: ClassVar[str] = "captioning"
     options: ClassVar[tuple[str, ...]] = (
         "image", "index", "beam", "length_penalty", "n_best", "show",

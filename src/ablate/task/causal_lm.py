@@ -31,6 +31,7 @@ class CausalLM(Task):
     the characters of the tokens, so that tokenizers can be compared."""
 
     kinds = ("text",)
+    output = "next tokens"
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"

@@ -8,7 +8,8 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from ablate.config.rules import NotNegative, Share
+from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict, NotNegative, Share
 from ablate.data import Batch
 from ablate.data.images import Images
 from ablate.data.text_files import TextFiles
@@ -28,6 +29,22 @@ class Classification(Task):
     """
 
     kinds = ("images", "texts with classes")
+    output = "classes"
+    conflicts = (
+        Conflict(
+            lambda c: c.kind == LABELLED and not c("model.tie_embeddings"),
+            "model.tie_embeddings=false unties an output map over tokens, which a model of classes"
+            " has not; leave it at true",
+        ),
+        Conflict(
+            lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,
+            "task.mixup and task.cutmix mix images, and data={data} is {:words}",
+        ),
+        Conflict(
+            lambda c: max(c("task.mixup"), c("task.cutmix")) > 0 and c("data.batch_size") % 2 != 0,
+            "task.mixup and task.cutmix mix pairs: data.batch_size={data.batch_size} must be even",
+        ),
+    )
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
     unit = "images"  # or texts

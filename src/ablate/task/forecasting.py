@@ -56,6 +56,7 @@ class Forecasting(Task):
     """
 
     kinds = ("series",)
+    output = "next values"
     metric: ClassVar[str] = "val/rmse"
     mode: ClassVar[str] = "min"
     unit = "values"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import KeysOf
+from ablate.config.rules import Conflict, KeysOf
 from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData
@@ -33,6 +33,19 @@ class MaskedLM(Task):
     """
 
     kinds = ("text",)
+    output = "masked tokens"
+    conflicts = (
+        Conflict(
+            lambda c: c("task.mask_share") + c("task.random_share") > 1 + 1e-9,
+            "task.mask_share={task.mask_share} and task.random_share={task.random_share} are shares"
+            " of the same tokens: together at most 1",
+        ),
+        Conflict(
+            lambda c: c("data.seq_len") < (8 if c("task.next_sentence") else 4),
+            "data.seq_len={data.seq_len} leaves too little text beside [CLS] and [SEP]: at least 8,"
+            " or 4 with task.next_sentence=false",
+        ),
+    )
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"

@@ -25,6 +25,7 @@ class NodeClassification(Task):
     (transductive learning: Yang et al. 2016, https://arxiv.org/abs/1603.08861)."""
 
     kinds = ("graph",)
+    output = "classes of nodes"
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
     unit = "nodes"

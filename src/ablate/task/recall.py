@@ -16,6 +16,7 @@ class Recall(CausalLM):
     """Cross-entropy and accuracy at the queries only; accuracy by number of pairs."""
 
     kinds = ("recall",)
+    output = "next tokens"
     metric: ClassVar[str] = "val/accuracy"
     mode: ClassVar[str] = "max"
 

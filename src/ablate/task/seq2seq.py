@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Count, NotNegative
+from ablate.config.rules import Conflict, Count, NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import BOS, EOS, PAD, Pairs
 from ablate.data.targets import Targets
@@ -50,6 +50,14 @@ class SequenceToSequence(CausalLM):
     """
 
     kinds = ("pairs",)
+    output = "target tokens"
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: c("task.beam") == 1 and c("task.length_penalty") > 0,
+            "task.length_penalty={task.length_penalty} ranks what a beam finds, and has no effect"
+            " with task.beam=1",
+        ),
+    )
     metric: ClassVar[str] = "val/loss"
     mode: ClassVar[str] = "min"
     unit = "tokens"

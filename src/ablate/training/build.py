@@ -133,11 +133,11 @@ def _largest(cfg: DictConfig) -> str:
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
     """Instantiate the model: with a kernel if it has attention, and with a positional encoding if
-    it is made of Stacks, which have a mask, or its class sets `places`."""
+    it is made of Stacks, which have a mask, or adds one to its input."""
     slots: dict[str, Any] = {}
     if "attention" in cfg.model:
         slots["kernel"] = kernel
-    if "mask" in cfg.model or getattr(locate(cfg.model._target_), "places", False):
+    if "mask" in cfg.model or getattr(locate(cfg.model._target_), "positions", None) == "input":
         slots["pos_enc"] = make(cfg.pos_enc)
     chosen = values(cfg)
     node = dict(chosen["model"])

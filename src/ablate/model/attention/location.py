@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Count
+from ablate.config.rules import Conflict, Count
 from ablate.errors import UserError
 from ablate.model.attention import Lowered, Score
 
@@ -20,6 +20,16 @@ from ablate.model.attention import Lowered, Score
 class Location(Score):
     """A learned key for each of `max_length` positions; None: the length of training."""
 
+    conflicts = (
+        Conflict(
+            lambda c: (
+                c("model.attention.max_length") is not None
+                and c("model.attention.max_length") < c.positions
+            ),
+            "model.attention.max_length={model.attention.max_length} is shorter than the"
+            " {:positions} positions of training; give that many or more, or null",
+        ),
+    )
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
 

@@ -7,6 +7,7 @@ using RNN encoder-decoder", section 2.2, https://arxiv.org/abs/1406.1078; Sutske
 
 from typing import Any, ClassVar
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 from ablate.model.attention import Score
 
@@ -17,6 +18,25 @@ class NoAttention(Score):
     query: ClassVar[bool] = False
     key: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
+    conflicts = (
+        Conflict(
+            lambda c: not c.states("model", "reads_without_attention"),
+            "model.attention=none leaves model={model} nothing to read; use"
+            " model.attention=uniform, or model=rnn_seq2seq",
+        ),
+        Conflict(
+            lambda c: c.option("model.normalizer") != "softmax",
+            "model.normalizer={model.normalizer} has no effect with model.attention=none",
+        ),
+        Conflict(
+            lambda c: c.option("model.window") != "none",
+            "model.window={model.window} has no effect with model.attention=none",
+        ),
+        Conflict(
+            lambda c: not c.states("kernel", "chooses"),
+            "kernel={kernel} has no effect with model.attention=none; use kernel=auto",
+        ),
+    )
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

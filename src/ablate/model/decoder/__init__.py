@@ -9,7 +9,7 @@ Recurrent.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,9 @@ class Decoder(nn.Module, ABC):
 
     reads: input width of the lowest layer; `recurrent`: the keys of Recurrent.
     """
+
+    # Whether `width` is half of that of the states.
+    halves: ClassVar[bool] = False
 
     def __init__(
         self,

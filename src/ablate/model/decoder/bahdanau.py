@@ -19,16 +19,32 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ablate.config.conflicts.recurrent import FED, MAXOUT
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
+# What the check says before a run, and the constructor to whoever calls it.
+MAXOUT = (
+    "model.decoder=bahdanau reads out the larger of each pair of model.dim={dim} numbers, which"
+    " must be even"
+)
+FED = (
+    "model.input_feeding=true belongs to model.decoder=luong; model.decoder={decoder} always feeds"
+    " the context to the cell"
+)
+
 
 class Bahdanau(Decoder):
     """Steps are computed one after another, the read-out of all steps in one call."""
+
+    conflicts = (
+        Conflict(lambda c: c("model.dim") % 2 != 0, MAXOUT.format(dim="{model.dim}")),
+        Conflict(lambda c: c("model.input_feeding"), FED.format(decoder="{model.decoder}")),
+    )
+    halves = True
 
     def __init__(
         self,

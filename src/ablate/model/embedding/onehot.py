@@ -12,12 +12,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 
 
 class OneHot(nn.Module):
     """The first vocab_size rows of the identity matrix of size dim."""
 
+    conflicts = (
+        Conflict(
+            lambda c: c("model.tie_embeddings") and c.kind != LABELLED,
+            "model.tie_embeddings=true reads out by the learned table of the embeddings, and"
+            " model.embedding=onehot has none; set model.tie_embeddings=false",
+        ),
+        Conflict(
+            lambda c: c("model.share_embeddings"),
+            "model.share_embeddings=true gives both sides one learned table, and"
+            " model.embedding=onehot has none; set model.share_embeddings=false",
+        ),
+    )
     weight: Tensor
 
     def __init__(self, vocab_size: int, dim: int, **_: Any):

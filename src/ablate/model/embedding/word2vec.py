@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ablate.config.rules import Count
+from ablate.config.facts import LABELLED
+from ablate.config.rules import Conflict, Count
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.embedding.learned import Learned
@@ -38,6 +39,16 @@ class Word2vec(Learned):
     vector: a frozen table has to be so large beside what layers and positions add to it
     (docs/decisions.md). A token absent from the training split keeps its random vector.
     """
+
+    conflicts = (
+        Conflict(
+            lambda c: (
+                c("model.embedding.freeze") and c("model.tie_embeddings") and c.kind != LABELLED
+            ),
+            "model.embedding.freeze=true would freeze the output map, too, where"
+            " model.tie_embeddings=true; set model.tie_embeddings=false",
+        ),
+    )
 
     def __init__(
         self,

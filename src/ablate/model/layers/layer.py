@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Width
+from ablate.config.rules import Conflict, Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.mask import Mask
@@ -134,12 +134,64 @@ class Context:
         return replace(self, start=self.start + self.position, position=None)
 
 
+# Groups that act inside attention, and their defaults.
+USUAL = {"model.attention": "scaled_dot", "model.normalizer": "softmax", "kernel": "auto"}
+
+
 class Layer(nn.Module):
     """Base of what stands in a block.
 
     A mixer (`model.mixer=`) is made from a `Place` and the keys of its YAML, and mixes positions.
     """
 
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        *(
+            Conflict(
+                lambda c, group=group, usual=usual: (  # type: ignore[misc]
+                    not (c.states("model.mixer", "attends") or c.states("model", "attends"))
+                    and c.option(group) != usual
+                ),
+                f"{group}={{{group}}} acts inside attention, and model.mixer={{model.mixer}} has"
+                f" none; use {group}={usual}",
+                without_effect=True,
+            )
+            for group, usual in USUAL.items()
+        ),
+        Conflict(
+            lambda c: (
+                not c.states("model.mixer", "reads_positions")
+                and c.stated("pos_enc", "acts_in") == "attention"
+            ),
+            "pos_enc={pos_enc} acts inside attention, and model.mixer={model.mixer} has none; use"
+            " pos_enc=learned, sinusoidal, learned_from_sinusoidal or none",
+            without_effect=True,
+        ),
+        Conflict(
+            lambda c: (
+                not c.states("model.mixer", "reads_mask")
+                and c.stated("model.mask", "looks_ahead") is None
+            ),
+            "model.mask={model.mask} restricts attention weights, and model.mixer={model.mixer} has"
+            " none; use model.mixer=attention or fixed",
+            without_effect=True,
+        ),
+        Conflict(
+            lambda c: (
+                c.stated("model.mixer", "causal") is True
+                and c.stated("model.mask", "looks_ahead") is True
+            ),
+            "model.mixer={model.mixer} reads earlier positions alone, and model.mask={model.mask}"
+            " lets every position see later ones; use model.mask=causal",
+        ),
+        Conflict(
+            lambda c: (
+                c.stated("model.mixer", "causal") is False
+                and c.stated("model.mask", "looks_ahead") is False
+            ),
+            "model.mixer={model.mixer} reads later positions, which model.mask={model.mask} does"
+            " not allow",
+        ),
+    )
     # Whether it reads other positions than the one that it computes. A layer that does computes one
     # `context.position` alone when asked to: b i d -> b 1 d.
     mixes: ClassVar[bool] = True

@@ -16,6 +16,8 @@ class Mask:
 
     # False: every query attends to every key.
     restricts: ClassVar[bool] = True
+    # Whether later keys are attended to, of a mask that says nothing else; None: it says more.
+    looks_ahead: ClassVar[bool | None] = None
     # Whether queries attend only along the edges of a graph; see `Attend.edges`.
     edges: ClassVar[bool] = False
     # Whether the keys of each query are one contiguous range, which `between` returns.

@@ -13,6 +13,7 @@ class Causal(Mask):
     """Masks the future: every key after the query."""
 
     ranges = True
+    looks_ahead = False
 
     @property
     def look_ahead(self) -> bool:

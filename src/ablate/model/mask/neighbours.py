@@ -6,6 +6,7 @@ calls it masked attention.
 
 from typing import ClassVar
 
+from ablate.config.rules import Conflict
 from ablate.model.mask.none import NoMask
 
 
@@ -13,3 +14,16 @@ class Neighbours(NoMask):
     """Allows every position, because the kernel gets the edges themselves."""
 
     edges: ClassVar[bool] = True
+    looks_ahead: ClassVar[bool | None] = None
+    conflicts = (
+        Conflict(
+            lambda c: "graph" not in c.stated("model", "kinds"),
+            "model.mask=neighbours needs a graph, and model={model} reads none; use model=gat, or"
+            " another model.mask",
+        ),
+        Conflict(
+            lambda c: c.states("kernel", "by_ranges"),
+            "kernel={kernel} lets a query see a range of keys, and model.mask=neighbours goes along"
+            " edges; use kernel=auto, or model.mask=none",
+        ),
+    )

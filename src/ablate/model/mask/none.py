@@ -16,6 +16,7 @@ class NoMask(Mask):
 
     restricts: ClassVar[bool] = False
     ranges = True
+    looks_ahead: ClassVar[bool | None] = True
 
     @property
     def look_ahead(self) -> bool:

@@ -13,13 +13,27 @@ from typing import Any
 
 from torch import Tensor
 
-from ablate.config.rules import Count
+from ablate.config.rules import Conflict, Count
 from ablate.errors import UserError
 from ablate.model.mask import Mask
 
 
 class Window(Mask):
     """The `size` nearest positions, or rows and columns, on a side, the query's own included."""
+
+    conflicts = (
+        Conflict(
+            lambda c: c.states("kernel", "by_ranges") and c.states("model", "has_grid"),
+            "kernel={kernel} lets a query see one range of keys, and model.mask=window of an image"
+            " is several; use kernel=auto",
+        ),
+        Conflict(
+            lambda c: c.states("model", "has_grid") and c("model.mask.size") >= c.across > 0,
+            "model.mask.size={model.mask.size} lets each of the {:across} x {:across} patches that"
+            " model.patch={model.patch} makes of data={data} see all; give less than {:across}, or"
+            " model.mask=none",
+        ),
+    )
 
     def __init__(self, *, size: Count, **place: Any) -> None:
         super().__init__(**place)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Width
+from ablate.config.rules import Conflict, Width
 from ablate.model.layers.layer import Context, Layer, Place
 
 
@@ -24,6 +24,24 @@ class Convolution(Layer):
     d inputs, then one axis or two of relative positions.
     """
 
+    conflicts = (
+        Conflict(
+            lambda c: c("model.mixer.size") % 2 == 0,
+            "model.mixer.size={model.mixer.size} must be an odd number, which has a middle",
+        ),
+        Conflict(
+            lambda c: c("model.pool") == "class",
+            "model.mixer=convolution goes over rows and columns, where model.pool=class has no"
+            " place; set model.pool=mean",
+        ),
+        Conflict(
+            lambda c: (
+                c.states("model", "has_grid") and c.stated("model.mask", "looks_ahead") is False
+            ),
+            "causal masking is not defined for the two-dimensional model.mixer=convolution; use"
+            " model.mask=none",
+        ),
+    )
     caches = True
 
     def __init__(self, place: Place, *, size: Width, depthwise: bool):

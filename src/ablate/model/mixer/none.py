@@ -1,11 +1,24 @@
 """The ablated mixer: every position is processed by itself."""
 
+from ablate.config.rules import Conflict
 from ablate.model.layers.layer import Layer, Place
 
 
 class NoMixer(Layer):
     """Nothing is made: blocks are a feed-forward, and cross-attention if there is a memory."""
 
+    conflicts = (
+        Conflict(
+            lambda c: c.stated("model.mask", "looks_ahead") is c.states("model", "causal"),
+            "model.mask={model.mask} has no effect with model.mixer=none; leave it at the model's"
+            " own",
+            without_effect=True,
+        ),
+        Conflict(
+            lambda c: c.option("model.ffn") == "none" and not c.states("model", "attends"),
+            "model.mixer=none with model.ffn=none disables every sublayer",
+        ),
+    )
     mixes = False
 
     def __new__(cls, place: Place) -> None:  # type: ignore[misc]

@@ -5,12 +5,46 @@ Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
 
 from torch import Tensor, nn
 
+from ablate.config.rules import Conflict
+
 
 class BatchNorm(nn.Module):
     """In training every position is normalised by statistics of the whole batch, later positions
     included; in evaluation by running averages. It always has a bias.
     """
 
+    conflicts = (
+        Conflict(
+            lambda c: c("model.norm") != "none" and not c("model.bias"),
+            "model.norm_type=batch always has a bias; set model.bias=true or another norm_type",
+        ),
+        Conflict(
+            lambda c: c("model.norm") != "none" and c.states("model", "pads"),
+            "model.norm_type=batch would take the padding of model={model}'s batches into its"
+            " statistics; use model.norm_type=layer or rms",
+        ),
+        Conflict(
+            lambda c: c("model.norm") != "none" and c("model.activation_checkpointing"),
+            "model.activation_checkpointing=true computes blocks twice, and model.norm_type=batch"
+            " would count every batch twice; use model.norm_type=layer or rms, or"
+            " model.activation_checkpointing=false",
+        ),
+        Conflict(
+            lambda c: c("model.freeze") != "none",
+            "model.freeze={model.freeze} with model.norm_type=batch: its running averages would go"
+            " on changing; use layer or rms",
+        ),
+        Conflict(
+            lambda c: (
+                c.get("model.norm", None) != "none"
+                and c.several_processes
+                and not c.get("trainer.sync_batchnorm", False)
+            ),
+            "model.norm_type=batch with several processes: each would have statistics of its own;"
+            " use +trainer.sync_batchnorm=true on GPUs, trainer=cpu or trainer=gpu, or another"
+            " norm_type",
+        ),
+    )
     images = True
     # Whether examples and positions have an effect on each other.
     mixes_examples = True

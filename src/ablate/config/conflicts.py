@@ -1,0 +1,183 @@
+"""Combinations of keys that are refused, with what to change, and what model, task and data state
+compared; what a part refuses stands in its class."""
+
+from ablate.config.facts import SERIES
+from ablate.config.rules import Conflict
+from ablate.schedule import TOO_LONG
+
+CONFLICTS = [
+    # model, task and data
+    Conflict(
+        lambda c: c.kind not in c.stated("model", "kinds"),
+        "model={model} reads {:model_reads}, and data={data} is {:words}{:instead}",
+    ),
+    Conflict(
+        lambda c: c.kind not in c.stated("task", "kinds"),
+        "task={task} needs {:task_needs}, and data={data} is {:words}",
+    ),
+    Conflict(
+        lambda c: c.stated("task", "output") not in c.stated("model", "outputs"),
+        "task={task} needs a model of {:output}, and model={model} is one of {:outputs}"
+        "{:other_pairs}",
+    ),
+    # blocks
+    Conflict(
+        lambda c: c("model.dim") % c("model.heads") != 0,
+        "model.heads={model.heads} does not divide model.dim={model.dim}",
+    ),
+    Conflict(
+        lambda c: c("model.drop_path") > 0 and not c("model.residual"),
+        "model.drop_path={model.drop_path} drops whole sublayers and needs model.residual=true",
+    ),
+    Conflict(
+        lambda c: c("model.norm") == "none" and c.option("model.norm_type") != "layer",
+        "model.norm_type={model.norm_type} has no effect with model.norm=none",
+    ),
+    Conflict(
+        lambda c: c.option("model.ffn") == "none" and c("model.ffn_dim") is not None,
+        "model.ffn_dim={model.ffn_dim} has no effect with model.ffn=none",
+    ),
+    Conflict(
+        lambda c: c("model.share_layers") and c("model.depth") == 1,
+        "model.share_layers=true has no effect with model.depth=1",
+    ),
+    Conflict(
+        lambda c: (
+            c("model.share_layers") and c("model.encoder.depth") == c("model.decoder.depth") == 1
+        ),
+        "model.share_layers=true has no effect with model.encoder.depth=1 and"
+        " model.decoder.depth=1",
+    ),
+    Conflict(
+        lambda c: c("model.activation_checkpointing") and c("model.freeze") == "encoder",
+        "model.activation_checkpointing=true has no effect with model.freeze=encoder, whose blocks"
+        " keep nothing for a gradient; set model.activation_checkpointing=false",
+    ),
+    # data
+    Conflict(
+        lambda c: c("data.vocab_size") is not None and c("data.tokenizer") != "bpe",
+        "data.vocab_size={data.vocab_size}: data.tokenizer={data.tokenizer} takes what it finds;"
+        " use data.tokenizer=bpe, or data.vocab_size=null",
+    ),
+    Conflict(
+        lambda c: c("data.min_count") > 1 and c("data.tokenizer") != "word",
+        "data.min_count={data.min_count} has no effect with data.tokenizer={data.tokenizer}; use"
+        " data.tokenizer=word, or data.min_count=1",
+    ),
+    Conflict(
+        lambda c: (c("data.val_source") is None) != (c("data.val_target") is None),
+        "data.val_source={data.val_source} and data.val_target={data.val_target}: set both, or"
+        " neither",
+    ),
+    Conflict(
+        lambda c: (c("data.test_source") is None) != (c("data.test_target") is None),
+        "data.test_source={data.test_source} and data.test_target={data.test_target}: set both, or"
+        " neither",
+    ),
+    Conflict(
+        lambda c: c("data.val_fraction") is not None and c("data.val_source") is not None,
+        "data.val_fraction={data.val_fraction} has no effect beside data.val_source; set one null",
+    ),
+    Conflict(
+        lambda c: c("data.test_fraction") is not None and c("data.test_source") is not None,
+        "data.test_fraction={data.test_fraction} has no effect beside data.test_source; set one"
+        " null",
+    ),
+    Conflict(
+        lambda c: len(set(c("data.pair"))) == 1,
+        "data.pair={data.pair}: must be two different languages",
+    ),
+    Conflict(
+        lambda c: c("data.min_length") > min(c("data.max_train_length"), c("data.test_max_length")),
+        "data.min_length={data.min_length} is above data.max_train_length={data.max_train_length}"
+        " or data.test_max_length={data.test_max_length}",
+    ),
+    Conflict(
+        lambda c: c("data.min_digits") > c("data.max_digits"),
+        "data.min_digits={data.min_digits} is above data.max_digits={data.max_digits}",
+    ),
+    Conflict(
+        lambda c: 8 * c("data.max_digits") > c("data.width"),
+        "data.width={data.width} is too narrow for data.max_digits={data.max_digits} side by side,"
+        " 8 pixels each",
+    ),
+    Conflict(
+        lambda c: c.kind == SERIES and c("data.columns") is not None and c("data.path") is None,
+        "data.columns={data.columns}: the sunspots have one column; set data.path=FILE, or"
+        " data.columns=null",
+    ),
+    Conflict(
+        lambda c: (c("data.period") or 0) > c("data.window"),
+        "data.window={data.window}: the seasonal naive forecast repeats the last"
+        " data.period={data.period} values, so the window must hold as many",
+    ),
+    Conflict(
+        lambda c: (
+            c.kind == SERIES and (c("data.val_fraction") or 0) + (c("data.test_fraction") or 0) >= 1
+        ),
+        "data.val_fraction={data.val_fraction} and data.test_fraction={data.test_fraction} leave"
+        " nothing to train on",
+    ),
+    # training
+    Conflict(
+        lambda c: c("optimizer.nesterov") and c("optimizer.momentum") == 0,
+        "optimizer.nesterov=true needs optimizer.momentum above 0",
+    ),
+    Conflict(
+        lambda c: c("trainer.max_steps") == -1 and c("trainer.max_epochs") is None,
+        "nothing says how long to train; set trainer.max_steps or trainer.max_epochs",
+    ),
+    Conflict(
+        # For training by epochs, training/trainer.py checks this once they are steps.
+        lambda c: (
+            c("schedule.warmup") != "auto" and 0 < c("trainer.max_steps") < c("schedule.warmup")
+        ),
+        TOO_LONG.format(warmup="{schedule.warmup}", steps="{trainer.max_steps}"),
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.val_check_interval") is not None
+            and c("trainer.check_val_every_n_epoch") is not None
+        ),
+        "trainer.val_check_interval={trainer.val_check_interval} counts batches and"
+        " trainer.check_val_every_n_epoch={trainer.check_val_every_n_epoch} epochs; set one null",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.accelerator") == "cpu" and bool(c.get("trainer.sync_batchnorm", False))
+        ),
+        "trainer.sync_batchnorm=true needs GPUs, not trainer.accelerator=cpu",
+    ),
+    Conflict(
+        lambda c: c("trainer.strategy") == "fsdp" and not c.several_processes,
+        "trainer.strategy=fsdp splits a model over several processes; set trainer.devices, or"
+        " trainer.strategy=auto",
+    ),
+    Conflict(
+        lambda c: c("trainer.strategy") == "fsdp" and bool(c.get("trainer.sync_batchnorm", False)),
+        "trainer.sync_batchnorm=true cannot be had with trainer.strategy=fsdp; use trainer=ddp",
+    ),
+    Conflict(
+        lambda c: (
+            c("trainer.strategy") == "fsdp" and c("trainer.precision") in ("16-mixed", "64-true")
+        ),
+        "trainer.precision={trainer.precision} cannot be had with trainer.strategy=fsdp; use"
+        " bf16-mixed or 32-true",
+    ),
+    Conflict(
+        lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),
+        "compile=true compiles whole models, which trainer.strategy={trainer.strategy} takes apart;"
+        " use trainer=ddp or compile=false",
+    ),
+    Conflict(
+        lambda c: c("trainer.accelerator") == "cpu" and c("trainer.precision").startswith("16"),
+        "trainer.precision={trainer.precision} needs a GPU; on a CPU use bf16-mixed or 32-true",
+    ),
+    Conflict(
+        lambda c: (
+            c("init_from") is not None and c.get("model.pretrained", None) not in (None, False)
+        ),
+        "init_from={init_from} and model.pretrained={model.pretrained} both say where the weights"
+        " come from; leave one out",
+    ),
+]
