@@ -7,6 +7,7 @@ imported for our own parts.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,7 +25,7 @@ from ablate.config.keys import (
 )
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import value_text
-from ablate.config.rules import Conflict, Rule, refusal
+from ablate.config.rules import Conflict, Rule, names_run, refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 
@@ -119,6 +120,31 @@ def ruled(
             yield from ruled(value, name, part)
         elif not name.startswith("choices."):
             yield name, value, rule
+
+
+def run_folders(
+    values: Mapping[str, Any], path: str = "", part: tuple[str, str] = ("", "")
+) -> Iterator[str]:
+    """Yield the keys that hold the folder of another run; parts that cannot be imported, which the
+    check reports, have none. part: as for `ruled`."""
+    if isinstance(target := values.get("_target_"), str):
+        part = target, path
+    for key, value in list(values.items()):
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict):
+            yield from run_folders(value, name, part)
+        elif isinstance(value, str) and key != "_target_":
+            with suppress(UserError):
+                if names_run(rule_of(name, *part)):
+                    yield name
+
+
+def put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set a key that is there, such as "model.heads"."""
+    *nodes, leaf = path.split(".")
+    for node in nodes:
+        values = values[node]
+    values[leaf] = value
 
 
 def wrong_layers(values: Mapping[str, Any]) -> list[str]:

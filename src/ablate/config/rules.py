@@ -91,6 +91,14 @@ class Text:
 
 
 @dataclass(frozen=True)
+class RunFolder(Text):
+    """The folder of a finished run, whose weights count in the id of the run that names it."""
+
+    def __str__(self) -> str:
+        return "the folder of a run"
+
+
+@dataclass(frozen=True)
 class Below:
     """A path that stays inside `folder`."""
 
@@ -196,6 +204,13 @@ def or_null(rule: Rule) -> Either:
     return Either((rule, Exactly(None)))
 
 
+def names_run(rule: Rule | None) -> bool:
+    """Whether a value that is a text is the folder of a run."""
+    if isinstance(rule, Either):
+        return any(names_run(inner) for inner in rule.rules)
+    return isinstance(rule, RunFolder)
+
+
 def single(value: float) -> float:
     """The nearest number of single precision; infinity for what is larger than all of them."""
     try:
@@ -248,6 +263,7 @@ TOKENS = 10**6  # of a vocabulary
 PIXELS = 2**14  # of a side
 PROCESSES = 1024
 
+RunDir = Annotated[str, RunFolder()]
 HubName = Annotated[str, Named(HUGGING_FACE)]  # of pretrained weights
 COUNT = Int(1, 2**31 - 1)  # the product of two of them still is an index of 64 bits
 SEED = Int(0, 2**63 - 1)

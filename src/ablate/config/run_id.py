@@ -12,10 +12,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import check
+from ablate.config.check import check, put, run_folders
 from ablate.config.history import first_form
 from ablate.config.layers import expanded, folders, of_layers
 from ablate.config.revision import revisions
+from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.run_files import Damaged, best_weights, open_file
 
@@ -121,8 +122,10 @@ def content(cfg: DictConfig) -> dict[str, Any]:
                 value = OmegaConf.to_container(value, resolve=True)
             content[str(key)] = value
     # The hash of the weights takes the place of their path.
-    if (start := content.pop("init_from", None)) is not None:
-        content["init_from"] = weights(start)
+    for path in run_folders(content):
+        put(content, path, weights(look_up(content, path)[0]))
+    if content.get("init_from") is None:
+        content.pop("init_from", None)
     # A pattern counts as the values that it gives.
     if layers := of_layers(content):
         content["model"]["layers"] = {key: [own[key] for own in layers] for key in layers[0]}

@@ -25,6 +25,7 @@ from ablate.config.rules import (
     ListOf,
     Real,
     Rule,
+    RunFolder,
     Text,
     either,
     one_of,
@@ -34,7 +35,7 @@ from ablate.config.stated import parameter_rules
 
 VALUES: dict[str, Rule] = {
     "seed": SEED,
-    "init_from": or_null(Text()),
+    "init_from": or_null(RunFolder()),
     "output_dir": Text(),
     "study.name": Below("output_dir"),
     "study.baseline": ListOf(Text(), least=0),

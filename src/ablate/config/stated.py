@@ -126,6 +126,8 @@ def _signatures(target: str | type[Any]) -> Iterator[tuple[dict[str, Any], bool]
 
 
 def _of_others(part: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+    if not callable(part):  # a module: a schedule was a function of that name once
+        return
     for owner in getattr(part, "__mro__", [part]):
         module, name = owner.__module__, owner.__qualname__
         if module.startswith(OURS) and name in _read(module).attributes:

@@ -24,9 +24,11 @@ from torch import nn
 
 import ablate
 from ablate.cli.say import say
+from ablate.config.check import put, run_folders
 from ablate.config.keys import OURS, targets
 from ablate.config.public import public
 from ablate.config.run_id import FILES, run_id
+from ablate.config.schema import look_up
 from ablate.data import Data, digest, source
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.logger import RunLogger
@@ -53,8 +55,9 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
     """Write the resolved config, so that it can be run from any folder: with absolute paths, and
     the local copy of a download whose URL is not written down."""
     values = config_values(cfg)
-    if (start := values["init_from"]) is not None and "${" not in start:
-        values["init_from"] = str(Path(start).expanduser().absolute())
+    for path in run_folders(values):
+        if "${" not in (start := look_up(values, path)[0]):
+            put(values, path, str(Path(start).expanduser().absolute()))
     for key in FILES:
         place, written = cfg.data.get(key), values["data"].get(key)
         if not place or "${" in written:
