@@ -57,7 +57,7 @@ OF_MASKED = OF_LANGUAGE | {
 OF_IMAGES: Only = {"data": data(IMAGES), "task": ["classification"]}
 OF_SOURCES: Only = {
     "data": data(PAIRS),
-    "task": ["seq2seq"],
+    "task": ["seq2seq", "speech"],
     "data.tokenizer": ["char", "bpe", "word"],
 }
 OF_SERIES: Only = {"data": data(SERIES), "task": ["forecasting"]}

@@ -46,7 +46,7 @@ AREAS = {
         precision pretrained recurrent resnet rnn_* timm transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """forecasting masked_lm own_family sample search task task_outside
+    "task": """forecasting masked_lm own_family sample search task speech task_outside
         task_seq2seq""",
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger optimizer pinned
         resume damaged_folders full_disk ignored schedule security sizes threads train transfer

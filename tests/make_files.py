@@ -57,6 +57,8 @@ FILES: dict[str, dict[str, Any]] = {
     "parallel": {"source": "lines.de", "target": "lines.en", "val_fraction": 0.05, "batch_size": 4},
     "multi30k": {"root": "multi30k", "vocab_size": None, "batch_size": 4},
     "cmudict": {"root": "cmudict", "batch_size": 4},
+    "speech": COUNTS | {"codes": 16},
+    "recordings": {"root": "recordings", "codes": 16, "batch_size": 4},
     "digit_strings": COUNTS | {"height": 8, "width": 24, "min_digits": 1, "max_digits": 2},
     "karate": {},
     "planetoid": {"root": "planetoid"},
@@ -125,6 +127,26 @@ def write_pairs() -> None:
         phonemes = " ".join(f"{letter.upper()}{n % 3}" for n, letter in enumerate(word))
         entries += [f"{word} {phonemes}", f"{word}(2) X"]
     Path("cmudict", "cmudict.dict").write_text("\n".join(entries))
+    write_recordings(Path("recordings"))
+
+
+def write_recordings(
+    folder: Path, *, table: bool = False, rate: int = 8000, ending: str = "wav"
+) -> None:
+    """Tones of 25 to 48 hundredths of a second; table: in the form of LJSpeech."""
+    soundfile = pytest.importorskip("soundfile")
+    place = folder / "wavs" if table else folder
+    place.mkdir(parents=True)
+    lines = []
+    for n in range(24):
+        tone = 0.3 * np.sin(np.arange(rate * (25 + n) // 100) * (0.1 + 0.02 * n))
+        soundfile.write(place / f"{n:02}.{ending}", np.stack([tone, tone], 1), rate)
+        text = f"Tone  {n} {'low' if n < 12 else 'high'}"
+        lines.append(f"{n:02}|No. {n}|{text}")
+        if not table:
+            (place / f"{n:02}.txt").write_text(f"{text}\n")
+    if table:
+        (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
 
 
 def _sentences(count: int, seed: int) -> list[str]:

@@ -38,6 +38,8 @@ def kinds_of(model: str) -> tuple[str, ...]:
 NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(name))} | {
     "data=text": ["data.path=FILE"],
     "data=image_folder": ["data.root=DIR", "model=vit"],
+    "data=recordings": ["data.root=DIR", "model=transformer"],
+    "task=speech": ["model=transformer", "data=speech"],
     "data=recall": ["task=recall"],
     "task=recall": ["data=recall"],
     "task=classification": ["model=vit"],

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hydra.utils import get_object
 from make_data import ready
+from make_files import write_recordings
 from make_model import CONF, options, part
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
@@ -175,6 +176,9 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
                 shade.putpixel((n % 9, n // 9), (n, n, n))
                 shade.save(tmp_path / colour / f"{n}.png")
         return {"root": str(tmp_path), "size": 8}
+    if name == "recordings":
+        write_recordings(tmp_path / "own")
+        return {"root": str(tmp_path / "own"), "codes": 8}
     if name in ("series", "text_files"):
         return {}  # the sunspots come with statsmodels, paragraphs with Python
     folder = request.getfixturevalue("shared_data") / {"shakespeare": "tinyshakespeare"}.get(

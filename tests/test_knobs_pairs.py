@@ -23,6 +23,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "multi30k": TEXTS | {"root": "multi30k", "joint": False},
     "cmudict": {"root": "cmudict", "batch_size": 4},
     **dict.fromkeys(("reverse", "copy", "sort"), COUNTS),
+    "speech": COUNTS | {"codes": 16},
+    "recordings": {"root": "recordings", "codes": 16, "batch_size": 4},
     "dates": COUNTS | {"locales": ["en_US", "de_DE"], "styles": ["long"], "years": [2011, 2015]},
 }
 OTHER: dict[str, Any] = {
@@ -52,6 +54,12 @@ OTHER: dict[str, Any] = {
     "test_examples": 30,
     "batch_size": 3,
     "data_seed": 1,
+    "texts": "sentences",
+    "direction": "recognition",
+    "voice": "de",
+    "speed": 120,
+    "pitch": 80,
+    "codes": 9,
 }
 # What has to be set so that a key has an effect, and what is set together with it.
 NEEDS: dict[str, dict[str, Any]] = {"vocab_size": {"tokenizer": "bpe", "vocab_size": 270}}
@@ -91,7 +99,11 @@ def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_every_knob_changes_the_batches(name: str, key: str) -> None:
     needs = NEEDS.get(key, {})
-    other = OTHER | {"lower": name != "multi30k"}
+    other = OTHER | {"lower": name not in ("multi30k", "recordings")}
+    if name == "speech":
+        other |= {"max_length": 30}
+    if name == "recordings":
+        other |= {"max_length": 20, "tokenizer": "word"}
     changed = needs | TOGETHER.get(key, {}) | {key: other[key]}
     assert not equal(batches(name, **needs), batches(name, **changed))
 

@@ -97,6 +97,27 @@ def captions(folder: Path, *more: str) -> list[str]:
     ]
 
 
+def speech(folder: Path, *more: str) -> list[str]:
+    """A tiny RNN with attention that speaks numbers."""
+    return [
+        "model=rnn_seq2seq",
+        "data=speech",
+        "task=speech",
+        "data.codes=16",
+        "data.train_examples=40",
+        "data.val_examples=10",
+        "data.test_examples=10",
+        "data.batch_size=4",
+        "model.dim=8",
+        "trainer.max_steps=4",
+        "trainer.val_check_interval=2",
+        "schedule.warmup=1",
+        "logger=none",
+        f"output_dir={folder / 'outputs'}",
+        *more,
+    ]
+
+
 PAIRS = [
     "data=copy",
     "data.symbols=5",

@@ -1,7 +1,7 @@
 """What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
 
 Masked tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
-Captions: --image FILE. Forecasts: --steps N."""
+Captions: --image FILE. Speech: --text "..." --audio FILE.wav. Forecasts: --steps N."""
 
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,9 @@ def arguments() -> dict[str, Any]:
         help="image to write the caption of, white on black; several: --image A --image B",
     )
     captions.add_argument("--index", type=int, help="or an image of the validation split, from 0")
+    speech = parser.add_argument_group("text to speech, beside --beam, --length-penalty, --show")
+    speech.add_argument("--text", help="what to say")
+    speech.add_argument("--audio", type=Path, help="file for its sound, NAME.wav")
     series = parser.add_argument_group("forecasters")
     series.add_argument("--steps", type=int, help="values to forecast; default: data.horizon")
     given = vars(parser.parse_args())
@@ -77,6 +80,8 @@ def check_values(given: dict[str, Any]) -> None:
         raise UserError(f"--top-p {given['top_p']} must be above 0 and at most 1")
     if given.get("prompt") == "":
         raise UserError("--prompt is empty: give at least one character")
+    if not given.get("text", "x").strip():
+        raise UserError("--text is empty: give at least one word")
     if not all(source.strip() for source in given.get("source", [])):
         raise UserError("--source is empty: give at least one character")
 

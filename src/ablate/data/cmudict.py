@@ -31,7 +31,7 @@ class CMUDict(Pairs):
     variants: the first pronunciation of a word, or all, each a pair.
     """
 
-    item: ClassVar[str | None] = "phoneme"
+    item: str | None = "phoneme"
     joint: ClassVar[bool] = False  # source and target have no vocabulary in common
 
     def __init__(

@@ -94,7 +94,7 @@ class DigitStrings(Targets):
 
     kind: ClassVar[str] = "captions"
     unit: ClassVar[str] = "images"
-    item: ClassVar[str | None] = "digit"
+    item: str | None = "digit"
     white: ClassVar[int] = Digits.white
     mean: Tensor
     std: Tensor

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -45,6 +45,10 @@ class PairTokenizer(ABC):
     def label(self, token: int) -> str:
         """One token in printable characters, for figures."""
         return SPECIALS[token] if token < len(SPECIALS) else self._label(token)
+
+    def labels(self, tokens: Sequence[int]) -> list[str]:
+        """A sequence in printable characters, token by token."""
+        return [self.label(token) for token in tokens]
 
     @abstractmethod
     def _encode(self, text: str) -> list[int]: ...

@@ -167,8 +167,8 @@ class Pairs(Targets):
         batch = super().example(index)
         source, target = batch["source"][0].tolist(), batch["targets"][0].tolist()
         return batch | {
-            "source_labels": [self.source_tokenizer.label(token) for token in source],
-            "target_labels": [self.target_tokenizer.label(token) for token in target],
+            "source_labels": self.source_tokenizer.labels(source),
+            "target_labels": self.target_tokenizer.labels(target),
         }
 
     def sequences(self, name: str) -> Iterator[NDArray[np.int32]]:

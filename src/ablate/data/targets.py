@@ -1,7 +1,6 @@
 """Base of the data sets whose examples have a target text to generate."""
 
 from abc import abstractmethod
-from typing import ClassVar
 
 from ablate.data import Data
 from ablate.data.pair_tokenizer import PairTokenizer
@@ -13,7 +12,7 @@ class Targets(Data):
     item: name of a target token as the unit of error rates, such as "phoneme".
     """
 
-    item: ClassVar[str | None] = None
+    item: str | None = None
     target_tokenizer: PairTokenizer
 
     @abstractmethod

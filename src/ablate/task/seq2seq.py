@@ -138,9 +138,14 @@ class SequenceToSequence(CausalLM):
             self.wrong_links.update(1 - right / max(count, 1), count)
 
     def _compare_texts(self, batch: Batch) -> None:
-        outputs = [found[0] for found in self.search(self.inputs(batch)[0])]
+        decode = self.data.target_tokenizer.decode
+        outputs = [decode(found[0].tokens) for found in self.search(self.inputs(batch)[0])]
+        self.compare(outputs, batch)
+
+    def compare(self, outputs: list[str], batch: Batch) -> None:
+        """Update the measures of what the model writes for a batch."""
         self.written.update(
-            [self.data.target_tokenizer.decode(output.tokens) for output in outputs],
+            outputs,
             [self.data.reference(self._split, index) for index in batch["index"].tolist()],
             self.lengths(batch),
         )
@@ -173,7 +178,11 @@ class SequenceToSequence(CausalLM):
             return values
         if self.wrong_links is not None:
             values["aer"] = self.wrong_links.compute()
-        return values | self.written.compute()
+        return values | self.compared()
+
+    def compared(self) -> dict[str, Tensor]:
+        """The measures that `compare` updates."""
+        return self.written.compute()
 
     def measured(self, split: str) -> list[str]:
         return [*super().measured(split), *(f"accuracy/{name}" for name in ByLength.names)]
@@ -204,13 +213,12 @@ class SequenceToSequence(CausalLM):
         """A source and the tokens written for it, as a batch of size 1 like data.example's."""
         target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
         read = self.read([source])
-        label = self._pairs.source_tokenizer.label, self.data.target_tokenizer.label
         return {
             "source": read,
             "target_in": target[:, :-1],
             "targets": target[:, 1:],
-            "source_labels": [label[0](token) for token in read[0].tolist()],
-            "target_labels": [label[1](token) for token in target[0, 1:].tolist()],
+            "source_labels": self._pairs.source_tokenizer.labels(read[0].tolist()),
+            "target_labels": self.data.target_tokenizer.labels(target[0, 1:].tolist()),
         }
 
     def answered(self, source: str) -> dict[str, Any]:

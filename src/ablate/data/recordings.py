@@ -1,0 +1,128 @@
+"""Recordings of one's own with their transcripts, as data=speech has them from a synthesiser.
+
+Either a transcript NAME.txt stands beside each NAME.wav or NAME.flac, or the folder has the form of
+LJSpeech: metadata.csv with a line NAME|text, or NAME|text|text in words, and recordings in wavs/.
+"""
+
+import io
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.data import source
+from ablate.data.speech import Spoken, SpokenPairs
+from ablate.data.split import three_way
+from ablate.errors import UserError
+from ablate.speech.mel import RATE, log_mel
+from ablate_attention import install
+
+ENDINGS = (".wav", ".flac")
+TABLE = "metadata.csv"
+
+
+class Recordings(SpokenPairs):
+    """root: the folder. lower: transcripts are lower-cased.
+
+    About 70, 15 and 15 of 100 transcripts train, validate and test, by a hash of the text: the same
+    sentence is never in two splits. Recordings are made mono and sampled at the rate of `RATE`.
+    """
+
+    def __init__(self, *, root: str, lower: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.root, self.lower = self.checked("root", root), self.checked("lower", lower)
+
+    def spoken(self) -> dict[str, Sequence[Spoken]]:
+        folder = source.local(self.root)
+        if not folder.is_dir():
+            raise UserError(f"data.root={self.root}: no such folder")
+        if find_spec("soundfile") is None:
+            raise UserError(f"data=recordings reads sound with soundfile: {install('speech')}")
+        found = self._transcribed(folder)
+        splits = three_way([text.encode() for _, text in found])
+        for split, numbers in splits.items():
+            if not numbers:
+                raise UserError(
+                    f"data.root={self.root}: none of its {len(found)} recordings is for the"
+                    f" {split} split, which a hash of the transcripts says; add some"
+                )
+        return {
+            split: [Spoken(text, _read(*_version(path)), None) for path, text in
+                    (found[number] for number in numbers)]
+            for split, numbers in splits.items()
+        }  # fmt: skip
+
+    def place(self, split: str, number: int) -> str:
+        return f"the recording of {self._spoken[split][number].text!r}"
+
+    def _transcribed(self, folder: Path) -> list[tuple[Path, str]]:
+        """Each recording and its text, by name."""
+        table = folder / TABLE
+        found = self._listed(table) if table.exists() else self._beside(folder)
+        if not found:
+            raise UserError(
+                f"data.root={self.root}: has no {TABLE}, and no recording NAME.wav or NAME.flac"
+                " with a transcript NAME.txt"
+            )
+        clean = [(path, " ".join(text.split())) for path, text in found]
+        return [(path, text.lower() if self.lower else text) for path, text in clean]
+
+    def _beside(self, folder: Path) -> list[tuple[Path, str]]:
+        found = []
+        for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS):
+            written = path.with_suffix(".txt")
+            if not written.exists():
+                raise UserError(f"data.root={self.root}: {path.name} has no {written.name} beside")
+            found.append((path, _text(written)))
+        return found
+
+    def _listed(self, table: Path) -> list[tuple[Path, str]]:
+        found = []
+        for number, line in enumerate(_text(table).splitlines(), 1):
+            name, *texts = line.split("|")
+            paths = [table.parent / "wavs" / f"{name}{ending}" for ending in ENDINGS]
+            path = next((path for path in paths if path.exists()), None)
+            if not texts or path is None:
+                why = f"there is no wavs/{name}.wav" if texts else "is not NAME|text"
+                raise UserError(f"data.root={self.root}: line {number} of {TABLE}: {why}")
+            found.append((path, texts[-1]))
+        return found
+
+
+def _text(path: Path) -> str:
+    return source.text(source.contents(path, key="data.root"), str(path), key="data.root")
+
+
+def _version(path: Path) -> tuple[Path, int, int]:
+    """A file, and what tells it from another at the same place."""
+    found = path.stat()
+    return path, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(100_000)
+def _read(path: Path, size: int, changed: int) -> NDArray[np.float32]:
+    """The log-mels of a recording; kept, since the id of a run and its data both ask."""
+    import soundfile
+
+    raw = source.contents(path, key="data.root")
+    try:
+        samples, rate = soundfile.read(io.BytesIO(raw), always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise UserError(f"data.root: {path} cannot be read as sound ({error})") from None
+    return log_mel(resampled(samples.mean(1), rate))
+
+
+def resampled(samples: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
+    """Samples at `rate` a second -> at RATE, by a polyphase filter."""
+    from scipy.signal import resample_poly
+
+    if rate == RATE:
+        return samples
+    common = gcd(rate, RATE)
+    made: NDArray[np.float64] = resample_poly(samples, RATE // common, rate // common)
+    return made

@@ -1,0 +1,1 @@
+"""Sound as tokens and back: espeak-ng, log-mel spectrograms, k-means codes, Griffin-Lim."""

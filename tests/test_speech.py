@@ -1,0 +1,311 @@
+"""Speech as tokens: the parts against other implementations, the data, and the task that speaks."""
+
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from make_data import make, ready
+from make_files import write_recordings
+from tiny import speech
+
+import ablate
+from ablate.config.run_id import run_dir
+from ablate.data.pair_tokenizer import SPECIALS
+from ablate.data.speech import DIGITS, Speech, SpokenPairs
+from ablate.errors import UserError
+from ablate.speech import espeak, mel, vocoder
+from ablate.speech.codebook import Codebook
+from ablate.task.speech import TextToSpeech
+
+pytest.importorskip(espeak.LOADER)
+COUNTS = {"train_examples": 40, "val_examples": 10, "test_examples": 10, "codes": 16}
+VOICE = {"voice": "en-us", "speed": 175, "pitch": 50}
+RNG = np.random.default_rng(0)
+
+
+def spoken(**changes: Any) -> Speech:
+    data = ready("speech", **COUNTS | changes)
+    assert isinstance(data, Speech)
+    return data
+
+
+def chirp(seconds: float = 0.5) -> np.ndarray[Any, Any]:
+    time = np.arange(int(seconds * mel.RATE)) / mel.RATE
+    return 0.5 * np.sin(2 * np.pi * (300 + 900 * time) * time) + 0.001 * np.sin(1e4 * time**3)
+
+
+# the spectrogram and the distortion
+
+
+def test_log_mels_are_those_of_transformers() -> None:
+    audio = pytest.importorskip("transformers.audio_utils")
+    bank = audio.mel_filter_bank(
+        mel.WINDOW // 2 + 1, mel.BANDS, 0.0, mel.HIGHEST, mel.RATE, norm=None, mel_scale="htk"
+    )
+    assert np.allclose(mel.filters(), bank.T, atol=1e-12)
+    theirs = audio.spectrogram(
+        chirp(), audio.window_function(mel.WINDOW, "hann"), mel.WINDOW, mel.HOP, power=1.0,
+        pad_mode="constant", mel_filters=bank, mel_floor=mel.QUIET, log_mel="log",
+    )  # fmt: skip
+    x = chirp()
+    assert np.allclose(mel.log_mel(x), theirs.T, atol=1e-5)
+    spectrum = vocoder.spectrum(torch.from_numpy(x), torch.from_numpy(mel.hann())).abs().numpy()
+    assert np.allclose(
+        np.log(np.maximum(mel.filters() @ spectrum, mel.QUIET)).T, mel.log_mel(x), atol=1e-6
+    )
+
+
+def test_distortion_is_the_difference_in_decibels() -> None:
+    """Of spectra that differ by a cosine over the bands, which one cepstrum is."""
+    bands = np.arange(mel.BANDS) + 0.5
+    first = RNG.normal(size=(6, mel.BANDS)).astype(np.float32)
+    second = first + 0.3 * np.cos(np.pi * 4 * bands / mel.BANDS).astype(np.float32) + 2.0
+    decibels = 20 / np.log(10) * np.sqrt(np.mean((second - first - 2.0) ** 2))  # loudness is c0
+    assert mel.frame_distortion(*map(mel.cepstra, (first, second))) == pytest.approx(
+        decibels, rel=1e-5
+    )
+    assert mel.distortion(first, np.repeat(first, 3, axis=0)) == 0.0  # said three times as slowly
+
+
+def test_warping_finds_the_cheapest_path() -> None:
+    costs = RNG.random((5, 7))
+    best: dict[tuple[int, int], tuple[float, int]] = {(-1, -1): (0.0, 0)}
+    for i, j in np.ndindex(costs.shape):
+        before = [best[at] for at in ((i - 1, j - 1), (i - 1, j), (i, j - 1)) if at in best]
+        total, count = min(before)
+        best[i, j] = (total + costs[i, j], count + 1)
+    total, count = best[4, 6]
+    assert mel.warped(costs) == pytest.approx(total / count)
+    assert mel.warped(costs[:1]) == pytest.approx(costs[0].mean())
+
+
+def test_sound_has_the_spectrum_that_it_was_made_from() -> None:
+    x = mel.log_mel(chirp())
+    again = mel.log_mel(vocoder.sound(x).numpy())
+    assert len(again) == len(x)
+    assert mel.frame_distortion(mel.cepstra(x), mel.cepstra(again)).mean() < 2.0
+    noise = mel.log_mel(RNG.normal(size=len(chirp())))
+    assert mel.frame_distortion(mel.cepstra(x), mel.cepstra(noise)).mean() > 5.0
+
+
+def test_codes_are_the_nearest_centres_whatever_the_threads() -> None:
+    frames = RNG.normal(size=(200, mel.BANDS)).astype(np.float32)
+    book = Codebook.learn([frames[:90], frames[90:]], 8, seed=3)
+    distances = np.linalg.norm(frames[:, None] - book.centres[None], axis=-1)
+    assert (book.encode(frames) == distances.argmin(1)).all()
+    assert (book.encode(book.centres) == np.arange(8)).all()
+    assert (book.decode(np.arange(8)) == book.centres).all()
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(2):
+        again = Codebook.learn([frames[:90], frames[90:]], 8, seed=3)
+    assert (again.centres == book.centres).all()
+
+
+# the synthesiser
+
+
+def test_the_same_list_is_said_alike_and_words_have_their_times() -> None:
+    texts = ["three seven two", "one"]
+    first, second = (espeak.speak(texts, **VOICE) for _ in range(2))  # type: ignore[arg-type]
+    for one, other in zip(first, second, strict=True):
+        assert (one.samples == other.samples).all()
+        assert one.words == other.words
+    places, starts = zip(*first[0].words, strict=True)
+    assert places == (0, 6, 12)
+    assert starts[0] == 0
+    assert sorted(starts) == list(starts)
+    assert starts[-1] < len(first[0].samples)
+    with pytest.raises(UserError, match=r"data\.voice=xx"):
+        espeak.speak(texts, **VOICE | {"voice": "xx"})  # type: ignore[arg-type]
+
+
+# the data
+
+
+@pytest.mark.parametrize("texts", ["numbers", "sentences"])
+@pytest.mark.parametrize("direction", ["synthesis", "recognition"])
+def test_texts_and_their_speech(texts: str, direction: str) -> None:
+    data = spoken(texts=texts, direction=direction)
+    everything = [pair for split in data.texts.values() for pair in split]
+    assert len({frozenset(pair) for pair in everything}) == 60
+    said, codes = ("source", "target")[:: 1 if direction == "synthesis" else -1]
+    for split in data.texts:
+        for number, pair in enumerate(data.texts[split]):
+            text, log_mels, words = data.utterance(split, number)
+            assert text == getattr(pair, said)
+            assert words is not None
+            assert len(log_mels) == len(getattr(pair, codes).split())
+            written = data.word_times(split, number)
+            assert [word for word, _ in written or []] == text.split()
+            links = [
+                link if direction == "synthesis" else link[::-1]
+                for link in data.alignment(split, number) or []
+            ]
+            # Every frame and every word belongs to one link, in order.
+            assert [n for frames, _ in links for n in frames] == [*range(len(log_mels))]
+            assert [n for _, tokens in links for n in tokens] == [*range(len(text.split()))]
+    if texts == "numbers":
+        lengths = [len(text.split()) for text, *_ in data._spoken["val"]]
+        assert {n: lengths.count(n) for n in (2, 3, 4)} == pytest.approx(
+            dict.fromkeys((2, 3, 4), 3), abs=1
+        )
+        assert {w for text, *_ in data._spoken["train"] for w in text.split()} == set(DIGITS)
+
+
+def test_letters_are_linked_to_the_frames_of_their_word() -> None:
+    data = spoken(tokenizer="char")
+    links, text = data.alignment("val", 5), data.texts["val"][5].source
+    assert [text[tokens.start : tokens.stop] for _, tokens in links or []] == text.split()
+
+
+def test_more_training_texts_leave_the_test_alone_and_codes_are_stated() -> None:
+    few, many = spoken(), spoken(train_examples=44)
+    assert [one.text for one in few._spoken["test"]] == [one.text for one in many._spoken["test"]]
+    for one, other in zip(few._spoken["test"], many._spoken["test"], strict=True):
+        assert (one.log_mels == other.log_mels).all()
+    assert few.sizes["target_vocab"] == len(SPECIALS) + 16
+    assert few.fingerprint() == spoken().fingerprint() != many.fingerprint()
+    assert few.codec == spoken(direction="recognition").codec != many.codec
+
+
+def test_a_finished_model_is_measured_with_its_own_codes() -> None:
+    mine, slow = spoken(), make("speech", **COUNTS | {"speed": 120})
+    slow.measure_as(mine)
+    slow.setup()
+    assert isinstance(slow, SpokenPairs)
+    assert slow.codec == mine.codec
+    assert len(slow.texts["val"][0].target) > len(mine.texts["val"][0].target)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("speech", {"codes": 10**4}, "data.codes=10000: the training split has only"),
+        ("speech", {"val_examples": 10**4}, "data.val_examples=10000: data.texts=numbers has only"),
+        ("recordings", {"root": "nowhere"}, "data.root=nowhere: no such folder"),
+        ("recordings", {"root": "."}, "no recording NAME.wav"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    name: str,
+    changes: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = make(name, **(COUNTS if name == "speech" else {"codes": 4}) | changes)
+    with pytest.raises(UserError, match=message):
+        data.setup()
+
+
+# recordings
+
+
+@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize("ending", ["wav", "flac"])
+def test_recordings_of_ones_own(tmp_path: Path, table: bool, ending: str) -> None:
+    write_recordings(tmp_path / "own", table=table, ending=ending)
+    data = ready("recordings", root=str(tmp_path / "own"), codes=8, tokenizer="word")
+    assert isinstance(data, SpokenPairs)
+    everything = [pair for split in data.texts.values() for pair in split]
+    assert {pair.source for pair in everything} >= {"tone 0 low", "tone 23 high"}
+    assert len(everything) == 24
+    assert data.alignment("val", 0) is None
+    for pair in everything:
+        samples = (25 + int(pair.source.split()[1])) * mel.RATE // 100
+        assert len(pair.target.split()) == 1 + samples // mel.HOP
+    (tmp_path / "own" / ("wavs" if table else "") / f"03.{ending}").write_bytes(b"no sound at all")
+    with pytest.raises(UserError, match=f"03.{ending} cannot be read as sound"):
+        ready("recordings", root=str(tmp_path / "own"), codes=8)
+
+
+def test_a_recording_without_a_transcript_is_refused(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "own")
+    (tmp_path / "own" / "05.txt").unlink()
+    with pytest.raises(UserError, match=r"05.wav has no 05.txt"):
+        ready("recordings", root=str(tmp_path / "own"), codes=8)
+
+
+# the task
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A recogniser and a speaker that it judges, each trained for four steps."""
+    folder = tmp_path_factory.mktemp("speech")
+    hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition"))
+    ablate.run(hears)
+    says = ablate.compose(*speech(folder, f"task.recogniser={run_dir(hears)}"))
+    ablate.run(says)
+    return run_dir(hears), run_dir(says)
+
+
+def test_speech_is_measured_by_the_recogniser(runs: tuple[Path, Path]) -> None:
+    hears, says = runs
+    result = json.loads((says / "result.json").read_text())
+    metrics, own = result["metrics"], json.loads((hears / "result.json").read_text())["metrics"]
+    for split in ("val", "test"):
+        assert metrics[f"{split}/wer_reference"] == own[f"{split}/wer"]
+        assert 0 < metrics[f"{split}/mcd_codec"] < metrics[f"{split}/mcd"]
+        assert 0 <= metrics[f"{split}/aer"] <= 1
+        assert metrics[f"{split}/perplexity"] == pytest.approx(np.exp(metrics[f"{split}/loss"]))
+    run = ablate.load(says)
+    assert isinstance(run.task, TextToSpeech)
+    assert run.task.recogniser is not None
+    pairs = run.task.data.texts["val"]
+    heard = run.task.recogniser.hear(run.task.speak([pair.source for pair in pairs]))
+    jiwer = pytest.importorskip("jiwer")
+    rate = jiwer.wer([pair.source for pair in pairs], heard)
+    assert metrics["val/wer"] == pytest.approx(rate, abs=1e-6)
+    assert not any("recogniser" in name for name in run.task.state_dict())
+
+
+def test_the_recogniser_counts_by_its_weights(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    hears, says = runs
+    import shutil
+
+    moved = shutil.copytree(hears, tmp_path / "moved")
+    cfg = ablate.compose(*speech(says.parents[2], f"task.recogniser={moved}"))
+    assert run_dir(cfg) == says
+    (moved / "checkpoints" / "best.safetensors").write_bytes(b"others")
+    assert run_dir(cfg) != says
+
+
+def test_what_is_no_recogniser_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    hears, says = runs
+    for more, message in (
+        ([f"task.recogniser={says}"], "no recogniser"),
+        ([f"task.recogniser={hears}", "data.codes=9"], "learned other codes"),
+        (["task.recogniser=nowhere"], "nowhere is not the folder of a run"),
+        (["data.direction=recognition"], "use task=seq2seq"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ablate.run(ablate.compose(*speech(tmp_path, *more)), tmp_path / "refused")
+    with pytest.raises(UserError, match="task=speech needs a text and its speech"):
+        ablate.compose("model=rnn_seq2seq", "data=copy", "task=speech")
+
+
+def test_a_text_becomes_a_file_of_sound(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    task = ablate.load(runs[1]).task
+    path = tmp_path / "said.wav"
+    lines = list(task.generate({"text": "three seven", "audio": path}, tmp_path))
+    (codes,) = task.speak(["three seven"])  # type: ignore[operator]
+    with wave.open(str(path)) as file:
+        assert file.getframerate() == mel.RATE
+        assert file.getnframes() == mel.HOP * (len(codes.split()) - 1)
+    assert lines[0].startswith(f"{path}: ")
+    assert lines[1].startswith("the recogniser hears: ")
+    for given, message in (
+        ({"text": "three"}, "give --text"),
+        ({"text": "thirty", "audio": path}, "have no thirty"),
+        ({"text": "three", "audio": tmp_path / "a.mp3"}, "must end with .wav"),
+        ({"text": "three", "audio": tmp_path / "no" / "a.wav"}, "there is no folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(task.generate(given, tmp_path))
