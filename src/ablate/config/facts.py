@@ -163,7 +163,7 @@ class Facts:
 
     @property
     def stride(self) -> int:
-        return int(self("model.stride") or self("model.patch"))
+        return int(self.get("model.stride", None) or self("model.patch"))
 
     @property
     def read_out(self) -> int:
@@ -179,7 +179,7 @@ class Facts:
             return int(self("data.window"))
         if not self.states("model", "has_grid"):
             return int(self("data.seq_len"))
-        return int(self.across**2 + (self("model.pool") == "class"))
+        return int(self.across**2 + (self.get("model.pool", None) == "class"))
 
     @property
     def across(self) -> int:

@@ -7,7 +7,7 @@ With train/ but without val/, the validation split is held out of train/ by a ha
 without test/ there is no test split.
 """
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,22 +17,27 @@ from ablate.errors import UserError
 
 
 class ClassFolders:
-    """root: the folder, as given in data.root. what: "images", or "texts".
+    """root: the folder, as given in data.root. what: "images", or "texts". only: the one folder
+    that is read instead of one for each class.
 
     Files with other endings than those given are ignored. UserError if files are missing.
     """
 
-    def __init__(self, root: str, *, endings: Set[str], what: str) -> None:
+    def __init__(self, root: str, *, endings: Set[str], what: str, only: str | None = None) -> None:
         self.root, self.endings, self.what = root, endings, what
+        self.only = only
         self.folder = source.local(root)
 
-    def fingerprint(self) -> str:
-        """A hash over every path and every byte, so as slow as the disk."""
+    def fingerprint(self, beside: Iterable[Path] = ()) -> str:
+        """A hash over every path and every byte, so as slow as the disk, and over the bytes of
+        files beside them."""
         content = sha256()
         for split, files in self._found().items():
             for path in files:
                 content.update(f"{split}/{self._key(path)}\0".encode())
                 content.update(sha256(source.contents(path, key="data.root")).digest())
+        for path in beside:
+            content.update(sha256(source.contents(path, key="data.root")).digest())
         return digest(content.hexdigest(), BOUNDS, VALIDATION)
 
     def splits(self) -> dict[str, list[Path]]:
@@ -87,14 +92,19 @@ class ClassFolders:
         found = {split: self._files(self.folder / split) for split in given or [""]}
         for split, paths in found.items():
             if not paths:
+                where = Path(split) / (self.only or "CLASS")
                 raise UserError(
-                    f"data.root={self.root}: no {self.what} in {Path(split) / 'CLASS'}; "
+                    f"data.root={self.root}: no {self.what} in {where}; "
                     f"known endings: {' '.join(sorted(self.endings))}"
                 )
         return found
 
     def _files(self, folder: Path) -> list[Path]:
-        found = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in self.endings)
+        found = sorted(
+            path
+            for path in folder.glob(f"{self.only or '*'}/*")
+            if path.suffix.lower() in self.endings
+        )
         for path in found:
             try:
                 str(path).encode()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ablate.data import Batch
-from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
@@ -22,8 +21,7 @@ ALIGNMENT = "alignment"  # the name of the single map of an RNN
 class Map:
     """The attention weights of the heads of a layer.
 
-    kind: "attention"; in a sequence-to-sequence model "encoder", "decoder" (self-attention) or
-    "cross" (the decoder to the encoder). layer: its number among `layers` of that kind, from 1.
+    kind: `Model.map_kind`. layer: its number among `layers` of that kind, from 1.
     weights: h i j.
     """
 
@@ -57,12 +55,9 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     with recording(model.eval()) as recorded:
         model(*(tensor.to(device) for tensor in task.inputs(task.prepared(example))))
     model.train(was_training)
-    cross = model.cross if isinstance(model, Seq2Seq) else []
     found: dict[str, list[tuple[Tensor, Mask]]] = {}
     for (name, module), seen in zip(layers.items(), recorded, strict=True):
-        kind = "attention"
-        if isinstance(model, Seq2Seq):
-            kind = "cross" if module in cross else name.partition(".")[0]
+        kind = model.map_kind(name, module)
         mask = getattr(module, "mask", NoMask(causal=False))
         # A shared layer records one map per application; a decoder step by step, one row per step.
         rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]

@@ -94,6 +94,10 @@ class Model(nn.Module):
 
         return token_drawer(example, maps, self.item)
 
+    def map_kind(self, name: str, layer: nn.Module) -> str:
+        """The kind of the attention maps of a layer with this name, by which they are numbered."""
+        return "attention"
+
     def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
         """Draw, for a batch of size 1, a model that has no attention maps; return the paths.
 
@@ -235,6 +239,10 @@ class Seq2Seq(Model):
     def cross(self) -> list[nn.Module]:
         """The cross-attention modules, in the order of application."""
         raise NotImplementedError
+
+    def map_kind(self, name: str, layer: nn.Module) -> str:
+        """ "encoder", "decoder" (self-attention) or "cross" (the decoder to the encoder)."""
+        return "cross" if layer in self.cross else name.partition(".")[0]
 
     @abstractmethod
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:

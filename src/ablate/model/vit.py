@@ -17,6 +17,19 @@ from ablate.model.base import Freeze, Model
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack
 
+# What a model of patches refuses.
+WHOLE_PATCHES = (
+    Conflict(
+        lambda c: c("model.patch") > c.side,
+        "model.patch={model.patch} is larger than the images, which are {:side} pixels a side",
+    ),
+    Conflict(
+        lambda c: c("model.patch") <= c.side and (c.side - c("model.patch")) % c.stride != 0,
+        "model.patch={model.patch} with model.stride={:stride} leaves pixels out at the border"
+        " of images of {:side} pixels a side",
+    ),
+)
+
 
 class PatchEmbedding(nn.Conv2d):
     """Every patch through one linear map: b c y x -> b i d, row by row."""
@@ -46,15 +59,7 @@ class ViT(Model):
     outputs = ("classes",)
     causal = False
     conflicts = (
-        Conflict(
-            lambda c: c("model.patch") > c.side,
-            "model.patch={model.patch} is larger than the images, which are {:side} pixels a side",
-        ),
-        Conflict(
-            lambda c: c("model.patch") <= c.side and (c.side - c("model.patch")) % c.stride != 0,
-            "model.patch={model.patch} with model.stride={:stride} leaves pixels out at the border"
-            " of images of {:side} pixels a side",
-        ),
+        *WHOLE_PATCHES,
         Conflict(
             lambda c: c.stride > c("model.patch"),
             "model.stride={model.stride} is larger than model.patch={model.patch} and skips pixels",
