@@ -91,6 +91,7 @@ ONLY: dict[str, Only] = {
         "pos_enc": but("pos_enc", *DISTANCES, "relative_2d"),
         "model.norm_type": ["layer", "batch"],
     },
+    "sam": HERE | BLOCKS | {"data": data("images with masks"), "task": ["segmentation"]},
     "rnn_forecaster": HERE | KERNELS | OF_SERIES | NO_POSITIONS,
     "transformer_forecaster": HERE | ALONG | OF_SERIES,
 }

@@ -29,6 +29,7 @@ DATA = {
     "vit": "digits",
     "rnn_seq2seq": "copy",
     "captioner": "digit_strings",
+    "sam": "overlapping_digits",
 }
 START = {
     "gpt": ["model=gpt", "data=text", "model.heads=2"],
@@ -37,6 +38,7 @@ START = {
     "vit": ["model=vit", "model.patch=4", "model.dropout=0", "model.heads=2"],
     "rnn_seq2seq": ["model=rnn_seq2seq", "data=copy"],
     "captioner": ["model=captioner"],
+    "sam": ["model=sam", "model.dim=16", "model.heads=2", "model.depth=1"],
 }
 
 

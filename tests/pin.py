@@ -52,6 +52,7 @@ MODELS: dict[str, list[str]] = {
     "rnn_seq2seq": [*tiny.PAIRS, "model.dim=12", "model.depth=2", "model.dropout=0.3"],
     "rnn_forecaster": SERIES,
     "captioner": [*tiny.DIGITS, "model.dropout=0.3"],
+    "sam": [*tiny.OBJECTS, "model.drop_path=0.3"],
     "resnet": ["model.dim=8", "data.batch_size=8"],
     "gat": ["model.dim=12", "model.heads=2"],
 }
@@ -69,6 +70,7 @@ GROUPS = (
     "model.mask",
     "model.mixer",
     "model.norm_type",
+    "model.points",
     "model.normalizer",
     "model.window",
 )
@@ -94,6 +96,8 @@ OTHERS = (
     "model=rnn_seq2seq model.input_feeding=true",
     "model=captioner model.normalizer=hard",
     "model=captioner task.doubly_stochastic=0.5",
+    "model=sam model.exchange=one_way",
+    "model=sam model.exchange=none",
 )
 STEPS = [
     *("trainer.max_epochs=null", "trainer.max_steps=4", "trainer.check_val_every_n_epoch=null"),

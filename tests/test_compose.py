@@ -59,6 +59,9 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     "model.mask=neighbours": ["model=gat"],
     **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
     "task=captioning": ["model=captioner"],
+    "task=segmentation": ["model=sam"],
+    "data=mask_folder": ["data.root=DIR", "model=sam"],
+    **{f"model.points={name}": ["model=sam"] for name in options("model.points")},
     "task=forecasting": ["model=rnn_forecaster"],
     **{
         f"model.cross_attention={name}": ["model=transformer"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hydra.utils import get_object
 from make_data import ready
-from make_files import write_recordings
+from make_files import mask_folder, write_recordings
 from make_model import CONF, options, part
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
@@ -38,6 +38,7 @@ MIRRORED = [
     "model.gate",
     "model.mixer",
     "model.norm_type",
+    "model.points",
     "model.normalizer",
     "model.mask",
     "model.window",
@@ -81,6 +82,10 @@ class Sizes:
             self.sizes = {"image_size": (8, 13), "channels": 1}
             self.sizes |= {"target_vocab": 11, "target_length": 5}
             self.inputs = torch.randn(2, 1, 8, 13), torch.randint(4, 11, (2, 5))
+        elif facts.kind == "images with masks":
+            self.sizes = {"image_size": (8, 8), "channels": 1, "prompt_length": 3}
+            points, labels = torch.tensor([[2, 3], [0, 0], [7, 7]]), torch.tensor([1, -1, 0])
+            self.inputs = torch.randn(2, 1, 8, 8), points.repeat(2, 1, 1), labels.repeat(2, 1)
         elif facts.kind == SERIES:
             self.sizes = {"channels": 2, "length": cfg.data.window}
             self.inputs = (torch.randn(2, cfg.data.window, 2),)
@@ -114,6 +119,7 @@ def tiny(model: str) -> list[str]:
         "rnn_lm": ["model.dim=8"],
         "rnn_seq2seq": ["model.dim=8", "model.embedding_dim=8"],
         "captioner": ["model.dim=8"],
+        "sam": ["model.dim=8", "model.heads=2", "model.depth=1"],
         "rnn_forecaster": ["model.dim=8"],
         "transformer_forecaster": ["model.dim=8", "model.heads=2"],
     }[model]
@@ -179,6 +185,9 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
     if name == "recordings":
         write_recordings(tmp_path / "own")
         return {"root": str(tmp_path / "own"), "codes": 8}
+    if name == "mask_folder":
+        mask_folder(tmp_path, np.random.default_rng(0))
+        return {"root": str(tmp_path), "size": 8}
     if name in ("series", "text_files"):
         return {}  # the sunspots come with statsmodels, paragraphs with Python
     folder = request.getfixturevalue("shared_data") / {"shakespeare": "tinyshakespeare"}.get(
@@ -210,7 +219,18 @@ def test_every_data_set_feeds_its_model(
     cfg = compose(*overrides, *tiny(compose(*overrides).choices.model))
     data = ready(name, **given)
     batch = data.splits["train"][Request(0, torch.arange(2))]
-    read = ("images", "tokens", "keep", "source", "target_in", "values", "features", "edges")
+    read = (
+        "images",
+        "tokens",
+        "keep",
+        "source",
+        "target_in",
+        "points",
+        "labels",
+        "values",
+        "features",
+        "edges",
+    )
     assert_learns(build(cfg, data), *(batch[name] for name in read if name in batch))
 
 
@@ -238,7 +258,7 @@ def test_a_file_is_named_after_its_module(group: str, name: str) -> None:
 SHARED = {
     "kernel": {"additive_cpu", "additive_triton", "additive_triton_kernels", "heap"},
     "logger": {"role"},
-    "task": {"accumulation", "text_metrics", "translate"},
+    "task": {"accumulation", "text_metrics", "translate", "segment"},
 }
 
 

@@ -41,9 +41,12 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "transformer_forecaster": {"channels": 1, "length": 32},
     "gat": {"features": 5, "classes": 3, "nodes": 6},
+    "sam": {"image_size": (8, 8), "channels": 1, "prompt_length": 3},
 }
 # Six nodes in a circle: each sees itself and the next one.
 RING = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 0]])
+# A click and padding, or the corners of a box; then a click.
+CLICKS = torch.tensor([[[2, 3], [0, 0], [7, 7]], [[1, 1], [5, 6], [3, 2]]])
 SMALL = ["model.dim=12", "model.heads=2"]
 START = {
     "gpt": ["model=gpt", "model.dim=12", "model.heads=2", "model.depth=2", "data.seq_len=32"],
@@ -57,6 +60,7 @@ START = {
         *("data.window=32", "model.dropout=0", "model.depth=2", *SMALL),
     ],
     "gat": ["model=gat", "model.dropout=0", *SMALL],
+    "sam": ["model=sam", "model.dim=24", "model.heads=2", "model.depth=2", "model.patch=2"],
 }
 # Models that are made of blocks with attention.
 BLOCKS_OF = [name for name in START if name not in ("timm", "resnet")]
@@ -115,6 +119,16 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.share_embeddings": ["true"],
     },
     "transformer_forecaster": BLOCKS | {"model.difference": ["false"]},
+    "sam": BLOCKS
+    | {
+        "model.dim": ["16"],
+        "model.patch": ["4"],
+        "model.decoder.depth": ["1"],
+        "model.decoder.ffn_dim": ["20", "null"],
+        "model.masks": ["1"],
+        "model.exchange": ["one_way", "none"],
+        "model.mask_prompt": ["false"],
+    },
     "gat": {
         "model.dim": ["24"],
         "model.depth": ["3"],
@@ -144,6 +158,7 @@ PARTS: list[tuple[str, str, str]] = [
     ("model.cross_attention=location", "model.cross_attention.max_length", "40"),
     ("model.mask=window", "model.mask.size", "3"),
     ("model.mask=prefix", "model.mask.size", "3"),
+    ("model.points=fourier", "model.points.scale", "2.0"),
     ("pos_enc=sinusoidal", "pos_enc.base", "100"),
     ("pos_enc=learned_from_sinusoidal", "pos_enc.base", "100"),
     ("pos_enc=sinusoidal_2d", "pos_enc.base", "100"),
@@ -205,6 +220,7 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
         "transformer": lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
         "transformer_forecaster": lambda: [torch.randn(2, 32, 1)],
         "gat": lambda: [torch.randn(6, 5), RING],
+        "sam": lambda: [torch.randn(2, 1, 8, 8), CLICKS, torch.tensor([[1, -1, 0], [2, 3, 1]])],
     }.get(model, lambda: [torch.randn(2, 1, 8, 8)])()
     found = {f"value {name}": p.detach().clone() for name, p in network.named_parameters()}
     with torch.no_grad():
@@ -213,7 +229,7 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
     sum(out.square().sum() for out in outputs(network(*inputs))).backward()  # type: ignore[union-attr]
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
-            assert "freeze" in " ".join(overrides)
+            assert "freeze" in " ".join(overrides) or name == "prompts.points.frequencies"
             continue
         assert parameter.grad is not None
         found[f"gradient {name}"] = parameter.grad
@@ -261,7 +277,8 @@ def test_every_knob_of_a_model_changes_something(model: str, override: str) -> N
             *product(["model.ffn", "model.norm_type"], [m for m in BLOCKS_OF if m != "gat"]),
             ("model.norm_type", "resnet"),
             *product(["model.mixer"], [model for model in BLOCKS_OF if model != "gat"]),
-            ("model.cross_attention", "transformer"),
+            *product(["model.cross_attention"], ["transformer", "sam"]),
+            ("model.points", "sam"),
             ("model.embedding", "gpt"),
             ("model.gate", "resnet"),
         ]
@@ -282,7 +299,7 @@ def test_no_two_options_of_a_group_are_the_same(group: str, model: str) -> None:
 
 PARTS_OF = (
     *("model.gate", "model.embedding", "model.attention", "model.cross_attention"),
-    *("model.mixer", "model.mask"),
+    *("model.mixer", "model.mask", "model.points"),
 )
 
 
@@ -294,7 +311,8 @@ def of_parts() -> set[tuple[str, str]]:
             keys = {f"{group}.{key}" for key, _ in leaves(option(group, name))}
             wanted = {key for key in keys if not key.endswith(MEANINGLESS)}
             if wanted and any(
-                refusal(model, {group: name}) is None for model in ("transformer", "vit", "resnet")
+                refusal(model, {group: name}) is None
+                for model in ("transformer", "vit", "resnet", "sam")
             ):
                 found |= {(f"{group}={name}", key) for key in wanted}
     return found
@@ -306,7 +324,7 @@ def test_no_key_of_a_part_is_left_out() -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), PARTS)
 def test_every_knob_of_a_part_changes_something(choice: str, key: str, value: str) -> None:
-    of = {"_2d": "vit", "cross": "transformer", "gate": "resnet"}
+    of = {"_2d": "vit", "cross": "transformer", "gate": "resnet", "points": "sam"}
     model = next((model for part, model in of.items() if part in choice), "gpt")
     chosen = [choice, *(UNTIED if "embedding" in choice else [])]
     assert not equal(measured(model, chosen), measured(model, [*chosen, f"{key}={value}"]))

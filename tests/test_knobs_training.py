@@ -60,6 +60,10 @@ STEPS: list[tuple[str, str, str]] = [
     ("task=seq2seq", "task.label_smoothing", "0.3"),
     ("task=captioning", "task.label_smoothing", "0.3"),
     ("task=captioning", "task.doubly_stochastic", "0.5"),
+    ("task=segmentation", "task.clicks", "2"),
+    ("task=segmentation", "task.boxes", "0.0"),
+    ("task=segmentation", "task.focal", "2.0"),
+    ("task=segmentation", "task.iou", "0.1"),
 ]
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
@@ -73,6 +77,7 @@ MODEL_OF = {
     "task=classification": "vit",
     "task=seq2seq": "rnn_seq2seq",
     "task=captioning": "captioner",
+    "task=segmentation": "sam",
     "task=forecasting": "rnn_forecaster",
     "task=node_classification": "gat",
 }

@@ -107,6 +107,7 @@ def test_counting_a_model_changes_none(tmp_path: Path) -> None:
         ("recall", {"val_examples": 10**9}, "data.val_examples=1000000000"),
         ("recall", {"vocab_size": 10**6}, "data.vocab_size=1000000"),
         ("recall", {"seq_len": 10**8}, "data.train_examples=20000: of 100000000 tokens each"),
+        ("overlapping_digits", {"train_examples": 10**9}, "data.train_examples=1000000000"),
         ("digit_strings", {"test_examples": 10**9}, "data.test_examples=1000000000"),
         ("pydoc", {"batch_size": 10**9}, "data.batch_size=1000000000: a batch"),
     ],

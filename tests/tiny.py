@@ -118,6 +118,34 @@ def speech(folder: Path, *more: str) -> list[str]:
     ]
 
 
+OBJECTS = [
+    "model=sam",
+    "data.size=16",
+    "data.scale=1",
+    "data.train_examples=40",
+    "data.val_examples=14",
+    "data.test_examples=11",
+    "data.batch_size=4",
+    "model.dim=16",
+    "model.heads=2",
+    "model.depth=2",
+    "model.decoder.ffn_dim=24",
+]
+
+
+def masks(folder: Path, *more: str) -> list[str]:
+    """A tiny SAM."""
+    return [
+        *OBJECTS,
+        "trainer.max_steps=4",
+        "trainer.val_check_interval=2",
+        "schedule.warmup=1",
+        "logger=none",
+        f"output_dir={folder / 'outputs'}",
+        *more,
+    ]
+
+
 PAIRS = [
     "data=copy",
     "data.symbols=5",

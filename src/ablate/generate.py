@@ -1,7 +1,8 @@
 """What a finished model writes: python -m ablate.generate RUN_DIR --prompt "...".
 
 Masked tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
-Captions: --image FILE. Speech: --text "..." --audio FILE.wav. Forecasts: --steps N."""
+Captions: --image FILE. Speech: --text "..." --audio FILE.wav. Forecasts: --steps N.
+Masks: --image FILE --point X,Y."""
 
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,14 @@ def arguments() -> dict[str, Any]:
     speech = parser.add_argument_group("text to speech, beside --beam, --length-penalty, --show")
     speech.add_argument("--text", help="what to say")
     speech.add_argument("--audio", type=Path, help="file for its sound, NAME.wav")
+    masks = parser.add_argument_group("segmentation models, beside --image and --index")
+    masks.add_argument(
+        "--point",
+        action="append",
+        help="a click on the object: X,Y in pixels; several: --point A --point B",
+    )
+    masks.add_argument("--background", action="append", help="a click on what is not the object")
+    masks.add_argument("--box", help="a box around the object: X0,Y0,X1,Y1 in pixels")
     series = parser.add_argument_group("forecasters")
     series.add_argument("--steps", type=int, help="values to forecast; default: data.horizon")
     given = vars(parser.parse_args())
@@ -107,7 +116,7 @@ def main() -> None:
     if not run.task.generates:
         raise UserError(
             f"{run.path} writes nothing: it is neither a language model on text, nor a"
-            f" sequence-to-sequence model, nor a captioner, nor a forecaster"
+            f" sequence-to-sequence model, nor a captioner, nor a segmentation, nor a forecaster"
         )
     require_options(run, given)
     for text in run.task.generate(given, run.path):

@@ -1,0 +1,161 @@
+"""Masks of a segmentation click by click, and what its mask decoder attends to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ablate.data.prompts import BACKGROUND, OBJECT, PADDING
+from ablate.data.segments import Segments
+from ablate.figures.maps import Map
+from ablate.figures.panels import OUTLINE, TITLE, Panel, draw_panels, entitle, outline
+from ablate.figures.patches import draw_patches
+from ablate.model.sam import ITSELF, SAM, TO_IMAGE, chosen
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ablate.task import Task
+
+INCH = 1.9  # width of a panel
+MASK, TRUTH = "#29a9ff", "#ffd23f"
+ON, OFF = "#3df26f", OUTLINE  # a click on the object, on what is not
+SHEER = 0.65  # opacity of a mask over the image
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An image, y x 3, with the mask after each prompt, y x, what to say of it, and the prompt.
+
+    clicks: x, y and label of each click; of them the first few are those of an answer. box: rows
+    and columns. truth: y x, if it is known. name: stands at the left.
+    """
+
+    image: Tensor
+    masks: Sequence[Tensor]
+    titles: Sequence[str]
+    clicks: Sequence[tuple[int, int, int]]
+    box: tuple[range, range] | None
+    truth: Tensor | None
+    name: str
+
+
+def draw_answers(answers: Sequence[Answered], title: str) -> Figure:
+    """A row for each image: the image, its masks, and the truth if it is known."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    known = all(answer.truth is not None for answer in answers)
+    columns = 1 + max(len(answer.masks) for answer in answers) + known
+    height, width = answers[0].image.shape[:2]
+    size = max(columns * INCH + 0.3, 6.0), len(answers) * (INCH * height / width + 0.25) + 0.7
+    figure = Figure(figsize=size, layout="constrained")
+    rows = figure.subplots(len(answers), columns, squeeze=False)
+    for row, answer in zip(rows, answers, strict=True):
+        draw(row[0], answer.image, "the image")
+        row[0].set_ylabel(answer.name, fontsize=TITLE)
+        first = 0 if answer.box else 1  # clicks of the first answer
+        for number, (mask, said) in enumerate(zip(answer.masks, answer.titles, strict=True)):
+            axis = row[1 + number]
+            draw(axis, answer.image, said)
+            cover(axis, mask, MASK)
+            outline(axis, [answer.box] if answer.box else [])
+            last = number == len(answer.masks) - 1
+            mark(axis, answer.clicks if last else answer.clicks[: first + number])
+        if answer.truth is not None:
+            draw(row[-1], answer.image, "the true mask")
+            cover(row[-1], answer.truth, TRUTH)
+    labels = {label for answer in answers for *_, label in answer.clicks}
+    keys: list[Any] = [Patch(color=MASK, label="predicted mask")]
+    for label, said in ((OBJECT, "click: on the object"), (BACKGROUND, "click: not the object")):
+        if label in labels:
+            marker = Line2D([], [], **look(label), linestyle="none", label=said)
+            keys.append(marker)
+    if any(answer.box for answer in answers):
+        keys.append(Patch(fill=False, edgecolor=OUTLINE, label="box"))
+    figure.legend(
+        handles=keys, loc="outside lower center", ncols=min(len(keys), columns), fontsize=TITLE
+    )
+    entitle(figure, title)
+    return figure
+
+
+def draw(axis: Axes, image: Tensor, title: str) -> None:
+    axis.imshow(image, interpolation="nearest")
+    axis.set_title(title, fontsize=TITLE)
+    axis.set(xticks=[], yticks=[])
+
+
+def cover(axis: Axes, mask: Tensor, colour: str) -> None:
+    """Colour the pixels of a mask."""
+    from matplotlib.colors import to_rgb
+
+    layer = torch.tensor([*to_rgb(colour), SHEER]) * mask[..., None]
+    axis.imshow(layer, interpolation="nearest")
+
+
+def look(label: int) -> dict[str, Any]:
+    """The marker of a click."""
+    colour = ON if label == OBJECT else OFF
+    marker = "P" if label == OBJECT else "X"
+    return {"marker": marker, "color": colour, "markeredgecolor": "black", "markersize": 9}
+
+
+def mark(axis: Axes, clicks: Sequence[tuple[int, int, int]]) -> None:
+    for x, y, label in clicks:
+        axis.plot([x], [y], **look(label), markeredgewidth=0.8)
+
+
+def decoder_drawer(
+    task: Task, example: dict[str, Any], maps: Sequence[Map]
+) -> Callable[[Map, Sequence[int]], Figure]:
+    """Draws a layer over the image: of the encoder what the clicked cell attends to, of the decoder
+    what the token of the chosen mask reads and where the click is read; tokens as a square."""
+    model, data = task.model, task.data
+    assert isinstance(model, SAM)
+    assert isinstance(data, Segments)
+    with torch.no_grad():
+        logits, iou = model(example["images"], example["points"], example["labels"])
+    best = int(iou[0, 0].argmax())
+    image = data.visible(example["images"][0])
+    x, y = example["points"][0, 0].tolist()
+    label = int(example["labels"][0, 0])
+    clicked = model.cell(x, y)
+    count = logits.shape[2]
+    names = ["IoU", *(f"mask {n + 1}" for n in range(count))]
+    names += ["no point" if int(n) == PADDING else "click" for n in example["labels"][0]]
+
+    def row(one: Map) -> tuple[str, Tensor]:
+        if one.kind == "encoder":
+            return "the cell under the click attends", one.weights[:, clicked]
+        if one.kind == TO_IMAGE:
+            return f"the token of mask {best + 1}, the chosen one, reads", one.weights[:, 1 + best]
+        return "the image reads the click", one.weights[:, :, 1 + count]
+
+    def figure(one: Map, heads: Sequence[int]) -> Figure:
+        layer = f"layer {one.layer} of {one.layers}"
+        if one.kind == ITSELF:
+            panels = [
+                Panel(f"head {n}", one.weights[n - 1], names, names, one.allowed) for n in heads
+            ]
+            title = f"How the tokens of the mask decoder attend to each other: {layer}"
+            query, key = "query: the token that looks", "key: the token that is looked at"
+            top = float(one.weights.max())
+            return draw_panels(panels, title, top, query=query, key=key, cell=0.28)
+        who, weights = row(one)
+        part = "image encoder" if one.kind == "encoder" else "mask decoder"
+        title = f"Where {who}: {part}, {layer}"
+        named = {f"head {n}": weights[n - 1] for n in heads}
+        made = draw_patches(named, image, model.patches, title, float(weights.max()))
+        made.axes[0].set_title("the image, the click, the mask", fontsize=TITLE)
+        cover(made.axes[0], chosen(logits[:, 0], iou[:, 0])[0, 0] > 0, MASK)
+        mark(made.axes[0], [(x, y, label)])
+        return made
+
+    return figure

@@ -1,0 +1,178 @@
+"""The mask decoder of Segment Anything: tokens and image attend to each other, tokens make masks.
+
+Kirillov et al. 2023, section 3 and appendix A, "Lightweight mask decoder",
+https://arxiv.org/abs/2304.02643: a block lets the tokens attend to each other, lets them read the
+image, applies a feed-forward network, and lets the image read the tokens. Each is followed by a
+residual and a layer norm; queries and keys, not values, have the encoding of their place (of an
+image cell) or what they were at first (of a token) added again. The output of a mask token, through
+a network of its own, is compared with every pixel of the enlarged image.
+
+Not as there: attention between tokens and image is as wide as the rest (there half as wide), and
+all masks are predicted after every prompt (there one token more predicts the single mask after
+several prompts).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu
+
+from ablate.model.attention import Score
+from ablate.model.layers.layer import Place
+from ablate.model.layers.linear import Embedding, Linear
+from ablate.model.layers.multi_head import MultiHeadAttention
+from ablate.model.mask.none import NoMask
+from ablate.pos_enc.none import NoPosEnc
+
+Exchange = Literal["two_way", "one_way", "none"]
+NARROWED = 8  # the width of the enlarged image is this part of dim
+
+
+class PlacedAttention(MultiHeadAttention):
+    """Attention whose queries and keys know their place, and whose values do not."""
+
+    def __init__(self, place: Place) -> None:
+        dim, heads = place.dim, place.heads
+        pos = NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=place.length, depth=1)
+        super().__init__(replace(place, mask=NoMask(causal=False), pos=pos))
+        self.pos = pos
+
+    def forward(  # type: ignore[override]  # of two sequences with the places of both
+        self, x: Tensor, x_place: Tensor, y: Tensor, y_place: Tensor, *, use: int
+    ) -> Tensor:
+        """x: b i d, y: b j d, and their places -> what x reads of y, b i d. use: counts the passes
+        of a training step."""
+        q, k = self.queries(x + x_place), self._heads(self.key, y + y_place)
+        return self.attend(q, k, self._heads(self.value, y), self.pos, use=use)
+
+
+class Network(nn.Module):
+    """Two hidden layers with ReLU."""
+
+    def __init__(self, dim: int, outputs: int, *, std: float) -> None:
+        super().__init__()
+        sizes = (dim, dim), (dim, dim), (dim, outputs)
+        self.layers = nn.ModuleList(Linear(*size, std=std) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = relu(layer(x))
+        return last(x)
+
+
+class DecoderBlock(nn.Module):
+    """tokens: the place of attention among them. memory: of attention between them and an image of
+    so many cells; None: there is none. writes: whether the image reads the tokens, too.
+
+    In the first block the tokens attend without their places and without a residual, as there.
+    """
+
+    def __init__(
+        self, tokens: Place, memory: Place | None, *, hidden: int, writes: bool, first: bool
+    ) -> None:
+        super().__init__()
+        dim, std = tokens.dim, tokens.std
+        self.first = first
+        self.to_itself, self.norm = PlacedAttention(tokens), nn.LayerNorm(dim)
+        self.to_image = self.to_tokens = None
+        if memory is not None:
+            self.to_image, self.image_norm = PlacedAttention(memory), nn.LayerNorm(dim)
+        self.up, self.down = Linear(dim, hidden, std=std), Linear(hidden, dim, std=std)
+        self.ffn_norm = nn.LayerNorm(dim)
+        if memory is not None and writes:
+            self.to_tokens = PlacedAttention(replace(memory, length=tokens.length))
+            self.tokens_norm = nn.LayerNorm(dim)
+
+    def forward(
+        self, tokens: Tensor, image: Tensor, start: Tensor, cells: Tensor, use: int
+    ) -> tuple[Tensor, Tensor]:
+        """tokens, start (what they were at first): b i d; image: b j d; cells: j d."""
+        own = torch.zeros_like(start) if self.first else start
+        read = self.to_itself(tokens, own, tokens, own, use=use)
+        tokens = self.norm(read if self.first else tokens + read)
+        if self.to_image is not None:
+            read = self.to_image(tokens, start, image, cells, use=use)
+            tokens = self.image_norm(tokens + read)
+        tokens = self.ffn_norm(tokens + self.down(relu(self.up(tokens))))
+        if self.to_tokens is not None:
+            read = self.to_tokens(image, cells, tokens, start, use=use)
+            image = self.tokens_norm(image + read)
+        return tokens, image
+
+
+class MaskDecoder(nn.Module):
+    """masks: predicted for each prompt. exchange: tokens and image read each other (two_way), the
+    tokens read the image (one_way), or neither (none). grid: the cells of the image. place: of
+    attention among the tokens, with the longest prompt as `length`. crosses: for each
+    block what makes the scores between tokens and image; those of the last one are also those of
+    the attention behind the blocks.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        crosses: Sequence[Callable[..., Score]],
+        *,
+        grid: tuple[int, int],
+        masks: int,
+        exchange: Exchange,
+        hidden: int,
+    ) -> None:
+        super().__init__()
+        dim, self.grid = place.dim, grid
+        self.iou_token = Embedding(1, dim, draw=nn.init.normal_)
+        self.mask_tokens = Embedding(masks, dim, draw=nn.init.normal_)
+        place = replace(place, length=1 + masks + place.length)
+        memories = [replace(place, score=cross, length=math.prod(grid)) for cross in crosses]
+        self.blocks = nn.ModuleList(
+            DecoderBlock(
+                place,
+                None if exchange == "none" else memory,
+                hidden=hidden,
+                writes=exchange == "two_way",
+                first=number == 0,
+            )
+            for number, memory in enumerate(memories)
+        )
+        self.to_image = None
+        if exchange != "none":
+            self.to_image, self.norm = PlacedAttention(memories[-1]), nn.LayerNorm(dim)
+        self.enlarge = nn.ConvTranspose2d(dim, dim // 4, 2, stride=2)
+        self.enlarge_norm = nn.LayerNorm(dim // 4, eps=1e-6)
+        self.enlarge_again = nn.ConvTranspose2d(dim // 4, dim // NARROWED, 2, stride=2)
+        network = partial(Network, dim, std=place.std)
+        self.networks = nn.ModuleList(network(dim // NARROWED) for _ in range(masks))
+        self.iou = network(masks)
+
+    def forward(
+        self, image: Tensor, cells: Tensor, prompt: Tensor, use: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """image: b j d, its cells row by row; cells: j d, their places; prompt: b p d -> logits of
+        the masks at four times the cells, b m y x, and their predicted IoU, b m."""
+        own = torch.cat([self.iou_token.weight, self.mask_tokens.weight])
+        start = torch.cat([own.expand(len(prompt), -1, -1), prompt], dim=1)
+        tokens = start
+        for block in self.blocks:
+            tokens, image = block(tokens, image, start, cells, use)
+        if self.to_image is not None:
+            tokens = self.norm(tokens + self.to_image(tokens, start, image, cells, use=use))
+        pixels = self._enlarged(image)
+        made = [
+            network(token)
+            for network, token in zip(self.networks, tokens[:, 1:].unbind(1), strict=False)
+        ]
+        masks = torch.einsum("bmc,bcyx->bmyx", torch.stack(made, dim=1), pixels)
+        return masks, self.iou(tokens[:, 0])
+
+    def _enlarged(self, image: Tensor) -> Tensor:
+        """b j d -> b c y x."""
+        x = self.enlarge(rearrange(image, "b (y x) d -> b d y x", y=self.grid[0]))
+        x = self.enlarge_norm(x.movedim(1, -1)).movedim(-1, 1)
+        return gelu(self.enlarge_again(gelu(x)))

@@ -1,0 +1,282 @@
+"""SAM, Segment Anything: an image encoder, a prompt encoder and a mask decoder.
+
+Kirillov et al. 2023, https://arxiv.org/abs/2304.02643, section 3. The image encoder is a ViT whose
+outputs are the cells of the image; model.mask=window makes its attention local, model.layers.mask
+in some blocks, and pos_enc=relative_2d is a decomposed relative encoding, as there. The image is
+encoded once, then prompts are answered one after another, each with the mask before it as a further
+prompt (mask_prompt). The keys of the blocks are those of the image encoder; of these the score, the
+normalizer, the kernel and the number of heads are the decoder's, too, whose norms, feed-forward
+networks and residuals are as published (mask_decoder.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn.functional import gelu, interpolate
+
+from ablate.config.rules import Conflict, Count, Depth, KeysOf, Width
+from ablate.data.prompts import FIRST, PADDING
+from ablate.errors import UserError
+from ablate.kernel import Kernel
+from ablate.model.attention import Score
+from ablate.model.base import Model
+from ablate.model.layers.draws import Stream
+from ablate.model.layers.layer import Place
+from ablate.model.layers.linear import Embedding, width_std
+from ablate.model.layers.stack import Stack
+from ablate.model.mask.none import NoMask
+from ablate.model.mask_decoder import NARROWED, Exchange, MaskDecoder
+from ablate.model.normalizer import Normalizer
+from ablate.model.points import MakePoints
+from ablate.model.vit import WHOLE_PATCHES, PatchEmbedding, patch_grid
+from ablate.pos_enc.none import NoPosEnc
+
+# What the check says before a run, and the constructor to whoever calls it.
+DIVIDED = (
+    "model.dim={dim} must be a multiple of 8: the masks of model=sam are made of an eighth of it"
+)
+KINDS = 4  # of points: background, object, the corners of a box
+MASK_WIDTH = 16  # of a mask that is a prompt, before it is as wide as the image
+ITSELF, TO_IMAGE = "decoder_to_itself", "decoder_to_image"  # kinds of attention maps
+Prompt = tuple[Tensor, Tensor]
+Correct = Callable[[Tensor, Tensor], Prompt]
+
+
+class MaskEmbedding(nn.Module):
+    """The mask before a click, logits at four times the cells, b 1 y x -> b d y x of the cells."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        narrow = MASK_WIDTH // 4
+        self.first = nn.Conv2d(1, narrow, 2, stride=2)
+        self.first_norm = nn.LayerNorm(narrow, eps=1e-6)
+        self.second = nn.Conv2d(narrow, MASK_WIDTH, 2, stride=2)
+        self.second_norm = nn.LayerNorm(MASK_WIDTH, eps=1e-6)
+        self.last = nn.Conv2d(MASK_WIDTH, dim, 1)
+
+    def forward(self, mask: Tensor) -> Tensor:
+        x = self.first_norm(self.first(mask).movedim(1, -1)).movedim(-1, 1)
+        x = self.second_norm(self.second(gelu(x)).movedim(1, -1)).movedim(-1, 1)
+        return self.last(gelu(x))
+
+
+class PromptEncoder(nn.Module):
+    """Points with labels, and the mask before, as vectors. masks: whether it reads the mask."""
+
+    def __init__(
+        self, dim: int, *, points: MakePoints, image_size: tuple[int, int], masks: bool
+    ) -> None:
+        super().__init__()
+        self.height, self.width = image_size
+        self.points = points(dim=dim, image_size=image_size)
+        # Of each label; the last row is that of padding, which has no place.
+        self.labels = Embedding(KINDS + 1, dim, draw=nn.init.normal_)
+        self.no_mask = Embedding(1, dim, draw=nn.init.normal_)
+        self.masks = MaskEmbedding(dim) if masks else None
+
+    def forward(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Pixels, x then y, b p 2, with labels b p -> b p d."""
+        size = torch.tensor([self.width, self.height], device=points.device)
+        dtype = self.labels.weight.dtype
+        places = self.points(((points + 0.5) / size).to(dtype))
+        real = (labels != PADDING)[..., None]
+        return torch.where(real, places, 0.0) + self.labels(labels % (KINDS + 1))
+
+    def cells(self, grid: tuple[int, int]) -> Tensor:
+        """The places of the image's cells, row by row: j d."""
+        weight = self.labels.weight
+        y, x = (
+            (torch.arange(count, device=weight.device) + 0.5).to(weight.dtype) / count
+            for count in grid
+        )
+        places = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+        return self.points(places.flatten(0, 1))
+
+    def dense(self, before: Tensor | None) -> Tensor:
+        """The mask before, b 1 y x, or None -> what is added to the image: b j d, or 1 d."""
+        if before is None or self.masks is None:
+            return self.no_mask.weight
+        return rearrange(self.masks(before), "b d y x -> b (y x) d")
+
+
+class SAM(Model):
+    """Images and prompts in, masks with their predicted IoU out.
+
+    masks: predicted after every prompt, of which the one with the largest predicted IoU is chosen.
+    decoder: of the blocks of the mask decoder the number, and the width of their feed-forward
+    network, null: 4 dim. mask_prompt: whether a click comes with the mask that was chosen before
+    it. prompt_length: points that it reads in training. stack: the keys of Stack, of the encoder.
+    layers: as in Stack; their cross_attention is that of the blocks of the decoder.
+    """
+
+    outputs = ("masks",)
+    causal = False
+    attends = True
+    positions = "layers"
+    has_grid = True
+    kinds = ("images with masks",)
+    embeddings = ("patches.", "stack.pos_enc.", "prompts.", "decoder.iou_token.", "decoder.mask_t")
+    heads = ("decoder.networks.", "decoder.iou.")
+    conflicts = (
+        *WHOLE_PATCHES,
+        Conflict(lambda c: c("model.dim") % NARROWED != 0, DIVIDED.format(dim="{model.dim}")),
+        Conflict(
+            lambda c: (
+                c("model.exchange") == "none"
+                and c.get("model.cross_attention._target_", None) is not None
+            ),
+            "model.cross_attention={model.cross_attention} has no effect with model.exchange=none;"
+            " use model.cross_attention=same",
+        ),
+        Conflict(
+            lambda c: c("model.mask_prompt") and c("task.clicks") == 1,
+            "model.mask_prompt=true has no effect with task.clicks=1: no click comes after a mask;"
+            " set model.mask_prompt=false",
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        prompt_length: int,
+        dim: Width,
+        patch: Width,
+        heads: Width,
+        masks: Count,
+        exchange: Exchange,
+        mask_prompt: bool,
+        decoder: Annotated[dict[str, Any], KeysOf("ablate.model.sam.decoder_keys")],
+        points: MakePoints,
+        attention: Callable[..., Score],
+        normalizer: Normalizer,
+        kernel: Kernel,
+        cross_attention: Callable[..., Score] | None = None,
+        layers: Sequence[Mapping[str, Any]] = (),
+        **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
+    ):
+        super().__init__()
+        self.draws = Stream()  # of the clicks of training
+        if dim % NARROWED:
+            raise UserError(DIVIDED.format(dim=dim))
+        self.grid, self.image_size = patch_grid(image_size, patch, patch), tuple(image_size)
+        cells = self.grid[0] * self.grid[1]
+        self.patches = PatchEmbedding(channels, dim, patch, patch)
+        shared: dict[str, Any] = {"heads": heads, "normalizer": normalizer, "kernel": kernel}
+        self.stack = Stack(
+            dim,
+            length=cells,
+            causal=False,
+            grid=self.grid,
+            attention=attention,
+            layers=[{k: x for k, x in own.items() if k != "cross_attention"} for own in layers],
+            **shared,
+            **stack,
+        )
+        self.prompts = PromptEncoder(dim, points=points, image_size=image_size, masks=mask_prompt)
+        place = Place(
+            dim=dim,
+            length=prompt_length,
+            grid=None,
+            bias=True,
+            std=width_std(dim),
+            out_std=width_std(dim),
+            dropout=0.0,
+            score=attention,
+            mask=NoMask(causal=False),
+            pos=NoPosEnc(dim=dim, heads=heads, head_dim=dim // heads, length=cells, depth=1),
+            **shared,
+        )
+
+        def cross(number: int) -> Callable[..., Score]:
+            """What makes the scores of a decoder's block between tokens and image."""
+            own = layers[number % len(layers)] if layers else {}
+            chosen = own.get("cross_attention") or cross_attention
+            return partial(chosen, slot="model.cross_attention") if chosen else attention
+
+        self.decoder = MaskDecoder(
+            place,
+            [cross(number) for number in range(decoder["depth"])],
+            grid=self.grid,
+            masks=masks,
+            exchange=exchange,
+            hidden=decoder["ffn_dim"] or 4 * dim,
+        )
+
+    def forward(
+        self, images: Tensor, points: Tensor, labels: Tensor, correct: Correct | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """b c y x, and points b p 2 with labels b p -> logits of masks and their predicted IoU, b r
+        m y x and b r m, after the first prompt (two points) and after every point that follows.
+
+        correct: gives the point that follows, b 2, and its label, b, from the last masks and IoUs,
+        b m y x and b m; those of `points` are then not read.
+        """
+        image = self.encode(images)
+        given, marked = points[:, :FIRST], labels[:, :FIRST]
+        answers: list[tuple[Tensor, Tensor]] = []
+        small = None
+        for count in range(FIRST, points.shape[1] + 1):
+            if count > FIRST:
+                new = points[:, count - 1], labels[:, count - 1]
+                if correct is not None:
+                    new = correct(*answers[-1])
+                given = torch.cat([given, new[0][:, None]], dim=1)
+                marked = torch.cat([marked, new[1][:, None]], dim=1)
+            masks, iou = self.decode(image, given, marked, small, use=count - FIRST)
+            small = chosen(masks, iou).detach()
+            answers.append((self._full_size(masks), iou))
+        every_mask, every_iou = zip(*answers, strict=True)
+        return torch.stack(every_mask, dim=1), torch.stack(every_iou, dim=1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """b c y x -> the cells, b j d."""
+        return self.stack(self.patches(images))
+
+    def decode(
+        self, image: Tensor, points: Tensor, labels: Tensor, before: Tensor | None, use: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Encoded cells, a prompt and the mask before, b 1 y x -> masks at four times the cells,
+        b m y x, and their predicted IoU, b m."""
+        image = image + self.prompts.dense(before)
+        return self.decoder(image, self.prompts.cells(self.grid), self.prompts(points, labels), use)
+
+    def _full_size(self, masks: Tensor) -> Tensor:
+        """b m y x at four times the cells -> at the size of the image."""
+        if masks.shape[2:] == self.image_size:
+            return masks
+        return interpolate(masks, self.image_size, mode="bilinear", align_corners=False)
+
+    def cell(self, x: int, y: int) -> int:
+        """The number of the cell that a pixel lies in."""
+        (height, width), (rows, columns) = self.image_size, self.grid
+        return y * rows // height * columns + x * columns // width
+
+    def map_kind(self, name: str, layer: nn.Module) -> str:
+        """ "encoder"; of the decoder the name of the attention, such as TO_IMAGE."""
+        return "encoder" if name.startswith("stack.") else f"decoder_{name.rpartition('.')[2]}"
+
+    def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
+        from ablate.figures.masks import decoder_drawer
+
+        return decoder_drawer(task, example, maps)
+
+    @property
+    def compiles(self) -> list[nn.Module]:
+        """The encoder and the decoder, between which clicks are placed."""
+        return [self.stack, self.decoder]
+
+
+def decoder_keys(*, depth: Depth, ffn_dim: Width | None) -> None:
+    """The keys of model.decoder."""
+
+
+def chosen(masks: Tensor, iou: Tensor) -> Tensor:
+    """The mask with the largest predicted IoU: b m y x -> b 1 y x."""
+    best = iou.argmax(1)[:, None, None, None]
+    return masks.take_along_dim(best, dim=1)

@@ -1,0 +1,128 @@
+"""Write the masks of a segmentation, for ablate.generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+
+from ablate.data.prompts import BACKGROUND, FIRST_CORNER, LAST_CORNER, OBJECT, PADDING
+from ablate.errors import UserError
+from ablate.model.sam import Prompt
+
+if TYPE_CHECKING:
+    from ablate.task.segmentation import Segmentation
+
+Given = Mapping[str, Any]  # the options of ablate.generate
+PROMPTS = ("point", "background", "box")
+
+
+def write_masks(task: Segmentation, given: Given, folder: Path) -> Iterator[str]:
+    """Yield the lines to print for --index, or for --image with a prompt; the first image of the
+    validation split without either."""
+    from ablate.figures.masks import draw_answers
+    from ablate.figures.save import save
+
+    prompted = [name for name in PROMPTS if name in given]
+    if "image" in given:
+        if "index" in given:
+            raise UserError("give --image FILE, or --index N, not both")
+        for file in map(Path, given["image"]):
+            yield from write_own(task, given, file, folder)
+        return
+    if prompted:
+        raise UserError(
+            f"--{prompted[0]} goes with --image; --index is prompted where the error is largest"
+        )
+    index = given.get("index", 0)
+    answer = task.demonstrated(index)
+    yield from answer.titles
+    title = "The predicted mask after each click, each where the mask before it is most wrong"
+    yield str(save(draw_answers([answer], title), folder / "figures" / f"masks_{index}.png"))
+
+
+@torch.no_grad()
+def write_own(task: Segmentation, given: Given, file: Path, folder: Path) -> Iterator[str]:
+    """The mask of a prompt in an image file: a figure, and the mask at the size of the file."""
+    from ablate.figures.masks import Answered, draw_answers
+    from ablate.figures.save import save
+    from ablate.task.segmentation import picked
+
+    image, (height, width) = task.data.read_image(file)
+    size = (image.shape[2], image.shape[3])
+    clicks, box = prompt_of(given, (height, width), size)
+    points, labels = as_rounds(clicks, box)
+    logits, iou = task.model(*(x.to(task.device) for x in (image, points, labels)))
+    answer = Answered(
+        image=task.data.visible(image[0]),
+        masks=picked(logits, iou)[-1:],
+        titles=[f"predicted IoU {float(iou[0, -1].max()):.2f}"],
+        clicks=clicks,
+        box=box and (range(box[1], box[3] + 1), range(box[0], box[2] + 1)),
+        truth=None,
+        name=file.name,
+    )
+    mask = Image.fromarray(answer.masks[0].numpy())
+    path = folder / "figures" / f"{file.stem}_mask.png"
+    path.parent.mkdir(exist_ok=True)
+    mask.resize((width, height), Image.Resampling.NEAREST).save(path)
+    figure = draw_answers([answer], f"The mask of the prompt in {file.name}")
+    yield f"{answer.titles[0]}, {float(answer.masks[0].float().mean()):.1%} of the image"
+    yield str(path)
+    yield str(save(figure, folder / "figures" / f"{file.stem}_prompt.png"))
+
+
+Clicks = list[tuple[int, int, int]]
+Corners = tuple[int, int, int, int]
+
+
+def prompt_of(
+    given: Given, own: tuple[int, int], size: tuple[int, int]
+) -> tuple[Clicks, Corners | None]:
+    """The clicks and the box that were given in pixels of a file of size `own`, height and width,
+    in pixels of the image that the model reads."""
+
+    def scaled(name: str, text: str, count: int) -> list[int]:
+        try:
+            numbers = [int(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        ends = [*own[::-1]] * (count // 2)
+        if len(numbers) != count or not all(
+            0 <= n < end for n, end in zip(numbers, ends, strict=False)
+        ):
+            what = "X,Y" if count == 2 else "X0,Y0,X1,Y1"
+            raise UserError(
+                f"--{name} {text}: must be {what} in pixels of the image, which is {own[1]} wide"
+                f" and {own[0]} high"
+            )
+        into = [*size[::-1]] * (count // 2)
+        return [n * to // end for n, end, to in zip(numbers, ends, into, strict=True)]
+
+    clicks = [
+        (*scaled(name, text, 2), label)
+        for name, label in (("point", OBJECT), ("background", BACKGROUND))
+        for text in given.get(name, [])
+    ]
+    box = None
+    if "box" in given:
+        x0, y0, x1, y1 = scaled("box", given["box"], 4)
+        if x1 < x0 or y1 < y0:
+            raise UserError(f"--box {given['box']}: the first corner must be the upper left one")
+        box = x0, y0, x1, y1
+    if not box and not given.get("point"):
+        raise UserError("--image needs a prompt: --point X,Y, or --box X0,Y0,X1,Y1")
+    return clicks, box  # type: ignore[return-value]
+
+
+def as_rounds(clicks: Clicks, box: Corners | None) -> Prompt:
+    """The prompt as the model reads it: the box or the first click, then the other clicks."""
+    if box:
+        first = [(*box[:2], FIRST_CORNER), (*box[2:], LAST_CORNER)]
+    else:
+        first, clicks = [clicks[0], (0, 0, PADDING)], clicks[1:]
+    everything = torch.tensor([*first, *clicks])[None]
+    return everything[..., :2], everything[..., 2]

@@ -1,0 +1,253 @@
+"""Promptable segmentation: the mask of an object from clicks or a box."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.segmentation import MeanIoU
+from torchvision.ops import sigmoid_focal_loss
+
+from ablate.config.rules import Count, Positive, Probability
+from ablate.data import Batch
+from ablate.data.prompts import (
+    FIRST,
+    PADDING,
+    box_prompt,
+    correction,
+    error_depths,
+    first_click,
+    largest,
+)
+from ablate.data.segments import Segments
+from ablate.model.layers.draws import Source, uniform
+from ablate.model.sam import SAM, Prompt, chosen
+from ablate.task import Task
+
+if TYPE_CHECKING:
+    from ablate.figures.masks import Answered
+
+DRAWN = 4  # examples in the figure of a run
+FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after
+
+
+class Segmentation(Task):
+    """Interactive segmentation as in Kirillov et al. 2023, https://arxiv.org/abs/2304.02643.
+
+    Training (appendix A, "Losses" and "Training algorithm"): after each prompt the focal loss
+    (alpha 0.25, gamma 2) and the dice loss of each mask, of which the least counts, and the squared
+    error of every predicted IoU. The first prompt is a pixel of the object or its box, the next
+    clicks are pixels of the error of the chosen mask, all drawn uniformly. There it is jittered and
+    two of 11 prompts are the mask alone.
+
+    Measures (section 7.1): a click is in the middle of the object, or of its largest error: the
+    pixel farthest from the boundary (appendix D.2). miou_N: mean IoU after N clicks of the chosen
+    mask, the one with the largest predicted IoU; oracle_N: of the best mask; miou_box: from a box
+    alone. unfamiliar/...: the same of objects of classes that training has none of, which are not
+    in the others. iou_error: mean absolute error of the predicted IoU of the chosen mask after a
+    click.
+    """
+
+    kinds = ("images with masks",)
+    output = "masks"
+    metric: ClassVar[str] = "val/miou_1"
+    mode: ClassVar[str] = "max"
+    unit = "objects"
+    family: ClassVar[str] = "segmentation"
+    options: ClassVar[tuple[str, ...]] = ("index", "image", "point", "background", "box")
+    example_options: ClassVar[str] = "--index 0"
+    data: Segments
+    model: SAM
+
+    def __init__(
+        self,
+        *args: Any,
+        clicks: Count,
+        boxes: Probability,
+        focal: Positive,
+        iou: Positive,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self.clicks, self.boxes, self.focal, self.iou = clicks, boxes, focal, iou
+        numbered = (f"{of}_{n + 1}" for of in ("miou", "oracle") for n in range(clicks))
+        self.names = [*numbered, "miou_box"]
+        groups = ("", "unfamiliar/") if self.data.unfamiliar else ("",)
+        self.scores = nn.ModuleDict(
+            {group + name: MeanIoU(num_classes=1) for group in groups for name in self.names}
+        )
+        self.mean_loss, self.iou_error = MeanMetric(), MeanMetric()
+
+    @classmethod
+    def configure_data(cls, data: Any, **keys: Any) -> None:
+        data.task_settings = keys["clicks"]
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch["images"], batch["points"], batch["labels"]
+
+    def units(self, batch: Batch) -> int:
+        return len(batch["masks"])
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        masks, use = batch["masks"], iter(range(FIRST_KIND + 1, FIRST_KIND + self.clicks))
+
+        def correct(logits: Tensor, iou: Tensor) -> Prompt:
+            predicted = chosen(logits, iou)[:, 0] > 0
+            return correction(predicted, masks, self.drawn(masks, next(use)))
+
+        return self.measured_losses(*self.answers(batch, self.first_prompt(masks), correct), masks)
+
+    def measured_losses(self, logits: Tensor, iou: Tensor, masks: Tensor) -> dict[str, Tensor]:
+        """Of masks after every prompt, b r m y x, and their predicted IoU, b r m."""
+        logits = logits.float()
+        truth = masks[:, None, None].expand_as(logits).float()
+        focal = self.focal * sigmoid_focal_loss(logits, truth).mean((-2, -1))
+        dice = dice_loss(logits, truth)
+        best = (focal + dice).argmin(2, keepdim=True)
+        actual = overlap(logits > 0, masks[:, None, None])
+        return {
+            "focal": focal.take_along_dim(best, 2).mean(),
+            "dice": dice.take_along_dim(best, 2).mean(),
+            "iou": self.iou * mse_loss(iou.float(), actual),
+        }
+
+    def answers(
+        self,
+        batch: Batch,
+        prompt: Prompt,
+        correct: Callable[[Tensor, Tensor], Prompt] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the model answers after a first prompt and, with `correct`, after further clicks."""
+        points, labels = prompt
+        if correct is not None:
+            further = self.clicks - 1
+            points = torch.cat([points, points.new_zeros(len(points), further, 2)], dim=1)
+            labels = torch.cat([labels, labels.new_zeros(len(labels), further)], dim=1)
+        masks, iou = self.model(batch["images"], points, labels, correct)
+        return masks, iou
+
+    def first_prompt(self, masks: Tensor) -> Prompt:
+        """A pixel of each object, or its box."""
+        points, labels = first_click(largest(self.drawn(masks, FIRST_POINT) * masks))
+        corners, of_corners = box_prompt(masks)
+        box = self.drawn(masks, FIRST_KIND)[:, 0, 0] < self.boxes
+        return (
+            torch.where(box[:, None, None], corners, points),
+            torch.where(box[:, None], of_corners, labels),
+        )
+
+    def drawn(self, masks: Tensor, use: int) -> Tensor:
+        """Random numbers between 0 and 1 for every pixel, b y x."""
+        key = self.model.draws.key(masks, use)
+        return uniform(Source(key), torch.empty(masks[:, None].shape, device=masks.device))[:, 0]
+
+    def clicked(self, batch: Batch) -> tuple[list[Prompt], Tensor, Tensor]:
+        """The clicks that are measured, each b 2 with its label b, and what the model answers."""
+        masks = batch["masks"]
+        first = batch["points"][:, :FIRST], batch["labels"][:, :FIRST]
+        clicks = [(first[0][:, 0], first[1][:, 0])]
+
+        def correct(logits: Tensor, iou: Tensor) -> Prompt:
+            predicted = chosen(logits, iou)[:, 0] > 0
+            clicks.append(correction(predicted, masks, error_depths(predicted, masks)))
+            return clicks[-1]
+
+        return clicks, *self.answers(batch, first, correct)
+
+    def evaluate(self, batch: Batch) -> None:
+        masks = batch["masks"]
+        _, logits, iou = self.clicked(batch)
+        terms = self.measured_losses(logits, iou, masks)
+        self.mean_loss.update(sum(terms.values()), len(masks))
+        actual = overlap(logits > 0, masks[:, None, None])
+        picked = iou[:, 0].argmax(1, keepdim=True)
+        error = (iou[:, 0] - actual[:, 0]).abs().take_along_dim(picked, 1)
+        self.iou_error.update(error)
+        best = logits.take_along_dim(actual.argmax(2)[..., None, None, None], 2)[:, :, 0]
+        of_box = chosen(*(answer[:, 0] for answer in self.answers(batch, box_prompt(masks))))
+        found = {"miou_box": of_box[:, 0]}
+        for round_ in range(self.clicks):
+            found[f"miou_{round_ + 1}"] = chosen(logits[:, round_], iou[:, round_])[:, 0]
+            found[f"oracle_{round_ + 1}"] = best[:, round_]
+        for group, rows in (("", ~batch["unfamiliar"]), ("unfamiliar/", batch["unfamiliar"])):
+            if rows.any():
+                for name in self.names:
+                    predicted = found[name][rows] > 0
+                    score: Any = self.scores[group + name]
+                    score.update(predicted[:, None], masks[rows][:, None])
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        return {
+            "loss": self.mean_loss.compute(),
+            **{name: score.compute() for name, score in self.scores.items()},  # type: ignore[operator]
+            "iou_error": self.iou_error.compute(),
+        }
+
+    @torch.no_grad()
+    def demonstrated(self, index: int) -> Answered:
+        """A validation example, with the clicks that are measured and their masks."""
+        from ablate.figures.masks import Answered
+
+        example = {name: x.to(self.device) for name, x in self.numbered(index).items()}
+        clicks, logits, iou = self.clicked(example)
+        masks, truth = picked(logits, iou), example["masks"][0]
+        marks = [(*point[0].tolist(), int(label)) for point, label in clicks]
+        return Answered(
+            image=self.data.visible(example["images"][0].cpu()),
+            masks=masks,
+            titles=[
+                f"{n} click{'s' * (n > 1)}: IoU {overlap(mask, truth.cpu()):.2f}"
+                for n, mask in enumerate(masks, 1)
+            ],
+            clicks=[one for one in marks if one[2] != PADDING],
+            box=None,
+            truth=truth.cpu(),
+            name="of a class never seen" if example["unfamiliar"] else f"example {index}",
+        )
+
+    def artefacts(self, folder: Path) -> list[Path]:
+        """The first validation examples click by click."""
+        from ablate.figures.masks import draw_answers
+        from ablate.figures.save import save
+
+        count = min(DRAWN, self.data.length("val"))
+        answers = [self.demonstrated(index) for index in range(count)]
+        title = (
+            "Validation objects: the predicted mask after each click; every further click is where"
+            " the mask before it is most wrong"
+        )
+        return [save(draw_answers(answers, title), folder / "figures" / "masks.png")]
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        from ablate.task.segment import write_masks
+
+        return write_masks(self, given, folder)
+
+
+def picked(logits: Tensor, iou: Tensor) -> list[Tensor]:
+    """The chosen masks of the first example after each prompt, y x."""
+    return [
+        (chosen(masks[None], value[None])[0, 0] > 0).cpu()
+        for masks, value in zip(logits[0], iou[0], strict=True)
+    ]
+
+
+def overlap(predicted: Tensor, truth: Tensor) -> Tensor:
+    """Intersection over union, ... y x -> ...; 0 where both are empty."""
+    both = (predicted & truth).sum((-2, -1))
+    return both / (predicted | truth).sum((-2, -1)).clamp(min=1)
+
+
+def dice_loss(logits: Tensor, truth: Tensor) -> Tensor:
+    """1 - 2 sum p t / (sum p + sum t), one added above and below: ... y x -> ....
+
+    Milletari et al. 2016, V-Net, https://arxiv.org/abs/1606.04797, without squares, as in SAM.
+    """
+    shares = logits.sigmoid()
+    both, either = (shares * truth).sum((-2, -1)), (shares + truth).sum((-2, -1))
+    return 1 - (2 * both + 1) / (either + 1)

@@ -1,0 +1,194 @@
+"""Images whose objects have masks: overlapping digits, and one's own folder."""
+
+from pathlib import Path
+from typing import Any
+
+import make_files
+import numpy as np
+import pytest
+import torch
+from make_data import ready
+from make_model import CONF
+from PIL import Image
+
+from ablate.config.keys import option_content
+from ablate.data import Request
+from ablate.data.overlapping_digits import INK, OverlappingDigits
+from ablate.errors import UserError
+
+SMALL: dict[str, Any] = {
+    "size": 24, "scale": 2, "train_examples": 60, "val_examples": 40, "test_examples": 10,
+}  # fmt: skip
+
+
+def digits(**changes: Any) -> OverlappingDigits:
+    data = ready("overlapping_digits", **(SMALL | changes))
+    assert isinstance(data, OverlappingDigits)
+    return data
+
+
+def batch(data: Any, split: str = "train") -> dict[str, torch.Tensor]:
+    every: dict[str, torch.Tensor] = data.splits[split][
+        Request(0, torch.arange(data.length(split)))
+    ]
+    return every
+
+
+def test_a_mask_is_ink_and_a_click_is_in_its_middle() -> None:
+    data = digits()
+    every = batch(data)
+    grey = torch.stack([data.visible(image)[..., 0] for image in every["images"]])
+    assert (grey[every["masks"]] >= INK * 0.5 - 1e-2).all()
+    rows = torch.arange(60)
+    x, y = every["points"][:, 0].mT
+    assert every["masks"][rows, y, x].all()
+    assert every["labels"].tolist() == [[1, -1]] * 60
+    assert every["images"].mean().abs() < 1e-5
+    assert abs(float(every["images"].std()) - 1) < 1e-3
+
+
+def test_alone_on_the_canvas_a_digit_is_all_its_ink() -> None:
+    data = digits(min_digits=1, max_digits=1, dimmest=1.0)
+    every = batch(data)
+    grey = torch.stack([data.visible(image)[..., 0] for image in every["images"]])
+    assert torch.equal(every["masks"], grey > 0)
+
+
+def test_a_later_digit_hides_an_earlier_one() -> None:
+    """With two digits at the same place, each drawn many times, some of one are hidden."""
+    alone = batch(digits(min_digits=1, max_digits=1, size=16))["masks"].sum((1, 2)).float()
+    both = batch(digits(min_digits=2, max_digits=2, size=16))["masks"].sum((1, 2)).float()
+    assert both.mean() < 0.85 * alone.mean()
+    assert both.min() > 0
+
+
+@pytest.mark.parametrize("unfamiliar", [[8, 9], []])
+def test_training_has_no_unfamiliar_digit(
+    unfamiliar: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: dict[int, set[int]] = {}
+    source = OverlappingDigits._enlarged
+
+    def told(self: OverlappingDigits, own: Any) -> Any:
+        """Every pixel of a digit as bright as its class."""
+        large = source(self, own)
+        large[large >= INK] = 0
+        return np.where(
+            large == 0, (own.labels[:, None, None] + 10) / 20 * (source(self, own) >= INK), 0
+        )
+
+    monkeypatch.setattr(OverlappingDigits, "_enlarged", told)
+    data = digits(unfamiliar=unfamiliar, dimmest=1.0)
+    for split, wanted in (("train", False), ("val", True)):
+        every = batch(data, split)
+        assert bool(every["unfamiliar"].any()) == (wanted and bool(unfamiliar))
+        for image, mask, strange in zip(
+            every["images"], every["masks"], every["unfamiliar"], strict=True
+        ):
+            kind = round(float(data.visible(image)[..., 0][mask].mean()) * 20 - 10)
+            chosen.setdefault(int(strange), set()).add(kind)
+    assert chosen.get(1, set()) == set(unfamiliar)
+    assert chosen[0] == set(range(10)) - set(unfamiliar)
+    assert data.unfamiliar == bool(unfamiliar)
+
+
+def test_images_depend_on_data_seed_alone() -> None:
+    one, same, other = (digits(**keys) for keys in ({}, {"seed": 3}, {"data_seed": 1}))
+    assert torch.equal(batch(one)["images"], batch(same)["images"])
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+    assert not torch.equal(batch(one)["images"], batch(other)["images"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"size": 8, "scale": 2}, "data.size=8: is too small for digits of 16 pixels"),
+        ({"min_digits": 5}, "data.min_digits=5: is above data.max_digits=4"),
+        ({"unfamiliar": list(range(10))}, "data.unfamiliar: leaves no digit"),
+    ],
+)
+def test_a_mistake_is_one_line(keys: dict[str, Any], line: str) -> None:
+    content = dict(option_content(CONF / "data" / "overlapping_digits.yaml")[0])
+    content.pop("_target_")
+    with pytest.raises(UserError, match=line):
+        OverlappingDigits(seed=0, **(content | keys))
+
+
+# a folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_files.mask_folder(tmp_path, np.random.default_rng(0))
+    return tmp_path
+
+
+def own(folder: Path, **changes: Any) -> Any:
+    return ready("mask_folder", root=str(folder), **({"size": 12, "min_pixels": 1} | changes))
+
+
+def test_every_value_of_a_mask_is_an_object(folder: Path) -> None:
+    data = own(folder)
+    assert sum(data.length(split) for split in data.splits) == 2 * 24
+    every = batch(data)
+    assert (every["masks"].flatten(1).sum(1) > 0).all()
+    assert not data.unfamiliar
+    pairs = every["masks"].view(-1, 2, 12, 12)
+    assert not (pairs[:, 0] & pairs[:, 1]).any()  # the two of one image
+    assert own(folder, min_pixels=40).length("train") < data.length("train")
+
+
+def test_numbers_palettes_and_colours_say_the_same(folder: Path) -> None:
+    first = batch(own(folder))["masks"]
+    before = own(folder).fingerprint()
+    for file in (folder / "masks").iterdir():
+        mask = Image.open(file)
+        mask.putpalette([0, 0, 0, 200, 0, 0, 0, 0, 90] + [0] * (3 * 253))
+        mask.save(file)
+    assert torch.equal(batch(own(folder))["masks"], first)
+    assert own(folder).fingerprint() != before
+    for file in (folder / "masks").iterdir():
+        Image.open(file).convert("RGB").save(file)
+    assert batch(own(folder))["masks"].sum() == first.sum()
+
+
+def break_sizes(folder: Path) -> None:
+    Image.new("L", (5, 5)).save(folder / "masks" / "0.png")
+
+
+def break_depth(folder: Path) -> None:
+    Image.new("I;16", (12, 9)).save(folder / "masks" / "0.png")
+
+
+def break_file(folder: Path) -> None:
+    (folder / "masks" / "0.png").write_bytes(b"no image")
+
+
+def remove_mask(folder: Path) -> None:
+    (folder / "masks" / "0.png").unlink()
+
+
+def remove_images(folder: Path) -> None:
+    (folder / "images").rename(folder / "pictures")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (break_sizes, "is 5 pixels wide and 5 high, and its image 12 and 9"),
+        (break_depth, "more than 8 bits"),
+        (break_file, "cannot decode the mask"),
+        (remove_mask, "0.png has no mask"),
+        (remove_images, "no images in images"),
+    ],
+)
+def test_a_spoilt_folder_is_one_line(folder: Path, spoil: Any, line: str) -> None:
+    spoil(folder)
+    with pytest.raises(UserError, match=line) as caught:
+        own(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_small_objects_leave_nothing(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"have no object of data\.min_pixels=1000"):
+        own(folder, min_pixels=1000)

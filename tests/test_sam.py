@@ -1,0 +1,240 @@
+"""SAM: equality with an independent one, prompts, what tokens and image read of each other."""
+
+from typing import Any
+
+import pytest
+import torch
+from make_model import build, normal, part, random_parts
+from torch import Tensor, nn
+
+from ablate.data.prompts import FIRST_CORNER, LAST_CORNER, PADDING
+from ablate.model.layers.multi_head import recording
+from ablate.model.sam import SAM
+
+SIDE, PATCH, DIM, HEADS = 16, 4, 16, 2
+CLICK = torch.tensor([[[3, 12], [0, 0]]]), torch.tensor([[1, PADDING]])
+BOX = torch.tensor([[[2, 5], [9, 13]]]), torch.tensor([[FIRST_CORNER, LAST_CORNER]])
+
+
+def sam(points: str = "fourier", **changes: Any) -> SAM:
+    """In float64 and with random parameters."""
+    chosen = {
+        "mixer": part("model.mixer", "attention"),
+        "attention": part("model.attention", "scaled_dot"),
+        "normalizer": part("model.normalizer", "softmax"),
+        "mask": part("model.mask", "none"),
+        "pos_enc": part("pos_enc", "relative_2d"),
+        "kernel": part("kernel", "reference"),
+        "points": part("model.points", points),
+    }
+    sizes = {"image_size": (SIDE, SIDE), "channels": 1, "prompt_length": 4}
+    small = {"dim": DIM, "heads": HEADS, "depth": 1, "patch": PATCH}
+    model: SAM = build("sam", **(chosen | sizes | small | changes))
+    return random_parts(model)  # type: ignore[return-value]
+
+
+def copy(ours: nn.Module, theirs: nn.Module) -> None:
+    ours.load_state_dict({name: x.detach() for name, x in theirs.state_dict().items()})
+
+
+def copy_attention(ours: Any, theirs: Any) -> None:
+    pairs = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+    for name, other in pairs.items():
+        copy(getattr(ours, name), getattr(theirs, other))
+
+
+def copy_network(ours: Any, theirs: Any) -> None:
+    others = theirs.proj_in, *theirs.layers, theirs.proj_out
+    for layer, other in zip(ours.layers, others, strict=True):
+        copy(layer, other)
+
+
+def copy_all(model: SAM, prompts: Any, decoder: Any) -> None:
+    """The parameters of transformers' modules into ours."""
+    own = model.prompts
+    own.points.frequencies.data = prompts.shared_embedding.positional_embedding.detach().clone()
+    tables = [*prompts.point_embed, prompts.not_a_point_embed]
+    own.labels.weight.data = torch.cat([table.weight.detach() for table in tables])
+    copy(own.no_mask, prompts.no_mask_embed)
+    assert own.masks is not None
+    names = {"first": "conv1", "second": "conv2", "last": "conv3"}
+    norms = {"first_norm": "layer_norm1", "second_norm": "layer_norm2"}
+    for name, other in (names | norms).items():
+        copy(getattr(own.masks, name), getattr(prompts.mask_embed, other))
+    copy(model.decoder.iou_token, decoder.iou_token)
+    copy(model.decoder.mask_tokens, decoder.mask_tokens)
+    for block, other in zip(model.decoder.blocks, decoder.transformer.layers, strict=True):
+        attentions = {
+            "to_itself": "self_attn",
+            "to_image": "cross_attn_token_to_image",
+            "to_tokens": "cross_attn_image_to_token",
+        }
+        for name, theirs in attentions.items():
+            copy_attention(getattr(block, name), getattr(other, theirs))
+        for number, name in enumerate(("norm", "image_norm", "ffn_norm", "tokens_norm"), 1):
+            copy(getattr(block, name), getattr(other, f"layer_norm{number}"))
+        copy(block.up, other.mlp.lin1)
+        copy(block.down, other.mlp.lin2)
+    copy_attention(model.decoder.to_image, decoder.transformer.final_attn_token_to_image)
+    copy(model.decoder.norm, decoder.transformer.layer_norm_final_attn)
+    copy(model.decoder.enlarge, decoder.upscale_conv1)
+    copy(model.decoder.enlarge_norm, decoder.upscale_layer_norm)
+    copy(model.decoder.enlarge_again, decoder.upscale_conv2)
+    for network, other in zip(
+        model.decoder.networks, decoder.output_hypernetworks_mlps, strict=True
+    ):
+        copy_network(network, other)
+    copy_network(model.decoder.iou, decoder.iou_prediction_head)
+
+
+@pytest.mark.parametrize("prompt", ["click", "box", "box and click", "clicks and mask"])
+def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
+    hf = pytest.importorskip("transformers", reason="needs the extra [hf]")
+    from transformers.models.sam import modeling_sam as theirs
+
+    config = hf.SamConfig(
+        vision_config={"hidden_size": DIM, "num_pos_feats": DIM // 2, "scale": 1.0},
+        prompt_encoder_config={"hidden_size": DIM, "image_size": SIDE, "patch_size": PATCH},
+        mask_decoder_config={
+            "hidden_size": DIM,
+            "mlp_dim": 24,
+            "num_attention_heads": HEADS,
+            "attention_downsample_rate": 1,
+            "iou_head_hidden_dim": DIM,
+            "layer_norm_eps": 1e-5,  # as in the published code
+        },
+    )
+    config.mask_decoder_config._attn_implementation = "sdpa"  # "eager" rounds to float32
+    prompts = random_parts(theirs.SamPromptEncoder(config))
+    decoder = theirs.SamMaskDecoder(config.mask_decoder_config)
+    for block in decoder.transformer.layers:  # which have half of the width whatever is set
+        for name in ("cross_attn_token_to_image", "cross_attn_image_to_token"):
+            attention = theirs.SamAttention(config.mask_decoder_config, downsample_rate=1)
+            setattr(block, name, attention)
+    random_parts(decoder, seed=1)
+    model = sam(masks=4, decoder={"depth": 2, "ffn_dim": 24})
+    copy_all(model, prompts, decoder)
+
+    image, before = normal(1, 16, DIM), None
+    clicks: tuple[Tensor, Tensor] | None = None
+    points, labels = CLICK
+    box = None
+    if "clicks" in prompt:
+        before = normal(1, 1, SIDE, SIDE, seed=3)
+        clicks = torch.tensor([[[3, 12], [8, 1]]]), torch.tensor([[1, 0]])
+        points = torch.cat([clicks[0][:, :1], torch.zeros(1, 1, 2).long(), clicks[0][:, 1:]], 1)
+        labels = torch.tensor([[1, PADDING, 0]])
+    elif "click" in prompt:
+        clicks = torch.tensor([[[3, 12]]]), torch.tensor([[1]])
+    if "box" in prompt:
+        box = BOX[0].reshape(1, 1, 4).double()
+        points, labels = BOX
+        if clicks is not None:
+            points = torch.cat([points, clicks[0]], 1)
+            labels = torch.cat([labels, clicks[1]], 1)
+    sparse, dense = prompts(
+        None if clicks is None else clicks[0][:, None].double(),
+        None if clicks is None else clicks[1][:, None],
+        box,
+        before,
+    )
+    places = torch.tensor([(x + 0.5, y + 0.5) for y in range(4) for x in range(4)]) / 4
+    cells = prompts.shared_embedding(places.double())
+    args = {
+        "image_embeddings": image.mT.reshape(1, DIM, 4, 4),
+        "image_positional_embeddings": cells.mT.reshape(1, DIM, 4, 4),
+        "sparse_prompt_embeddings": sparse,
+        "dense_prompt_embeddings": dense,
+    }
+    several, of_several = decoder(**args, multimask_output=True)
+    single, of_single = decoder(**args, multimask_output=False)
+    masks, iou = model.decode(image, points, labels, before)
+    torch.testing.assert_close(model.prompts.cells((4, 4)), cells)
+    torch.testing.assert_close(masks, torch.cat([single, several], dim=2)[:, 0])
+    torch.testing.assert_close(iou, torch.cat([of_single, of_several], dim=2)[:, 0])
+
+
+IMAGES = normal(2, 1, SIDE, SIDE, seed=5)
+POINTS = torch.tensor([[[3, 12], [0, 0], [9, 4]], [[2, 5], [9, 13], [6, 6]]])
+LABELS = torch.tensor([[1, PADDING, 0], [FIRST_CORNER, LAST_CORNER, 1]])
+
+
+@pytest.mark.parametrize("points", ["fourier", "learned"])
+def test_a_prompt_is_answered_by_its_place_and_its_label(points: str) -> None:
+    model = sam(points)
+    masks, iou = model(IMAGES, POINTS, LABELS)
+    assert masks.shape == (2, 2, 3, SIDE, SIDE)
+    assert iou.shape == (2, 2, 3)
+    elsewhere, otherwise = POINTS.clone(), LABELS.clone()
+    elsewhere[:, 2], otherwise[:, 2] = torch.tensor([9, 5]), PADDING
+    for other in (elsewhere, LABELS), (POINTS, otherwise):
+        changed, _ = model(IMAGES, *other)
+        assert torch.equal(changed[:, 0], masks[:, 0])
+        assert not torch.allclose(changed[:, 1], masks[:, 1])
+    nowhere = torch.where((LABELS == PADDING)[..., None], 7, POINTS)
+    assert torch.equal(model(IMAGES, nowhere, LABELS)[0], masks)
+
+
+def test_examples_of_a_batch_do_not_depend_on_each_other() -> None:
+    model = sam()
+    masks, iou = model(IMAGES, POINTS, LABELS)
+    for n in (0, 1):
+        alone = model(IMAGES[n : n + 1], POINTS[n : n + 1], LABELS[n : n + 1])
+        torch.testing.assert_close(alone, (masks[n : n + 1], iou[n : n + 1]))
+
+
+def test_a_given_click_and_the_same_one_as_a_correction_are_the_same() -> None:
+    model, seen = sam(), []
+
+    def correct(masks: Tensor, iou: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append((masks, iou))
+        return POINTS[:, 2], LABELS[:, 2]
+
+    masks, iou = model(IMAGES, POINTS, LABELS)
+    corrected = model(IMAGES, torch.zeros_like(POINTS) + POINTS, LABELS * 0 + LABELS, correct)
+    torch.testing.assert_close(corrected, (masks, iou))
+    torch.testing.assert_close(seen[0], (masks[:, 0], iou[:, 0]))
+
+
+@pytest.mark.parametrize("exchange", ["two_way", "one_way", "none"])
+def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange: str) -> None:
+    """What the tokens become depends on the image only if they read it, and what the pixels become
+    on the prompt only if the image reads the tokens."""
+    model = sam(exchange=exchange)
+    pixels: list[Tensor] = []
+    model.decoder.enlarge.register_forward_hook(lambda *args: pixels.append(args[-1]))
+    _, iou = model(IMAGES, POINTS[:, :2], LABELS[:, :2])
+    model(IMAGES, POINTS[:, :2].flip(0), LABELS[:, :2].flip(0))
+    assert torch.equal(*pixels) == (exchange != "two_way")
+    _, other = model(IMAGES.flip(0), POINTS[:, :2], LABELS[:, :2])
+    assert torch.equal(iou, other) == (exchange == "none")
+    with recording(model) as recorded:
+        model(IMAGES, POINTS[:, :2], LABELS[:, :2])
+    assert len(recorded) == {"two_way": 8, "one_way": 6, "none": 3}[exchange]
+
+
+def test_the_mask_before_is_a_prompt() -> None:
+    model = sam()
+    image, prompt = model.encode(IMAGES), (POINTS, LABELS)
+    first, second = (
+        model.decode(image, *prompt, normal(2, 1, SIDE, SIDE, seed=seed))[0] for seed in (1, 2)
+    )
+    assert not torch.allclose(first, second)
+    without = sam(mask_prompt=False)
+    given = without.decode(without.encode(IMAGES), *prompt, normal(2, 1, SIDE, SIDE))[0]
+    assert torch.equal(given, without.decode(without.encode(IMAGES), *prompt, None)[0])
+
+
+@pytest.mark.parametrize("patch", [2, 8])
+def test_masks_have_the_size_of_the_image(patch: int) -> None:
+    masks, _ = sam(patch=patch)(IMAGES, POINTS, LABELS)
+    assert masks.shape[-2:] == (SIDE, SIDE)
+
+
+def test_cells_are_where_their_pixels_are() -> None:
+    model = sam("learned", patch=1)
+    points = torch.tensor([[[x, y] for y in range(SIDE) for x in range(SIDE)]])
+    labels = torch.ones_like(points[..., 0])
+    placed = model.prompts(points, labels) - model.prompts.labels.weight[1]
+    torch.testing.assert_close(placed[0], model.prompts.cells((SIDE, SIDE)))
+    assert [model.cell(x, y) for x, y in points[0].tolist()] == list(range(SIDE**2))
