@@ -92,6 +92,14 @@ ONLY: dict[str, Only] = {
         "model.norm_type": ["layer", "batch"],
     },
     "sam": HERE | BLOCKS | {"data": data("images with masks"), "task": ["segmentation"]},
+    # Captions have padding, which batch norm would count.
+    "dit": HERE
+    | BLOCKS
+    | {
+        "data": data(CAPTIONS),
+        "task": ["diffusion"],
+        "model.norm_type": but("model.norm_type", "batch"),
+    },
     "rnn_forecaster": HERE | KERNELS | OF_SERIES | NO_POSITIONS,
     "transformer_forecaster": HERE | ALONG | OF_SERIES,
 }

@@ -40,13 +40,14 @@ SMOKE = {
 AREAS = {
     "config": """add_a_part check compose config_tree conflicts facts fuzz history override_errors
         revision run_id schema""",
-    "model": """activation_checkpoints attention axes bert block captioner draws dropout embedding
+    "model": """activation_checkpoints attention axes bert block captioner dit draws dropout embedding
         feed_forward flops forecasters formulas gpt graph hugging_face init knobs knobs_pairs
         layers local_attention mask mixer multi_head norm normalizer one_position pairs pos_enc
         precision pretrained recurrent resnet rnn_* timm transformer sam vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """forecasting masked_lm own_family sample search segmentation task speech task_outside
+    "task": """diffusion forecasting masked_lm own_family sample search segmentation task speech
+        task_outside
         task_seq2seq""",
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger optimizer pinned
         resume damaged_folders full_disk ignored schedule security sizes threads train transfer

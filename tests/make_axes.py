@@ -9,8 +9,10 @@ from make_model import options
 GROUPS = (
     "data",
     "task",
+    "task.noise",
     "model.attention",
     "model.cell",
+    "model.condition",
     "model.cross_attention",
     "model.decoder",
     "model.embedding",
@@ -125,6 +127,7 @@ MODELS: dict[str, Tiny] = {
         {},
         {"model.dim": [16, 8], "model.heads": [2, 1], "model.patch": [4, 2]},
     ),
+    "dit": Tiny("digit_strings", (*BLOCKS, "model.depth=2"), {}),
     "rnn_forecaster": Tiny("series", DEEP, {}),
     "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
 }

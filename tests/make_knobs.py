@@ -30,6 +30,7 @@ DATA = {
     "rnn_seq2seq": "copy",
     "captioner": "digit_strings",
     "sam": "overlapping_digits",
+    "dit": "digit_strings",
 }
 START = {
     "gpt": ["model=gpt", "data=text", "model.heads=2"],
@@ -39,6 +40,7 @@ START = {
     "rnn_seq2seq": ["model=rnn_seq2seq", "data=copy"],
     "captioner": ["model=captioner"],
     "sam": ["model=sam", "model.dim=16", "model.heads=2", "model.depth=1"],
+    "dit": ["model=dit", "model.heads=2"],
 }
 
 

@@ -13,6 +13,7 @@ from ablate.config.keys import option_content
 from ablate.kernel import Kernel
 from ablate.model.bert import BERT
 from ablate.model.captioner import Captioner
+from ablate.model.dit import DiT
 from ablate.model.gpt import GPT
 from ablate.model.layers.layer import Context, Place
 from ablate.model.mask.none import NoMask
@@ -39,7 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn_lm": {"vocab_size": 11, "length": 7},
 }
 SIZES["rnn_seq2seq"] = SIZES["transformer"]
-SIZES["captioner"] = {
+SIZES["dit"] = SIZES["captioner"] = {
     "image_size": (12, 24),
     "channels": 1,
     "target_vocab": 11,
@@ -59,6 +60,7 @@ TINY: dict[str, dict[str, Any]] = {
     "rnn_lm": {"dim": 12},
     "rnn_seq2seq": {"dim": 12},
     "captioner": {"dim": 12},
+    "dit": {"dim": 12, "heads": 3, "depth": 2},
 }
 
 
@@ -171,6 +173,12 @@ def captioner(
     }
     sizes = SIZES["captioner"] | TINY["captioner"]
     model: Captioner = build("captioner", **(sizes | parts | changes))
+    return model
+
+
+def dit(*, condition: str = "adaln_zero", **changes: Any) -> DiT:
+    """The model of conf/model/dit.yaml, tiny."""
+    model: DiT = _model("dit", condition=part("model.condition", condition), **changes)
     return model
 
 

@@ -55,14 +55,17 @@ MODELS: dict[str, list[str]] = {
     "sam": [*tiny.OBJECTS, "model.drop_path=0.3"],
     "resnet": ["model.dim=8", "data.batch_size=8"],
     "gat": ["model.dim=12", "model.heads=2"],
+    "dit": [*tiny.DIGITS, "model.heads=2", "model.depth=1", "model.dropout=0.3"],
 }
 # Each option in the first of the models that takes it.
 GROUPS = (
     "optimizer",
     "schedule",
+    "task.noise",
     "pos_enc",
     "model.attention",
     "model.cell",
+    "model.condition",
     "model.cross_attention",
     "model.decoder",
     "model.ffn",

@@ -62,6 +62,10 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     "task=segmentation": ["model=sam"],
     "data=mask_folder": ["data.root=DIR", "model=sam"],
     **{f"model.points={name}": ["model=sam"] for name in options("model.points")},
+    "data=digit_strings": ["model=captioner"],
+    "task=diffusion": ["model=dit"],
+    **{f"task.noise={name}": ["model=dit"] for name in options("task.noise")},
+    **{f"model.condition={name}": ["model=dit"] for name in options("model.condition")},
     "task=forecasting": ["model=rnn_forecaster"],
     **{
         f"model.cross_attention={name}": ["model=transformer"]

@@ -32,6 +32,7 @@ MIRRORED = [
     "model",
     "model.attention",
     "model.cell",
+    "model.condition",
     "model.decoder",
     "model.embedding",
     "model.ffn",
@@ -45,6 +46,7 @@ MIRRORED = [
     "pos_enc",
     "kernel",
     "task",
+    "task.noise",
     "logger",
 ]
 # Groups in which, besides, every module is an option.
@@ -78,6 +80,11 @@ class Sizes:
             self.sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
             self.sizes |= {"source_length": 6, "target_length": 5}
             self.inputs = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
+        elif facts.option("model") == "dit":
+            self.sizes = {"image_size": (8, 12), "channels": 1}
+            self.sizes |= {"target_vocab": 11, "target_length": 5}
+            words = torch.randint(4, 11, (2, 5))
+            self.inputs = torch.randn(2, 1, 8, 12), words, torch.rand(2)
         elif facts.kind == CAPTIONS:
             self.sizes = {"image_size": (8, 13), "channels": 1}
             self.sizes |= {"target_vocab": 11, "target_length": 5}
@@ -120,6 +127,7 @@ def tiny(model: str) -> list[str]:
         "rnn_seq2seq": ["model.dim=8", "model.embedding_dim=8"],
         "captioner": ["model.dim=8"],
         "sam": ["model.dim=8", "model.heads=2", "model.depth=1"],
+        "dit": ["model.dim=8", "model.heads=2", "model.depth=2"],
         "rnn_forecaster": ["model.dim=8"],
         "transformer_forecaster": ["model.dim=8", "model.heads=2"],
     }[model]
@@ -258,7 +266,7 @@ def test_a_file_is_named_after_its_module(group: str, name: str) -> None:
 SHARED = {
     "kernel": {"additive_cpu", "additive_triton", "additive_triton_kernels", "heap"},
     "logger": {"role"},
-    "task": {"accumulation", "text_metrics", "translate", "segment"},
+    "task": {"accumulation", "judge", "paint", "segment", "text_metrics", "translate"},
 }
 
 
@@ -283,8 +291,8 @@ def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:
     entries = OmegaConf.load(CONF / "config.yaml").defaults
     groups = {next(iter(entry)) for entry in entries if not isinstance(entry, str)}
     groups = {group for group in groups if not group.startswith(("override ", "optional "))}
-    for name in options("model"):
-        slots = OmegaConf.load(CONF / "model" / f"{name}.yaml").defaults
+    for group, name in (item for item in OPTIONS if item[0] in ("model", "task")):
+        slots = OmegaConf.load(CONF / group / f"{name}.yaml").get("defaults", [])
         groups |= {
             key.removeprefix("/").removeprefix("override /")
             for entry in slots

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import bert, captioner, gpt, normal, part, rnn_lm, rnn_seq2seq, tokens, transformer
+from make_model import (
+    bert,
+    captioner,
+    dit,
+    gpt,
+    normal,
+    part,
+    rnn_lm,
+    rnn_seq2seq,
+    tokens,
+    transformer,
+)
 from test_graph import gat, graph
 from test_kernel import KERNELS, Attend, Kernel, Parts, Reference, make
 from test_rnn_seq2seq import source, target
@@ -157,6 +168,11 @@ MODELS: dict[
         lambda: (normal(2, 1, 12, 24).float(), 1 + tokens(2, 5) % 4),
     ),
     "gat": (gat, {"dropout": 0.5}, graph),
+    "dit": (
+        dit,
+        TWICE | {"condition": "cross_attention", "norm": "pre"},
+        lambda: (normal(2, 1, 12, 24).float(), 1 + tokens(2, 5) % 4, torch.rand(2)),
+    ),
 }
 
 

@@ -64,6 +64,7 @@ STEPS: list[tuple[str, str, str]] = [
     ("task=segmentation", "task.boxes", "0.0"),
     ("task=segmentation", "task.focal", "2.0"),
     ("task=segmentation", "task.iou", "0.1"),
+    ("task=diffusion", "task.drop_caption", "0.5"),
 ]
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
@@ -71,6 +72,7 @@ WRITING: dict[str, tuple[str, list[str]]] = {
     "task.length_penalty": ("5.0", ["task.beam=4"]),
     "task.max_length": ("2", []),
 }
+DRAWING = ("guidance", "sampling_steps", "samples", "judge", "ema")
 OPTIONS = {group: options(group) for group in ("optimizer", "schedule", "task")}
 MODEL_OF = {
     "task=masked_lm": "bert",
@@ -78,6 +80,7 @@ MODEL_OF = {
     "task=seq2seq": "rnn_seq2seq",
     "task=captioning": "captioner",
     "task=segmentation": "sam",
+    "task=diffusion": "dit",
     "task=forecasting": "rnn_forecaster",
     "task=node_classification": "gat",
 }
@@ -111,8 +114,10 @@ def test_no_key_of_a_part_is_left_out() -> None:
             cfg = compose(f"model={of(choice)}", choice, *recall)
             found |= {(choice, key) for key in keys_of(cfg, group)}
     writing = {(f"task={name}", key) for name in ("seq2seq", "captioning") for key in WRITING}
+    # What is measured and drawn, not how it is trained: test_diffusion.py.
+    drawing = {("task=diffusion", f"task.{key}") for key in DRAWING}
     fused = {(f"optimizer={name}", "optimizer.fused") for name in ("adam", "adamw", "sgd")}
-    assert found == {(choice, key) for choice, key, _ in STEPS} | writing | fused
+    assert found == {(choice, key) for choice, key, _ in STEPS} | writing | drawing | fused
 
 
 def written(*more: str) -> list[list[int]]:

@@ -146,6 +146,21 @@ def masks(folder: Path, *more: str) -> list[str]:
     ]
 
 
+def drawings(folder: Path, *more: str) -> list[str]:
+    """A tiny diffusion model."""
+    return [
+        "model=dit",
+        *DIGITS,
+        *("model.heads=2", "model.depth=1", "task.sampling_steps=3", "task.samples=6"),
+        "trainer.max_steps=4",
+        "trainer.val_check_interval=2",
+        "schedule.warmup=1",
+        "logger=none",
+        f"output_dir={folder / 'outputs'}",
+        *more,
+    ]
+
+
 PAIRS = [
     "data=copy",
     "data.symbols=5",

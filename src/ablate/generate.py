@@ -2,7 +2,7 @@
 
 Masked tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FILE --output FILE.
 Captions: --image FILE. Speech: --text "..." --audio FILE.wav. Forecasts: --steps N.
-Masks: --image FILE --point X,Y."""
+Masks: --image FILE --point X,Y. Images: --prompt "3 1" --image OUT.png."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ def arguments() -> dict[str, Any]:
     language = parser.add_argument_group("language models")
     language.add_argument(
         "--prompt",
-        help="text to go on from, default: 'The '; of a masked language model, text with [MASK]",
+        help="text to go on from, default: 'The '; of a masked language model, text with [MASK];"
+        " of a diffusion model, the caption of an image",
     )
     language.add_argument("--tokens", type=int, help="how many tokens to add; default: 500")
     language.add_argument("--temperature", type=float, help="0: always the likeliest; default: 0.8")
@@ -51,7 +52,8 @@ def arguments() -> dict[str, Any]:
     captions.add_argument(
         "--image",
         action="append",
-        help="image to write the caption of, white on black; several: --image A --image B",
+        help="image to write the caption of, white on black; several: --image A --image B;"
+        " of a diffusion model, the PNG that is written",
     )
     captions.add_argument("--index", type=int, help="or an image of the validation split, from 0")
     speech = parser.add_argument_group("text to speech, beside --beam, --length-penalty, --show")
@@ -66,7 +68,19 @@ def arguments() -> dict[str, Any]:
     masks.add_argument("--background", action="append", help="a click on what is not the object")
     masks.add_argument("--box", help="a box around the object: X0,Y0,X1,Y1 in pixels")
     series = parser.add_argument_group("forecasters")
-    series.add_argument("--steps", type=int, help="values to forecast; default: data.horizon")
+    series.add_argument(
+        "--steps",
+        type=int,
+        help="values to forecast, default: data.horizon; of a diffusion model, steps of sampling",
+    )
+    diffusion = parser.add_argument_group("diffusion models, which write --image for --prompt")
+    diffusion.add_argument(
+        "--guidance", type=float, help="weight of the caption; default: as the run was measured"
+    )
+    diffusion.add_argument("--inpaint", help="an image of which a part is drawn anew, or --index")
+    diffusion.add_argument(
+        "--mask", help="that part: left, right, or an image in which it is white"
+    )
     given = vars(parser.parse_args())
     return {
         name: value for name, value in given.items() if value is not None and value is not False
@@ -78,7 +92,7 @@ def check_values(given: dict[str, Any]) -> None:
     for name in ("tokens", "top_k", "beam", "n_best", "steps"):
         if given.get(name, 1) < 1:
             raise UserError(f"{option(name)} {given[name]} must be at least 1")
-    for name in ("temperature", "length_penalty"):
+    for name in ("temperature", "length_penalty", "guidance"):
         if not given.get(name, 0) >= 0:
             raise UserError(f"{option(name)} {given[name]} must not be negative")
     if 0 < given.get("temperature", 0) < COLDEST:
@@ -116,7 +130,8 @@ def main() -> None:
     if not run.task.generates:
         raise UserError(
             f"{run.path} writes nothing: it is neither a language model on text, nor a"
-            f" sequence-to-sequence model, nor a captioner, nor a segmentation, nor a forecaster"
+            f" sequence-to-sequence model, nor a captioner, nor a segmentation, nor a forecaster,"
+            f" nor a diffusion model"
         )
     require_options(run, given)
     for text in run.task.generate(given, run.path):

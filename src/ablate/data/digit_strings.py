@@ -94,6 +94,8 @@ class DigitStrings(Targets):
 
     kind: ClassVar[str] = "captions"
     unit: ClassVar[str] = "images"
+    # Pixels of the canvas along a side of what `image_size` counts.
+    reduction: ClassVar[int] = 1
     item: str | None = "digit"
     white: ClassVar[int] = Digits.white
     mean: Tensor
@@ -138,6 +140,7 @@ class DigitStrings(Targets):
         sources = self.digits.read()
         self.layouts = {split: self._draw(split, len(s.labels)) for split, s in sources.items()}
         pixels = {split: self._paint(split, source) for split, source in sources.items()}
+        self.pixels = {split: torch.from_numpy(own) for split, own in pixels.items()}
         self.captions = {split: self._captions(split, s.labels) for split, s in sources.items()}
         self.target_tokenizer = Words(map(str, range(10)))
         if isinstance(self.measured_as, DigitStrings):
@@ -172,19 +175,43 @@ class DigitStrings(Targets):
 
     def grey(self, image: Tensor) -> Tensor:
         """Undo the normalisation: 1 y x -> y x between black 0 and white 1."""
-        return (image[0] * self.std + self.mean).clamp(0, 1).float()
+        return self.pictures(image[None])[0]
+
+    def pictures(self, images: Tensor) -> Tensor:
+        """What is seen in images as a model reads or makes them: b c y x -> b y x between black 0
+        and white 1."""
+        grey = images[:, 0].float() * self.std.float() + self.mean.float()
+        return grey.clamp(0, 1).cpu()
+
+    def images(self, pictures: Tensor) -> Tensor:
+        """The other way: b y x between black 0 and white 1 -> b c y x."""
+        return (pictures[:, None] - self.mean.float()) / self.std.float()
+
+    def originals(self, split: str, indices: Tensor) -> Tensor:
+        """Images of a split as they were made: b -> b y x between black 0 and white 1."""
+        return self.pixels[split][indices] / self.white
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest value that an image for the model has."""
+        black, white = ((shade - self.mean) / self.std for shade in (0, 1))
+        return float(black), float(white)
 
     def read_image(self, file: Path) -> Tensor:
-        """An image file, white on black, as the model reads it: 1 1 y x."""
+        """An image file, white on black, as the model reads it: 1 c y x."""
+        return self.images(self.read_picture(file, key="--image"))
+
+    def read_picture(self, file: Path, *, key: str) -> Tensor:
+        """An image file, 1 y x between black 0 and white 1. key: for messages."""
         height, width = self.size
-        read = image_file.read(file, key="--image", background="black")
+        read = image_file.read(file, key=key, background="black")
         grey = np.asarray(read.convert("L"), np.float32) / 255
         if grey.shape != self.size:
             raise UserError(
                 f"{file}: is {grey.shape[1]} pixels wide and {grey.shape[0]} high, and the images"
                 f" of this model are {width} and {height}"
             )
-        return (torch.from_numpy(grey)[None, None] - self.mean.float()) / self.std.float()
+        return torch.from_numpy(grey)[None]
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation image, with the tokens of its caption in printable characters."""

@@ -124,7 +124,10 @@ class Transformer(Seq2Seq):
             for own in layers
         ]
         of_decoder = [
-            {**own, "cross_attention": _cross({"attention": attention, **own}, cross_attention)}
+            {
+                **own,
+                "cross_attention": cross_score({"attention": attention, **own}, cross_attention),
+            }
             for own in layers
         ]
         stack = {"attention": attention, **stack}
@@ -142,7 +145,7 @@ class Transformer(Seq2Seq):
             length=target_length,
             mask=mask,
             causal=True,
-            cross_attention=_cross({"attention": attention}, cross_attention),
+            cross_attention=cross_score({"attention": attention}, cross_attention),
             layers=of_decoder,
             memory_length=source_length,
             **decoder,
@@ -184,7 +187,7 @@ class Transformer(Seq2Seq):
         return F.linear(x, table.weight) if self.head is None else self.head(x)
 
 
-def _cross(
+def cross_score(
     own: Mapping[str, Any], cross_attention: Callable[..., Score] | None
 ) -> Callable[..., Score]:
     """What makes the score of a layer's cross-attention: the layer's own, the model's, or that of

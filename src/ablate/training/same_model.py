@@ -88,7 +88,7 @@ class SameModel:
 
     @cached_property
     def _inputs(self) -> list[tuple[Tensor, ...]]:
-        batches = map(self._task.inputs, _batches(self._data))
+        batches = (self._task.inputs(self._task.prepared(b)) for b in _batches(self._data))
         rows = slice(None if self._data.kind == GRAPH else ROWS)
         return [tuple(tensor[rows] for tensor in inputs) for inputs in batches]
 

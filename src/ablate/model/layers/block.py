@@ -20,6 +20,7 @@ from ablate.model.ffn import MakeFeedForward
 from ablate.model.layers.dropout import Dropout, StochasticDepth
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import width_std
+from ablate.model.layers.modulation import MakeModulation, Modulation
 from ablate.model.layers.multi_head import CrossAttention
 from ablate.model.mixer import MakeMixer
 from ablate.model.norm_type import MakeNorm
@@ -30,7 +31,7 @@ class Sublayer(nn.Module):
 
     pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); none: x + f x.
     Without the residual the `x +` is left out. A layer that does not read its input has no norm
-    before it.
+    before it. modulation: acts on what f reads, behind the norm before it, and on what is added.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Sublayer(nn.Module):
         residual: bool,
         dropout: float,
         drop_path: float,
+        modulation: Modulation | None = None,
     ):
         super().__init__()
         self.function = function
+        self.modulation = modulation
         self.residual = residual
         before = function.reads_input and norm in ("pre", "sandwich")
         self.norm_before = make_norm() if before else nn.Identity()
@@ -55,7 +58,11 @@ class Sublayer(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """b i d -> b i d, or b 1 d for `context.position` alone."""
-        y = self.norm_inside(self.function(self.norm_before(x), context))
+        read, gate = self.norm_before(x), None
+        if self.modulation is not None:
+            read, gate = self.modulation(read, context.condition)
+        y = self.norm_inside(self.function(read, context))
+        y = y if gate is None else gate * y
         first = 0
         if context.position is not None:
             first = context.position
@@ -120,13 +127,15 @@ def make_block(
     init_depth_scale: bool = True,
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
+    modulation: MakeModulation | None = None,
     **place: Annotated[Any, KeysOf("ablate.model.layers.layer.Place")],
 ) -> Block:
     """Make a block from the keys of a model's YAML.
 
     depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
-    positions, None: no memory; init_depth_scale: scale the initial output maps of sublayers by 1 /
-    sqrt(their number); place: further fields of Place, for the layers.
+    positions, None: no memory; modulation: makes that of each sublayer; init_depth_scale: scale the
+    initial output maps of sublayers by 1 / sqrt(their number); place: further fields of Place, for
+    the layers.
     """
     std = init_std or width_std(dim)
     # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
@@ -150,5 +159,9 @@ def make_block(
         dropout=dropout,
         drop_path=drop_path,
     )
-    made = {name: wrap(layer) for name, layer in layers.items() if layer is not None}
+    made = {
+        name: wrap(layer, modulation=modulation(dim) if modulation else None)
+        for name, layer in layers.items()
+        if layer is not None
+    }
     return Block(made)

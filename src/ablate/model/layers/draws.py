@@ -180,15 +180,24 @@ def mixed(x: Tensor) -> Tensor:
 
 
 def uniform(source: Source, like: Tensor) -> Tensor:
+    """`uniform_alone` apart from the dropout of the same layer."""
+    return uniform_alone(source._replace(key=~source.key), like)
+
+
+def uniform_alone(source: Source, like: Tensor) -> Tensor:
     """Numbers between 0 and 1, both excluded, of the shape b h i j of `like`; float32 or wider."""
     wide = torch.promote_types(like.dtype, torch.float32)
     examples, heads, rows, columns = like.shape
-    key = ~source.key  # apart from the dropout of the same layer
-    lanes = draw(key, examples, heads, rows, 2 * columns, source.row, 2 * source.column)
+    lanes = draw(source.key, examples, heads, rows, 2 * columns, source.row, 2 * source.column)
     lanes = lanes.unflatten(-1, (columns, 2))
     high, low = (lanes.to(wide) + 2**15).unbind(-1)
     # 16 and 7 bits: a float32 has 24, so that neither end is reached.
     return (high + ((low / 2**9).floor() + 0.5) / 2**7) / 2**16
+
+
+def normal(source: Source, like: Tensor) -> Tensor:
+    """Standard normal numbers of the shape b h i j of `like`; float32 or wider."""
+    return 2**0.5 * torch.erfinv(2 * uniform_alone(source, like) - 1)
 
 
 def signed(number: int) -> int:

@@ -101,13 +101,15 @@ class Context:
     keep: b j, True = not padding. start: position of the first row of the input, the number of
     tokens in the cache. position: the single position to compute, None: all. step: blocks applied
     before. use: how often the layer was applied before in this pass, which shared layers are
-    several times. pos: the position encoding of the block.
+    several times. pos: the position encoding of the block. condition: b d, what sublayers with a
+    `Modulation` follow.
     """
 
     pos: PosEnc
     keep: Tensor | None = None
     cache: Cache | None = None
     memory: Memory | None = None
+    condition: Tensor | None = None
     start: int = 0
     position: int | None = None
     step: int = 0

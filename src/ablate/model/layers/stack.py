@@ -101,6 +101,8 @@ class Stack(nn.Module):
         self.final_norm: nn.Module = nn.Identity()
         if keys[-1]["norm"] in ("pre", "sandwich"):
             self.final_norm = _norm(dim, keys[-1])
+        modulation = keys[-1].get("modulation")
+        self.final_modulation = modulation(dim, gate=False) if modulation else None
         self.losses: list[tuple[str, Tensor]] = []
 
     def forward(
@@ -110,6 +112,7 @@ class Stack(nn.Module):
         keep: Tensor | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
+        condition: Tensor | None = None,
         position: int | None = None,
     ) -> Tensor:
         """x: b i d (with a cache: only the new tokens); keep: b j, True = real -> b i d.
@@ -131,6 +134,7 @@ class Stack(nn.Module):
                 keep=keep,
                 cache=cache,
                 memory=memory,
+                condition=condition,
                 start=start,
                 step=step,
                 use=use,
@@ -144,6 +148,8 @@ class Stack(nn.Module):
         if cache is not None:
             cache.tokens = start + count
         x = self.final_norm(x)
+        if self.final_modulation is not None:
+            x, _ = self.final_modulation(x, condition)
         return x if position is None else x[:, position : position + 1]
 
     @property

@@ -1,0 +1,33 @@
+"""Modulation: a condition scales and shifts what a sublayer reads, and gates what it adds.
+
+Adaptive layer norm (adaLN), Peebles and Xie 2023, "Scalable diffusion models with Transformers",
+section 3.2, https://arxiv.org/abs/2212.09748: (1 + scale) norm(x) + shift, and with a gate
+x + gate f(...). There one map of each block makes the values of all its sublayers; here each
+sublayer has its part of that map. The norm before it keeps its own gain and bias, which DiT's has
+not.
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.model.layers.linear import Linear
+
+
+class Modulation(nn.Module):
+    """gate: whether there is one. std: deviation of the initial weights; at 0 every scale, shift
+    and gate starts at 0."""
+
+    def __init__(self, dim: int, *, gate: bool, std: float):
+        super().__init__()
+        self.gate = gate
+        self.linear = Linear(dim, (2 + gate) * dim, std=std)
+
+    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor | None]:
+        """b i d, b d -> what the sublayer reads, b i d, and the gate, b 1 d."""
+        shift, scale, *gate = self.linear(F.silu(condition))[:, None].chunk(2 + self.gate, dim=-1)
+        return (1 + scale) * x + shift, gate[0] if gate else None
+
+
+MakeModulation = Callable[..., Modulation]

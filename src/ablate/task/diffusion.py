@@ -1,0 +1,303 @@
+"""Diffusion: draw an image of a caption by removing noise, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.image.fid import FrechetInceptionDistance
+from torchmetrics.text.wer import WordErrorRate
+
+from ablate.config.rules import Conflict, Count, NotNegative, Probability
+from ablate.data import Batch
+from ablate.data.digit_strings import DigitStrings
+from ablate.data.pairs import BOS, PAD
+from ablate.errors import UserError
+from ablate.model.dit import DiT
+from ablate.model.layers.draws import Draws, Source, Stream, normal, uniform_alone
+from ablate.seeding import derive
+from ablate.task import Task
+from ablate.task.judge import Judge
+from ablate.task.noise import Noise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ablate.figures.maps import Map
+
+JUDGED = ("exact_match", "der", "frechet", "real_exact_match", "real_der", "real_frechet")
+FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
+
+
+class Diffusion(Task):
+    """The mean squared error of what the model says of noisy images (`task.noise`), at times and
+    with noise that are drawn for each image.
+
+    Training leaves out a share `drop_caption` of the captions, so that sampling can follow what the
+    caption adds to the model's answer, times `guidance` (classifier-free guidance, Ho and Salimans
+    2022, https://arxiv.org/abs/2207.12598, with w + 1 for their w; 1: plain sampling).
+
+    With a `judge`, a finished run of model=captioner, images are drawn for the first `samples`
+    captions of the test split, and measured: exact_match, the share of captions that it reads off
+    them without an error; der, wrong digits over all digits; frechet, the Frechet distance
+    (Heusel et al. 2017, section 3, https://arxiv.org/abs/1706.08500) of the mean annotation vectors
+    of its encoder from those of all real test images. real_* is the same of real images: what the
+    judge reads in the test images of these captions, and the distance of as many validation images.
+
+    Validation, test and figures draw the same noise in every run.
+    """
+
+    kinds = ("captions",)
+    output = "denoised images"
+    conflicts = (
+        Conflict(
+            lambda c: c("task.drop_caption") == 0 and c("task.guidance") != 1,
+            "task.guidance={task.guidance} needs what the model says without a caption, which it"
+            " never learns with task.drop_caption=0; set task.guidance=1, or task.drop_caption=0.1",
+        ),
+    )
+    metric: ClassVar[str] = "val/loss"
+    mode: ClassVar[str] = "min"
+    unit = "images"
+    loss_unit: ClassVar[str] = "squared error"
+    search_keys: ClassVar[tuple[str, ...]] = ("guidance", "sampling_steps", "samples", "judge")
+    family: ClassVar[str] = "diffusion"
+    options: ClassVar[tuple[str, ...]] = (
+        "prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask",
+    )  # fmt: skip
+    example_options: ClassVar[str] = '--prompt "3 1" --image drawn.png'
+    data: DigitStrings
+    model: DiT
+
+    def __init__(
+        self,
+        *args: Any,
+        noise: Noise,
+        drop_caption: Probability,
+        guidance: NotNegative,
+        sampling_steps: Count,
+        samples: Count,
+        judge: str | None,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        self.noise, self.drop_caption = noise, drop_caption
+        self.guidance, self.sampling_steps, self.samples = guidance, sampling_steps, samples
+        noise.levels(sampling_steps)
+        # Streams of the task's own, whatever the model is.
+        self.streams = {name: Stream() for name in ("noise", "time", "caption")}
+        self.draws = Draws(nn.ModuleDict({"model": self.model, **self.streams}))
+        self.mean_loss = MeanMetric()
+        self.judge = judge
+        self.judging: Judge | None = None  # read when it is first needed
+        if judge is not None:
+            self.right, self.real_right = MeanMetric(), MeanMetric()
+            self.errors, self.real_errors = WordErrorRate(), WordErrorRate()
+
+    def setup(self, stage: str) -> None:
+        if self.judge is not None and self.judging is None:
+            self.judging = Judge(self.judge, self.data.size)
+            width = self.judging.width
+            self.distance, self.real_distance = frechet(width), frechet(width)
+
+    def prepare(self, batch: Batch, step: int) -> Batch:
+        images = batch["images"]
+        one = images[:, :1, :1, :1]
+        noise = normal(self._source("noise", images), images)
+        times = self.noise.times(uniform_alone(self._source("time", one), one))
+        dropped = uniform_alone(self._source("caption", one), one).flatten(1) < self.drop_caption
+        words = batch["target_in"]
+        return self.noisy(images, torch.where(dropped, without_caption(words), words), noise, times)
+
+    def _source(self, name: str, like: Tensor) -> Source:
+        return Source(self.streams[name].key(like))
+
+    def noisy(self, images: Tensor, words: Tensor, noise: Tensor, times: Tensor) -> Batch:
+        """What the model reads, and the `aim` of what it says. times: b 1 1 1."""
+        return {
+            "images": self.noise.add(images, noise, times).to(images.dtype),
+            "words": words,
+            "times": times.flatten(),
+            "aim": self.noise.target(images, noise).to(images.dtype),
+        }
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch["images"], batch["words"], batch["times"]
+
+    def units(self, batch: Batch) -> int:
+        return len(batch["images"])
+
+    def loss(self, batch: Batch) -> Tensor:
+        return F.mse_loss(self.model(*self.inputs(batch)), batch["aim"])
+
+    def evaluate(self, batch: Batch) -> None:
+        split = "test" if self.trainer.testing else "val"
+        images, indices = batch["images"], batch["index"].tolist()
+        keys = [derive(FIXED, "diffusion", split, index) for index in indices]
+        of_times = [derive(key, "time") for key in keys]
+        times = self.noise.times(one_by_one(uniform_alone, of_times, images[:1, :1, :1, :1]))
+        noise = one_by_one(normal, keys, images[:1])
+        loss = self.loss(self.noisy(images, batch["target_in"], noise, times))
+        self.mean_loss.update(loss.float(), len(images))
+        if self.judging is not None and split == "test":
+            self._judge(batch, self.judging)
+
+    def _judge(self, batch: Batch, judge: Judge) -> None:
+        """Draw images for the captions of a batch, and measure them beside the real ones."""
+        index = batch["index"].cpu()
+        real = self.data.originals("test", index)
+        features = judge.describe(real).to(self.device)
+        self.distance.update(features, real=True)
+        self.real_distance.update(features, real=True)
+        chosen = index < self.samples
+        if not chosen.any():
+            return
+        keys = [derive(FIXED, "sample", number) for number in index[chosen].tolist()]
+        words = batch["target_in"][chosen.to(self.device)]
+        drawn = self.data.pictures(self.sample(words, keys))
+        captions = [self.data.reference("test", number) for number in index[chosen].tolist()]
+        for pictures, right, errors in (
+            (drawn, self.right, self.errors),
+            (real[chosen], self.real_right, self.real_errors),
+        ):
+            read = judge.read(pictures)
+            same = [one == other for one, other in zip(read, captions, strict=True)]
+            right.update(torch.tensor(same, device=self.device).float())
+            errors.update(read, captions)
+        self.distance.update(judge.describe(drawn).to(self.device), real=False)
+        others = index[chosen & (index < self.data.length("val"))]
+        if len(others):
+            features = judge.describe(self.data.originals("val", others))
+            self.real_distance.update(features.to(self.device), real=False)
+
+    def measured(self, split: str) -> list[str]:
+        return ["loss", *(JUDGED if self.judge is not None and split == "test" else ())]
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        values = {"loss": self.mean_loss.compute()}
+        if self.judge is not None and split == "test":
+            judged = (
+                *(self.right.compute(), self.errors.compute(), distance_of(self.distance)),
+                *(self.real_right.compute(), self.real_errors.compute()),
+                distance_of(self.real_distance),
+            )
+            values |= dict(zip(JUDGED, judged, strict=True))
+        return values
+
+    @torch.no_grad()
+    def sample(
+        self,
+        words: Tensor,
+        keys: Sequence[int],
+        *,
+        guidance: float | None = None,
+        steps: int | None = None,
+        known: tuple[Tensor, Tensor] | None = None,
+        path: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Draw images of captions, b j -> b c y x, as the model's data has them.
+
+        keys: seeds of each image's noise. guidance, steps: default: the task's. known: images, and
+        where they are drawn anew (True), b 1 y x; elsewhere the known image with the noise of the
+        time replaces what is drawn, at every step (Lugmayr et al. 2022, "RePaint", section 4.1,
+        https://arxiv.org/abs/2201.09865, without going back and forth). path: gets the noisy images
+        of every step.
+        """
+        guidance = self.guidance if guidance is None else guidance
+        levels = self.noise.levels(steps or self.sampling_steps)
+        like = torch.zeros(1, self.channels, *self.data.sizes["image_size"], device=self.device)
+        start = one_by_one(normal, keys, like).to(self.dtype)
+        x = start
+        for number, (now, after) in enumerate(pairwise(levels)):
+            time = torch.full((len(x), 1, 1, 1), now, device=self.device)
+            if known is not None:
+                images, anew = known
+                x = torch.where(anew, x, self.noise.add(images, start, time))
+            if path is not None:
+                path.append(x)
+            said = self.guided(x, words, time.flatten(), guidance)
+            fresh = partial(self._fresh, keys, number, like)
+            x = self.noise.step(x, said, now, after, fresh=fresh, bounds=self.data.bounds)
+        return x if known is None else torch.where(known[1], x, known[0])
+
+    def _fresh(self, keys: Sequence[int], step: int, like: Tensor) -> Tensor:
+        of_step = [derive(key, "step", step) for key in keys]
+        return one_by_one(normal, of_step, like).to(self.dtype)
+
+    @property
+    def channels(self) -> int:
+        return int(self.data.sizes["channels"])
+
+    def guided(self, x: Tensor, words: Tensor, times: Tensor, guidance: float) -> Tensor:
+        """What the model says without a caption, plus `guidance` times what the caption adds."""
+        if guidance == 1:
+            return self.model(x, words, times)
+        both = torch.cat([without_caption(words), words])
+        plain, told = self.model(x.repeat(2, 1, 1, 1), both, times.repeat(2)).chunk(2)
+        return plain + guidance * (told - plain)
+
+    def caption(self, text: str) -> Tensor:
+        """A caption as the model reads it, 1 j; UserError for words that it does not know."""
+        known = [str(digit) for digit in range(10)]
+        words = text.split()
+        if strange := [word for word in words if word not in known]:
+            raise UserError(
+                f"--prompt: {strange[0]!r} is no word of this data; use {' '.join(known)}"
+            )
+        if len(words) > self.data.most:
+            raise UserError(
+                f"--prompt: has {len(words)} digits, and the images of this data at most"
+                f" {self.data.most}"
+            )
+        tokens = self.data.target_tokenizer.encode(" ".join(words))
+        return torch.tensor([[BOS, *tokens]], device=self.device)
+
+    def artefacts(self, folder: Path) -> list[Path]:
+        from ablate.figures.diffusion import figures
+
+        return figures(self, folder / "figures")
+
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        from ablate.task.paint import paint
+
+        return paint(self, given, folder)
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    ) -> Callable[[Map, Sequence[int]], Figure]:
+        from ablate.figures.diffusion import map_drawer
+
+        return map_drawer(self, examples[0])
+
+
+def without_caption(words: Tensor) -> Tensor:
+    """The captions without their words: BOS, then padding."""
+    return F.pad(words[:, :1], (0, words.shape[1] - 1), value=PAD)
+
+
+def one_by_one(
+    kind: Callable[[Source, Tensor], Tensor], keys: Sequence[int], like: Tensor
+) -> Tensor:
+    """Random numbers for as many examples of the shape 1 ... of `like` as there are keys."""
+    sources = (Source(torch.tensor(key, device=like.device)) for key in keys)
+    return torch.cat([kind(source, like) for source in sources])
+
+
+def frechet(width: int) -> FrechetInceptionDistance:
+    """The Frechet distance of feature vectors, b d, in place of images."""
+    features = nn.Identity()
+    features.num_features = width  # type: ignore[assignment]
+    return FrechetInceptionDistance(feature=features)
+
+
+def distance_of(metric: FrechetInceptionDistance) -> Tensor:
+    """NaN of fewer than two images, of which there is no covariance."""
+    few = min(int(metric.real_features_num_samples), int(metric.fake_features_num_samples)) < 2
+    return torch.tensor(float("nan")) if few else metric.compute()

@@ -1,0 +1,50 @@
+"""A captioner of this project that reads images which another model has drawn."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ablate.data.digit_strings import DigitStrings
+from ablate.errors import UserError
+from ablate.task.captioning import Captioning
+from ablate.training.load import load
+
+BATCH = 64  # images at once
+
+
+class Judge:
+    """A finished run of model=captioner, for images of `size` (rows and columns of pixels).
+
+    UserError if the folder holds no such run.
+    """
+
+    def __init__(self, folder: str, size: tuple[int, int]) -> None:
+        run = load(Path(folder).expanduser())
+        if not isinstance(run.task, Captioning) or not isinstance(run.data, DigitStrings):
+            raise UserError(f"task.judge={folder}: must be a run of model=captioner")
+        if run.data.size != size:
+            theirs, ours = (f"{rows} x {columns}" for rows, columns in (run.data.size, size))
+            raise UserError(f"task.judge={folder}: reads images of {theirs} pixels, not {ours}")
+        self.task, self.data = run.task, run.data
+
+    @property
+    def width(self) -> int:
+        """Features of an image."""
+        return self.describe(torch.zeros(1, *self.data.size)).shape[1]
+
+    @torch.no_grad()
+    def read(self, pictures: Tensor) -> list[str]:
+        """b y x, black 0 to white 1 -> captions."""
+        decode = self.task.data.target_tokenizer.decode
+        return [
+            decode(found[0].tokens)
+            for part in self.data.images(pictures.cpu()).split(BATCH)
+            for found in self.task.search(part)
+        ]
+
+    @torch.no_grad()
+    def describe(self, pictures: Tensor) -> Tensor:
+        """b y x -> b d: the mean of the annotation vectors, which its encoder makes of an image."""
+        parts = self.data.images(pictures.cpu()).split(BATCH)
+        return torch.cat([self.task.model.encoder(part).mean(dim=(2, 3)) for part in parts])

@@ -1,0 +1,404 @@
+"""task=diffusion: noise and the way back against plain loops, draws, guidance, in-painting, judge."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from make_model import options, part
+from PIL import Image
+from test_generate import Command
+from torch import Tensor
+
+import ablate
+from ablate.config.run_id import run_dir
+from ablate.data import Request
+from ablate.data.pairs import BOS, PAD
+from ablate.errors import RunFailed, UserError
+from ablate.evaluate import evaluate
+from ablate.model.layers.draws import Source, normal
+from ablate.seeding import derive
+from ablate.task.diffusion import FIXED, Diffusion, one_by_one, without_caption
+from ablate.task.noise.ddpm import DDPM
+from ablate.task.noise.rectified_flow import RectifiedFlow
+from ablate.training.build import build, build_data, make_task
+from ablate.training.load import Run
+
+WITH_FIGURES = True  # tests/conftest.py
+
+WIDE = (-math.inf, math.inf)
+
+
+def made(*more: str) -> Diffusion:
+    cfg = ablate.compose(*tiny.drawings(Path("nowhere"), *more))
+    data = build_data(cfg)
+    task = make_task(cfg, data, build(cfg, data))
+    assert isinstance(task, Diffusion)
+    return task.eval()
+
+
+# The way to noise
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_noise_is_what_a_loop_of_small_steps_makes(schedule: Any) -> None:
+    """Ho et al. 2020, equation 2: x = sqrt(1 - beta) x + sqrt(beta) z. Mean and variance of the
+    loop, whose betas are the schedule's by its paper."""
+    steps = 50
+    process = DDPM(timesteps=steps, schedule=schedule, eta=1.0)
+    left = [math.cos((n / steps + 0.008) / 1.008 * math.pi / 2) ** 2 for n in range(steps + 1)]
+    scale, variance = 1.0, 0.0
+    for n in range(1, steps + 1):
+        linear = (1e-4 + (0.02 - 1e-4) * (n - 1) / (steps - 1)) * 1000 / steps
+        beta = linear if schedule == "linear" else min(0.999, 1 - left[n] / left[n - 1])
+        scale, variance = math.sqrt(1 - beta) * scale, (1 - beta) * variance + beta
+        one, zero, time = torch.ones(1).double(), torch.zeros(1).double(), torch.tensor(n / steps)
+        assert float(process.add(one, zero, time)) == pytest.approx(scale)
+        assert float(process.add(zero, one, time)) ** 2 == pytest.approx(variance)
+
+
+def test_a_step_of_ddpm_is_bayes_rule() -> None:
+    """q(x_n-1 | x_n, image) as the product of two normal densities: the step before, and the
+    likelihood of x_n after it; equations 6 and 7 are what comes of it."""
+    steps, n = 30, 12
+    process = DDPM(timesteps=steps, schedule="linear", eta=1.0)
+    here, before = float(process.kept[n]), float(process.kept[n - 1])
+    kept = here / before
+    image, x = 0.3, -0.8
+    precision = kept / (1 - kept) + 1 / (1 - before)
+    mean = (math.sqrt(kept) * x / (1 - kept) + math.sqrt(before) * image / (1 - before)) / precision
+    said = torch.tensor((x - math.sqrt(here) * image) / math.sqrt(1 - here)).double()
+    times = {"now": n / steps, "after": (n - 1) / steps, "bounds": WIDE}
+    found = [
+        float(
+            process.step(torch.tensor(x).double(), said, fresh=lambda z=z: torch.tensor(z), **times)
+        )
+        for z in (0.0, 1.0)
+    ]
+    assert found[0] == pytest.approx(mean)
+    assert found[1] - found[0] == pytest.approx(precision**-0.5)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 25])
+@pytest.mark.parametrize("noise", options("task.noise"))
+def test_who_knows_the_image_draws_it(noise: str, steps: int) -> None:
+    """From pure noise, whatever the number of steps; on the way the image has the noise of its
+    time."""
+    process = part("task.noise", noise, **({"eta": 0.0} if noise == "ddpm" else {}))
+    image, start = torch.full((1, 1, 2, 2), 0.7).double(), torch.randn(1, 1, 2, 2).double()
+    levels = process.levels(steps)
+    assert (levels[0], levels[-1], len(levels)) == (1, 0, steps + 1)
+    x = process.add(image, start, torch.ones(1, 1, 1, 1))
+    for now, after in zip(levels, levels[1:], strict=False):
+        x = process.step(x, process.target(image, start), now, after, fresh=None, bounds=WIDE)
+        torch.testing.assert_close(x, process.add(image, start, torch.full((1, 1, 1, 1), after)))
+    torch.testing.assert_close(x, image)
+
+
+def test_eulers_error_on_a_known_field_halves_with_the_step() -> None:
+    """dx/dt = a x from 1 to 0: x(0) = x(1) exp(-a)."""
+    process, a = RectifiedFlow(), 1.5
+
+    def error(steps: int) -> float:
+        x, levels = torch.ones(()).double(), process.levels(steps)
+        for now, after in zip(levels, levels[1:], strict=False):
+            x = process.step(x, a * x, now, after, fresh=None, bounds=WIDE)
+        return abs(float(x) - math.exp(-a))
+
+    assert [error(n) / error(2 * n) for n in (50, 100)] == pytest.approx([2, 2], abs=0.05)
+
+
+def test_a_predicted_image_is_clipped() -> None:
+    process = DDPM(timesteps=1000, schedule="linear", eta=0.0)
+    x = torch.full((1, 1, 1, 1), 3.0)
+    found = process.step(x, torch.zeros_like(x), 1.0, 0.0, fresh=None, bounds=(-1.0, 2.0))
+    assert float(found) == 2
+
+
+# Draws
+
+
+def test_numbers_are_normal_and_of_their_key() -> None:
+    like = torch.empty(1, 1, 64, 64)
+    one, two, again = one_by_one(normal, [1, 2, 1], like)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, two)
+    many = normal(Source(torch.tensor(5)), torch.empty(20, 1, 64, 64))
+    moments = [float((many**n).mean()) for n in (1, 2, 3, 4)]
+    assert moments == pytest.approx([0, 1, 0, 3], abs=0.05)
+    within = float((many.abs() < 1).float().mean())
+    assert within == pytest.approx(math.erf(0.5**0.5), abs=0.005)
+    assert many.isfinite().all()
+
+
+def batch_of(task: Diffusion, count: int = 4) -> dict[str, Tensor]:
+    batch: dict[str, Tensor] = task.data.splits["train"][Request(0, torch.arange(count))]
+    return batch
+
+
+@pytest.mark.parametrize("change", ["model.condition=in_context", "model.dropout=0.5"])
+def test_arms_share_noise_times_and_captions_left_out(change: str) -> None:
+    found = []
+    for more in ([], [change]):
+        task = made(*more).train()
+        task.draws.keys = task.draws.of_batch(seed=0, step=3)
+        found.append(task.prepare(batch_of(task), 3))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_a_batch_in_parts_has_the_draws_of_the_whole() -> None:
+    task = made("task.drop_caption=0.5").train()
+    batch = batch_of(task)
+    whole = None
+    for first, count in ((0, 4), (0, 2), (2, 2)):
+        task.draws.keys = task.draws.of_batch(seed=0, step=3, example=first)
+        rows = slice(first, first + count)
+        found = task.prepare({name: value[rows] for name, value in batch.items()}, 3)
+        whole = found if whole is None else whole
+        assert all(torch.equal(found[name], whole[name][rows]) for name in found)
+
+
+@pytest.mark.parametrize("noise", options("task.noise"))
+def test_times_are_uniform_and_captions_left_out_as_often_as_asked(noise: str) -> None:
+    task = made(f"task.noise={noise}", "task.drop_caption=0.25").train()
+    batch = {name: value.repeat(100, *([1] * (value.dim() - 1))) for name, value in
+             batch_of(task).items()}  # fmt: skip
+    task.draws.keys = task.draws.of_batch(seed=0, step=0)
+    found = task.prepare(batch, 0)
+    times = found["times"]
+    assert 0 < float(times.min()) < 0.02
+    assert 0.98 < float(times.max()) <= 1
+    assert float(times.mean()) == pytest.approx(0.5, abs=0.05)
+    words = found["words"]
+    left_out = (words == without_caption(words)).all(1)
+    assert float(left_out.float().mean()) == pytest.approx(0.25, abs=0.06)
+    assert torch.equal(words[~left_out], batch["target_in"][~left_out])
+    torch.testing.assert_close(
+        task.noise.target(batch["images"], found["aim"]) if noise == "ddpm" else found["aim"],
+        found["aim"],
+    )
+
+
+def test_without_a_caption_the_first_token_is_left() -> None:
+    words = torch.tensor([[BOS, 4, 5], [BOS, 6, PAD]])
+    assert without_caption(words).tolist() == [[BOS, PAD, PAD]] * 2
+
+
+# Sampling
+
+
+def test_guidance_is_a_line_through_what_is_said_without_and_with_a_caption() -> None:
+    task = made("model.condition=adaln")
+    x, words, times = torch.randn(2, 1, 12, 24), batch_of(task, 2)["target_in"], torch.rand(2)
+    with torch.no_grad():
+        plain, told = task.model(x, without_caption(words), times), task.model(x, words, times)
+        for guidance in (0.0, 1.0, 2.5):
+            expected = (1 - guidance) * plain + guidance * told
+            torch.testing.assert_close(task.guided(x, words, times, guidance), expected)
+    assert not torch.allclose(plain, told)
+
+
+@pytest.mark.parametrize("noise", options("task.noise"))
+def test_a_sample_is_of_its_key_and_in_painting_keeps_the_rest(noise: str) -> None:
+    task = made(f"task.noise={noise}", "task.guidance=2", "model.condition=adaln")
+    words = batch_of(task, 2)["target_in"]
+    both = task.sample(words, [7, 8])
+    torch.testing.assert_close(task.sample(words[1:], [8]), both[1:])
+    assert not torch.allclose(task.sample(words, [7, 9])[1], both[1])
+    for change in ({"guidance": 0.5}, {"steps": 2}):
+        assert not torch.allclose(task.sample(words, [7, 8], **change), both)  # type: ignore[arg-type]
+    known = batch_of(task, 2)["images"]
+    anew = torch.zeros(2, 1, 12, 24, dtype=torch.bool)
+    anew[..., 12:] = True
+    filled = task.sample(words, [7, 8], known=(known, anew))
+    assert torch.equal(filled[..., :12], known[..., :12])
+    assert not torch.allclose(filled[..., 12:], both[..., 12:])  # it has seen the other half
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> Path:
+    cfg = ablate.compose(*tiny.captions(folder))
+    ablate.run(cfg)
+    return run_dir(cfg)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, judge: Path) -> Run:
+    cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
+    result = ablate.run(cfg)
+    assert result["status"] == "finished"
+    made = ablate.load(run_dir(cfg))
+    for name in ("samples", "denoising", "inpainting", "attention_layer_01", "text_layer_01"):
+        assert (made.path / "figures" / f"{name}.png").exists()
+    return made
+
+
+def test_a_run_is_measured_by_its_judge(run: Run) -> None:
+    metrics = run.result["metrics"]
+    names = {
+        "exact_match",
+        "der",
+        "frechet",
+        "real_exact_match",
+        "real_der",
+        "real_frechet",
+        "loss",
+    }
+    assert {name.removeprefix("test/") for name in metrics if name.startswith("test/")} == names
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["test/frechet"] > metrics["test/real_frechet"] > 0
+    again = evaluate(run, {})
+    assert again == pytest.approx(metrics)
+    assert evaluate(run, {"task.samples": 3})["test/frechet"] != metrics["test/frechet"]
+    assert "test/frechet" not in evaluate(run, {"task.judge": None})
+
+
+def test_real_images_in_place_of_samples_are_read_as_real_ones(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And have the distance of a part of the test images from all of them, here of all."""
+    data = run.data
+
+    index_of = {derive(FIXED, "sample", n): n for n in range(data.length("test"))}
+
+    def sample(self: Diffusion, words: Tensor, keys: list[int]) -> Tensor:
+        return data.images(data.originals("test", torch.tensor([index_of[key] for key in keys])))
+
+    monkeypatch.setattr(Diffusion, "sample", sample)
+    found = evaluate(run, {"task.samples": data.length("test")})
+    for name in ("exact_match", "der"):
+        assert found[f"test/{name}"] == found[f"test/real_{name}"]
+    assert found["test/frechet"] == pytest.approx(0, abs=1e-4)
+
+
+def test_a_stopped_run_ends_as_one_that_was_not(folder: Path, monkeypatch: Any) -> None:
+    """Noise, times, captions left out, and the average of the weights, bit for bit."""
+    typed = tiny.drawings(folder, "seed=3", "checkpoint_every=1", "task.noise=ddpm")
+    cfg = ablate.compose(*typed)
+    ablate.run(cfg, folder / "whole")
+    original = Diffusion.prepare
+
+    def stop(self: Diffusion, batch: Any, step: int) -> Any:
+        if step == 3:
+            raise RunFailed("stopped")
+        return original(self, batch, step)
+
+    with monkeypatch.context() as patch, pytest.raises(RunFailed, match="stopped"):
+        patch.setattr(Diffusion, "prepare", stop)
+        ablate.run(cfg, folder / "stopped")
+    ablate.run(cfg, folder / "stopped")
+    states = [
+        torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for name in ("whole", "stopped")
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert any(name.startswith("average.") for name in states[0])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+# ablate.generate
+
+
+@pytest.fixture
+def command(run: Run, monkeypatch: Any, capsys: Any) -> Command:
+    return Command(run.task, run.path, monkeypatch, capsys)
+
+
+def pixels(file: Path) -> Any:
+    return np.asarray(Image.open(file))
+
+
+def test_it_writes_an_image_of_a_prompt(command: Command, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.png", tmp_path / "b.png"
+    assert command("--prompt", "3 1", "--image", first) == (0, f"{first}\n", "")
+    command("--prompt", "3 1", "--image", second)
+    assert pixels(first).shape == (12, 24)
+    assert (pixels(first) == pixels(second)).all()
+    for other in (["--seed", 1], ["--guidance", 0], ["--steps", 2]):
+        command("--prompt", "3 1", "--image", second, *other)
+        assert (pixels(first) != pixels(second)).any()
+
+
+def test_it_draws_the_masked_part_anew(command: Command, run: Run, tmp_path: Path) -> None:
+    known = (255 * run.data.originals("val", torch.tensor([2]))[0]).round().numpy()  # type: ignore[attr-defined]
+    Image.fromarray(known.astype(np.uint8)).save(tmp_path / "known.png")
+    mask = np.zeros((12, 24), np.uint8)
+    mask[:, :12] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    drawn = tmp_path / "drawn.png"
+    for given in (
+        ["--index", 2, "--mask", "left"],
+        ["--inpaint", tmp_path / "known.png", "--mask", tmp_path / "mask.png"],
+    ):
+        code, _, _ = command("--prompt", "3 1", "--image", drawn, *given)
+        assert code == 0
+        assert (pixels(drawn)[:, 12:] == known[:, 12:]).all()
+        assert (pixels(drawn)[:, :12] != known[:, :12]).any()
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["--image", "a.png"], 'give --prompt "..."'),
+        (["--prompt", "3 x"], "--prompt: 'x' is no word of this data; use 0 1 2"),
+        (["--prompt", "1 2 3 4"], "--prompt: has 4 digits, and the images of this data at most 3"),
+        (["--prompt", "3", "--image", "nowhere/a.png"], "there is no folder nowhere"),
+        (["--prompt", "3", "--image", "a.jpg"], "give a name that ends in .png"),
+        (["--prompt", "3", "--mask", "left"], "give --inpaint FILE or --index N, too"),
+        (["--prompt", "3", "--index", "1"], "give --mask left, right or FILE"),
+        (["--prompt", "3", "--index", "99", "--mask", "left"], "has examples 0 to 13"),
+        (["--prompt", "3", "--index", "1", "--inpaint", "a.png"], "not both"),
+        (["--prompt", "3", "--guidance", "-1"], "--guidance -1.0 must not be negative"),
+        (["--prompt", "3", "--beam", "2"], "is a diffusion model, and its options are --prompt"),
+    ],
+)
+def test_what_it_refuses(command: Command, typed: list[str], line: str) -> None:
+    code, _, error = command(*typed)
+    assert code == 2
+    assert line in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("task.judge=nowhere", "nowhere is not the folder of a run"),
+        ("task.judge={gpt}", "must be a run of model=captioner"),
+        ("task.judge={judge} data.height=16", "reads images of 12 x 24 pixels, not 16 x 24"),
+    ],
+)
+def test_a_judge_is_a_captioner_of_such_images(
+    typed: str, line: str, folder: Path, judge: Path, run: Run
+) -> None:
+    more = typed.format(gpt=run.path, judge=judge).split()
+    with pytest.raises(UserError, match=line):
+        ablate.run(ablate.compose(*tiny.drawings(folder, *more)))
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("model.patch=5", "model.patch=5 must divide data.height=24 and data.width=48"),
+        ("model.cross_attention=dot", "has nothing to act on with model.condition=adaln_zero"),
+        ("model.residual=false", "set model.residual=true, or use model.condition=adaln"),
+        ("task.drop_caption=0", "never learns with task.drop_caption=0; set task.guidance=1"),
+        ("task.noise=ddpm task.sampling_steps=2000", "is more than task.noise.timesteps=1000"),
+        ("task.noise=ddpm task.noise.timesteps=20", "must be a whole number of at least 21"),
+        ("model.norm_type=batch", "would take the padding of model=dit's batches"),
+    ],
+)
+def test_what_is_refused_before_it_is_built(typed: str, line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        ablate.compose("model=dit", *typed.split())
+    assert line in str(refused.value)
