@@ -94,7 +94,9 @@ def test_the_fragment_of_a_block_is_in_every_model_with_blocks() -> None:
     having = {
         path.stem for path in config_dir().glob("model/*.yaml") if "_block" in path.read_text()
     }
-    assert having == {*("bert", "dit", "gpt", "sam", "transformer", "transformer_forecaster", "vit")}
+    assert having == {
+        *("bert", "dit", "gpt", "sam", "transformer", "transformer_forecaster", "vit")
+    }
     for name in having:
         assert set(fragment) <= set(compose(f"model={name}").model)
 

@@ -60,8 +60,7 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
         kind = model.map_kind(name, module)
         mask = getattr(module, "mask", NoMask(causal=False))
         # A shared layer records one map per application; a decoder step by step, one row per step.
-        steps = isinstance(model, Seq2Seq) and kind == "cross"
-        rows = example["target_in"].shape[1] if steps else seen[0].shape[2]
+        rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]
         weights = torch.cat([part[0].float().cpu() for part in seen], dim=1)
         for application in weights.split(rows, dim=1):
             found.setdefault(kind, []).append((application, mask))

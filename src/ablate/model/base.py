@@ -88,10 +88,6 @@ class Model(nn.Module):
             elif part == "embeddings":
                 parameter.requires_grad = not name.startswith(self.embeddings)
 
-    def map_kind(self, name: str, layer: nn.Module) -> str:
-        """What `ablate.figures.maps.Map.kind` is of an attention layer of this name."""
-        return "attention"
-
     def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
         """`Task.drawer` of a task that leaves it to the model."""
         from ablate.figures.tokens import token_drawer

@@ -15,7 +15,7 @@ from torchmetrics.aggregation import MeanMetric
 from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.text.wer import WordErrorRate
 
-from ablate.config.rules import Conflict, Count, NotNegative, Probability
+from ablate.config.rules import Conflict, Count, NotNegative, Probability, RunDir
 from ablate.data import Batch
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, PAD
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
     from ablate.figures.maps import Map
 
-JUDGED = ("exact_match", "der", "frechet", "real_exact_match", "real_der", "real_frechet")
+JUDGED = (
+    "exact_match",
+    "der",
+    "frechet",
+    "exact_match_reference",
+    "der_reference",
+    "frechet_reference",
+)
 FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
 
 
@@ -48,8 +55,9 @@ class Diffusion(Task):
     captions of the test split, and measured: exact_match, the share of captions that it reads off
     them without an error; der, wrong digits over all digits; frechet, the Frechet distance
     (Heusel et al. 2017, section 3, https://arxiv.org/abs/1706.08500) of the mean annotation vectors
-    of its encoder from those of all real test images. real_* is the same of real images: what the
-    judge reads in the test images of these captions, and the distance of as many validation images.
+    of its encoder from those of all real test images. NAME_reference is the same of real images:
+    what the judge reads in the test images of these captions, and the distance of as many
+    validation images.
 
     Validation, test and figures draw the same noise in every run.
     """
@@ -84,7 +92,7 @@ class Diffusion(Task):
         guidance: NotNegative,
         sampling_steps: Count,
         samples: Count,
-        judge: str | None,
+        judge: RunDir | None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
@@ -190,6 +198,10 @@ class Diffusion(Task):
             )
             values |= dict(zip(JUDGED, judged, strict=True))
         return values
+
+    def notes(self) -> dict[str, Any]:
+        judge = {} if self.judging is None else {"judge": self.judging.description}
+        return super().notes() | judge
 
     @torch.no_grad()
     def sample(

@@ -27,6 +27,7 @@ class Judge:
             theirs, ours = (f"{rows} x {columns}" for rows, columns in (run.data.size, size))
             raise UserError(f"task.judge={folder}: reads images of {theirs} pixels, not {ours}")
         self.task, self.data = run.task, run.data
+        self.description = {"run": str(run.path), "run_id": run.result.get("run_id")}
 
     @property
     def width(self) -> int:
