@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 
 from ablate.__main__ import main
 from ablate.cli import folder, job, summary
-from ablate.config.compose import compose
-from ablate.config.run_id import run_id
+from ablate.config.composition import Composition, compose
 from ablate.run_files import write_json
 from ablate.study import sweeper
 
@@ -53,9 +52,14 @@ def ablate_command(
 ) -> Iterator[Command]:
     """`python -m ablate ARGV` in an empty folder: exit code, stdout, stderr."""
 
-    def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
+    def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
+        cfg = composition.cfg
         runs.append((cfg, run_dir))
-        result = {"run_id": run_id(cfg), "status": "failed", "error": str(fail[0]) if fail else ""}
+        result = {
+            "run_id": composition.id,
+            "status": "failed",
+            "error": str(fail[0]) if fail else "",
+        }
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             write_json(run_dir / "result.json", result)
         if fail:

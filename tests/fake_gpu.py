@@ -17,7 +17,7 @@ from test_config_tree import Sizes, tiny
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.kernel import chunked
 from ablate.model.base import outputs
 from ablate.training.build import build

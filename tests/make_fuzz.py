@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from make_model import CONF, options
 
 from ablate.config.check import leaves
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.keys import flatten, option_content
 from ablate.config.schema import VALUES
 

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from ablate.config.check import leaves
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare

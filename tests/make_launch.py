@@ -11,7 +11,7 @@ from accident import OVERRIDE
 from tiny import overrides
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.study.launch.local import Settings, launch, targets
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
@@ -27,7 +27,7 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
     made = []
     for seed in seeds:
         arguments = line(folder, seed, *more)
-        place = run_dir(ablate.compose(*arguments)).absolute()
+        place = Composition(ablate.compose(*arguments)).folder.absolute()
         made.append(Run(place, [*arguments, "hydra.mode=RUN", f"hydra.run.dir={place}"]))
     return made
 

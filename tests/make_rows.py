@@ -18,7 +18,7 @@ from make_model import CONF
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
-from ablate.config.compose import compose
+from ablate.config.composition import Composition, compose
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
@@ -144,7 +144,7 @@ def refusal(model: str, row: dict[str, Any]) -> str | None:
     try:
         cfg = composed(model, row)
         check(cfg)
-        check_devices(cfg)
+        check_devices(Composition(cfg))
     except UserError as error:
         return str(error)
     return None

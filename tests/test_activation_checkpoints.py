@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
+from ablate.config.composition import Composition
 from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
 from ablate.model.layers import stack
@@ -166,5 +167,5 @@ def test_a_run_is_the_same_run(tmp_path: Any) -> None:
         model = make_model(cfg, data, Reference())
         _, task, _, _ = prepare(cfg, tmp_path, data, model)
         assert model.stack.activation_checkpointing == (on == "true")
-        found.append((ablate.config.run_id.run_id(cfg), count_flops(cfg, task)))
+        found.append((Composition(cfg).id, count_flops(cfg, task)))
     assert found[0] == found[1]

@@ -101,7 +101,8 @@ def test_a_mixer_of_ones_own_trains_alone_and_beside_attention(tmp_path: Path) -
             folder=tmp_path,
             source=ROOT / "src",
         )
-    refused = ["-m", "ablate", "--config-dir", "my/conf", "model.mixer=decay", "model=bert"]
+    mixed = ("model.mixer=decay", "model=bert", "pos_enc=learned")
+    refused = ["-m", "ablate", "--config-dir", "my/conf", *mixed]
     with pytest.raises(AssertionError, match="mixer=decay reads earlier positions alone"):
         python(*refused, folder=tmp_path, source=ROOT / "src")
 

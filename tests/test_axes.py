@@ -13,7 +13,7 @@ from test_knobs import KNOBS, START, Sizes
 from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.training.build import build
 
 PAGE = (Path(__file__).parents[1] / "docs" / "axes.md").read_text()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablate.config.check import check
-from ablate.config.compose import compose
+from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
 from ablate.training.preflight import check_devices, check_output
 
@@ -77,7 +77,7 @@ CPU, TWO_GPUS, APPLE, BOTH = (0, False), (2, False), (0, True), (2, True)
 )
 def test_devices_that_are_there(machine: Machine, here: tuple[int, bool], overrides: str) -> None:
     machine(*here)
-    check_devices(compose(*overrides.split()))
+    check_devices(Composition(compose(*overrides.split())))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_devices_that_are_not(
 ) -> None:
     machine(*here)
     with pytest.raises(UserError, match=line):
-        check_devices(compose(*overrides.split()))
+        check_devices(Composition(compose(*overrides.split())))
 
 
 def test_output(tmp_path: Path) -> None:

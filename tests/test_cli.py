@@ -16,9 +16,8 @@ from tiny import overrides
 from ablate.cli import command as commands
 from ablate.cli import job
 from ablate.cli.help import help_text
-from ablate.config.compose import compose
+from ablate.config.composition import Composition, compose
 from ablate.config.rules import OneOf
-from ablate.config.run_id import run_dir, run_id
 from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
 
@@ -50,7 +49,7 @@ def test_the_exact_command(ablate_command: Command, runs: Runs, tmp_path: Path) 
     cfg, folder = runs[0]
     assert cfg == compose("model.attention=additive", "pos_enc=learned")
     assert cfg.model.attention.hidden is None
-    assert folder == tmp_path / run_dir(cfg)
+    assert folder == tmp_path / Composition(cfg).folder
     assert not (folder / "train.log").exists()  # nothing was logged
 
 
@@ -59,9 +58,9 @@ def test_the_run_is_named_by_its_id_or_by_the_person(
 ) -> None:
     ablate_command("seed=1", "study.name=mine", f"output_dir={tmp_path}/there")
     ablate_command("seed=1", f"hydra.run.dir={tmp_path}/here")
-    assert runs[0][1] == tmp_path / "there" / "mine" / run_id(runs[0][0])
+    assert runs[0][1] == tmp_path / "there" / "mine" / Composition(runs[0][0]).id
     assert runs[1][1] == tmp_path / "here"
-    assert run_id(runs[0][0]) == run_id(runs[1][0])
+    assert Composition(runs[0][0]).id == Composition(runs[1][0]).id
 
 
 @pytest.mark.parametrize(
@@ -263,5 +262,5 @@ def test_the_stand_in_has_the_real_signature() -> None:
 
     from ablate.training.train import train
 
-    assert list(inspect.signature(train).parameters) == ["cfg", "run_dir"]
+    assert list(inspect.signature(train).parameters) == ["composition", "run_dir"]
     assert isinstance(sys.modules["ablate.training.train"], ModuleType)

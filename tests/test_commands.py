@@ -7,7 +7,7 @@ from tiny import images, overrides, pairs, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import UserError
 
 
@@ -19,7 +19,7 @@ def finished(tmp_path_factory):
     for name in ("learned", "rotary", "alibi", "sinusoidal", "none", "t5", "relative"):
         cfg = ablate.compose(*overrides(folder, f"pos_enc={name}"))
         ablate.run(cfg)
-        made[name] = run_dir(cfg)
+        made[name] = Composition(cfg).folder
     return made
 
 
@@ -121,23 +121,23 @@ def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, capsys):
     cfg = ablate.compose(*images(tmp_path))
     ablate.run(cfg)
     with pytest.raises(UserError, match="neither a language model on text, nor"):
-        call(monkeypatch, capsys, generate, run_dir(cfg))
+        call(monkeypatch, capsys, generate, Composition(cfg).folder)
 
 
 def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, monkeypatch, capsys):
     cfg = ablate.compose(*pairs(tmp_path))
     trained = ablate.run(cfg)["metrics"]
     capsys.readouterr()
-    arguments = (run_dir(cfg), "data.test_max_length=5,12", "--json")
+    arguments = (Composition(cfg).folder, "data.test_max_length=5,12", "--json")
     same, longer = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
     assert {name: same[name] for name in trained} == pytest.approx(trained, abs=1e-5)
     assert "test/accuracy/length_11-15" in longer
     assert "test/accuracy/length_11-15" not in same
-    arguments = (run_dir(cfg), "task.beam=1,4", "task.length_penalty=0.0", "--json")
+    arguments = (Composition(cfg).folder, "task.beam=1,4", "task.length_penalty=0.0", "--json")
     one, four = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
     assert one["test/bleu"] == pytest.approx(trained["test/bleu"])
     assert four["test/loss"] == pytest.approx(trained["test/loss"])
-    run = ablate.load(run_dir(cfg))
+    run = ablate.load(Composition(cfg).folder)
     for changes, message in (
         ({"task.beam": 0}, "task.beam=0: must be a whole number of at least 1"),
         ({"task.length_penalty": 0.6}, "no effect with task.beam=1"),

@@ -18,7 +18,7 @@ from tiny import overrides, pairs
 from torch import Tensor, nn
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.model.base import Model, outputs
@@ -227,7 +227,7 @@ def test_other_lengths_are_not_compiled_again(parts: tuple[str, ...], captured: 
 
 def of_run(cfg: DictConfig) -> tuple[dict[str, Any], str, dict[str, Tensor]]:
     """The measures, the curves, the weights that a run leaves."""
-    result, folder = ablate.run(cfg), run_dir(cfg)
+    result, folder = ablate.run(cfg), Composition(cfg).folder
     weights = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     return result["metrics"], (folder / "metrics.csv").read_text(), weights
 
@@ -251,7 +251,7 @@ def test_a_run_is_the_same_and_compiled_in_training_alone(
     assert all(torch.equal(one, compiled[2][name]) for name, one in plain[2].items())
     # 12 steps; the validations, figures and the text written are none of them.
     assert (captured.graphs, captured.runs) == (1, 12)
-    loaded = ablate.load(run_dir(cfg))
+    loaded = ablate.load(Composition(cfg).folder)
     assert loaded.result["kernels"] == {
         "stack.blocks.0.attention.function": "sdpa (training: compiled; evaluation: flash)"
     }
@@ -263,15 +263,15 @@ def test_a_compiled_run_resumes_where_it_stopped(tmp_path: Path, captured: Count
     stopped = ablate.compose(*overrides(tmp_path, "compile=true", "output_dir=" + str(tmp_path)))
     first = of_run(straight)
     data = build_data(stopped)
-    run_dir(stopped).mkdir(parents=True)
-    trainer, task, _, _ = prepare(stopped, run_dir(stopped), data, build(stopped, data))
+    Composition(stopped).folder.mkdir(parents=True)
+    trainer, task, _, _ = prepare(stopped, Composition(stopped).folder, data, build(stopped, data))
 
     def stop(*_: Any) -> None:
         if trainer.global_step == 7:
             raise KeyboardInterrupt
 
     trainer.callbacks[-1].on_train_batch_start = stop  # type: ignore[attr-defined]
-    (run_dir(stopped) / "checkpoints").mkdir()
+    (Composition(stopped).folder / "checkpoints").mkdir()
     with pytest.raises(SystemExit):
         trainer.fit(task, datamodule=data)
     second = of_run(stopped)

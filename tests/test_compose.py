@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from make_model import CONF, KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.facts import LABELLED
 from ablate.config.keys import option_content
 from ablate.config.stated import stated

@@ -17,7 +17,7 @@ from test_compose import NEEDS
 from torch import nn
 
 from ablate import model as models
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
 from ablate.data import Request
 from ablate.kernel import chunked

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.keys import OURS, option_content
 from ablate.config.stated import conflicts_of

@@ -10,7 +10,7 @@ import pytest
 from command_line import ablate_command, fail, runs, seen  # noqa: F401  # fixtures
 from make_data import make
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Parallel
 from ablate.errors import UserError

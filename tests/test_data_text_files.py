@@ -11,7 +11,7 @@ import torch
 from make_data import make, ready
 from torch import Tensor
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.data import Request
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics

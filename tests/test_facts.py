@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 import ablate
 from ablate import data
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.facts import Facts
 from ablate.config.keys import OURS, locate, option_content
 from ablate.config.stated import Unreadable, stated
@@ -45,7 +45,7 @@ def test_sizes_and_vocabularies_that_a_class_fixes() -> None:
 
 def test_a_check_imports_no_torch() -> None:
     code = (
-        "import sys; from ablate.config.compose import compose;"
+        "import sys; from ablate.config.composition import compose;"
         "from ablate.config.run_id import run_id;"
         "compose('model=transformer'); compose('model=vit'); run_id(compose('model=gat'), 'x');"
         "print('torch' in sys.modules)"

@@ -13,7 +13,7 @@ import torch
 from tiny import images, overrides, pairs
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.training.build import build_data
 from ablate.training.compile import CompileNotice
 
@@ -59,10 +59,10 @@ def test_a_resumed_run_says_it_again(tmp_path: Path, capsys: pytest.CaptureFixtu
     result = ablate.run(cfg)
     (line,) = headlines(capsys.readouterr().out)
     assert line.startswith(f"gpt: {result['parameters']['total']:,} parameters | text: ")
-    assert line.endswith(str(run_dir(cfg)))
+    assert line.endswith(str(Composition(cfg).folder))
     ablate.run(cfg)  # it is finished
     assert headlines(capsys.readouterr().out) == []
-    (run_dir(cfg) / "result.json").unlink()
+    (Composition(cfg).folder / "result.json").unlink()
     ablate.run(cfg)
     assert headlines(capsys.readouterr().out) == [line]
 
@@ -85,7 +85,7 @@ def test_data_says_how_much_it_is(tmp_path: Path, typed: Any, amount: str) -> No
 def test_the_short_training_logs_its_last_step(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, *SHORT))
     ablate.run(cfg)
-    assert "train/loss" in (run_dir(cfg) / "metrics.csv").read_text()
+    assert "train/loss" in (Composition(cfg).folder / "metrics.csv").read_text()
 
 
 def test_a_compilation_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import ablate
 from ablate import evaluate, generate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.task.forecasting import Errors
 from ablate.training.build import build, build_data, make_task
@@ -69,7 +69,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     series = write(folder / "series.csv")
     cfg = ablate.compose(*overrides(folder, request.param))
     ablate.run(cfg)
-    return series, ablate.load(run_dir(cfg))
+    return series, ablate.load(Composition(cfg).folder)
 
 
 def rolled(run: Run, read: Numbers, steps: int) -> Numbers:
@@ -222,7 +222,7 @@ def test_the_state_of_an_rnn_can_be_seen_to_attend(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, "rnn"), "model.attention=additive")
     result = ablate.run(cfg)
     assert result["status"] == "finished"
-    assert (run_dir(cfg) / "figures" / "attention_layer_01.png").exists()
+    assert (Composition(cfg).folder / "figures" / "attention_layer_01.png").exists()
 
 
 @pytest.mark.slow

@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 import ablate
 from ablate.cli.command import report
 from ablate.config import tree
-from ablate.config.compose import compose
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition, compose
 from ablate.errors import SCREEN, UserError
 from ablate.training.build import build_data
 
@@ -165,7 +164,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("runs")
     cfg = ablate.compose(*tiny.overrides(folder, "trainer.max_steps=2"))
     ablate.run(cfg)
-    run = str(run_dir(cfg))
+    run = str(Composition(cfg).folder)
     return dict.fromkeys(("evaluate", "generate", "show"), run) | {"report": str(Path(run).parent)}
 
 

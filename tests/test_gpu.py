@@ -15,7 +15,7 @@ from make_axes import MODELS
 from tiny import overrides
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 EXACT = ("trainer=gpu", "trainer.precision=32-true")
@@ -28,7 +28,7 @@ def measured(folder: Path, typed: list[str], *more: str) -> dict[str, Any]:
     if "dropout" in ablate.compose(*typed).model:
         typed.append("model.dropout=0")
     cfg = ablate.compose(*typed)
-    return ablate.run(cfg, run_dir(cfg))
+    return ablate.run(cfg, Composition(cfg).folder)
 
 
 def require_near(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from make_model import normal
 from torch import Tensor, nn
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.data.tokenizer import tokenizer_maker
 from ablate.errors import UserError
 from ablate.model.base import Model

@@ -20,7 +20,7 @@ from test_rnn_knobs import KNOBS as RECURRENT
 from torch import Tensor, nn
 
 from ablate.config.check import leaves
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.kernel import chunked
 from ablate.model import pretrained
 from ablate.model.base import outputs

@@ -18,8 +18,7 @@ from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import KERNEL_NEEDS, gpt, kernel, options
 from torch import Tensor
 
-from ablate.config.compose import compose
-from ablate.config.run_id import run_dir, run_id
+from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.training.build import build, build_data, make_task
@@ -240,7 +239,7 @@ def test_every_knob_of_the_place_changes_it() -> None:
     assert placed("trainer.num_nodes=2") == (1, 2, True)
     assert placed("trainer.strategy=ddp") == (1, 1, True)
     with pytest.raises(UserError, match=r"trainer\.accelerator=gpu"):
-        check_devices(compose("trainer.accelerator=gpu"))
+        check_devices(Composition(compose("trainer.accelerator=gpu")))
 
 
 # Kernels change no number: test_knobs.py. Their keys change how it is computed.
@@ -295,8 +294,8 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     assert trained("gpt").previous == 2
     assert trained("gpt", "checkpoint_every=1").previous == 3
     there = compose("output_dir=there", "study.name=mine")
-    assert run_dir(there) == Path("there", "mine", run_id(cfg))
-    assert run_dir(cfg) == Path("outputs", "runs", run_id(cfg))
+    assert Composition(there).folder == Path("there", "mine", Composition(cfg).id)
+    assert Composition(cfg).folder == Path("outputs", "runs", Composition(cfg).id)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])

@@ -20,6 +20,7 @@ from make_model import (
 from tiny import overrides
 
 import ablate
+from ablate.config.composition import Composition
 from ablate.config.keys import option_content
 from ablate.config.run_id import run_id
 from ablate.config.tree import config_dir
@@ -372,7 +373,7 @@ def test_a_run_whose_layers_differ_is_written_and_read(tmp_path: Path) -> None:
     folder = next(tmp_path.rglob("config.yaml")).parent
     run = ablate.load(folder)
     assert [type(mask).__name__ for mask in run.model.stack.masks] == ["Window", "Causal"]
-    assert run_id(run.config) == result["run_id"]
+    assert Composition(run.config).id == result["run_id"]
     config = folder / "config.yaml"
     for place in ("mask.window.Window", "mask.causal.Causal"):
         config.write_text(config.read_text().replace(f"ablate.model.{place}", "shutil.rmtree", 1))

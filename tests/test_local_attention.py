@@ -12,7 +12,7 @@ import torch
 from make_model import context, normal, options, part, place, random_parts, vit
 from torch import Tensor
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.facts import Facts
 from ablate.errors import UserError
 from ablate.model.mask.window import Window

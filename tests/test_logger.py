@@ -10,8 +10,7 @@ import yaml
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
-from ablate.config.compose import compose
-from ablate.config.run_id import run_id
+from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
@@ -163,10 +162,10 @@ def test_the_command_line_counts_more_than_the_environment() -> None:
 
 
 def test_the_environment_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = run_id(compose())
+    before = Composition(compose()).id
     for variable, (_, value, _) in ENVIRONMENT.items():
         monkeypatch.setenv(variable, value)
-    assert run_id(compose()) == before
+    assert Composition(compose()).id == before
 
 
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import ablate
 from ablate import diff, evaluate, generate, show
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.data.masked import Masked
 from ablate.errors import UserError
 from ablate.model.bert import BERT
@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     cfg = ablate.compose(*overrides(folder, "pos_enc=learned"))
     ablate.run(cfg)
-    return run_dir(cfg)
+    return Composition(cfg).folder
 
 
 # What is seen

@@ -9,7 +9,8 @@ import pytest
 from omegaconf import DictConfig
 from tiny import overrides
 
-from ablate.config.run_id import folder_name, run_id
+from ablate.config.composition import Composition
+from ablate.config.run_id import folder_name
 from ablate.errors import Interrupted
 from ablate.study import sweeper
 
@@ -36,7 +37,7 @@ def test_multirun_runs_every_combination(
     assert study.name.startswith("model.attention-")
     for cfg, folder in runs:
         assert cfg.study.arm == f"model.attention={cfg.choices['model.attention']}"
-        assert folder.name == folder_name(cfg.study.arm, run_id(cfg))
+        assert folder.name == folder_name(cfg.study.arm, Composition(cfg).id)
     plan = json.loads((study / "plan.json").read_text())
     assert [arm["is_baseline"] for arm in plan["arms"]] == [True, False, False]
     assert {cell["folder"] for cell in plan["cells"]} == {folder.name for _, folder in runs}

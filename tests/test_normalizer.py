@@ -8,7 +8,7 @@ from make_model import gpt, kernel, normal, options, part, random_parts, rnn_seq
 from scipy.optimize import brentq
 from torch import Tensor
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.kernel import Parts
 from ablate.kernel.auto import Auto

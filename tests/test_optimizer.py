@@ -10,7 +10,7 @@ from test_resume import SHORT, assert_equal, at_step, strike
 from tiny import images, overrides
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.model.base import ROLES
 from ablate.training.build import build, build_data, make_task
@@ -84,7 +84,7 @@ def test_several_rules_resume_bit_for_bit(own: Path, tmp_path: Path) -> None:
     assert_equal(tmp_path / "killed", tmp_path / "whole")
     other = ablate.compose(*overrides(tmp_path, *SHORT, "optimizer=mixed"), config_dir=own)
     other.optimizer.matrix.lr = 0.2
-    assert run_dir(other) != run_dir(cfg)
+    assert Composition(other).folder != Composition(cfg).folder
 
 
 def test_a_role_without_a_rule_is_refused(own: Path, tmp_path: Path) -> None:

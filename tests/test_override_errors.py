@@ -9,7 +9,7 @@ import pytest
 from make_rules import rules_of_keys
 
 from ablate.config import override_errors
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.tree import open_tree
 from ablate.errors import SCREEN, UserError, one_line
 

@@ -29,7 +29,7 @@ def test_the_functions_stay_whatever_is_imported() -> None:
     for module in pkgutil.iter_modules(ablate.__path__):
         if module.name != "__main__":
             import_module(f"ablate.{module.name}")
-    for home in ("config.compose", "training.build", "training.load", "training.train"):
+    for home in ("config.composition", "training.build", "training.load", "training.train"):
         import_module(f"ablate.{home}")
     assert all(callable(getattr(ablate, name)) for name in ablate.__all__)
     with pytest.raises(ModuleNotFoundError):

@@ -19,7 +19,7 @@ from make_rules import rules_of_keys
 from omegaconf import OmegaConf
 
 from ablate.config.check import ruled
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.rules import Bool, OneOf
 from ablate.errors import UserError
 from ablate.kernel import chunked

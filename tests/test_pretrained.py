@@ -13,7 +13,7 @@ from timm.models.vision_transformer import ResPostBlock
 from torch import nn
 
 from ablate.config import history
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.pretrained import ANY, COMMON, require_parts

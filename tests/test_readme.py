@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import AREAS, EVERY_NTH, areas
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -19,7 +19,7 @@ from tiny import overrides
 
 import ablate
 from ablate import figures
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import Interrupted
 from ablate.run_files import best_weights
 from ablate.task.causal_lm import CausalLM
@@ -382,4 +382,4 @@ def test_death_at_random_moments_again_and_again(long, tmp_path, seed):
 
 def test_run_dir_is_named_by_the_run(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
-    assert run_dir(cfg).parent == tmp_path / "outputs" / "runs"
+    assert Composition(cfg).folder.parent == tmp_path / "outputs" / "runs"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ablate.config import revision as module
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.keys import OURS, locate
 from ablate.config.revision import revision, revisions
 from ablate.config.run_id import content, run_id

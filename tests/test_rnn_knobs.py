@@ -8,7 +8,7 @@ from make_knobs import equal, fitting, keys_of
 from make_model import SIZES, kernels, normal, tokens
 from torch import Tensor
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.kernel import chunked
 from ablate.training.build import build
 

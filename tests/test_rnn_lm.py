@@ -10,7 +10,7 @@ from tiny import write_text
 from torch import Tensor
 
 import ablate
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.model.rnn_lm import RNNLM

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from make_model import options
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.schedule import AUTO_SHARE, AUTO_STEPS, warmup_steps

@@ -11,7 +11,7 @@ from make_rules import rules_of_keys, rules_of_options
 from omegaconf import OmegaConf
 
 from ablate.config.check import leaves, ruled
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.keys import EVERYWHERE, locate, option_content
 from ablate.config.rules import (
     Bool,

@@ -22,7 +22,7 @@ from tiny import SMALL, overrides, second_run, write_text
 
 import ablate
 from ablate import evaluate, generate, show
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
@@ -235,7 +235,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *overrides(tmp_path, *SMALL, "model.norm_type=mine"), config_dir=tmp_path / "conf"
     )
     ablate.run(cfg)
-    return run_dir(cfg)
+    return Composition(cfg).folder
 
 
 def test_a_part_of_ones_own_needs_a_word(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_a_part_of_ones_own_needs_a_word(own: Path, monkeypatch: pytest.MonkeyPa
     )
     ablate.run(cfg)
     monkeypatch.setenv("ABLATE_ALLOW", "else,own_parts")
-    assert ablate.load(run_dir(cfg)).result["status"] == "finished"
+    assert ablate.load(Composition(cfg).folder).result["status"] == "finished"
 
 
 # What is not written down
@@ -327,7 +327,7 @@ def test_values_of_the_environment_are_not_written(
     cfg = ablate.compose(*typed)
     result = ablate.run(cfg)
     assert result["status"] == "finished"
-    folder = run_dir(cfg)
+    folder = Composition(cfg).folder
     assert SECRET.encode() not in written(folder)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["data"]["path"] == "${oc.env:MY_TEXT}"

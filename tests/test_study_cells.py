@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_sweep import asked, laid_out
 
+from ablate.config.composition import Composition
 from ablate.config.overrides import key_of, merged, parse_one, value_text
-from ablate.config.run_id import run_id
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.study.plan.cells import Cells
@@ -140,7 +140,7 @@ def test_cells_put_the_same_seed_of_all_arms_together(tmp_path: Path) -> None:
     for cell in cells:
         arm = layout.arms[names(layout).index(cell.arm)]
         arm.config.seed = cell.seed
-        assert cell.run_id == run_id(arm.config)
+        assert cell.run_id == Composition(arm.config).id
         assert cell.folder == f"{cell.arm}-{cell.run_id}"
         assert cell.job[-1] == f"hydra.sweep.subdir={value_text(cell.folder)}"
         assert f"seed={cell.seed}" in cell.overrides

@@ -16,7 +16,7 @@ from make_launch import environment, launched, runs, settings
 from tiny import overrides
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.study.launch import forks, local
 from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return
@@ -28,7 +28,7 @@ TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
 def telling(folder: Path, seed: int, *more: str) -> Run:
     typed = overrides(folder, teller.OVERRIDE, f"seed={seed}", *more)
-    place = run_dir(ablate.compose(*typed)).absolute()
+    place = Composition(ablate.compose(*typed)).folder.absolute()
     return Run(place, [*typed, "hydra.mode=RUN", f"hydra.run.dir={place}"])
 
 

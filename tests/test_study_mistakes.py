@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from tiny import overrides
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.study.plan.cells import Composer

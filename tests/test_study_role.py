@@ -9,7 +9,7 @@ from make_study import arm, make_study
 from tiny import overrides
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.logger.role import Role
 from ablate.logger.wandb import fitted
 
@@ -74,7 +74,7 @@ def test_a_real_run_says_what_it_is(tmp_path: Path) -> None:
     """Trained in the folder that the plan gives it; read back from W&B's own file."""
     typed = ["study.name=s", "study.arm='model.attention=dot'", "model.attention=dot", "seed=3"]
     cfg = ablate.compose(*overrides(tmp_path, *typed, "logger=wandb", "trainer.max_steps=4"))
-    folder = run_dir(cfg)
+    folder = Composition(cfg).folder
     arm = {
         "name": "model.attention=dot",
         "is_baseline": False,

@@ -13,7 +13,7 @@ from make_rows import base
 from tiny import images, overrides
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.errors import RunFailed, UserError
 from ablate.study.plan.budget import measured
 from ablate.task.causal_lm import CausalLM
@@ -48,8 +48,8 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
     with pytest.raises(RunFailed, match=f"the loss is infinite or nan at step {step}: try"):
         ablate.run(cfg)
     assert len(seen) == looked_at
-    assert json.loads((run_dir(cfg) / "result.json").read_text())["status"] == "failed"
-    assert list((run_dir(cfg) / "checkpoints").iterdir()) == []
+    assert json.loads((Composition(cfg).folder / "result.json").read_text())["status"] == "failed"
+    assert list((Composition(cfg).folder / "checkpoints").iterdir()) == []
 
 
 @pytest.mark.parametrize("model", MODELS)

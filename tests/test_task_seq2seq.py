@@ -17,7 +17,7 @@ from torchmetrics import Metric
 
 import ablate
 from ablate.cli.summary import show_result
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.data import IGNORED
 from ablate.data.pairs import EOS, PAD, Pairs
 from ablate.decode.search import Hypothesis
@@ -314,7 +314,7 @@ def test_the_table_names_a_cross_attention_of_its_own(
     capsys.readouterr()
     for option, shown in (("same", False), ("additive", True)):
         choices = result["choices"] | {"model.cross_attention": option}
-        show_result(result | {"choices": choices}, run_dir(cfg), cfg.task._target_)
+        show_result(result | {"choices": choices}, Composition(cfg).folder, cfg.task._target_)
         title = capsys.readouterr().out.splitlines()[0]
         assert title.startswith("model=rnn_seq2seq, ")
         assert (f"model.cross_attention={option}" in title) == shown
@@ -327,7 +327,7 @@ def test_a_run_ends_with_all_measures(finished: Any) -> None:
         "loss", "perplexity", "token_accuracy", "exact_match", "bleu", "chrf", "wer", "aer",
         "accuracy/length_1-5",
     }  # fmt: skip
-    folder = run_dir(cfg)
+    folder = Composition(cfg).folder
     kept = json.loads((folder / "result.json").read_text())
     assert kept["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert kept["throughput"]["unit"] == "tokens/s"
@@ -348,7 +348,7 @@ def test_no_attention_has_no_alignment_error_rate(finished: Any) -> None:
     cfg, result = finished("model.attention=none")
     assert "val/bleu" in result["metrics"]
     assert "val/aer" not in result["metrics"]
-    assert not (run_dir(cfg) / "figures" / "alignment.png").exists()
+    assert not (Composition(cfg).folder / "figures" / "alignment.png").exists()
 
 
 def test_a_beam_finds_no_worse_and_says_so_in_the_config(finished: Any, tmp_path: Any) -> None:

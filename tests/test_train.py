@@ -16,7 +16,7 @@ import yaml
 from tiny import images, overrides
 
 import ablate
-from ablate.config.run_id import run_dir, run_id
+from ablate.config.composition import Composition
 from ablate.errors import RunFailed, UserError
 from ablate.training.build import build, build_data
 from ablate.training.curves import Curves
@@ -30,8 +30,8 @@ FILES = ("config.yaml", "result.json", "provenance.json", "metrics.csv")
 def test_a_run_leaves_what_the_contract_says(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     result = ablate.run(cfg)
-    folder = run_dir(cfg)
-    assert folder == tmp_path / "outputs" / "runs" / run_id(cfg)
+    folder = Composition(cfg).folder
+    assert folder == tmp_path / "outputs" / "runs" / Composition(cfg).id
     assert all((folder / name).exists() for name in FILES)
     assert (folder / "checkpoints" / "last.ckpt").exists()
     assert (folder / "checkpoints" / "best.safetensors").exists()
@@ -41,7 +41,7 @@ def test_a_run_leaves_what_the_contract_says(tmp_path):
     assert saved == json.loads(json.dumps(result))
     assert saved["status"] == "finished"
     assert saved["error"] is None
-    assert saved["run_id"] == run_id(cfg)
+    assert saved["run_id"] == Composition(cfg).id
     assert saved["steps"] == 12
     assert set(saved["kernels"].values()) == {
         "sdpa (training: reference, for dropout; evaluation: flash)"
@@ -60,7 +60,7 @@ def test_config_yaml_is_enough_to_run_again(tmp_path):
     first = ablate.run(cfg)
     from omegaconf import OmegaConf
 
-    again = OmegaConf.load(run_dir(cfg) / "config.yaml")
+    again = OmegaConf.load(Composition(cfg).folder / "config.yaml")
     second = ablate.run(again, tmp_path / "elsewhere")
     assert first["metrics"] == second["metrics"]
     assert first["run_id"] == second["run_id"]
@@ -70,7 +70,7 @@ def test_config_yaml_is_enough_to_run_again(tmp_path):
 def test_metrics_csv_has_every_step_and_validation(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     ablate.run(cfg)
-    with open(run_dir(cfg) / "metrics.csv") as file:
+    with open(Composition(cfg).folder / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == list(range(1, 13))
     assert all(row["train/loss"] for row in rows)
@@ -81,9 +81,9 @@ def test_metrics_csv_has_every_step_and_validation(tmp_path):
 def test_a_finished_run_is_not_trained_again(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     ablate.run(cfg)
-    before = (run_dir(cfg) / "checkpoints" / "last.ckpt").stat().st_mtime_ns
+    before = (Composition(cfg).folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns
     assert ablate.run(cfg)["status"] == "finished"
-    assert (run_dir(cfg) / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
+    assert (Composition(cfg).folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
@@ -99,10 +99,10 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_pa
     cfg = ablate.compose(*overrides(tmp_path))
     with pytest.raises(RunFailed, match=r"nan at step 6.*optimizer\.lr"):
         ablate.run(cfg)
-    result = json.loads((run_dir(cfg) / "result.json").read_text())
+    result = json.loads((Composition(cfg).folder / "result.json").read_text())
     assert result["status"] == "failed"
     assert "step 6" in result["error"]
-    state = torch.load(run_dir(cfg) / "checkpoints" / "last.ckpt", weights_only=True)
+    state = torch.load(Composition(cfg).folder / "checkpoints" / "last.ckpt", weights_only=True)
     assert state["global_step"] == 4
     assert all(torch.isfinite(value).all() for value in state["state_dict"].values())
 
@@ -113,7 +113,7 @@ def test_evaluating_twice_gives_the_same(tmp_path):
 
     cfg = ablate.compose(*overrides(tmp_path, "model.dropout=0.5"))
     result = ablate.run(cfg)
-    loaded = ablate.load(run_dir(cfg))
+    loaded = ablate.load(Composition(cfg).folder)
     first, second = evaluate(loaded, {}), evaluate(loaded, {})
     assert first == second
     assert first["val/loss"] == pytest.approx(result["metrics"]["val/loss"], abs=1e-6)
@@ -207,8 +207,8 @@ def test_provenance_holds_no_environment(tmp_path, monkeypatch):
     cfg = ablate.compose(*overrides(tmp_path))
     ablate.run(cfg)
     for name in FILES:
-        assert "a-secret" not in (run_dir(cfg) / name).read_text()
-    provenance = yaml.safe_load((run_dir(cfg) / "provenance.json").read_text())
+        assert "a-secret" not in (Composition(cfg).folder / name).read_text()
+    provenance = yaml.safe_load((Composition(cfg).folder / "provenance.json").read_text())
     assert provenance["packages"]["torch"] == torch.__version__.split("+")[0]
     assert provenance["data_fingerprint"]
 
@@ -260,7 +260,7 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     monkeypatch.setattr(CausalLM, "mode", "max")  # so that the first weights count as the best
     cfg = ablate.compose(*overrides(tmp_path, "optimizer.lr=0.01"))
     result = ablate.run(cfg)
-    with open(run_dir(cfg) / "metrics.csv") as file:
+    with open(Composition(cfg).folder / "metrics.csv") as file:
         losses = {int(row["step"]): row["val/loss"] for row in csv.DictReader(file)}
     assert result["best_step"] == 4
     assert result["metrics"]["val/loss"] == pytest.approx(float(losses[4]), abs=1e-6)
@@ -270,8 +270,8 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
 @pytest.mark.usefixtures("no_figures")
 def test_a_damaged_result_is_trained_over(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path, "trainer.max_steps=4"))
-    run_dir(cfg).mkdir(parents=True)
-    (run_dir(cfg) / "result.json").write_text("[1]")
+    Composition(cfg).folder.mkdir(parents=True)
+    (Composition(cfg).folder / "result.json").write_text("[1]")
     assert ablate.run(cfg)["status"] == "finished"
 
 
@@ -303,7 +303,7 @@ def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
 
     cfg = ablate.compose(*overrides(tmp_path, "logger=wandb"))
     result = ablate.run(cfg)
-    (folder,) = run_folders(run_dir(cfg))
+    (folder,) = run_folders(Composition(cfg).folder)
     found = read(folder)
     assert found.config["choices"]["model.attention"] == "scaled_dot"
     assert found.config["model"]["dim"] == 16
@@ -321,7 +321,7 @@ def test_the_time_of_a_stopped_run_is_added(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     folder = tmp_path / "run"
     folder.mkdir()
-    earlier = {"run_id": run_id(cfg), "status": "failed", "wall_seconds": 1000.0}
+    earlier = {"run_id": Composition(cfg).id, "status": "failed", "wall_seconds": 1000.0}
     (folder / "result.json").write_text(json.dumps(earlier))
     assert 1000 < ablate.run(cfg, folder)["wall_seconds"] < 1100
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
-from ablate.config.run_id import run_dir, run_id
+from ablate.config.composition import Composition
 from ablate.config.saved import read_config
 from ablate.errors import UserError
 from ablate.run_files import best_weights
@@ -25,7 +25,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished language model."""
     cfg = ablate.compose(*overrides(tmp_path_factory.mktemp("first")))
     ablate.run(cfg)
-    return run_dir(cfg)
+    return Composition(cfg).folder
 
 
 def classes(folder: Path, *more: str) -> list[str]:
@@ -82,14 +82,14 @@ def test_a_classification_starts_from_a_bert(pairs: str, tmp_path: Path) -> None
     own = ["model=bert", "pos_enc=learned"]
     cfg = ablate.compose(*overrides(tmp_path), *own, f"task.next_sentence={pairs}")
     ablate.run(cfg)
-    second = ablate.compose(*classes(tmp_path), *own, f"init_from={run_dir(cfg)}")
+    second = ablate.compose(*classes(tmp_path), *own, f"init_from={Composition(cfg).folder}")
     model = build(second, build_data(second))
     note = model.started_from
     assert note is not None
     pooler = [] if pairs == "true" else ["pooler.dense.bias", "pooler.dense.weight"]
     assert note["new"] == ["classifier.bias", "classifier.weight", *pooler]
     assert all(name.startswith(("head.", "next_sentence.")) for name in note["left"])
-    loaded = weights(run_dir(cfg))
+    loaded = weights(Composition(cfg).folder)
     assert all(model.state_dict()[name].equal(loaded[name]) for name in note["loaded"])
     result = ablate.run(second)
     assert result["status"] == "finished"
@@ -112,7 +112,7 @@ def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(
     shutil.copytree(first, here)
     cfg = ablate.compose(*classes(tmp_path), f"init_from={here}")
     ablate.run(cfg)
-    folder = run_dir(cfg)  # whose name depends on the weights
+    folder = Composition(cfg).folder  # whose name depends on the weights
     saved = json.loads((folder / "result.json").read_text())
     assert saved["started_from"]["run"] == str(here)
     assert (
@@ -136,13 +136,13 @@ def test_the_id_of_a_run_depends_on_the_weights_and_not_on_their_place(
     shutil.copytree(first, tmp_path / "copy")
     texts = classes(tmp_path)
     ids = [
-        run_id(ablate.compose(*texts, *more))
+        Composition(ablate.compose(*texts, *more)).id
         for more in ([], [f"init_from={first}"], [f"init_from={tmp_path / 'copy'}"])
     ]
     assert ids[0] != ids[1] == ids[2]
     with open(best_weights(tmp_path / "copy"), "ab") as file:
         file.write(b"other")
-    assert run_id(ablate.compose(*texts, f"init_from={tmp_path / 'copy'}")) != ids[1]
+    assert Composition(ablate.compose(*texts, f"init_from={tmp_path / 'copy'}")).id != ids[1]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_folder_that_is_no_run_is_refused(first: Path, tmp_path: Path) -> None
 def test_what_is_frozen_stays_and_all_else_learns(part: str, first: Path, tmp_path: Path) -> None:
     cfg = ablate.compose(*classes(tmp_path), f"init_from={first}", f"model.freeze={part}")
     result = ablate.run(cfg)
-    before, after = weights(first), weights(run_dir(cfg))
+    before, after = weights(first), weights(Composition(cfg).folder)
     same = {name for name, value in before.items() if after[name].equal(value)}
     frozen = {
         "none": set(),

@@ -11,7 +11,7 @@ from make_model import SIZES, options, part, random_parts, together, transformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.model.layers.multi_head import recording

@@ -18,7 +18,8 @@ from tiny import overrides
 
 import ablate
 from ablate import evaluate, generate, show
-from ablate.config.run_id import run_dir, weights
+from ablate.config.composition import Composition
+from ablate.config.run_id import weights
 from ablate.errors import UserError
 from ablate.run_files import Damaged
 from ablate.training.build import build, build_data
@@ -29,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     cfg = ablate.compose(*overrides(tmp_path_factory.mktemp("whole"), "trainer.max_steps=8"))
     ablate.run(cfg)
-    return run_dir(cfg)
+    return Composition(cfg).folder
 
 
 @pytest.fixture
@@ -279,7 +280,7 @@ def other(whole: Path) -> Path:
     """The same run from another seed."""
     cfg = ablate.compose(*typed(whole, "seed=1"))
     ablate.run(cfg)
-    return run_dir(cfg)
+    return Composition(cfg).folder
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "that", "all", "was", "well"]
 
@@ -47,9 +47,9 @@ def second_run(folder: Path) -> Path:
     """The folder of a finished run that started from another, so that it has every file."""
     first = ablate.compose(*overrides(folder, *SMALL))
     ablate.run(first)
-    second = ablate.compose(*overrides(folder, *SMALL, f"init_from={run_dir(first)}"))
+    second = ablate.compose(*overrides(folder, *SMALL, f"init_from={Composition(first).folder}"))
     ablate.run(second)
-    return run_dir(second)
+    return Composition(second).folder
 
 
 def images(folder: Path, *more: str) -> list[str]:

@@ -25,7 +25,7 @@ from ablate.threads import limit_spinning
 from ablate_attention import mixture
 
 if TYPE_CHECKING:
-    from ablate.config.compose import compose
+    from ablate.config.composition import compose
     from ablate.errors import RunFailed, UserError
     from ablate.training.build import build
     from ablate.training.load import load
@@ -42,7 +42,7 @@ _HOME = {
     "UserError": "ablate.errors",
     "__version__": "ablate.version",
     "build": "ablate.training.build",
-    "compose": "ablate.config.compose",
+    "compose": "ablate.config.composition",
     "load": "ablate.training.load",
     "run": "ablate.training.train",
 }

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ablate.cli.command import Arguments, command
 from ablate.cli.console import Console
-from ablate.config.compose import compose
+from ablate.config.composition import compose
 from ablate.config.keys import changed_keys
 from ablate.data import Data
 from ablate.errors import UserError

@@ -10,8 +10,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from ablate.cli.command import TYPED, full_error, report, told
-from ablate.config.check import check, check_alone, check_direction, value_of
-from ablate.config.compose import complete
+from ablate.config.check import check_alone, check_direction, value_of
+from ablate.config.composition import Composition, complete
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def job(cfg: DictConfig) -> float | None:
             complete(cfg, hydra.runtime)  # type: ignore[arg-type]
             alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
             check_alone(cfg, [*alone, *hydra.overrides.task])
-            check(cfg)
+            composition = Composition.of(cfg)
             check_direction(hydra.sweeper, cfg.task)
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
@@ -41,7 +41,7 @@ def job(cfg: DictConfig) -> float | None:
             atexit.register(gc.unfreeze)
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
-            result = train(cfg, run_dir)
+            result = train(composition, run_dir)
             on_first_process(show_result)(result, run_dir, cfg.task._target_)
             return value_of(result)
     except Exception as error:

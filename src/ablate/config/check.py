@@ -34,16 +34,21 @@ OF_ONE_RUN = {"study.name", "study.arm"}
 
 def check(cfg: DictConfig) -> None:
     """Raise a one-line UserError that lists everything wrong with a composition."""
-    try:
-        values = plain(cfg)
-        if not (lines := [*wrong_parts(values)]):
-            lines = [*unknown_keys(values), *wrong_values(values), *wrong_patterns(values)]
-            lines = lines or wrong_layers(values)
-            lines += conflicts(values)
-    except OmegaConfBaseException as error:  # an interpolation that cannot be resolved
-        raise UserError(" ".join(str(error).split())) from error
+    values = resolved(cfg)
+    if not (lines := [*wrong_parts(values)]):
+        lines = [*unknown_keys(values), *wrong_values(values), *wrong_patterns(values)]
+        lines = lines or wrong_layers(values)
+        lines += conflicts(values)
     if lines:
         raise UserError(*lines)
+
+
+def resolved(cfg: DictConfig) -> Mapping[str, Any]:
+    """`plain`; raises UserError for an interpolation that cannot be resolved."""
+    try:
+        return plain(cfg)
+    except OmegaConfBaseException as error:
+        raise UserError(" ".join(str(error).split())) from error
 
 
 def check_study(cfg: DictConfig) -> None:

@@ -59,15 +59,6 @@ def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
                 node[key] = [_content(group, option, folders) for option in options]
 
 
-def expanded(cfg: DictConfig, folders: Iterable[str | Path]) -> DictConfig:
-    """`expand` on a copy, which is only made if there is something to expand."""
-    if OmegaConf.is_dict(node := OmegaConf.select(cfg, NODE)) and any(node.values()):
-        cfg = cfg.copy()
-        OmegaConf.set_readonly(cfg, False)
-        expand(cfg, folders)
-    return cfg
-
-
 def folders(runtime: DictConfig) -> list[str]:
     """The folders of the config tree, from `hydra.runtime`."""
     return [source.path for source in runtime.config_sources if source.schema == "file"]

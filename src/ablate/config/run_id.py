@@ -6,15 +6,17 @@ finds its folder, and a study sees which of its runs are done.
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from ablate.config.check import check, put, run_folders
+from ablate.config.check import put, run_folders
 from ablate.config.history import first_form
-from ablate.config.layers import expanded, folders, of_layers
+from ablate.config.keys import plain
+from ablate.config.layers import of_layers
 from ablate.config.revision import revisions
 from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
@@ -48,17 +50,10 @@ NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 
 
-def run_id(cfg: DictConfig, data: str | None = None) -> str:
-    """Return 12 hexadecimal digits. data: its fingerprint, if it is known already.
-
-    Unreadable data counts as no data; the run itself reports it.
-    """
+def run_id(cfg: Mapping[str, Any], data: str) -> str:
+    """Return 12 hexadecimal digits. data: its fingerprint."""
     counted = content(cfg)
-    return _digest(counted, fingerprint(cfg) if data is None else data, revisions(counted))
-
-
-def run_dir(cfg: DictConfig) -> Path:
-    return Path(cfg.output_dir, cfg.study.name, folder_name(cfg.study.arm, run_id(cfg)))
+    return digest(counted, data, revisions(counted))
 
 
 def folder_name(arm: str | None, run_id: str) -> str:
@@ -67,37 +62,7 @@ def folder_name(arm: str | None, run_id: str) -> str:
     return f"{slug}-{run_id}" if slug else run_id
 
 
-def resolve(*, _root_: DictConfig) -> str:
-    """Resolve ${run_folder:}, which names the folder before the run is checked.
-
-    A composition that will be refused needs a folder name too, since Hydra creates the folder
-    first; its parts are not instantiated.
-    """
-    global _resolving
-    if _resolving:
-        raise UserError("${run_folder:}: the name of a run's folder is made of its values")
-    _resolving = True
-    try:
-        return _name(_root_)
-    finally:
-        _resolving = False
-
-
-_resolving = False
-
-
-def _name(_root_: DictConfig) -> str:
-    try:
-        if "hydra" in _root_:
-            _root_ = expanded(_root_, folders(_root_.hydra.runtime))
-        check(_root_)
-        name = run_id(_root_)
-    except UserError:
-        name = _digest(content(_root_), NO_DATA, {})
-    return folder_name(OmegaConf.select(_root_, "study.arm"), name)
-
-
-def _digest(content: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
+def digest(content: dict[str, Any], fingerprint: str, revisions: dict[str, int]) -> str:
     counted = [first_form(content), fingerprint, *([revisions] if revisions else [])]
     return sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -111,16 +76,9 @@ def weights(run_dir: str) -> str:
         return NO_WEIGHTS
 
 
-def content(cfg: DictConfig) -> dict[str, Any]:
+def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved values without the excluded keys, with equal numbers in one form."""
-    content: dict[str, Any] = {}
-    for key in cfg:
-        if key not in EXCLUDED:
-            missing = OmegaConf.is_missing(cfg, key)
-            value = "???" if missing else cfg[key]
-            if OmegaConf.is_config(value):
-                value = OmegaConf.to_container(value, resolve=True)
-            content[str(key)] = value
+    content: dict[str, Any] = _canonical({k: v for k, v in plain(cfg).items() if k not in EXCLUDED})
     # The hash of the weights takes the place of their path.
     for path in run_folders(content):
         put(content, path, weights(look_up(content, path)[0]))
@@ -133,8 +91,7 @@ def content(cfg: DictConfig) -> dict[str, Any]:
         node, _, leaf = path.rpartition(".")
         if isinstance(content.get(node), dict):
             content[node].pop(leaf, None)
-    kept: dict[str, Any] = _canonical(content)
-    return kept
+    return content
 
 
 def _canonical(value: Any) -> Any:
@@ -151,8 +108,13 @@ def fingerprint(cfg: DictConfig) -> str:
     """Return the fingerprint of the data's content; NO_DATA if it cannot be read."""
     from hydra.utils import instantiate
 
+    return readable(lambda: str(instantiate(cfg.data, seed=cfg.seed).fingerprint()))
+
+
+def readable(fingerprint: Callable[[], str]) -> str:
+    """Return the fingerprint, or NO_DATA for data that cannot be read, which the run reports."""
     try:
-        return str(instantiate(cfg.data, seed=cfg.seed).fingerprint())
+        return fingerprint()
     except Exception as error:
         if isinstance(unwrap(error), UserError | RunFailed):
             return NO_DATA

@@ -60,19 +60,27 @@ def make_data(cfg: DictConfig) -> Data:
     return data
 
 
-def build_data(cfg: DictConfig) -> Data:
-    """Read and split the data; with init_from, use the tokens of that run."""
+def build_data(cfg: DictConfig, data: Data | None = None) -> Data:
+    """Read and split the data; with init_from, use the tokens of that run.
+
+    data: as `make_data` makes it, if it is there already.
+    """
     if cfg.init_from is None:
-        return read_data(cfg)
+        return read_data(cfg, data=data)
     source = Source.of(cfg)
     source.require_same_parts(cfg)
-    return read_data(cfg, source.tokens, source.allow)
+    return read_data(cfg, source.tokens, source.allow, data)
 
 
-def read_data(cfg: DictConfig, tokens: Path | None = None, allow: Collection[str] = ()) -> Data:
+def read_data(
+    cfg: DictConfig,
+    tokens: Path | None = None,
+    allow: Collection[str] = (),
+    data: Data | None = None,
+) -> Data:
     """Read and split the data. tokens: config of the run whose tokens it uses (`Source.tokens`),
     which may name what is in `allow`."""
-    data = make_data(cfg)
+    data = make_data(cfg) if data is None else data
     if tokens is not None and data.kind in WITH_TOKENS:
         with names_file(tokens):
             data.measure_as(read_data(read_config(tokens, allow)))

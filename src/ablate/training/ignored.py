@@ -8,7 +8,7 @@ model.heads beside model.mixer=convolution.
 from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from ablate.config.check import conflicts
 from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, plain, shown
@@ -95,7 +95,7 @@ def _replaced(
     if path.startswith(LEFT_OUT):
         return
     other = cfg.copy()
-    with open_dict(other):
+    with read_write(other), open_dict(other):
         OmegaConf.update(other, path, new, merge=False)
         if path in other.choices:
             other.choices[path] = default

@@ -4,19 +4,21 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import conflicts
+from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.kernel import chunked
 
 
-def check_devices(cfg: DictConfig) -> None:
+def check_devices(composition: Composition) -> None:
     """Raise UserError for devices that this machine lacks, or compile=true without a compiler."""
-    kind, there = accelerator(cfg.trainer.accelerator)
-    devices = cfg.trainer.devices
+    values = composition.values
+    trainer = values["trainer"]
+    kind, there = accelerator(trainer["accelerator"])
+    devices = trainer["devices"]
     if kind == "cpu":
-        if OmegaConf.is_list(devices):
+        if isinstance(devices, list):
             raise UserError(
                 f"trainer.devices={devices}: a CPU's processes have no numbers; write how many"
                 f" there are, trainer.devices={len(devices)}"
@@ -27,18 +29,17 @@ def check_devices(cfg: DictConfig) -> None:
             raise UserError(f"trainer.devices={devices}: holds a number twice")
         if max(numbers) >= there:
             raise UserError(f"trainer.devices={devices}: this machine has {there} GPU(s)")
-    if kind == "mps" and cfg.trainer.strategy != "auto":
+    if kind == "mps" and trainer["strategy"] != "auto":
         raise UserError(
-            f"trainer.strategy={cfg.trainer.strategy} cannot run on Apple's GPU (mps); use"
+            f"trainer.strategy={trainer['strategy']} cannot run on Apple's GPU (mps); use"
             " trainer.strategy=auto, or trainer.accelerator=cpu"
         )
-    if cfg.get("compile") and not chunked.compiler(kind):
+    if values["compile"] and not chunked.compiler(kind):
         raise UserError("compile=true needs a C++ compiler (g++ or clang++) on the path")
-    if kind == cfg.trainer.accelerator:  # `check` has covered it
+    if kind == trainer["accelerator"]:  # `check` has covered it
         return
     # Check the conflicts for the accelerator found: without a GPU, the rules for CPUs apply.
-    here = cfg.copy()
-    here.trainer.accelerator = kind
+    here = {**values, "trainer": {**trainer, "accelerator": kind}}
     if lines := list(conflicts(here)):
         raise UserError(*lines)
 

@@ -25,11 +25,12 @@ from torch import nn
 import ablate
 from ablate.cli.say import say
 from ablate.config.check import put, run_folders
+from ablate.config.composition import Composition
 from ablate.config.keys import OURS, targets
 from ablate.config.public import public
-from ablate.config.run_id import FILES, run_id
+from ablate.config.run_id import FILES
 from ablate.config.schema import look_up
-from ablate.data import Data, digest, source
+from ablate.data import digest, source
 from ablate.errors import RunFailed, UserError, unwrap
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
@@ -167,11 +168,6 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def debugged(cfg: DictConfig) -> bool:
-    """Whether this is a debug=... run, which never resumes, since the code may have changed."""
-    return cfg.choices.get("debug") is not None
-
-
 @contextmanager
 def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
     """Hold the run lock, so that one process group trains in a folder; the OS releases it when the
@@ -207,22 +203,22 @@ def stops_unwritten() -> Iterator[None]:
 
 @contextmanager
 def recorded(
-    cfg: DictConfig, run_dir: Path, data: Data, task: Task, trainer: L.Trainer, flops: int
+    composition: Composition, run_dir: Path, task: Task, trainer: L.Trainer, flops: int
 ) -> Iterator[dict[str, Any]]:
     """Write config.yaml, provenance.json and result.json, also after errors; close the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     # A resumed run adds the time of the interrupted one; a killed process recorded none.
-    earlier = {} if debugged(cfg) else read_result(run_dir)[0]
+    cfg = composition.cfg
+    earlier = {} if composition.debugged else read_result(run_dir)[0]
     started = time.perf_counter() - earlier.get("wall_seconds", 0.0)
     reset_peak_memory()
-    fingerprint = data.fingerprint()
     result: dict[str, Any] = {
         "status": "running",
         "error": None,
         "study": cfg.study.name,
         "arm": cfg.study.arm,
         "seed": cfg.seed,
-        "run_id": run_id(cfg, fingerprint),
+        "run_id": composition.id,
         "metric": {"name": task.metric, "value": None, "mode": task.mode},
         "metrics": {},
         "parameters": count_parameters(task.model),
@@ -237,9 +233,9 @@ def recorded(
         write_config(run_dir, cfg)
         if cfg.init_from is not None:
             keep_tokens(cfg, run_dir)
-        now = {**provenance(fingerprint), "own_parts": own_parts(cfg)}
+        now = {**provenance(composition.fingerprint), "own_parts": own_parts(cfg)}
         changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
-        if changed and (run_dir / "checkpoints" / LAST).exists() and not debugged(cfg):
+        if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
             say(f"other code than at this run's last try: {', '.join(changed)}; it resumes")
         write_json(run_dir / "provenance.json", now)
         write_json(run_dir / "result.json", result)

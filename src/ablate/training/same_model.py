@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, open_dict, read_write
 from torch import Tensor, nn
 
 from ablate.config.check import leaves
@@ -105,7 +105,7 @@ class SameModel:
 def _real(cfg: DictConfig, data: Data) -> Model:
     """Build the model with its initial values and the reference kernel."""
     cfg = cfg.copy()
-    with open_dict(cfg):
+    with read_write(cfg), open_dict(cfg):
         cfg.kernel = {"_target_": f"{Reference.__module__}.{Reference.__qualname__}"}
     return build(cfg, data)
 

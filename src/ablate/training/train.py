@@ -16,9 +16,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from ablate.cli.say import printable, say
-from ablate.config.check import check
-from ablate.config.run_id import run_dir as default_run_dir
-from ablate.config.run_id import run_id
+from ablate.config.composition import Composition
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.kernel.reference import Reference
@@ -37,7 +35,7 @@ from ablate.training.fsdp import Sharded
 from ablate.training.ignored import refuse_ignored
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
-from ablate.training.record import debugged, only_one, recorded, stops_unwritten
+from ablate.training.record import only_one, recorded, stops_unwritten
 from ablate.training.sealed import read_weights
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer, few
@@ -57,26 +55,26 @@ warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
     """Check and train a composed config; return the content of result.json."""
-    check(cfg)
-    return train(cfg, run_dir or default_run_dir(cfg))
+    composition = Composition(cfg)
+    return train(composition, run_dir or composition.folder)
 
 
-def train(cfg: DictConfig, run_dir: Path) -> dict[str, Any]:
-    """Train a checked config in its folder, resuming where an earlier attempt stopped.
+def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
+    """Train a composition in a folder, resuming where an earlier attempt stopped.
 
     Returns the content of result.json. A finished run is not trained again.
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
-    if (done := finished(cfg, run_dir)) is not None:
+    if (done := finished(composition, run_dir)) is not None:
         return done
-    with open_run(cfg, run_dir) as run:
+    with open_run(composition, run_dir) as run:
         complete(run)
     return run.result
 
 
-def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
+def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     """Return result.json if the run is finished; UserError if the folder holds another run."""
-    check_devices(cfg)
+    check_devices(composition)
     check_output(run_dir)
     done, wrong = read_result(run_dir)
     if not wrong and done.get("status") == "finished" and (lacks := misfit(done, FINISHED)):
@@ -85,12 +83,12 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
         on_first_process(say)(f"{wrong}; it is written again")
         return None
     # A launcher may have recorded the crash of a run that had not written its id.
-    if done and done.get("run_id") not in (None, wanted := run_id(cfg)):
+    if done and done.get("run_id") not in (None, wanted := composition.id):
         raise UserError(
             f"hydra.run.dir={run_dir} holds the run {done['run_id']}, and this is {wanted}: "
             f"choose another folder, or none"
         )
-    if done.get("status") != "finished" or debugged(cfg):
+    if done.get("status") != "finished" or composition.debugged:
         return None
     on_first_process(say)(
         f"{run_dir} is finished, so nothing was trained; another seed= is another run"
@@ -102,7 +100,7 @@ def finished(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
 class RunContext:
     """A run before its first step; `result` becomes the content of result.json."""
 
-    cfg: DictConfig
+    composition: Composition
     run_dir: Path
     data: Data
     trainer: L.Trainer
@@ -113,10 +111,11 @@ class RunContext:
 
 
 @contextmanager
-def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
+def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     """Build everything, take the run lock, and write config.yaml and result.json; record how the
     block ends."""
-    data = build_data(cfg)
+    cfg = composition.cfg
+    data = build_data(cfg, composition.data)
     if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
         refuse_ignored(cfg, data)
     model = build(cfg, data)
@@ -127,26 +126,27 @@ def open_run(cfg: DictConfig, run_dir: Path) -> Iterator[RunContext]:
     with (
         only_one(run_dir, trainer),
         stops_unwritten(),
-        recorded(cfg, run_dir, data, task, trainer, flops) as result,
+        recorded(composition, run_dir, task, trainer, flops) as result,
     ):
         checkpoints.run_id = result["run_id"]
-        line = headline(cfg, run_dir, data, trainer, result["parameters"]["total"])
+        line = headline(composition, run_dir, data, trainer, result["parameters"]["total"])
         on_first_process(print)(printable(line), flush=True)
-        yield RunContext(cfg, run_dir, data, trainer, task, curves, checkpoints, result)
+        yield RunContext(composition, run_dir, data, trainer, task, curves, checkpoints, result)
 
 
 def complete(run: RunContext) -> None:
     """Train the remaining steps, measure the best weights and write the figures."""
-    fit(run.trainer, run.task, run.data, run.checkpoints, resume=not debugged(run.cfg))
+    fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
 
 
 def headline(
-    cfg: DictConfig, run_dir: Path, data: Data, trainer: L.Trainer, parameters: int
+    composition: Composition, run_dir: Path, data: Data, trainer: L.Trainer, parameters: int
 ) -> str:
     """What is about to be trained, on what and where, in one line."""
+    choices = composition.values["choices"]
     device, processes = trainer.strategy.root_device, trainer.world_size
     if device.type == "cuda":
         place = torch.cuda.get_device_name(device)
@@ -159,8 +159,8 @@ def headline(
     folder = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
     return " | ".join(
         [
-            f"{cfg.choices.model}: {parameters:,} parameters",
-            f"{cfg.choices.data}: {data.amount()}",
+            f"{choices['model']}: {parameters:,} parameters",
+            f"{choices['data']}: {data.amount()}",
             f"{processes} x {place}" if processes > 1 else place,
             str(folder),
         ]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.check import check
-from ablate.config.compose import complete
+from ablate.config.composition import complete
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
 from ablate.config.run_id import fingerprint, folder_name, run_id
@@ -54,8 +54,6 @@ class Composer:
             line = explain(error, overrides, self._tree, many=True)
             raise NoComposition(str(line)) from error
         complete(cfg, cfg.hydra.runtime)
-        with open_dict(cfg):
-            del cfg["hydra"]
         return cfg
 
 

@@ -1,0 +1,152 @@
+"""Composition: from overrides to one checked configuration, of which a run is made."""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ablate.config import public
+from ablate.config.check import check, resolved
+from ablate.config.layers import expand, folders
+from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
+from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
+from ablate.config.tree import open_tree
+from ablate.errors import UserError
+
+if TYPE_CHECKING:
+    from ablate.data import Data
+
+
+def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
+    """Compose and check the configuration that the command line would run with these overrides.
+
+    `config_dir` adds a user's own options to every group. The node `choices` holds the option of
+    every config group. Raises UserError.
+    """
+    with open_tree(config_dir) as tree:
+        refuse_unread(overrides, tree)
+        try:
+            cfg = tree.load(overrides)
+        except COMPOSITION_ERRORS as error:
+            raise explain(error, overrides, tree, many=False) from error
+    complete(cfg, cfg.hydra.runtime)
+    check(cfg)
+    return cfg
+
+
+class Composition:
+    """A checked configuration, its data and its names, each made once and never changed.
+
+    Attributes:
+        cfg: the configuration, read-only.
+        values: the same as a dictionary, with every interpolation resolved.
+    """
+
+    _named: ClassVar["Composition | None"] = None  # whose folder was named, but not yet taken
+
+    def __init__(self, cfg: DictConfig) -> None:
+        """Raises a one-line UserError that lists everything wrong with the configuration."""
+        check(cfg)
+        self.values: Mapping[str, Any] = resolved(cfg)
+        self.cfg = cfg.copy()
+        OmegaConf.set_readonly(self.cfg, True)
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> "Composition":
+        """The composition of a run that Hydra starts.
+
+        Hydra needs the name of the folder before the run begins: what was checked and read for the
+        name is taken here, if it has the same values.
+        """
+        named, cls._named = cls._named, None
+        return named if named and named.values == resolved(cfg) else cls(cfg)
+
+    @classmethod
+    def name(cls, cfg: DictConfig) -> str:
+        """Check a configuration that still holds Hydra's node, and name its folder."""
+        cfg = cfg.copy()
+        OmegaConf.set_readonly(cfg, False)
+        complete(cfg, cfg.hydra.runtime)
+        cls._named = named = cls.of(cfg)
+        return named.folder_name
+
+    @cached_property
+    def data(self) -> "Data":
+        """The data, as yet not set up. UserError if they cannot be read."""
+        from ablate.training.build import make_data
+
+        return make_data(self.cfg)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the content of the data: see `Data.fingerprint`."""
+        return self.data.fingerprint()
+
+    @property
+    def id(self) -> str:
+        """12 hexadecimal digits, equal for equal work: see run_id.py."""
+        return run_id(self.values, readable(lambda: self.fingerprint))
+
+    @property
+    def folder_name(self) -> str:
+        return folder_name(self.values["study"]["arm"], self.id)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run, unless hydra.run.dir names another."""
+        return Path(self.values["output_dir"], self.values["study"]["name"], self.folder_name)
+
+    @property
+    def debugged(self) -> bool:
+        """Whether this is a debug=... run, which never resumes, since the code may have changed."""
+        return self.values["choices"].get("debug") is not None
+
+
+def complete(cfg: DictConfig, runtime: DictConfig) -> None:
+    """Store the option of every group in the node `choices`, expand the values by layer, and leave
+    Hydra's node out.
+
+    runtime: `hydra.runtime`. Hydra's own groups are left out, and those that an option brings in:
+    the sizes of debug=fast.
+    """
+    with open_dict(cfg):
+        cfg.choices = {g: o for g, o in runtime.choices.items() if "/" not in g and "@" not in g}
+        cfg.pop("hydra", None)
+    expand(cfg, folders(runtime))
+
+
+def run_folder(*, _root_: DictConfig) -> str:
+    """Resolve ${run_folder:}, which names the folder before the run is checked.
+
+    A composition that will be refused needs a folder too, since Hydra creates it first; its parts
+    are not instantiated.
+    """
+    global _resolving
+    if _resolving:
+        raise UserError("${run_folder:}: the name of a run's folder is made of its values")
+    _resolving = True
+    try:
+        return Composition.name(_root_)
+    except UserError:
+        arm = OmegaConf.select(_root_, "study.arm")
+        return folder_name(arm, digest(content(_root_), NO_DATA, {}))
+    finally:
+        _resolving = False
+
+
+_resolving = False
+
+
+OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
+OmegaConf.register_new_resolver("oc.env", public.from_environment, replace=True)
+# A sweep file always starts several runs.
+OmegaConf.register_new_resolver(
+    "study_mode", lambda sweep: None if sweep is None else "MULTIRUN", replace=True
+)
+# Unlike ${oc.env:}, an empty variable counts as one that is not set, and its value is written down.
+OmegaConf.register_new_resolver(
+    "environment", lambda name, default=None: os.environ.get(name) or default, replace=True
+)
