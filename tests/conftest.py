@@ -38,8 +38,8 @@ SMOKE = {
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
-    "config": """add_a_part check compose composition config_tree conflicts facts fuzz history override_errors
-        revision run_id schema""",
+    "config": """add_a_part check compose composition config_tree conflicts facts fuzz history
+        override_errors revision run_id schema""",
     "model": """activation_checkpoints attention axes bert block captioner dit draws dropout
         embedding feed_forward flops forecasters formulas gpt graph hugging_face init knobs
         knobs_pairs layers local_attention mask mixer multi_head norm normalizer one_position pairs

@@ -160,7 +160,7 @@ def measured(command: str, folder: Path) -> dict[str, Any]:
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
     losses = Losses()
-    trainer = make_trainer(cfg, folder, data, [losses])
+    trainer = make_trainer(cfg.trainer, cfg.schedule, folder, data, [losses])
     trainer.fit(task, datamodule=data)
     after = {
         name: float(value)

@@ -16,8 +16,8 @@ from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
 from ablate.model.layers import stack
 from ablate.model.layers.layer import Cache
-from ablate.training.build import build_data, make_model
-from ablate.training.train import count_flops, prepare
+from ablate.training.build import build_data, count_flops, make_model
+from ablate.training.train import prepare
 
 MODELS = {
     "gpt": (gpt, lambda: (tokens(2, 7),)),

@@ -15,7 +15,7 @@ from test_generate import Command
 from torch import Tensor
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.data import Request
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import RunFailed, UserError
@@ -231,7 +231,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judge(folder: Path) -> Path:
     cfg = ablate.compose(*tiny.captions(folder))
     ablate.run(cfg)
-    return run_dir(cfg)
+    return Composition(cfg).folder
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def run(folder: Path, judge: Path) -> Run:
     cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
     result = ablate.run(cfg)
     assert result["status"] == "finished"
-    made = ablate.load(run_dir(cfg))
+    made = ablate.load(Composition(cfg).folder)
     for name in ("samples", "denoising", "inpainting", "attention_layer_01", "text_layer_01"):
         assert (made.path / "figures" / f"{name}.png").exists()
     return made

@@ -8,9 +8,8 @@ from make_model import gpt, part, rnn_seq2seq
 
 import ablate
 from ablate.study.plan.budget import on_meta
-from ablate.training.build import build_data
+from ablate.training.build import build_data, count_flops
 from ablate.training.flops import flops_per_step
-from ablate.training.train import count_flops
 
 B, N, D, DEPTH = 2, 7, 12, 2
 EVERY = N * N

@@ -1,19 +1,30 @@
 """Nothing is accepted and ignored: a key of the model that changes nothing is refused by name."""
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from make_axes import GROUPS, MODELS
+from make_rows import axes_of, base, composed, refusal
+from omegaconf import OmegaConf
 from tiny import overrides
+from torch import Tensor
 
 import ablate
+from ablate.config.composition import Composition
+from ablate.config.run_id import EXCLUDED
 from ablate.errors import UserError
-from ablate.training.build import build_data
-from ablate.training.ignored import refuse_ignored
+from ablate.model.base import outputs
+from ablate.training.build import build, build_data, make_task
+from ablate.training.ignored import LEFT_OUT, refuse_ignored
 
 
 def ask(folder: Path, *given: str) -> None:
     cfg = ablate.compose(*overrides(folder, *given))
-    refuse_ignored(cfg, build_data(cfg))
+    refuse_ignored(Composition(cfg), build_data(cfg))
 
 
 IGNORED = [
@@ -56,4 +67,76 @@ def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path
         ablate.run(cfg)
     assert not list(tmp_path.rglob("result.json"))
     cfg.study.arm = "heads"
-    refuse_ignored(cfg, build_data(cfg))
+    refuse_ignored(Composition(cfg), build_data(cfg))
+
+
+Row = dict[str, Any]
+
+
+def rows(model: str) -> Iterator[tuple[str, Row]]:
+    """Every key of the model with another value, alone and beside every option of its groups;
+    also what is refused."""
+    axes = {name: axis for name, axis in axes_of(model).items() if name.startswith("model.")}
+    keys = {k: v for k, v in axes.items() if k not in GROUPS and not k.startswith(LEFT_OUT)}
+    groups = [axis for axis in [*axes, "pos_enc"] if axis in GROUPS and axis in axes_of(model)]
+    beside = [{}, *({group: option} for group in groups for option in axes_of(model)[group])]
+    for key, values in keys.items():
+        other = next(v for v in values if v != OmegaConf.select(base(model), key))
+        for row in beside:
+            yield key, row | {key: other}
+
+
+def after_two_steps(model: str, row: Row) -> list[Tensor]:
+    """The parameters after two steps of gradient descent, and the outputs in evaluation."""
+    cfg = composed(model, row)
+    data = build_data(cfg)
+    network = build(cfg, data)
+    inputs = make_task(cfg, data, network).inputs(data.typical_batch())
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    for step in range(2):
+        torch.manual_seed(step)
+        loss = sum(part.square().mean() for part in outputs(network.train()(*inputs)))
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
+        ):
+            if gradient is not None:
+                parameter.data.sub_(gradient)
+    with torch.no_grad():
+        return [*network.parameters(), *outputs(network.eval()(*inputs))]
+
+
+@cache
+def without(model: str, *row: tuple[str, Any]) -> list[Tensor]:
+    return after_two_steps(model, dict(row))
+
+
+def acts(model: str, key: str, row: Row) -> bool:
+    """Whether the key changes what the model computes or learns."""
+    default = without(model, *((k, v) for k, v in row.items() if k != key))
+    there = after_two_steps(model, row)
+    if [value.shape for value in default] != [value.shape for value in there]:
+        return True
+    return not all(map(torch.equal, default, there))
+
+
+def refused(model: str, key: str, row: Row) -> bool:
+    cfg = composed(model, row)
+    try:
+        refuse_ignored(Composition(cfg), build_data(cfg))
+    except UserError as error:
+        return f"{key}=" in str(error)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("model", "every"),
+    [
+        *(("gpt", 127), ("vit", 131)),
+        *(pytest.param(model, 1, marks=pytest.mark.slow) for model in MODELS),
+    ],
+)
+def test_a_key_beside_any_option_acts_or_is_refused(model: str, every: int) -> None:
+    assert "model.activation_checkpointing" in EXCLUDED
+    for key, row in [*rows(model)][::every]:
+        if not any(refusal(model, r) for r in (row, {k: v for k, v in row.items() if k != key})):
+            assert refused(model, key, row) != acts(model, key, row), row

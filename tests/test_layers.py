@@ -399,4 +399,4 @@ def test_every_key_of_a_block_has_an_effect_by_layer(tmp_path: Path) -> None:
     for key, pattern in OF_KEYS.items():
         more = ["model.depth=2", "model.heads=4", f"model.layers.{key}={pattern}", "pos_enc=rotary"]
         cfg = ablate.compose(*overrides(tmp_path, *more))
-        refuse_ignored(cfg, build_data(cfg))
+        refuse_ignored(Composition(cfg), build_data(cfg))

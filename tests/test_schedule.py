@@ -109,7 +109,7 @@ def test_no_composition_of_ours_is_too_short_for_the_usual_warm_up():
 def told(capsys, *more):
     cfg = compose("model=rnn_forecaster", "trainer.val_check_interval=null", *more)
     data = build_data(cfg)
-    make_trainer(cfg, Path("nowhere"), data, [])
+    make_trainer(cfg.trainer, cfg.schedule, Path("nowhere"), data, [])
     return [line for line in capsys.readouterr().out.splitlines() if "warm-up" in line]
 
 

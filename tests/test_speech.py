@@ -13,7 +13,7 @@ from make_files import write_recordings
 from tiny import speech
 
 import ablate
-from ablate.config.run_id import run_dir
+from ablate.config.composition import Composition
 from ablate.data.pair_tokenizer import SPECIALS
 from ablate.data.speech import DIGITS, Speech, SpokenPairs
 from ablate.errors import UserError
@@ -241,9 +241,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("speech")
     hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition"))
     ablate.run(hears)
-    says = ablate.compose(*speech(folder, f"task.recogniser={run_dir(hears)}"))
+    says = ablate.compose(*speech(folder, f"task.recogniser={Composition(hears).folder}"))
     ablate.run(says)
-    return run_dir(hears), run_dir(says)
+    return Composition(hears).folder, Composition(says).folder
 
 
 def test_speech_is_measured_by_the_recogniser(runs: tuple[Path, Path]) -> None:
@@ -272,9 +272,9 @@ def test_the_recogniser_counts_by_its_weights(runs: tuple[Path, Path], tmp_path:
 
     moved = shutil.copytree(hears, tmp_path / "moved")
     cfg = ablate.compose(*speech(says.parents[2], f"task.recogniser={moved}"))
-    assert run_dir(cfg) == says
+    assert Composition(cfg).folder == says
     (moved / "checkpoints" / "best.safetensors").write_bytes(b"others")
-    assert run_dir(cfg) != says
+    assert Composition(cfg).folder != says
 
 
 def test_what_is_no_recogniser_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:

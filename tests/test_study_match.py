@@ -9,10 +9,9 @@ from tiny import overrides, pairs
 import ablate
 from ablate.errors import UserError
 from ablate.study.plan.match import match, require_width
-from ablate.training.build import build, build_data
+from ablate.training.build import build, build_data, count_flops
 from ablate.training.record import count_parameters
 from ablate.training.same_model import on_meta
-from ablate.training.train import count_flops
 
 pytest_plugins = ["command_line"]
 

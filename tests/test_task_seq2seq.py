@@ -25,8 +25,7 @@ from ablate.errors import UserError
 from ablate.model.base import Seq2Seq, State
 from ablate.task.seq2seq import SequenceToSequence
 from ablate.task.text_metrics import ByLength, Corpus, Written, right_links
-from ablate.training.build import build, build_data, make_task
-from ablate.training.train import count_flops
+from ablate.training.build import build, build_data, count_flops, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
 

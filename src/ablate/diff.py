@@ -25,10 +25,9 @@ from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.study.plan.budget import DataSets
-from ablate.training.build import build, make_task
+from ablate.training.build import build, count_flops, make_task
 from ablate.training.record import count_parameters
 from ablate.training.same_model import SameModel
-from ablate.training.train import count_flops
 
 
 @dataclass

@@ -30,7 +30,7 @@ def job(cfg: DictConfig) -> float | None:
         with full_error(TYPED):  # Lightning starts its worker processes with this environment
             complete(cfg, hydra.runtime)  # type: ignore[arg-type]
             alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
-            check_alone(cfg, [*alone, *hydra.overrides.task])
+            check_alone(cfg.study, [*alone, *hydra.overrides.task])
             composition = Composition.of(cfg)
             check_direction(hydra.sweeper, cfg.task)
             from ablate.cli.summary import show_result

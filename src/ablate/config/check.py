@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.conflicts import CONFLICTS
 from ablate.config.facts import Facts, Unreadable
@@ -20,6 +19,7 @@ from ablate.config.keys import (
     locate,
     nodes_of_groups,
     plain,
+    resolved,
     unknown_keys,
     unknown_study_keys,
 )
@@ -32,7 +32,7 @@ from ablate.errors import UserError
 OF_ONE_RUN = {"study.name", "study.arm"}
 
 
-def check(cfg: DictConfig) -> None:
+def check(cfg: Mapping[str, Any]) -> None:
     """Raise a one-line UserError that lists everything wrong with a composition."""
     values = resolved(cfg)
     if not (lines := [*wrong_parts(values)]):
@@ -43,21 +43,13 @@ def check(cfg: DictConfig) -> None:
         raise UserError(*lines)
 
 
-def resolved(cfg: DictConfig) -> Mapping[str, Any]:
-    """`plain`; raises UserError for an interpolation that cannot be resolved."""
-    try:
-        return plain(cfg)
-    except OmegaConfBaseException as error:
-        raise UserError(" ".join(str(error).split())) from error
-
-
 def check_study(cfg: DictConfig) -> None:
     """Raise UserError for errors in the node `study` of a command that starts several runs."""
     if lines := [*unknown_study_keys(cfg), *wrong_values(cfg.study, "study")]:
         raise UserError(*lines)
 
 
-def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
+def check_alone(study: DictConfig, overrides: Sequence[str]) -> None:
     """Raise UserError for keys of a study that are given to a single run, which ignores them."""
     keys = [text.partition("=")[0].lstrip("+") for text in overrides]
     for key in keys:
@@ -71,7 +63,7 @@ def check_alone(cfg: DictConfig, overrides: Sequence[str]) -> None:
                 f"{key} says where several runs are trained, and this is one, which is trained"
                 " here; give a key several values and add -m, or choose a sweep"
             )
-    if cfg.study.factors and cfg.study.arm is None:
+    if study.factors and study.arm is None:
         raise UserError(
             "study.factors is a plan of several runs, which hydra/sweeper=ablation reads; leave"
             " hydra.mode and hydra/sweeper as they are, or name one of its runs with study.arm="

@@ -1,15 +1,15 @@
 """Composition: from overrides to one checked configuration, of which a run is made."""
 
 import os
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config import public
-from ablate.config.check import check, resolved
+from ablate.config.check import check
+from ablate.config.keys import resolved
 from ablate.config.layers import expand, folders
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
@@ -49,8 +49,8 @@ class Composition:
 
     def __init__(self, cfg: DictConfig) -> None:
         """Raises a one-line UserError that lists everything wrong with the configuration."""
-        check(cfg)
-        self.values: Mapping[str, Any] = resolved(cfg)
+        self.values = resolved(cfg)
+        check(self.values)
         self.cfg = cfg.copy()
         OmegaConf.set_readonly(self.cfg, True)
 
@@ -115,7 +115,7 @@ def complete(cfg: DictConfig, runtime: DictConfig) -> None:
     with open_dict(cfg):
         cfg.choices = {g: o for g, o in runtime.choices.items() if "/" not in g and "@" not in g}
         cfg.pop("hydra", None)
-    expand(cfg, folders(runtime))
+    expand(OmegaConf.select(cfg, "model.layers"), folders(runtime))
 
 
 def run_folder(*, _root_: DictConfig) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.overrides import value_text
 from ablate.config.tree import config_dir
@@ -75,6 +76,14 @@ def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
             is_node = OmegaConf.is_config(value)
             values[key] = OmegaConf.to_container(value, resolve=True) if is_node else value
     return values
+
+
+def resolved(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`plain`; raises UserError for an interpolation that cannot be resolved."""
+    try:
+        return plain(cfg)
+    except OmegaConfBaseException as error:
+        raise UserError(" ".join(str(error).split())) from error
 
 
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:

@@ -42,12 +42,12 @@ def patterns(values: Values) -> dict[str, list[Any]]:
     return {key: pattern for key, pattern in found if isinstance(pattern, list) and pattern}
 
 
-def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
-    """Replace the options named in model.layers by the content of their files, in place.
+def expand(node: Any, folders: Iterable[str | Path]) -> None:
+    """Replace the options named in the node model.layers, if it is one, by the content of their
+    files, in place.
 
     folders: those of the config tree. Raises UserError.
     """
-    node = OmegaConf.select(cfg, NODE)
     if not OmegaConf.is_dict(node):
         return
     for key, pattern in node.items():
@@ -55,7 +55,7 @@ def expand(cfg: DictConfig, folders: Iterable[str | Path]) -> None:
         if group and OmegaConf.is_list(pattern):
             options = OmegaConf.to_container(pattern, resolve=True)
             assert isinstance(options, list)
-            with open_dict(cfg):
+            with open_dict(node):
                 node[key] = [_content(group, option, folders) for option in options]
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ablate import memory
 from ablate.config.check import leaves
 from ablate.config.keys import locate, targets
-from ablate.config.keys import plain as values
 from ablate.config.layers import of_layers
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
@@ -25,6 +24,7 @@ from ablate.model import pretrained
 from ablate.model.base import Model
 from ablate.seeding import derive
 from ablate.task import Task
+from ablate.training.flops import flops_per_step
 from ablate.training.transfer import WITH_TOKENS, Source, start_from
 
 
@@ -132,8 +132,9 @@ def _largest(cfg: DictConfig) -> str:
     beside its name."""
     whole = {
         path: value
-        for path, value in leaves(cfg)
-        if path.split(".")[0] in ("model", "pos_enc") and type(value) is int
+        for node in ("model", "pos_enc")
+        for path, value in leaves(cfg[node], node)
+        if type(value) is int
     }
     path = max(whole, key=whole.__getitem__, default="model.name")
     return f"{path}={whole.get(path) or cfg.model.name}"
@@ -147,11 +148,11 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
         slots["kernel"] = kernel
     if "mask" in cfg.model or getattr(locate(cfg.model._target_), "positions", None) == "input":
         slots["pos_enc"] = make(cfg.pos_enc)
-    chosen = values(cfg)
-    node = dict(chosen["model"])
-    if node.pop("layers", None) is not None:
-        slots["layers"] = make_layers(chosen)
-    model: Model = make(node, **data.sizes, **slots, _convert_="all")
+    values: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    if "layers" in values:
+        slots["layers"] = make_layers({"model": values})
+        del values["layers"]
+    model: Model = make(values, **data.sizes, **slots, _convert_="all")
     return model
 
 
@@ -182,3 +183,13 @@ def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
         seed=cfg.seed,
     )
     return task
+
+
+def count_flops(cfg: DictConfig, task: Task) -> int:
+    """Count the FLOPs of one optimizer step, forward and backward, over all processes.
+
+    Counted on `Data.typical_batch`, so that the count is the same for every seed.
+    """
+    make_one = partial(make_model, cfg, task.data, Reference())
+    one = flops_per_step(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
+    return one * int(cfg.trainer.accumulate_grad_batches)

@@ -11,7 +11,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from ablate.config.check import conflicts
-from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, plain, shown
+from ablate.config.composition import Composition
+from ablate.config.keys import EVERYWHERE, OURS, flatten, option_content, shown
 from ablate.config.run_id import EXCLUDED
 from ablate.config.tree import config_dir
 from ablate.data import Data
@@ -24,19 +25,22 @@ LARGEST = 20_000_000  # parameters of a model that is compared: larger ones woul
 LEFT_OUT = ("model.pretrained", "model.embedding", *EXCLUDED)
 
 
-def refuse_ignored(cfg: DictConfig, data: Data) -> None:
+def refuse_ignored(composition: Composition, data: Data) -> None:
     """Raise UserError for keys and options of the model that change nothing.
 
     Arms of a study are not refused: its plan says which arms are the baseline's model.
     """
-    lines = [] if cfg.study.arm is not None else [*_ignored(cfg, data)]
+    is_arm = composition.values["study"]["arm"] is not None
+    lines = [] if is_arm else [*_ignored(composition, data)]
     if lines:
         raise UserError("; ".join(lines))
 
 
-def _ignored(cfg: DictConfig, data: Data) -> Iterator[str]:
-    same = SameModel(cfg, lambda _: data, largest=LARGEST)
-    for name, default, other in _with_defaults(cfg):
+def _ignored(composition: Composition, data: Data) -> Iterator[str]:
+    if not (others := [*_with_defaults(composition)]):
+        return
+    same = SameModel(composition.cfg, lambda _: data, largest=LARGEST)
+    for name, default, other in others:
         if any(conflicts(other)):
             continue
         try:
@@ -47,11 +51,12 @@ def _ignored(cfg: DictConfig, data: Data) -> Iterator[str]:
             yield f"{name} has no effect on this model; leave it out, or set {default}"
 
 
-def _with_defaults(cfg: DictConfig) -> Iterator[tuple[str, str, DictConfig]]:
+def _with_defaults(composition: Composition) -> Iterator[tuple[str, str, DictConfig]]:
     """Each value that is not its default as NAME=VALUE, the default so too, and the composition
     that has the default in its place."""
-    values, choices = plain(cfg), cfg.choices
-    file = config_dir() / "model" / f"{choices.model}.yaml"
+    cfg, values = composition.cfg, composition.values
+    choices = values["choices"]
+    file = config_dir() / "model" / f"{choices['model']}.yaml"
     if not file.is_file():  # a family from outside has no defaults of ours
         return
     content, defaults = option_content(file)

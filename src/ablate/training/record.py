@@ -94,11 +94,11 @@ def provenance(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def own_parts(cfg: DictConfig) -> dict[str, str]:
+def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits."""
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     found = {}
-    for target in set(targets(cfg)):
+    for target in set(targets(values)):
         module = target
         while module and module not in sys.modules:
             module = module.rpartition(".")[0]
@@ -233,7 +233,7 @@ def recorded(
         write_config(run_dir, cfg)
         if cfg.init_from is not None:
             keep_tokens(cfg, run_dir)
-        now = {**provenance(composition.fingerprint), "own_parts": own_parts(cfg)}
+        now = {**provenance(composition.fingerprint), "own_parts": own_parts(composition.values)}
         changed = changed_code(read_mapping(run_dir / "provenance.json"), now)
         if changed and (run_dir / "checkpoints" / LAST).exists() and not composition.debugged:
             say(f"other code than at this run's last try: {', '.join(changed)}; it resumes")

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,16 @@ from ablate.cli.say import printable, say
 from ablate.config.composition import Composition
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.kernel.reference import Reference
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.run_files import RESULT, best_weights
 from ablate.run_files.records import FINISHED, read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
-from ablate.training.build import build, build_data, make, make_model, make_task
+from ablate.training.build import build, build_data, count_flops, make, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
-from ablate.training.flops import flops_per_step
 from ablate.training.fsdp import Sharded
 from ablate.training.ignored import refuse_ignored
 from ablate.training.preflight import check_devices, check_output
@@ -68,7 +65,7 @@ def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
     if (done := finished(composition, run_dir)) is not None:
         return done
     with open_run(composition, run_dir) as run:
-        complete(run)
+        finish(run)
     return run.result
 
 
@@ -116,9 +113,9 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     block ends."""
     cfg = composition.cfg
     data = build_data(cfg, composition.data)
-    if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
-        refuse_ignored(cfg, data)
     model = build(cfg, data)
+    if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
+        refuse_ignored(composition, data)
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
@@ -129,12 +126,14 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
         recorded(composition, run_dir, task, trainer, flops) as result,
     ):
         checkpoints.run_id = result["run_id"]
-        line = headline(composition, run_dir, data, trainer, result["parameters"]["total"])
+        line = headline(
+            composition.values["choices"], run_dir, data, trainer, result["parameters"]["total"]
+        )
         on_first_process(print)(printable(line), flush=True)
         yield RunContext(composition, run_dir, data, trainer, task, curves, checkpoints, result)
 
 
-def complete(run: RunContext) -> None:
+def finish(run: RunContext) -> None:
     """Train the remaining steps, measure the best weights and write the figures."""
     fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
@@ -143,10 +142,9 @@ def complete(run: RunContext) -> None:
 
 
 def headline(
-    composition: Composition, run_dir: Path, data: Data, trainer: L.Trainer, parameters: int
+    choices: Mapping[str, str], run_dir: Path, data: Data, trainer: L.Trainer, parameters: int
 ) -> str:
     """What is about to be trained, on what and where, in one line."""
-    choices = composition.values["choices"]
     device, processes = trainer.strategy.root_device, trainer.world_size
     if device.type == "cuda":
         place = torch.cuda.get_device_name(device)
@@ -181,7 +179,7 @@ def prepare(
     compiled = [Compiled()] if cfg.get("compile") else []  # older configs lack the key
     debug = [make(cfg.debug)] if "debug" in cfg else []
     callbacks = [curves, checkpoints, ProgressFile(run_dir), *compiled, *debug]
-    trainer = make_trainer(cfg, run_dir, data, callbacks)
+    trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     return trainer, task, curves, checkpoints
 
 
@@ -262,13 +260,3 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:
     attention_figures(task, folder)
     draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
     return [str(path.relative_to(run_dir)) for path in task.artefacts(run_dir)]
-
-
-def count_flops(cfg: DictConfig, task: Task) -> int:
-    """Count the FLOPs of one optimizer step, forward and backward, over all processes.
-
-    Counted on `Data.typical_batch`, so that the count is the same for every seed.
-    """
-    make_one = partial(make_model, cfg, task.data, Reference())
-    one = flops_per_step(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
-    return one * int(cfg.trainer.accumulate_grad_batches)

@@ -19,12 +19,16 @@ from ablate.training.progress import progress
 
 
 def make_trainer(
-    cfg: DictConfig, run_dir: Path, data: Data, callbacks: Sequence[Callback]
+    node: DictConfig,
+    schedule: DictConfig,
+    run_dir: Path,
+    data: Data,
+    callbacks: Sequence[Callback],
 ) -> L.Trainer:
     """Make the Trainer with its progress display; set `data.train_batches`."""
-    settings: dict[str, Any] = OmegaConf.to_container(cfg.trainer, resolve=True)  # type: ignore[assignment]
+    settings: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
     steps, every = length_of_training(settings, data)
-    check_warmup(cfg.schedule, steps)
+    check_warmup(schedule, steps)
     settings |= {
         "max_steps": steps,
         "max_epochs": None,

@@ -14,9 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.task import Task
-from ablate.training.build import build_data, make_data
+from ablate.training.build import build_data, count_flops, make_data
 from ablate.training.same_model import SameModel, on_meta, parameters
-from ablate.training.train import count_flops
 from ablate.training.trainer import length_of_training
 
 

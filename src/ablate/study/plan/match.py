@@ -15,8 +15,8 @@ from ablate.config.keys import default_of
 from ablate.config.rules import Either, Int, Rule
 from ablate.errors import UserError, suggest
 from ablate.study.plan.budget import DataSets
+from ablate.training.build import count_flops
 from ablate.training.same_model import MODEL_SIDE, on_meta, parameters
-from ablate.training.train import count_flops
 
 NEAR = 0.02  # a difference of this share of the baseline's budget counts as equal
 WIDEST = 2**16
