@@ -19,6 +19,7 @@ from ablate.errors import UserError
 TEXT, IMAGES, RECALL, PAIRS, SERIES, GRAPH = "text", "images", "recall", "pairs", "series", "graph"
 LABELLED = "texts with classes"
 CAPTIONS = "captions"  # of images
+PREFERENCES = "preferences"
 WORDS = {  # each kind in a sentence
     TEXT: "text",
     LABELLED: LABELLED,
@@ -28,6 +29,7 @@ WORDS = {  # each kind in a sentence
     SERIES: "a time series",
     GRAPH: "a graph",
     CAPTIONS: "images with captions",
+    PREFERENCES: "pairs of texts of which one is preferred",
 }
 
 
@@ -144,6 +146,11 @@ class Facts:
         outputs = self.stated("model", "outputs")
         models = _options("model", "outputs", lambda own: self.output in own)
         return _use(model=models, task=_options("task", "output", lambda own: own in outputs))
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the output map is one over tokens, which can be tied to their embeddings."""
+        return self.stated("task", "output") not in ("classes", "scores")
 
     @property
     def joint(self) -> bool:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.config.facts import LABELLED
 from ablate.config.rules import Conflict, HubName, KeysOf, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
@@ -23,25 +22,26 @@ from ablate.model.layers.stack import Stack
 
 class GPT(LanguageModel):
     """Tokens in, logits of the next token out; with `classes`, logits of the class of a text from
-    the output at its last token (Radford et al. 2018, section 3.2).
+    the output at its last token (Radford et al. 2018, section 3.2); one class is the score of a
+    reward model.
 
     `stack` holds the keys of Stack.
     """
 
-    outputs = ("next tokens", "classes")
+    outputs = ("next tokens", "classes", "scores")
     causal = True
     conflicts = (
         Conflict(
             lambda c: (
-                c("model.freeze") == "encoder" and c.kind != LABELLED and c("model.tie_embeddings")
+                c("model.freeze") == "encoder" and c.predicts_tokens and c("model.tie_embeddings")
             ),
-            "model.freeze=encoder leaves nothing to train on data={data}, which has no classes,"
+            "model.freeze=encoder leaves nothing to train for task={task}, which predicts tokens,"
             " since with model.tie_embeddings=true the output map is the table of tokens; set"
             " model.tie_embeddings=false",
         ),
     )
     positions = "layers"
-    kinds = ("text", "texts with classes", "recall")
+    kinds = ("text", "texts with classes", "recall", "preferences")
     embeddings = ("embedding.", "stack.pos_enc.")
 
     def __init__(

@@ -83,7 +83,7 @@ class RNNLM(LanguageModel):
         *TIED_WIDTHS,
     )
     positions = None
-    kinds = ("text", "recall")
+    kinds = ("text", "recall", "preferences")
     embeddings = ("embedding.",)
 
     def __init__(

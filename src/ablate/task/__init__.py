@@ -65,6 +65,8 @@ class Task(L.LightningModule):
     mode: ClassVar[str]
     # The unit of `throughput`.
     unit: str
+    # Keys of the model that may differ from those of the run it starts from (init_from).
+    may_differ: ClassVar[tuple[str, ...]] = ()
     # Keys of decoding, which may be changed when a finished run is evaluated.
     search_keys: ClassVar[tuple[str, ...]] = ()
     # The unit of the loss.

@@ -13,6 +13,7 @@ from torchmetrics.aggregation import MeanMetric
 from ablate.config.rules import Share
 from ablate.data import IGNORED, Batch
 from ablate.data.text import TextData
+from ablate.data.tokenizer import Tokenizer
 from ablate.decode.sample import sample
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
@@ -115,8 +116,7 @@ class CausalLM(Task):
     def continuation(self, prompt: str, *, rng: torch.Generator, **options: Any) -> str:
         """The prompt and its continuation by the model; options: as for `sample.sample`."""
         assert isinstance(self.model, LanguageModel)
-        assert isinstance(self.data, TextData)
-        tokenizer = self.data.tokenizer
+        tokenizer: Tokenizer = self.data.tokenizer  # type: ignore[attr-defined]
         ids = tokenizer.encode(prompt)
         drawn = sample(self.model, torch.tensor([ids]), rng=rng, **options)
         return tokenizer.decode([*ids, *(int(token) for token in drawn)])

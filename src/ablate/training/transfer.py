@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.facts import LABELLED, PAIRS, TEXT
+from ablate.config.facts import LABELLED, PAIRS, PREFERENCES, TEXT
 from ablate.config.keys import OURS, targets
 from ablate.config.overrides import value_text
 from ablate.config.saved import TOKENS, read_config
+from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError
 from ablate.run_files import BEST, best_weights, write_text
 from ablate.run_files.records import read_result
@@ -40,7 +41,7 @@ FREE = {
     "model.pretrained",
     "model.tie_embeddings",
 }
-WITH_TOKENS = {TEXT, LABELLED, PAIRS}  # kinds of data
+WITH_TOKENS = {TEXT, LABELLED, PAIRS, PREFERENCES}  # kinds of data
 TOKEN_KEYS = {f"data.{key}" for key in ("tokenizer", "vocab_size", "joint", "lower", "min_count")}
 MADE_TOKENS = "tokens.yaml"  # config of the other run that made this run's tokens
 SHOWN = 8  # differences, and names of parameters, in a line
@@ -83,9 +84,10 @@ class Source:
         there, here = parts_of(self.config), parts_of(cfg)
         # Leave out the keys of a part that is another class, and keys that only one data set has.
         other = tuple(f"{part}." for part in there if there[part] != here.get(part))
+        free = FREE | set(may_differ(cfg))
         differing = [
             key
-            for key in sorted((there.keys() | here.keys()) - FREE)
+            for key in sorted((there.keys() | here.keys()) - free)
             if there.get(key) != here.get(key)
             and not key.startswith(other)
             and not (key in TOKEN_KEYS and (key not in there or key not in here))
@@ -101,6 +103,15 @@ class Source:
     def tokens(self) -> Path:
         """The config of the run that made the tokens: this one, or one it started from."""
         return made_tokens(self.folder) or self.folder / "config.yaml"
+
+
+def may_differ(cfg: DictConfig) -> tuple[str, ...]:
+    """The keys that the task lets differ (`Task.may_differ`)."""
+    try:
+        keys: tuple[str, ...] = stated(cfg.task._target_, "may_differ")
+    except Unreadable:  # a task of one's own that is no `Task`
+        return ()
+    return keys
 
 
 def check_start(cfg: DictConfig) -> None:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.facts import LABELLED
 from ablate.config.rules import Conflict
 from ablate.errors import UserError
 
@@ -22,7 +21,7 @@ class OneHot(nn.Module):
 
     conflicts = (
         Conflict(
-            lambda c: c("model.tie_embeddings") and c.kind != LABELLED,
+            lambda c: c("model.tie_embeddings") and c.predicts_tokens,
             "model.tie_embeddings=true reads out by the learned table of the embeddings, and"
             " model.embedding=onehot has none; set model.tie_embeddings=false",
         ),

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ablate.config.facts import LABELLED
 from ablate.config.rules import Conflict, Count
 from ablate.data import Data
 from ablate.errors import UserError
@@ -43,7 +42,7 @@ class Word2vec(Learned):
     conflicts = (
         Conflict(
             lambda c: (
-                c("model.embedding.freeze") and c("model.tie_embeddings") and c.kind != LABELLED
+                c("model.embedding.freeze") and c("model.tie_embeddings") and c.predicts_tokens
             ),
             "model.embedding.freeze=true would freeze the output map, too, where"
             " model.tie_embeddings=true; set model.tie_embeddings=false",

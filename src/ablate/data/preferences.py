@@ -1,0 +1,351 @@
+"""Pairs of responses to a prompt, one of which is preferred: for a reward model, DPO and RLHF.
+
+A file has a pair in each line, as JSON: {"prompt": ..., "chosen": ..., "rejected": ...}. Without one
+the pairs are made. The responses are two that a finished run (`writer`) writes, or, without a
+writer, passages of Python's help: the one that follows the prompt, and one from elsewhere. A rule
+scores both (preference_rules.py), in place of people. It errs as people do: the first one is chosen
+with probability sigmoid((score - score of the other) / temperature), the model of Bradley and Terry
+1952 (Biometrika 39), which is what a reward model's loss assumes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ablate.config.rules import Conflict, Count, Positive, Vocabulary
+from ablate.config.run_id import NO_WEIGHTS, weights
+from ablate.data import Data, digest, source
+from ablate.data.loader import Batch, Request
+from ablate.data.preference_rules import RULES, RuleName
+from ablate.data.pydoc import Pydoc
+from ablate.data.split import BOUNDS, three_way
+from ablate.data.text import TextData
+from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
+from ablate.decode.rollout import rollout
+from ablate.errors import UserError
+from ablate.model.base import LanguageModel
+from ablate.seeding import derive
+
+if TYPE_CHECKING:
+    from ablate.training.load import Run
+
+MADE = {"train": 2048, "val": 512, "test": 512}  # pairs
+RULE: RuleName = "words"
+AT_ONCE = 256  # responses that are written together
+# What a task asks for (`Data.task_settings`) beside pairs: a model of one number, or prompts alone.
+SCORES, PROMPTS = "scores", "prompts"
+
+
+class Pair(NamedTuple):
+    """chosen None: a prompt alone."""
+
+    prompt: str
+    chosen: str | None = None
+    rejected: str | None = None
+
+
+class Preferred(Dataset[Batch]):
+    """tokens: b 2 i, prompt and response, the chosen one first; of prompts alone b 1 i. Padded with
+    0. keep: the same shape, True = real. prompt: b, tokens of the prompt. gold: b 2, the scores of
+    the responses by the rule; NaN without one. number: b, the place of a pair in its split.
+
+    make: the pairs, which are made when the first one is asked for.
+    """
+
+    def __init__(self, count: int, make: Callable[[], list[Pair]], data: Preferences) -> None:
+        self.count, self.make, self.data = count, make, data
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return self.make()
+
+    @cached_property
+    def encoded(self) -> list[tuple[int, list[NDArray[np.int32]]]]:
+        return [self.data.encoded(*pair) for pair in self.pairs]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, request: Request) -> Batch:
+        numbers = request.indices.tolist()
+        rows = [self.encoded[n] for n in numbers]
+        tokens, keep = padded([text for _, texts in rows for text in texts])
+        batch = {
+            "tokens": tokens.unflatten(0, (len(rows), -1)),
+            "keep": keep.unflatten(0, (len(rows), -1)),
+            "prompt": torch.tensor([length for length, _ in rows]),
+            "number": request.indices,
+        }
+        gold = self.data.gold
+        if self.pairs[0].chosen is not None:
+            scores = [
+                [gold(text) if gold else torch.nan for text in self.pairs[n][1:]] for n in numbers
+            ]
+            batch["gold"] = torch.tensor(scores)
+        return batch
+
+
+def padded(texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
+    """Tokens b i, padded with 0 at the end, and b i, True = real."""
+    lengths = torch.tensor([len(text) for text in texts])
+    tokens = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = torch.from_numpy(text)
+    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None]
+
+
+class Preferences(Data):
+    """path: a file of pairs; null: they are made.
+    writer: the folder of a finished run of a language model, whose responses are compared; its data
+    give the prompts. null: passages of Python's help.
+    rule: what scores the responses. Of a file, which has preferences of its own, it is only measured
+    beside them. null: `RULE`; of a file none.
+    temperature: of the noise of made preferences, in units of the rule; null: 1.
+    prompt: the most tokens of a prompt, of which the last ones are kept. The other tokens of
+    `seq_len` are for the response, which is cut after them.
+    train_examples and the like: pairs that are made; null: as `MADE` says.
+    """
+
+    kind: ClassVar[str] = "preferences"
+    unit: ClassVar[str] = "pairs"
+    reads_text: ClassVar[bool] = True
+    conflicts = (
+        Conflict(
+            lambda c: c("data.prompt") >= c("data.seq_len"),
+            "data.prompt={data.prompt} leaves no room for a response in data.seq_len={data.seq_len}",
+        ),
+        *(
+            Conflict(
+                lambda c, key=key: c("data.path") is not None and c(f"data.{key}") is not None,  # type: ignore[misc]
+                f"data.{key}={{data.{key}}} is for pairs that are made, and data.path={{data.path}}"
+                f" has pairs; set data.{key}=null, or data.path=null",
+            )
+            for key in ("writer", "temperature", "train_examples", "val_examples", "test_examples")
+        ),
+    )
+    tokenizer: Tokenizer
+    task_settings: str | None
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        writer: str | None,
+        rule: RuleName | None,
+        temperature: Positive | None,
+        tokenizer: TokenizerName,
+        vocab_size: Vocabulary | None,
+        seq_len: Count,
+        prompt: Count,
+        train_examples: Count | None,
+        val_examples: Count | None,
+        test_examples: Count | None,
+        batch_size: Count,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, seed=seed)
+        self.path, self.writer = path, writer
+        self.rule = self.checked("rule", rule) or (RULE if path is None else None)
+        self.gold = RULES[self.rule] if self.rule else None
+        self.temperature = 1.0 if temperature is None else self.checked("temperature", temperature)
+        self.tokenizer_name = self.checked("tokenizer", tokenizer)
+        self.vocab_size = self.checked("vocab_size", vocab_size)
+        self.seq_len, self.prompt = (
+            self.checked("seq_len", seq_len),
+            self.checked("prompt", prompt),
+        )
+        given = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.counts = self.examples(**{name: given[name] or MADE[name] for name in MADE})
+        if prompt >= seq_len:
+            raise UserError(f"data.prompt={prompt}: leaves no room in data.seq_len={seq_len}")
+
+    @property
+    def room(self) -> int:
+        """The tokens of a response."""
+        return self.seq_len - self.prompt
+
+    def fingerprint(self) -> str:
+        if self.path is not None:
+            return digest(source.content_hash(self.path, None), BOUNDS)
+        if self.writer is None:
+            return digest(self._help.fingerprint(), self.counts)
+        if (written_by := weights(self.writer)) == NO_WEIGHTS:
+            raise UserError(f"data.writer={self.writer} is not the folder of a run with weights")
+        return digest(written_by, self.counts)
+
+    def load(self) -> None:
+        if self.path is not None:
+            lines = _lines(source.text(source.read(self.path), self.path), self.path)
+            pairs = [_pair(line, number, self.path) for number, line in lines]
+            places = three_way([line.encode() for _, line in lines])
+            if empty := [split for split, numbers in places.items() if not numbers]:
+                raise UserError(
+                    f"data.path={self.path}: {len(pairs)} pairs are too few, which leaves none for"
+                    f" {' and '.join(empty)}"
+                )
+            texts = {split: [pairs[n] for n in numbers] for split, numbers in places.items()}
+            training, others = (
+                "\n".join("".join(pair) for split in splits for pair in texts[split])  # type: ignore[arg-type]
+                for splits in (["train"], ["val", "test"])
+            )
+            maker = tokenizer_maker(self.tokenizer_name)
+            make = {split: lambda own=own: own for split, own in texts.items()}
+            counts = {split: len(own) for split, own in texts.items()}
+            known = self._known or maker(training, others, self.vocab_size)
+        else:
+            make = {split: lambda split=split: self._made(split) for split in self.counts}
+            counts, known = self.counts, self._known or self.source.tokenizer
+        self.tokenizer = known
+        self.splits = {split: Preferred(counts[split], make[split], self) for split in make}
+        self.sizes = {"vocab_size": known.vocab_size, "length": self.seq_len}
+        if self.task_settings == SCORES:
+            self.sizes["classes"] = 1
+
+    @property
+    def _known(self) -> Tokenizer | None:
+        """The tokenizer of the run that this one starts from, or that is measured."""
+        return getattr(self.measured_as, "tokenizer", None)
+
+    def encoded(
+        self, prompt: str, *responses: str | None
+    ) -> tuple[int, list[NDArray[np.int32]]]:
+        """The length of a prompt, and its tokens with those of each response; None: the prompt."""
+        first = self.tokenizer.array(prompt)[-self.prompt :]
+        texts = [r for r in responses if r is not None]
+        cut = [self.tokenizer.array(text)[: self.room] for text in texts]
+        return len(first), [np.concatenate([first, own]) for own in cut] or [first]
+
+    def example(self, index: int = 0) -> dict[str, Any]:
+        """A validation pair, with `labels`: the tokens of its chosen text."""
+        return self._labelled(super().example(index))
+
+    def own(self, text: str) -> dict[str, Any]:
+        """A user's text, without a prompt."""
+        tokens, keep = padded([self.tokenizer.array(text)[: self.seq_len]])
+        none = torch.zeros(1, dtype=torch.long)
+        return self._labelled(
+            {"tokens": tokens[None], "keep": keep[None], "prompt": none, "number": none}
+        )
+
+    def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
+        ids = batch["tokens"][0, 0][batch["keep"][0, 0]].tolist()
+        return batch | {"labels": [self.tokenizer.label(token) for token in ids]}
+
+    def sequences(self, name: str) -> list[NDArray[np.int32]]:
+        train = self.splits["train"]
+        assert isinstance(train, Preferred)
+        return [text for _, texts in train.encoded for text in texts]
+
+    @cached_property
+    def _help(self) -> Pydoc:
+        return Pydoc(
+            tokenizer=self.tokenizer_name,
+            vocab_size=self.vocab_size,
+            seq_len=self.seq_len,
+            batch_size=self.batch_size,
+            val_fraction=0.1,
+            seed=0,
+        )
+
+    @cached_property
+    def run(self) -> Run:
+        """The run that writes."""
+        from ablate.training.load import load
+
+        assert self.writer is not None
+        run = load(self.writer)
+        if not isinstance(run.model, LanguageModel) or not isinstance(run.data, TextData):
+            raise UserError(f"data.writer={self.writer} is not a language model trained on text")
+        if run.model.length is not None and run.model.length < self.seq_len:
+            raise UserError(
+                f"data.seq_len={self.seq_len}: data.writer={self.writer} reads at most"
+                f" {run.model.length} tokens"
+            )
+        return run
+
+    @cached_property
+    def source(self) -> TextData:
+        """The data whose passages are prompts."""
+        if self.writer is None:
+            self._help.setup()
+            return self._help
+        assert isinstance(self.run.data, TextData)
+        return self.run.data
+
+    def _made(self, split: str) -> list[Pair]:
+        """Prompts from the training part of the text, or from a half of the validation part."""
+        text = self.source.tokens["train" if split == "train" else "val"]
+        if split != "train":
+            text = text.chunk(2)[split == "test"]
+        if len(text) < self.seq_len:
+            raise UserError(
+                f"data.seq_len={self.seq_len}: the text for {split} has only {len(text)} tokens"
+            )
+        rng = torch.Generator().manual_seed(derive(0, "preferences", split))
+        windows = text.unfold(0, self.seq_len, 1)
+        count = self.counts[split]
+        drawn = windows[torch.randint(len(windows), (count, 2), generator=rng)].long()
+        prompts, responses = drawn[:, 0, : self.prompt], drawn[:, :, self.prompt :]
+        if self.task_settings == PROMPTS:
+            return [Pair(self._text(prompt)) for prompt in prompts]
+        if self.writer is not None:
+            responses = self._written(prompts.repeat_interleave(2, 0), rng).unflatten(0, (-1, 2))
+        noise = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
+        return [
+            self._judged(self._text(prompt), [self._text(one) for one in two], chance)
+            for prompt, two, chance in zip(prompts, responses, noise, strict=True)
+        ]
+
+    def _written(self, prompts: Tensor, rng: torch.Generator) -> Tensor:
+        """The responses of the run that writes."""
+        model = self.run.model
+        assert isinstance(model, LanguageModel)
+        found = []
+        for part in prompts.split(AT_ONCE):
+            lengths = torch.full((len(part),), part.shape[1])
+            whole = rollout(model, part, lengths, tokens=self.room, rng=rng)
+            found.append(whole.tokens[:, part.shape[1] :])
+        return torch.cat(found)
+
+    def _judged(self, prompt: str, two: list[str], chance: float) -> Pair:
+        """The pair by the rule, with its noise. chance: between 0 and 1."""
+        assert self.gold is not None
+        first, second = two
+        lead = (self.gold(first) - self.gold(second)) / self.temperature
+        likely = float(torch.tensor(lead, dtype=torch.float64).sigmoid())
+        return Pair(prompt, first, second) if chance < likely else Pair(prompt, second, first)
+
+    def _text(self, tokens: Tensor) -> str:
+        return self.source.tokenizer.decode(map(int, tokens))
+
+
+def _lines(text: str, path: str) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers from 1."""
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise UserError(f"data.path={path}: has no pairs")
+    return lines
+
+
+def _pair(line: str, number: int, path: str) -> Pair:
+    where = f"data.path={path}: line {number}"
+    try:
+        read = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where} is no JSON ({error})") from None
+    texts = [read.get(name) if isinstance(read, dict) else None for name in Pair._fields]
+    if not all(isinstance(text, str) and text for text in texts):
+        raise UserError(
+            f'{where}: must be {{"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}}, none of them'
+            " empty"
+        )
+    return Pair(*texts)

@@ -1,0 +1,52 @@
+"""Rollouts: what a language model writes after each of a batch of prompts, and how likely it was."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ablate.decode.sample import sample
+from ablate.model.base import LanguageModel
+
+
+class Rollout(NamedTuple):
+    """tokens: b i, prompt and response, padded with 0 at the end. written: b i, True = response."""
+
+    tokens: Tensor
+    written: Tensor
+
+
+@torch.no_grad()
+def rollout(
+    model: LanguageModel, prompts: Tensor, lengths: Tensor, *, tokens: int, rng: torch.Generator
+) -> Rollout:
+    """Sample a response of `tokens` tokens to each prompt, with the cache, in evaluation mode.
+
+    prompts: b i, padded at the end; lengths: b, of the prompts. Those of equal length are one batch
+    for the model, whose cache has no padding.
+    """
+    was_training = model.training
+    model.eval()
+    most = int(lengths.max()) + tokens
+    whole = prompts.new_zeros(len(prompts), most)
+    for length in lengths.unique().tolist():
+        rows = (lengths == length).nonzero().squeeze(1)
+        read = prompts[rows, :length]
+        drawn = torch.stack([*sample(model, read, tokens=tokens, rng=rng)], dim=1)
+        whole[rows, : length + tokens] = torch.cat([read, drawn], dim=1)
+    model.train(was_training)
+    places = torch.arange(most, device=prompts.device)
+    start = lengths[:, None]
+    return Rollout(whole, (places >= start) & (places < start + tokens))
+
+
+def log_probabilities(model: LanguageModel, tokens: Tensor) -> Tensor:
+    """b i -> b i-1 vocabulary: of every token after the first, in float32 or wider."""
+    logits = model(tokens[:, :-1])
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
+
+def of_response(log_probs: Tensor, tokens: Tensor, written: Tensor) -> Tensor:
+    """The log-probability of each token of the responses, b i-1; 0 elsewhere."""
+    chosen = log_probs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+    return torch.where(written[:, 1:], chosen, 0.0)

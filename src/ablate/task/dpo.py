@@ -1,0 +1,69 @@
+"""Direct preference optimisation: a language model from pairs, without a reward model or rollouts.
+
+Rafailov et al. 2023, section 4, equation 7, https://arxiv.org/abs/2305.18290.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchmetrics.aggregation import MeanMetric
+
+from ablate.config.rules import Positive
+from ablate.data import Batch
+from ablate.decode.rollout import log_probabilities, of_response
+from ablate.model.base import LanguageModel
+from ablate.task.policy import Policy
+from ablate.task.reward import agreement
+
+
+class DPO(Policy):
+    """-log sigmoid(beta (log ratio of the chosen response - that of the rejected one)), with ratios
+    of this model's probability to the first one's; beta weighs the divergence from it.
+
+    accuracy: the share of pairs whose chosen response has the higher ratio. Beside it what `Policy`
+    measures, reward only with the run of a reward model.
+    """
+
+    metric: ClassVar[str] = "val/loss"
+    mode: ClassVar[str] = "min"
+    unit = "pairs"
+
+    def __init__(self, *args: Any, beta: Positive, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.beta = beta
+        self.accuracy = MeanMetric()
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["tokens"].flatten(0, 1)[:, :-1],)
+
+    def leads(self, batch: Batch) -> Tensor:
+        """beta times the log ratio of the chosen response less that of the rejected one: b."""
+        assert self.reference is not None
+        tokens = batch["tokens"].flatten(0, 1)
+        start = batch["prompt"].repeat_interleave(2)[:, None]
+        written = batch["keep"].flatten(0, 1) & (
+            torch.arange(tokens.shape[1], device=tokens.device) >= start
+        )
+
+        def of(model: LanguageModel) -> Tensor:
+            return of_response(log_probabilities(model, tokens), tokens, written).sum(1)
+
+        with torch.no_grad():
+            there = of(self.reference)
+        chosen, rejected = (of(self.model) - there).view(-1, 2).unbind(1)
+        return self.beta * (chosen - rejected)
+
+    def loss(self, batch: Batch) -> Tensor:
+        return -F.logsigmoid(self.leads(batch)).mean()
+
+    def evaluate(self, batch: Batch) -> None:
+        super().evaluate(batch)
+        lead = self.leads(batch)
+        self.mean_loss.update(-F.logsigmoid(lead))
+        self.accuracy.update(agreement(lead))
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        own = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
+        return own | super().measures(split)

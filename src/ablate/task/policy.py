@@ -1,0 +1,181 @@
+"""What DPO and RLHF share: a language model that is to write what is preferred, and how far it has
+gone from the one it started from."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchmetrics.aggregation import MeanMetric
+
+from ablate.config.rules import Conflict
+from ablate.data import Batch
+from ablate.data.preferences import Preferences
+from ablate.decode.rollout import Rollout, log_probabilities, rollout
+from ablate.errors import UserError
+from ablate.model.base import LanguageModel
+from ablate.seeding import derive
+from ablate.task import write_sample
+from ablate.task.causal_lm import CausalLM
+from ablate.task.reward import Reward
+
+SHOWN = 3  # prompts of the sample
+
+
+class Policy(CausalLM):
+    """Measured on one response to every prompt of a split: gold, the mean score by the rule of the
+    data; reward, that by the reward model of the run `reward`; kl, the Kullback-Leibler divergence
+    from the first model, of whole responses, in nats, summed over the tokens and over the
+    vocabulary at each of them.
+
+    Responses are as long as the data leaves room: no token ends them.
+    """
+
+    kinds = ("preferences",)
+    output = "next tokens"
+    conflicts = (
+        Conflict(
+            lambda c: c.stated("model.mask", "looks_ahead"),
+            "model.mask={model.mask} lets tokens see later ones, which are not there when they are"
+            " written, and task={task} needs the probability with which they were; use"
+            " model.mask=causal or window",
+        ),
+        Conflict(
+            lambda c: (
+                c.option("model.mask") == "prefix"
+                and (c("data.path") is not None or c("model.mask.size") > c("data.prompt"))
+            ),
+            "model.mask.size={model.mask.size} lets tokens of a response see later ones, unless"
+            " every prompt has as many tokens; with data.path=null give data.prompt={data.prompt}"
+            " or less, or use model.mask=causal",
+        ),
+    )
+    has_reference: ClassVar[bool] = True
+    data: Preferences  # type: ignore[assignment]  # a task for another kind of data
+    model: LanguageModel
+
+    def __init__(self, *args: Any, reward: str | None, **kwargs: Any):
+        super().__init__(*args, label_smoothing=0.0, **kwargs)
+        self.reward_run = reward
+        self.gold, self.reward, self.kl = MeanMetric(), MeanMetric(), MeanMetric()
+
+    @cached_property
+    def scorer(self) -> Reward | None:
+        """The reward model. Not a part of this module: its weights stay in the run they are from."""
+        from ablate.training.load import load
+
+        if self.reward_run is None:
+            return None
+        run = load(self.reward_run)
+        if not isinstance(run.task, Reward):
+            raise UserError(f"task.reward={self.reward_run} is not a run of task=reward")
+        return run.task.requires_grad_(False)
+
+    def units(self, batch: Batch) -> int:
+        return len(batch["tokens"])
+
+    def write(self, model: LanguageModel, batch: Batch, rng: torch.Generator) -> Rollout:
+        """A response of the model to the prompt of each row."""
+        prompts = batch["tokens"][:, 0]
+        return rollout(model, prompts, batch["prompt"], tokens=self.data.room, rng=rng)
+
+    def generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def scores(self, rolled: Rollout, prompts: Tensor) -> dict[str, Tensor]:
+        """The scores of responses, by what there is: `gold` and `reward`. prompts: their lengths."""
+        decode = self.data.tokenizer.decode
+        texts = [
+            (decode(row[:length]), decode(row[length : length + self.data.room]))
+            for row, length in zip(rolled.tokens.tolist(), prompts.tolist(), strict=True)
+        ]
+        found = {}
+        if self.data.gold:
+            gold = [self.data.gold(response) for _, response in texts]
+            found["gold"] = torch.tensor(gold, device=self.device)
+        if self.scorer is not None:
+            scores = self.scorer.to(self.device).scores(*zip(*texts, strict=True))
+            found["reward"] = scores.float()
+        return found
+
+    def evaluate(self, batch: Batch) -> None:
+        rng = self.generator(derive(self.seed, "rollout", int(batch["number"][0])))
+        rolled = self.write(self.model, batch, rng)
+        for name, scores in self.scores(rolled, batch["prompt"]).items():
+            getattr(self, name).update(scores)
+        self.kl.update(self.divergence(rolled))
+
+    def divergence(self, rolled: Rollout) -> Tensor:
+        """The divergence from the first model along each response: b."""
+        assert self.reference is not None
+        here = log_probabilities(self.model, rolled.tokens)
+        there = log_probabilities(self.reference, rolled.tokens)
+        at_each = (here.exp() * (here - there)).sum(-1)
+        return torch.where(rolled.written[:, 1:], at_each, 0.0).sum(1)
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        found = {"kl": self.kl.compute()}
+        if self.data.gold:
+            found["gold"] = self.gold.compute()
+        if self.reward_run is not None:
+            found["reward"] = self.reward.compute()
+        return found
+
+    @property
+    def generates(self) -> bool:
+        return True
+
+    def sample(self) -> str:
+        """What the first model and this one write for the same prompts."""
+        assert self.reference is not None
+        batch = self.first_prompts(SHOWN)
+        lines = []
+        rolled = [
+            (name, self.write(model, batch, self.generator(0)))
+            for name, model in (("first model", self.reference), ("this model", self.model))
+        ]
+        scored = [(name, one, self.scores(one, batch["prompt"])) for name, one in rolled]
+        decode = self.data.tokenizer.decode
+        for row, length in enumerate(batch["prompt"].tolist()):
+            lines.append(f"prompt: {decode(batch['tokens'][row, 0, :length].tolist())!r}")
+            for name, one, scores in scored:
+                told = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
+                text = decode(one.tokens[row, length : length + self.data.room].tolist())
+                lines.append(f"  {name} ({told}): {text!r}")
+        return "\n".join(lines)
+
+    def first_prompts(self, count: int) -> Batch:
+        from ablate.data import Request
+
+        rows = torch.arange(min(count, self.data.length("val")))
+        batch: Batch = self.data.splits["val"][Request(0, rows)]
+        return batch
+
+    def artefacts(self, folder: Path) -> list[Path]:
+        from ablate.figures.preference import draw_preference
+
+        written = [write_sample(folder, self.sample())]
+        if self.reward_run is not None and self.data.gold:
+            path = folder / "figures" / "gold_and_reward.png"
+            start = self.of_first_model()
+            written.append(draw_preference(folder / "metrics.csv", path, start, self.data))
+        return written
+
+    def of_first_model(self) -> Mapping[str, float]:
+        """The mean scores of the first model's responses to the prompts of validation."""
+        assert self.reference is not None
+        batch = self.first_prompts(self.data.length("val"))
+        rolled = self.write(self.reference, batch, self.generator(derive(self.seed, "rollout")))
+        return {k: float(v.mean()) for k, v in self.scores(rolled, batch["prompt"]).items()}
+
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """Rewards of k responses to each prompt, b k -> advantages, b k: each less the mean of the
+    others (RLOO: Kool et al. 2019; Ahmadian et al. 2024, https://arxiv.org/abs/2402.14740)."""
+    k = rewards.shape[1]
+    others = (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
+    return rewards - others
+
+
