@@ -8,7 +8,17 @@ from typing import Any
 
 from make_model import CONF, kernels, options, scores
 
-from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, RECALL, SERIES, TEXT
+from ablate.config.facts import (
+    CAPTIONS,
+    GRAPH,
+    IMAGES,
+    LABELLED,
+    PAIRS,
+    PREFERENCES,
+    RECALL,
+    SERIES,
+    TEXT,
+)
 from ablate.config.keys import option_content
 from ablate.config.stated import stated
 
@@ -42,13 +52,13 @@ BLOCKS: Only = KERNELS | {
 }
 ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
 OF_LANGUAGE: Only = {
-    "data": data(TEXT, RECALL),
-    "task": ["causal_lm", "recall"],
+    "data": data(TEXT, RECALL, PREFERENCES),
+    "task": ["causal_lm", "recall", "dpo", "rlhf"],
     "data.tokenizer": ["char", "byte", "bpe"],
 }
 OF_DOCUMENTS = OF_LANGUAGE | {
-    "data": data(TEXT, RECALL, LABELLED),
-    "task": ["causal_lm", "recall", "classification"],
+    "data": data(TEXT, RECALL, LABELLED, PREFERENCES),
+    "task": ["causal_lm", "recall", "classification", "reward", "dpo", "rlhf"],
 }
 OF_MASKED = OF_LANGUAGE | {
     "data": data(TEXT, LABELLED),

@@ -1,6 +1,7 @@
 """Data sets of a few examples, in the files that the real ones come in."""
 
 import gzip
+import json
 import pickle
 import random
 from hashlib import md5
@@ -17,6 +18,7 @@ from ablate.data.multi30k import SHA256
 
 COUNTS = {"train_examples": 8, "val_examples": 4, "test_examples": 4, "batch_size": 4}
 LENGTHS = {"symbols": 5, "min_length": 2, "max_train_length": 4, "test_max_length": 5}
+NAMES = ("prompt", "chosen", "rejected")  # of a pair of preferences
 LETTERS = "abcdefghijklmnopqrstuvwxyz     "
 
 # What each data set is given where `write` was: the least that it can be trained on.
@@ -44,6 +46,14 @@ FILES: dict[str, dict[str, Any]] = {
         "tokenizer": "char",
         "vocab_size": None,
         "seq_len": 8,
+        "batch_size": 2,
+    },
+    "preferences": {
+        "seq_len": 8,
+        "prompt": 3,
+        "train_examples": 8,
+        "val_examples": 4,
+        "test_examples": 4,
         "batch_size": 2,
     },
     "digits": {"batch_size": 64},
@@ -89,11 +99,21 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
     _image_folder(Path("image_folder"), rng)
     mask_folder(Path("mask_folder"), rng)
     _text_files(Path("text_files"))
+    write_preferences(Path("preferences.jsonl"))
     rows = [f"{n},{rng.normal():.3f},{rng.normal():.3f}" for n in range(60)]
     Path("series.csv").write_text("\n".join(["time,a,b", *rows]) + "\n")
     for name in ("cora", "citeseer"):
         write_planetoid(Path("planetoid"), name, rng)
     write_pairs()
+
+
+def write_preferences(path: Path, count: int = 40) -> None:
+    """Pairs whose prompts differ in length."""
+    rng = random.Random(0)
+    with path.open("w") as file:
+        for n in range(count):
+            words = ["".join(rng.choices(LETTERS, k=1 + (n + m) % 9)) for m in range(3)]
+            file.write(json.dumps(dict(zip(NAMES, words, strict=True))) + "\n")
 
 
 def write_planetoid(folder: Path, name: str, rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ from make_model import CONF, KERNEL_NEEDS, options
 from omegaconf import OmegaConf
 
 from ablate.config.composition import compose
-from ablate.config.facts import LABELLED
+from ablate.config.facts import LABELLED, PREFERENCES
 from ablate.config.keys import option_content
 from ablate.config.stated import stated
 from ablate.config.tree import config_dir, open_tree
@@ -24,7 +24,7 @@ def reader(data: str) -> list[str]:
     target = option_content(CONF / "data" / f"{data}.yaml")[0]["_target_"]
     kind = str(stated(target, "kind"))
     readers = [name for name in options("model") if kind in kinds_of(name)]
-    task = ["task=classification"] if kind == LABELLED else []
+    task = {LABELLED: ["task=classification"], PREFERENCES: ["task=dpo"]}.get(kind, [])
     return task if "gpt" in readers else [f"model={readers[-1]}"]
 
 
@@ -52,6 +52,7 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     "data=parallel": ["data.source=FILE", "data.target=FILE", "model=transformer"],
     "model.attention=none": ["model=rnn_seq2seq"],
     "task=masked_lm": ["model=bert"],
+    **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
     "task=seq2seq": ["model=transformer"],
     **{f"model.window={name}": ["model=rnn_seq2seq"] for name in options("model.window")},
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],

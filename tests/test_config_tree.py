@@ -100,7 +100,7 @@ class Sizes:
             self.sizes = {"features": 5, "classes": 3, "nodes": 4}
             edges = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 3], [0, 1, 0, 1, 2, 1, 2, 3]])
             self.inputs = torch.randn(4, 5), edges
-        elif facts.kind == LABELLED:
+        elif not facts.predicts_tokens:  # of texts
             self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len, "classes": 3}
             shape = (2, cfg.data.seq_len)
             self.inputs = torch.randint(11, shape), torch.ones(shape).bool()
@@ -196,7 +196,7 @@ def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str
     if name == "mask_folder":
         mask_folder(tmp_path, np.random.default_rng(0))
         return {"root": str(tmp_path), "size": 8}
-    if name in ("series", "text_files"):
+    if name in ("series", "text_files", "preferences"):
         return {}  # the sunspots come with statsmodels, paragraphs with Python
     folder = request.getfixturevalue("shared_data") / {"shakespeare": "tinyshakespeare"}.get(
         name, name
@@ -266,7 +266,7 @@ def test_a_file_is_named_after_its_module(group: str, name: str) -> None:
 SHARED = {
     "kernel": {"additive_cpu", "additive_triton", "additive_triton_kernels", "heap"},
     "logger": {"role"},
-    "task": {"accumulation", "judge", "paint", "segment", "text_metrics", "translate"},
+    "task": {"accumulation", "judge", "paint", "policy", "segment", "text_metrics", "translate"},
 }
 
 

@@ -17,7 +17,17 @@ from omegaconf import OmegaConf
 from test_knobs_pairs import GIVEN
 from torch import Tensor
 
-from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, RECALL, SERIES, TEXT, Facts
+from ablate.config.facts import (
+    CAPTIONS,
+    GRAPH,
+    IMAGES,
+    LABELLED,
+    PREFERENCES,
+    RECALL,
+    SERIES,
+    TEXT,
+    Facts,
+)
 from ablate.errors import UserError
 
 # Another value of every key that changes what is read or how it is cut, by the kind of data.
@@ -72,19 +82,33 @@ DIGITS: dict[str, Any] = {
     "batch_size": 2,
     "data_seed": 1,
 }
+CHOICES: dict[str, Any] = {
+    "path": "preferences.jsonl",
+    "rule": "letters",
+    "temperature": 0.1,
+    "tokenizer": "byte",
+    "vocab_size": 300,
+    "seq_len": 12,
+    "prompt": 5,
+    "train_examples": 16,
+    "val_examples": 6,
+    "test_examples": 6,
+    "batch_size": 3,
+}
 VALUES = {
     CAPTIONS: DIGITS,
     TEXT: LANGUAGE,
     LABELLED: DOCUMENTS,
+    PREFERENCES: CHOICES,
     GRAPH: NODES,
     IMAGES: IMAGE_KEYS,
     RECALL: PAIRS,
     SERIES: NUMBERS,
 }
 # Keys that change no batch: where the same content lies, its checksum, the speed of reading, what
-# the seasonal naive forecast repeats (test_forecasting.py), and what is behind transparent pixels
-# (test_image_file.py).
-SILENT = {"root", "sha256", "workers", "period", "background"}
+# the seasonal naive forecast repeats (test_forecasting.py), what is behind transparent pixels
+# (test_image_file.py), and which run writes the pairs (test_rlhf.py).
+SILENT = {"root", "sha256", "workers", "period", "background", "writer"}
 # What has to be set so that a key has an effect.
 NEEDS: dict[str, dict[str, Any]] = {"vocab_size": {"tokenizer": "bpe"}, "randaugment": {"size": 16}}
 

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import KERNEL_NEEDS, gpt, kernel, options
+from test_rlhf import KNOBS
 from torch import Tensor
 
 from ablate.config.composition import Composition, compose
@@ -85,6 +86,14 @@ MODEL_OF = {
 }
 
 
+DATA_OF = {
+    "task=recall": ["data=recall"],
+    "task=reward": ["data=preferences"],
+    "task=dpo": ["data=preferences"],
+    "task=rlhf": ["data=preferences"],
+}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -109,14 +118,15 @@ def test_no_key_of_a_part_is_left_out() -> None:
     found = set()
     for group, names in OPTIONS.items():
         for choice in [f"{group}={name}" for name in names]:
-            recall = ["data=recall"] if choice == "task=recall" else []
-            cfg = compose(f"model={of(choice)}", choice, *recall)
+            cfg = compose(f"model={of(choice)}", choice, *DATA_OF.get(choice, []))
             found |= {(choice, key) for key in keys_of(cfg, group)}
     writing = {(f"task={name}", key) for name in ("seq2seq", "captioning") for key in WRITING}
     # What is measured and drawn, not how it is trained: test_diffusion.py.
     drawing = {("task=diffusion", f"task.{key}") for key in DRAWING}
     fused = {(f"optimizer={name}", "optimizer.fused") for name in ("adam", "adamw", "sgd")}
-    assert found == {(choice, key) for choice, key, _ in STEPS} | writing | drawing | fused
+    preferred = {(f"task={task}", key) for task, key, _ in KNOBS}
+    steps = {(choice, key) for choice, key, _ in STEPS}
+    assert found == steps | writing | drawing | fused | preferred
 
 
 def written(*more: str) -> list[list[int]]:

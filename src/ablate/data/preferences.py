@@ -1,7 +1,7 @@
 """Pairs of responses to a prompt, one of which is preferred: for a reward model, DPO and RLHF.
 
-A file has a pair in each line, as JSON: {"prompt": ..., "chosen": ..., "rejected": ...}. Without one
-the pairs are made. The responses are two that a finished run (`writer`) writes, or, without a
+A file has a pair in each line, as JSON: {"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}. Without
+one the pairs are made. The responses are two that a finished run (`writer`) writes, or, without a
 writer, passages of Python's help: the one that follows the prompt, and one from elsewhere. A rule
 scores both (preference_rules.py), in place of people. It errs as people do: the first one is chosen
 with probability sigmoid((score - score of the other) / temperature), the model of Bradley and Terry
@@ -54,9 +54,10 @@ class Pair(NamedTuple):
 
 
 class Preferred(Dataset[Batch]):
-    """tokens: b 2 i, prompt and response, the chosen one first; of prompts alone b 1 i. Padded with
-    0. keep: the same shape, True = real. prompt: b, tokens of the prompt. gold: b 2, the scores of
-    the responses by the rule; NaN without one. number: b, the place of a pair in its split.
+    """tokens: prompt and response in a row, padded with 0: of each pair the chosen one and then the
+    rejected one, 2b i; of prompts alone b i. keep: the same shape, True = real. prompt: b, the
+    tokens of the prompt. gold: b 2, the scores of the responses by the rule; NaN without one. number: b, the
+    place of a pair in its split.
 
     make: the pairs, which are made when the first one is asked for.
     """
@@ -80,8 +81,8 @@ class Preferred(Dataset[Batch]):
         rows = [self.encoded[n] for n in numbers]
         tokens, keep = padded([text for _, texts in rows for text in texts])
         batch = {
-            "tokens": tokens.unflatten(0, (len(rows), -1)),
-            "keep": keep.unflatten(0, (len(rows), -1)),
+            "tokens": tokens,
+            "keep": keep,
             "prompt": torch.tensor([length for length, _ in rows]),
             "number": request.indices,
         }
@@ -107,7 +108,7 @@ class Preferences(Data):
     """path: a file of pairs; null: they are made.
     writer: the folder of a finished run of a language model, whose responses are compared; its data
     give the prompts. null: passages of Python's help.
-    rule: what scores the responses. Of a file, which has preferences of its own, it is only measured
+    rule: what scores the responses. Of a file, which has its own preferences, it is only measured
     beside them. null: `RULE`; of a file none.
     temperature: of the noise of made preferences, in units of the rule; null: 1.
     prompt: the most tokens of a prompt, of which the last ones are kept. The other tokens of
@@ -121,7 +122,8 @@ class Preferences(Data):
     conflicts = (
         Conflict(
             lambda c: c("data.prompt") >= c("data.seq_len"),
-            "data.prompt={data.prompt} leaves no room for a response in data.seq_len={data.seq_len}",
+            "data.prompt={data.prompt} leaves no room for a response in"
+            " data.seq_len={data.seq_len}",
         ),
         *(
             Conflict(
@@ -215,9 +217,7 @@ class Preferences(Data):
         """The tokenizer of the run that this one starts from, or that is measured."""
         return getattr(self.measured_as, "tokenizer", None)
 
-    def encoded(
-        self, prompt: str, *responses: str | None
-    ) -> tuple[int, list[NDArray[np.int32]]]:
+    def encoded(self, prompt: str, *responses: str | None) -> tuple[int, list[NDArray[np.int32]]]:
         """The length of a prompt, and its tokens with those of each response; None: the prompt."""
         first = self.tokenizer.array(prompt)[-self.prompt :]
         texts = [r for r in responses if r is not None]
@@ -232,12 +232,10 @@ class Preferences(Data):
         """A user's text, without a prompt."""
         tokens, keep = padded([self.tokenizer.array(text)[: self.seq_len]])
         none = torch.zeros(1, dtype=torch.long)
-        return self._labelled(
-            {"tokens": tokens[None], "keep": keep[None], "prompt": none, "number": none}
-        )
+        return self._labelled({"tokens": tokens, "keep": keep, "prompt": none, "number": none})
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
-        ids = batch["tokens"][0, 0][batch["keep"][0, 0]].tolist()
+        ids = batch["tokens"][0][batch["keep"][0]].tolist()
         return batch | {"labels": [self.tokenizer.label(token) for token in ids]}
 
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
@@ -348,4 +346,4 @@ def _pair(line: str, number: int, path: str) -> Pair:
             f'{where}: must be {{"prompt": TEXT, "chosen": TEXT, "rejected": TEXT}}, none of them'
             " empty"
         )
-    return Pair(*texts)
+    return Pair(*map(str, texts))

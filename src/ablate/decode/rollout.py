@@ -1,4 +1,4 @@
-"""Rollouts: what a language model writes after each of a batch of prompts, and how likely it was."""
+"""Rollouts: what a language model writes after each of a batch of prompts, and how likely it is."""
 
 from typing import NamedTuple
 

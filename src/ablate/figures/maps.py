@@ -52,8 +52,9 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     was_training = model.training
     device = next(model.parameters()).device
     layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
+    inputs = task.inputs(task.prepared(example))  # for which the model itself may write
     with recording(model.eval()) as recorded:
-        model(*(tensor.to(device) for tensor in task.inputs(task.prepared(example))))
+        model(*(tensor.to(device) for tensor in inputs))
     model.train(was_training)
     found: dict[str, list[tuple[Tensor, Mask]]] = {}
     for (name, module), seen in zip(layers.items(), recorded, strict=True):

@@ -46,7 +46,7 @@ def draw_preference(
     axis.set(
         xlabel="divergence from the first model (KL, nats per response)",
         ylabel="gain over the first model (log-odds of being preferred)",
-        title="Where the lines part, the reward model is fooled",
+        title="What the reward model says of the responses, and what the rule says",
     )
     axis.title.set_fontsize(10)
     axis.grid(alpha=0.3)

@@ -36,16 +36,13 @@ class DPO(Policy):
         self.accuracy = MeanMetric()
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch["tokens"].flatten(0, 1)[:, :-1],)
+        return (batch["tokens"],)
 
     def leads(self, batch: Batch) -> Tensor:
         """beta times the log ratio of the chosen response less that of the rejected one: b."""
-        assert self.reference is not None
-        tokens = batch["tokens"].flatten(0, 1)
+        tokens = batch["tokens"]
         start = batch["prompt"].repeat_interleave(2)[:, None]
-        written = batch["keep"].flatten(0, 1) & (
-            torch.arange(tokens.shape[1], device=tokens.device) >= start
-        )
+        written = batch["keep"] & (torch.arange(tokens.shape[1], device=tokens.device) >= start)
 
         def of(model: LanguageModel) -> Tensor:
             return of_response(log_probabilities(model, tokens), tokens, written).sum(1)

@@ -1,7 +1,7 @@
 """What DPO and RLHF share: a language model that is to write what is preferred, and how far it has
 gone from the one it started from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ class Policy(CausalLM):
 
     kinds = ("preferences",)
     output = "next tokens"
-    conflicts = (
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c.stated("model.mask", "looks_ahead"),
             "model.mask={model.mask} lets tokens see later ones, which are not there when they are"
@@ -53,8 +53,9 @@ class Policy(CausalLM):
         ),
     )
     has_reference: ClassVar[bool] = True
-    data: Preferences  # type: ignore[assignment]  # a task for another kind of data
+    data: Preferences
     model: LanguageModel
+    reference: LanguageModel
 
     def __init__(self, *args: Any, reward: str | None, **kwargs: Any):
         super().__init__(*args, label_smoothing=0.0, **kwargs)
@@ -63,7 +64,7 @@ class Policy(CausalLM):
 
     @cached_property
     def scorer(self) -> Reward | None:
-        """The reward model. Not a part of this module: its weights stay in the run they are from."""
+        """The reward model; no part of this module, so that its weights stay in their own run."""
         from ablate.training.load import load
 
         if self.reward_run is None:
@@ -74,18 +75,17 @@ class Policy(CausalLM):
         return run.task.requires_grad_(False)
 
     def units(self, batch: Batch) -> int:
-        return len(batch["tokens"])
+        return len(batch["prompt"])
 
     def write(self, model: LanguageModel, batch: Batch, rng: torch.Generator) -> Rollout:
         """A response of the model to the prompt of each row."""
-        prompts = batch["tokens"][:, 0]
-        return rollout(model, prompts, batch["prompt"], tokens=self.data.room, rng=rng)
+        return rollout(model, prompts_of(batch), batch["prompt"], tokens=self.data.room, rng=rng)
 
     def generator(self, seed: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(seed)
 
     def scores(self, rolled: Rollout, prompts: Tensor) -> dict[str, Tensor]:
-        """The scores of responses, by what there is: `gold` and `reward`. prompts: their lengths."""
+        """The scores of responses, `gold` and `reward`, of what there is. prompts: their lengths."""
         decode = self.data.tokenizer.decode
         texts = [
             (decode(row[:length]), decode(row[length : length + self.data.room]))
@@ -109,7 +109,6 @@ class Policy(CausalLM):
 
     def divergence(self, rolled: Rollout) -> Tensor:
         """The divergence from the first model along each response: b."""
-        assert self.reference is not None
         here = log_probabilities(self.model, rolled.tokens)
         there = log_probabilities(self.reference, rolled.tokens)
         at_each = (here.exp() * (here - there)).sum(-1)
@@ -129,9 +128,8 @@ class Policy(CausalLM):
 
     def sample(self) -> str:
         """What the first model and this one write for the same prompts."""
-        assert self.reference is not None
         batch = self.first_prompts(SHOWN)
-        lines = []
+        prompts, lines = prompts_of(batch), []
         rolled = [
             (name, self.write(model, batch, self.generator(0)))
             for name, model in (("first model", self.reference), ("this model", self.model))
@@ -139,7 +137,7 @@ class Policy(CausalLM):
         scored = [(name, one, self.scores(one, batch["prompt"])) for name, one in rolled]
         decode = self.data.tokenizer.decode
         for row, length in enumerate(batch["prompt"].tolist()):
-            lines.append(f"prompt: {decode(batch['tokens'][row, 0, :length].tolist())!r}")
+            lines.append(f"prompt: {decode(prompts[row, :length].tolist())!r}")
             for name, one, scores in scored:
                 told = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
                 text = decode(one.tokens[row, length : length + self.data.room].tolist())
@@ -165,10 +163,14 @@ class Policy(CausalLM):
 
     def of_first_model(self) -> Mapping[str, float]:
         """The mean scores of the first model's responses to the prompts of validation."""
-        assert self.reference is not None
         batch = self.first_prompts(self.data.length("val"))
         rolled = self.write(self.reference, batch, self.generator(derive(self.seed, "rollout")))
         return {k: float(v.mean()) for k, v in self.scores(rolled, batch["prompt"]).items()}
+
+
+def prompts_of(batch: Batch) -> Tensor:
+    """A row for each prompt, which may have a response behind it."""
+    return batch["tokens"][:: len(batch["tokens"]) // len(batch["prompt"])]
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
@@ -177,5 +179,3 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     k = rewards.shape[1]
     others = (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
     return rewards - others
-
-

@@ -64,10 +64,10 @@ class Reward(Task):
         data.task_settings = SCORES
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch["tokens"].flatten(0, 1), batch["keep"].flatten(0, 1)
+        return batch["tokens"], batch["keep"]
 
     def units(self, batch: Batch) -> int:
-        return len(batch["tokens"])
+        return len(batch["prompt"])
 
     def leads(self, batch: Batch) -> Tensor:
         """The score of the chosen text less that of the rejected one: b."""

@@ -6,8 +6,9 @@ https://arxiv.org/abs/2402.14740. PPO: Schulman et al. 2017, equation 7,
 https://arxiv.org/abs/1707.06347.
 """
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ from ablate.data import Batch, Data
 from ablate.data.preferences import PROMPTS
 from ablate.decode.rollout import log_probabilities, of_response
 from ablate.task.policy import Policy, leave_one_out
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ablate.figures.maps import Map
 
 CLIP, MINIBATCHES = 0.2, 4
 
@@ -32,6 +38,8 @@ class RLHF(Policy):
     which wrote, a copy of this one that is renewed every `minibatches` steps: PPO with one pass
     over the responses of a policy, without a learned value.
     clip, minibatches: of ppo; null: `CLIP`, `MINIBATCHES`.
+
+    Rollouts are not among the FLOPs of a step, which are those of the gradient.
 
     objective: the mean return, by the exact divergence; beside it what `Policy` measures.
     """
@@ -112,7 +120,6 @@ class RLHF(Policy):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, step: int) -> Batch:
-        assert self.reference is not None
         writer = self.model
         if self.writer is not None:
             writer = self.writer
@@ -134,7 +141,19 @@ class RLHF(Policy):
         return {"tokens": tokens, "written": written, "old": old, "advantages": advantages}
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (batch["tokens"][:, :-1],)
+        return (batch["tokens"],)
+
+    def prepared(self, batch: Batch) -> Batch:
+        if batch["prompt"].all():
+            return super().prepared(batch)
+        return {"tokens": batch["tokens"]}  # a user's text, which is shown as it is
+
+    def drawer(
+        self, examples: Sequence[dict[str, Any]], maps: "Sequence[Map]", caption: str
+    ) -> "Callable[[Map, Sequence[int]], Figure]":
+        shown = self.prepared(examples[0])["tokens"][0].tolist()
+        labels = [self.data.tokenizer.label(token) for token in shown]
+        return super().drawer([{**examples[0], "labels": labels}], maps, caption)
 
     def loss(self, batch: Batch) -> Tensor:
         tokens = batch["tokens"]

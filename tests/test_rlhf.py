@@ -1,0 +1,442 @@
+"""RLHF: preferences, reward models, DPO, and the policy gradient of RLOO and PPO."""
+
+import json
+import math
+import signal
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from make_data import make, ready
+from make_files import FILES, write_preferences
+from test_resume import assert_equal, strike
+from torch import Tensor, nn
+
+import ablate
+from ablate import evaluate, generate, show
+from ablate.config.run_id import run_dir, run_id
+from ablate.data import Request
+from ablate.data.preference_rules import RULES
+from ablate.decode.rollout import log_probabilities, of_response, rollout
+from ablate.errors import UserError
+from ablate.model.base import LanguageModel
+from ablate.task.dpo import DPO
+from ablate.task.policy import leave_one_out
+from ablate.task.rlhf import RLHF, clipped, policy_gradient
+from ablate.training.build import build, build_data, make_task
+from ablate.training.sealed import read_state
+
+WITH_FIGURES = True  # tests/conftest.py
+
+# Keys of the tasks that change the parameters after a few steps: the task, the key, another value.
+KNOBS = [
+    ("dpo", "task.beta", "0.5"),
+    ("dpo", "task.reward", "a run"),
+    ("rlhf", "task.reward", "a run"),
+    ("rlhf", "task.algorithm", "ppo"),
+    ("rlhf", "task.samples", "3"),
+    ("rlhf", "task.kl", "5.0"),
+    ("rlhf", "task.clip", "0.001"),
+    ("rlhf", "task.minibatches", "2"),
+]
+
+
+def composed(folder: Path, *more: str, kind: str = "rlhf") -> Any:
+    values = FILES["preferences"] | {"seq_len": 12, "prompt": 4}
+    return ablate.compose(
+        *("data=preferences", f"task={kind}", "model.dim=8", "model.depth=1", "model.heads=2"),
+        *(f"data.{key}={value}" for key, value in values.items()),
+        *("trainer.max_steps=6", "trainer.val_check_interval=3", "trainer.log_every_n_steps=1"),
+        *("schedule.warmup=1", "checkpoint_every=2", "logger=none", "optimizer.lr=0.01"),
+        *(f"output_dir={folder}", *more),
+    )
+
+
+def built(folder: Path, *more: str, kind: str = "rlhf") -> Any:
+    cfg = composed(folder, *more, kind=kind)
+    data = build_data(cfg)
+    return make_task(cfg, data, build(cfg, data)).eval()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A language model, and a reward model on what it writes."""
+    folder = tmp_path_factory.mktemp("runs")
+    small = ("model.dim=8", "model.depth=1", "model.heads=2", "logger=none", "schedule.warmup=1")
+    steps = ("trainer.max_steps=2", "trainer.val_check_interval=2")
+    text = ("data.seq_len=12", "data.batch_size=2", "data.val_fraction=0.002")
+    first = ablate.compose(*small, *steps, *text, f"output_dir={folder}")
+    ablate.run(first)
+    start = (f"data.writer={run_dir(first)}", f"init_from={run_dir(first)}")
+    reward = composed(folder, *steps, *start, kind="reward")
+    ablate.run(reward)
+    return {"first": run_dir(first), "reward": run_dir(reward)}
+
+
+# data
+
+
+def test_rules_count() -> None:
+    assert RULES["words"]("The cat, the CAT; a dog_x2 ... ") == 3  # the, cat, dog
+    assert RULES["letters"]("ab 1") == 5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_made_preferences_follow_bradley_and_terry(rule: str) -> None:
+    data: Any = ready("preferences", rule=rule, temperature=2.0, train_examples=4000)
+    gold = data.splits["train"][Request(0, torch.arange(4000))]["gold"].double()
+    gap = (gold[:, 0] - gold[:, 1]).abs()
+    right = ((gold[:, 0] > gold[:, 1]).double() + 0.5 * (gap == 0)).mean()
+    expected = (gap / 2).sigmoid()
+    sigma = float((expected * (1 - expected)).mean().sqrt()) / math.sqrt(4000)
+    assert abs(float(right - expected.mean())) < 4 * sigma
+    assert 0.5 < expected.mean() < 0.99
+
+
+def test_a_writer_writes_both_responses_once(runs: dict[str, Path]) -> None:
+    given = FILES["preferences"] | {"writer": str(runs["first"])}
+    one, two = (ready("preferences", seed=seed, **given) for seed in (0, 1))
+    plain = ready("preferences", **FILES["preferences"])
+    everything = Request(0, torch.arange(8))
+    first, second, other = (data.splits["train"][everything] for data in (one, two, plain))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["tokens"], other["tokens"])
+    assert torch.equal(first["tokens"][::2, :3], first["tokens"][1::2, :3])  # one prompt for both
+    assert one.fingerprint() != plain.fingerprint()
+
+
+def test_pairs_of_a_file_are_cut_and_padded(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    write_preferences(path, 60)
+    made: Any = make("preferences", path=str(path), tokenizer="byte", seq_len=8, prompt=3)
+    made.setup()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sum(made.length(split) for split in ("train", "val", "test")) == len(lines)
+    batch = made.splits["train"][Request(0, torch.arange(made.length("train")))]
+    found = set()
+    for n, length in enumerate(batch["prompt"].tolist()):
+        texts = []
+        for row in (2 * n, 2 * n + 1):
+            ids = batch["tokens"][row][batch["keep"][row]].tolist()
+            assert not batch["tokens"][row][~batch["keep"][row]].any()
+            texts += [bytes(ids[:length]).decode(), bytes(ids[length:]).decode()]
+        assert texts[0] == texts[2]
+        found.add((texts[0], texts[1], texts[3]))
+    everything = {(x["prompt"][-3:], x["chosen"][:5], x["rejected"][:5]) for x in lines}
+    assert found <= everything
+    assert batch["gold"].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2 is no JSON"),
+        ('{"prompt": "a", "chosen": "b"}', 'line 2: must be {"prompt": TEXT, "chosen": TEXT'),
+        ('{"prompt": "", "chosen": "b", "rejected": "c"}', "none of them empty"),
+        ("", "1 pairs are too few, which leaves none for"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + line)
+    with pytest.raises(UserError, match=says):
+        ready("preferences", path=str(path))
+
+
+def test_wrong_runs_are_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match="is not a language model trained on text"):
+        ready("preferences", **FILES["preferences"] | {"writer": str(runs["reward"])}).example()
+    with pytest.raises(UserError, match="reads at most 12 tokens"):
+        ready("preferences", writer=str(runs["first"]))
+    with pytest.raises(UserError, match="is not the folder of a run with weights"):
+        make("preferences", writer=str(tmp_path)).fingerprint()
+    task = built(tmp_path, f"task.reward={runs['first']}")
+    with pytest.raises(UserError, match="is not a run of task=reward"):
+        task.scorer  # noqa: B018
+
+
+REFUSED = [
+    ("task=rlhf model.mask=none", "model.mask=none lets tokens see later ones"),
+    ("task=dpo model.mask=none", "model.mask=none lets tokens see later ones"),
+    ("task=dpo model.mask=prefix model.mask.size=17", "give data.prompt=16 or less"),
+    ("task=rlhf model.dropout=0.1", "set model.dropout=0"),
+    ("task=rlhf model.drop_path=0.1", "set model.drop_path=0"),
+    ("task=rlhf model.norm_type=batch", "is another function in training"),
+    ("task=rlhf model.normalizer=hard", "draws in training"),
+    ("task=rlhf task.clip=0.1", "task.clip=0.1 is of task.algorithm=ppo"),
+    ("task=rlhf task.minibatches=2", "has no effect with task.algorithm=rloo"),
+    ("task=rlhf task.samples=1", "task.samples=1: must be a whole number of at least 2"),
+    ("task=rlhf data.path=x", "rewards by a rule, and data.path=x has none"),
+    ("task=rlhf debug=overfit", "a surrogate whose gradient alone"),
+    ("task=reward model.tie_embeddings=false", "which a model of scores has not"),
+    ("task=reward data.path=x data.writer=y", "data.writer=y is for pairs that are made"),
+    ("task=reward data.prompt=64", "leaves no room for a response"),
+    ("task=reward model=rnn_lm", "task=reward needs a model of scores"),
+    (
+        "task=causal_lm",
+        "needs text, and data=preferences is pairs of texts of which one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("typed", "line"), REFUSED)
+def test_what_has_no_meaning_is_refused(typed: str, line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        ablate.compose("data=preferences", *typed.split())
+    assert line in str(refused.value)
+
+
+# the losses, against the formulas of the papers in plain loops
+
+
+def numbers(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_advantages_are_those_of_the_paper() -> None:
+    rewards = numbers(0, 3, 4)
+    for row, own in zip(rewards.tolist(), leave_one_out(rewards).tolist(), strict=True):
+        for n, reward in enumerate(row):  # Ahmadian et al. 2024, section 3.2
+            others = [r for m, r in enumerate(row) if m != n]
+            assert own[n] == pytest.approx(reward - sum(others) / len(others))
+
+
+def test_the_clipped_surrogate_is_that_of_the_paper() -> None:
+    new, old, advantages = -numbers(1, 5, 6).abs(), -numbers(2, 5, 6).abs(), numbers(3, 5)
+    terms = []
+    for row in range(5):  # Schulman et al. 2017, equation 7
+        for token in range(6):
+            ratio = math.exp(float(new[row, token] - old[row, token]))
+            held = min(max(ratio, 1 - 0.2), 1 + 0.2)
+            advantage = float(advantages[row])
+            terms.append(min(ratio * advantage, held * advantage))
+    assert float(clipped(new, old, advantages, 0.2)) == pytest.approx(-sum(terms) / 5)
+
+
+def test_dpo_is_the_formula_of_the_paper(tmp_path: Path) -> None:
+    """Rafailov et al. 2023, equation 7, token by token."""
+    path = tmp_path / "pairs.jsonl"
+    write_preferences(path)
+    task = built(tmp_path, f"data.path={path}", *(
+        f"data.{split}_examples=null" for split in ("train", "val", "test")
+    ), kind="dpo").double()  # fmt: skip
+    task.model.initialise(1)
+    batch = task.data.splits["train"][Request(0, torch.arange(6))]
+
+    def log_probability(model: LanguageModel, tokens: list[int], prompt: int) -> float:
+        found = 0.0
+        for place in range(prompt, len(tokens)):
+            logits = model(torch.tensor([tokens[:place]]))[0, -1].tolist()
+            found += logits[tokens[place]] - math.log(sum(map(math.exp, logits)))
+        return found
+
+    losses = []
+    for n, prompt in enumerate(batch["prompt"].tolist()):
+        ratios = []
+        for row in (2 * n, 2 * n + 1):
+            tokens = batch["tokens"][row][batch["keep"][row]].tolist()
+            both = (log_probability(m, tokens, prompt) for m in (task.model, task.reference))
+            ratios.append(next(both) - next(both))
+        losses.append(math.log(1 + math.exp(-task.beta * (ratios[0] - ratios[1]))))
+    assert max(losses) - min(losses) > 1e-4
+    assert float(task.loss(batch)) == pytest.approx(sum(losses) / 6, rel=1e-9)
+
+
+class Table(LanguageModel):
+    """Logits of the next token by the last one alone: 3 tokens."""
+
+    length = None
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(numbers(seed, 3, 3))
+
+    def forward(self, tokens: Tensor, *, cache: Any = None) -> Tensor:
+        return self.logits[tokens]
+
+    def new_cache(self) -> None:
+        return None
+
+
+RESPONSES = torch.tensor([[0, *two] for two in product(range(3), repeat=2)])  # to the prompt 0
+WRITTEN = torch.tensor([[False, True, True]])
+GOLD = numbers(7, 9)
+WEIGHT = 0.3
+
+
+def along(model: LanguageModel) -> Tensor:
+    return of_response(log_probabilities(model, RESPONSES), RESPONSES, WRITTEN.expand(9, 3))
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
+def test_the_mean_gradient_is_that_of_the_expected_return(algorithm: str) -> None:
+    """Over every outcome of two draws of the nine responses, times its probability."""
+    policy, first = Table(0), Table(1)
+    with torch.no_grad():
+        old, there = along(policy), along(first)
+    gap = (old - there).sum(1)
+    chances = old.sum(1).exp()
+    assert float(chances.sum()) == pytest.approx(1)
+    mean = torch.zeros(3, 3, dtype=torch.float64)
+    for two in map(list, product(range(9), repeat=2)):
+        returns = GOLD[two] - WEIGHT * gap[two]
+        advantages = leave_one_out(returns[None]).flatten()
+        new = along(policy)[two]
+        loss = (
+            policy_gradient(new, advantages)
+            if algorithm == "rloo"
+            else clipped(new, old[two], advantages, 0.2)
+        )
+        (gradient,) = torch.autograd.grad(-loss, policy.logits)
+        mean += chances[two].prod() * gradient
+    here = along(policy).sum(1)
+    expected = (here.exp() * (GOLD - WEIGHT * (here - there.sum(1)))).sum()
+    (exact,) = torch.autograd.grad(expected, policy.logits)
+    assert exact.abs().max() > 0.01
+    torch.testing.assert_close(mean, exact)
+
+
+def test_the_divergence_is_that_of_whole_responses(tmp_path: Path) -> None:
+    """Its mean over all responses, against the sum over them of p log(p / q)."""
+    task = built(tmp_path)
+    task.model, task.reference = Table(0), Table(1)
+    rolled = (RESPONSES, WRITTEN.expand(9, 3))
+    from ablate.decode.rollout import Rollout
+
+    chances = along(task.model).sum(1).exp()
+    here, there = (along(model).sum(1) for model in (task.model, task.reference))
+    exact = (chances * (here - there)).sum()
+    assert float((chances * task.divergence(Rollout(*rolled))).sum()) == pytest.approx(float(exact))
+
+
+def test_rollouts_continue_their_prompts_as_one_by_one() -> None:
+    """Greedy draws do not depend on the other rows, nor on the padding of a prompt."""
+    policy = Table(3)
+    with torch.no_grad():
+        policy.logits.mul_(1e3)
+    prompts, lengths = torch.tensor([[1, 2, 0], [2, 0, 0], [0, 1, 2]]), torch.tensor([2, 1, 3])
+    rng = torch.Generator().manual_seed(0)
+    tokens, written = rollout(policy, prompts, lengths, tokens=4, rng=rng)
+    for row, length in enumerate(lengths.tolist()):
+        expected = prompts[row, :length].tolist()
+        for _ in range(4):
+            expected.append(int(policy.logits[expected[-1]].argmax()))
+        assert tokens[row].tolist() == expected + [0] * (3 - length)
+        assert written[row].nonzero().flatten().tolist() == list(range(length, length + 4))
+
+
+def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Path) -> None:
+    """The draw of each token from the cached logits is that from the logits of the whole text."""
+    task = built(tmp_path)
+    batch = task.first_prompts(4)
+    rolled = task.write(task.model, batch, torch.Generator().manual_seed(5))
+    whole = log_probabilities(task.model, rolled.tokens).exp()
+    rng = torch.Generator().manual_seed(5)
+    for place in range(3, rolled.tokens.shape[1] - 1):
+        ranked, order = whole[:, place].sort(-1, descending=True)
+        drawn = order.gather(1, torch.multinomial(ranked, 1, generator=rng)).squeeze(1)
+        assert torch.equal(drawn, rolled.tokens[:, place + 1])
+
+
+# runs
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("reward", ()), ("dpo", ()), ("rlhf", ()), ("rlhf", ("task.algorithm=ppo",))],
+)
+def test_a_killed_run_resumes_bit_for_bit(kind: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    cfg = composed(tmp_path, *more, kind=kind)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert ablate.run(cfg, whole)["status"] == "finished"
+    owner = RLHF if kind == "rlhf" else DPO if kind == "dpo" else None
+    from ablate.task.reward import Reward
+
+    place = {"place": (owner or Reward, "loss"), "when": lambda task, *_: task.global_step == 5}
+    assert strike(cfg, killed, **place) == -signal.SIGKILL
+    ablate.run(cfg, killed)
+    assert_equal(killed, whole)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(("kind", "key", "value"), KNOBS)
+def test_every_knob_changes_what_is_learned(
+    kind: str, key: str, value: str, tmp_path: Path, runs: dict[str, Path]
+) -> None:
+    value = str(runs["reward"]) if value == "a run" else value
+    base = ("task.algorithm=ppo",) if key in ("task.clip", "task.minibatches") else ()
+    found = []
+    for name, more in (("plain", base), ("changed", (*base, f"{key}={value}"))):
+        result = ablate.run(composed(tmp_path, *more, kind=kind), tmp_path / name)
+        state = read_state(tmp_path / name / "checkpoints/last.ckpt")["state_dict"]
+        found.append((state["model.embedding.weight"], set(result["metrics"])))
+    (plain, measured), (changed, more_measured) = found
+    if (kind, key) == ("dpo", "task.reward"):  # it is measured, and teaches nothing
+        assert torch.equal(plain, changed)
+        assert more_measured - measured == {"val/reward", "test/reward"}
+    else:
+        assert not torch.equal(plain, changed)
+
+
+def test_the_id_is_that_of_the_reward_models_weights(tmp_path: Path, runs: dict[str, Path]) -> None:
+    linked = tmp_path / "elsewhere"
+    linked.symlink_to(runs["reward"])
+    plain, here, there = (
+        run_id(composed(tmp_path, *more))
+        for more in ((), (f"task.reward={runs['reward']}",), (f"task.reward={linked}",))
+    )
+    assert plain != here == there
+
+
+def test_the_three_phases(
+    tmp_path: Path,
+    runs: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    start = (f"data.writer={runs['first']}", f"init_from={runs['first']}")
+    cfg = composed(tmp_path, *start, f"task.reward={runs['reward']}")
+    result = ablate.run(cfg, tmp_path / "run")
+    assert {"val/gold", "val/reward", "val/kl", "val/objective"} <= set(result["metrics"])
+    assert result["artefacts"] == ["sample.txt", "figures/gold_and_reward.png"]
+    assert "first model (gold" in (tmp_path / "run/sample.txt").read_text()
+    run = ablate.load(tmp_path / "run")
+    first = ablate.load(runs["first"]).model.state_dict()
+    assert all(torch.equal(first[k], v) for k, v in run.task.reference.state_dict().items())
+    assert not all(torch.equal(first[k], v) for k, v in run.model.state_dict().items())
+
+    def call(command: Any, run: Path, *arguments: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["ablate", str(run), *arguments])
+        command.main()
+        return capsys.readouterr().out
+
+    measured = json.loads(call(evaluate, tmp_path / "run", "--json"))
+    assert measured == pytest.approx(result["metrics"])
+    assert call(generate, tmp_path / "run", "--prompt", "abc", "--tokens", "5").startswith("abc")
+    score, text = call(generate, runs["reward"], "--prompt", "abc").split("\t")
+    scorer: Any = ablate.load(runs["reward"]).task
+    assert float(score) == pytest.approx(scorer.scored(scorer.data.own("abc")), abs=1e-4)
+    assert text == "abc\n"
+    for folder in (tmp_path / "run", runs["reward"]):
+        assert "attention_layer_01.png" in call(show, folder)
+        assert "attention_layer_01.png" in call(show, folder, "--text", "abc")
+
+
+def test_a_causal_model_starts_a_bidirectional_reward_model(
+    tmp_path: Path, runs: dict[str, Path]
+) -> None:
+    start = (f"init_from={runs['first']}", "model.mask=none")
+    task = built(tmp_path, *start, kind="reward")
+    assert "head.weight" in task.model.started_from["new"]
+    batch = task.data.splits["val"][Request(0, torch.arange(2))]
+    tokens = batch["tokens"].clone()
+    tokens[:, 0] = (tokens[:, 0] + 1) % 5
+    scores, other = (task.model(t, batch["keep"]) for t in (batch["tokens"], tokens))
+    assert scores.shape == (4, 1)
+    assert not torch.equal(scores, other)
+    with pytest.raises(UserError, match=r"model\.mask is causal there and window here"):
+        built(tmp_path, start[0], "model.mask=window", kind="dpo")
