@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.config.rules import Conflict, Count, Positive, Vocabulary
+from ablate.config.rules import Conflict, Count, Positive, RunDir, Vocabulary
 from ablate.config.run_id import NO_WEIGHTS, weights
 from ablate.data import Data, digest, source
 from ablate.data.loader import Batch, Request
@@ -56,8 +56,8 @@ class Pair(NamedTuple):
 class Preferred(Dataset[Batch]):
     """tokens: prompt and response in a row, padded with 0: of each pair the chosen one and then the
     rejected one, 2b i; of prompts alone b i. keep: the same shape, True = real. prompt: b, the
-    tokens of the prompt. gold: b 2, the scores of the responses by the rule; NaN without one. number: b, the
-    place of a pair in its split.
+    tokens of the prompt. gold: b 2, the scores of the responses by the rule; NaN without one.
+    number: b, the place of a pair in its split.
 
     make: the pairs, which are made when the first one is asked for.
     """
@@ -141,7 +141,7 @@ class Preferences(Data):
         self,
         *,
         path: str | None,
-        writer: str | None,
+        writer: RunDir | None,
         rule: RuleName | None,
         temperature: Positive | None,
         tokenizer: TokenizerName,

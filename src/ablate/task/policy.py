@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Conflict
+from ablate.config.rules import Conflict, RunDir
 from ablate.data import Batch
 from ablate.data.preferences import Preferences
 from ablate.decode.rollout import Rollout, log_probabilities, rollout
@@ -57,7 +57,7 @@ class Policy(CausalLM):
     model: LanguageModel
     reference: LanguageModel
 
-    def __init__(self, *args: Any, reward: str | None, **kwargs: Any):
+    def __init__(self, *args: Any, reward: RunDir | None, **kwargs: Any):
         super().__init__(*args, label_smoothing=0.0, **kwargs)
         self.reward_run = reward
         self.gold, self.reward, self.kl = MeanMetric(), MeanMetric(), MeanMetric()
@@ -85,7 +85,7 @@ class Policy(CausalLM):
         return torch.Generator(self.device).manual_seed(seed)
 
     def scores(self, rolled: Rollout, prompts: Tensor) -> dict[str, Tensor]:
-        """The scores of responses, `gold` and `reward`, of what there is. prompts: their lengths."""
+        """The scores of responses, `gold` and `reward`, where there are. prompts: their lengths."""
         decode = self.data.tokenizer.decode
         texts = [
             (decode(row[:length]), decode(row[length : length + self.data.room]))

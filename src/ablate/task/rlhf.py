@@ -144,9 +144,12 @@ class RLHF(Policy):
         return (batch["tokens"],)
 
     def prepared(self, batch: Batch) -> Batch:
-        if batch["prompt"].all():
-            return super().prepared(batch)
-        return {"tokens": batch["tokens"]}  # a user's text, which is shown as it is
+        tokens, written = batch["tokens"], batch["prompt"].all()
+        if written and next(self.model.parameters()).is_meta:  # to be counted, not computed
+            shape = (self.samples * len(tokens), int(batch["prompt"].max()) + self.data.room)
+            return {"tokens": tokens.new_zeros(shape)}
+        # A user's text, which has no prompt, is shown as it is.
+        return super().prepared(batch) if written else {"tokens": tokens}
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: "Sequence[Map]", caption: str
