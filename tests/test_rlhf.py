@@ -176,7 +176,7 @@ REFUSED = [
     ("task=reward model=rnn_lm", "task=reward needs a model of scores"),
     (
         "task=causal_lm",
-        "needs text, and data=preferences is pairs of texts of which one",
+        "needs text, and data=preferences is preferences between texts",
     ),
 ]
 

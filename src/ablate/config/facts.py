@@ -29,7 +29,7 @@ WORDS = {  # each kind in a sentence
     SERIES: "a time series",
     GRAPH: "a graph",
     CAPTIONS: "images with captions",
-    PREFERENCES: "pairs of texts of which one is preferred",
+    PREFERENCES: "preferences between texts",
 }
 
 

@@ -41,7 +41,7 @@ class GPT(LanguageModel):
         ),
     )
     positions = "layers"
-    kinds = ("text", "texts with classes", "recall", "preferences")
+    kinds = ("text", "texts with classes", "preferences", "recall")
     embeddings = ("embedding.", "stack.pos_enc.")
 
     def __init__(

@@ -83,7 +83,7 @@ class RNNLM(LanguageModel):
         *TIED_WIDTHS,
     )
     positions = None
-    kinds = ("text", "recall", "preferences")
+    kinds = ("text", "preferences", "recall")
     embeddings = ("embedding.",)
 
     def __init__(
