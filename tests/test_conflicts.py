@@ -102,7 +102,7 @@ REFUSED = [
     ("model=rnn_lm data=dates", "model=rnn_lm reads text"),
     (
         "model=rnn_lm data=digits",
-        "model=rnn_lm reads text or keys and values to recall, and data=digits is images",
+        "model=rnn_lm reads text, preferences between texts or keys and values to recall, and",
     ),
     ("model=rnn_seq2seq data=digits", "data=digits is"),
     (

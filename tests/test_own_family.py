@@ -161,8 +161,8 @@ def test_a_family_of_ones_own_trains_and_is_measured_again(folder: Path) -> None
         ("model=bag task=causal_lm", "task=causal_lm needs text, and data=bags is bags of words"),
         (
             "data=bags",
-            "model=gpt reads text, texts with classes or keys and values to recall, and data=bags"
-            " is bags of words; use data=pydoc, recall,",
+            "model=gpt reads text, texts with classes, preferences between texts or keys and values"
+            " to recall, and data=bags is bags of words; use data=preferences, pydoc, recall,",
         ),
     ],
 )
