@@ -21,6 +21,10 @@ from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.pos_enc.none import NoPosEnc
 from ablate.task.captioning import unevenness
+from ablate.task.dpo import dpo_loss
+from ablate.task.policy import leave_one_out
+from ablate.task.reward import unlikelihood
+from ablate.task.rlhf import clipped, policy_gradient
 
 
 @dataclass(frozen=True)
@@ -262,6 +266,35 @@ FORMULAS = [
         "Xu et al. 2015, equation 14, https://arxiv.org/abs/1502.03044",
         "ablate.task.captioning", "two words over three places: (0.5 0.5 0), (0.2 0.7 0.1)",
         [0.3**2 + 0.2**2 + 0.9**2], lambda: unevenness(tensor([[0.5, 0.5, 0], [0.2, 0.7, 0.1]])),
+    ),
+    Formula(
+        "reward model", "-ln sigmoid(r - r'), r of the chosen text, r' of the rejected one",
+        "Ouyang et al. 2022, equation 1, https://arxiv.org/abs/2203.02155",
+        "ablate.task.reward", "r - r' = ln 3: sigmoid 3/4",
+        [-log(3 / 4)], lambda: unlikelihood(tensor(log(3))),
+    ),
+    Formula(
+        "DPO", "-ln sigmoid(β (w - l)), w = ln π(chosen) / π₀(chosen), l of the rejected one",
+        "Rafailov et al. 2023, equation 7, https://arxiv.org/abs/2305.18290",
+        "ablate.task.dpo", "β = 1/2, w = ln 3, l = -ln 3: the same",
+        [-log(3 / 4)], lambda: dpo_loss(tensor(log(3)), tensor(-log(3)), 0.5),
+    ),
+    Formula(
+        "RLOO", "rᵢ - mean of the other r, of responses to one prompt",
+        "Ahmadian et al. 2024, https://arxiv.org/abs/2402.14740",
+        "ablate.task.policy", "r = (1, 2, 6): the others have 4, 3.5, 1.5",
+        [-3, -1.5, 4.5], lambda: leave_one_out(tensor([1, 2, 6])),
+    ),
+    Formula(
+        "policy gradient", "-A Σ ln π(token)", "Williams 1992",
+        "ablate.task.rlhf", "A = 2, two tokens of probability 1/2",
+        [4 * log(2)], lambda: policy_gradient(tensor([log(1 / 2), log(1 / 2)]), tensor(2)),
+    ),
+    Formula(
+        "PPO's clipped ratio", "-Σ min(ρ A, clip(ρ, 1 - ε, 1 + ε) A), ρ = π(token) / π_old(token)",
+        "Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347",
+        "ablate.task.rlhf", "ε = 0.2, A = 2, ρ = 1.5 and 0.5: 2.4 and 1",
+        [-3.4], lambda: clipped(tensor([log(1.5), log(0.5)]), tensor([0, 0]), tensor(2), 0.2),
     ),
     Formula(
         "attention", "Σ softmax(q · k / √k) v",

@@ -6,7 +6,6 @@ Rafailov et al. 2023, section 4, equation 7, https://arxiv.org/abs/2305.18290.
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
@@ -15,7 +14,7 @@ from ablate.data import Batch
 from ablate.decode.rollout import log_probabilities, of_response
 from ablate.model.base import LanguageModel
 from ablate.task.policy import Policy
-from ablate.task.reward import agreement
+from ablate.task.reward import agreement, unlikelihood
 
 
 class DPO(Policy):
@@ -38,8 +37,8 @@ class DPO(Policy):
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (batch["tokens"],)
 
-    def leads(self, batch: Batch) -> Tensor:
-        """beta times the log ratio of the chosen response less that of the rejected one: b."""
+    def ratios(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The log ratios of the chosen responses and of the rejected ones: b and b."""
         tokens = batch["tokens"]
         start = batch["prompt"].repeat_interleave(2)[:, None]
         written = batch["keep"] & (torch.arange(tokens.shape[1], device=tokens.device) >= start)
@@ -50,17 +49,22 @@ class DPO(Policy):
         with torch.no_grad():
             there = of(self.reference)
         chosen, rejected = (of(self.model) - there).view(-1, 2).unbind(1)
-        return self.beta * (chosen - rejected)
+        return chosen, rejected
 
     def loss(self, batch: Batch) -> Tensor:
-        return -F.logsigmoid(self.leads(batch)).mean()
+        return dpo_loss(*self.ratios(batch), self.beta).mean()
 
     def evaluate(self, batch: Batch) -> None:
         super().evaluate(batch)
-        lead = self.leads(batch)
-        self.mean_loss.update(-F.logsigmoid(lead))
-        self.accuracy.update(agreement(lead))
+        chosen, rejected = self.ratios(batch)
+        self.mean_loss.update(dpo_loss(chosen, rejected, self.beta))
+        self.accuracy.update(agreement(chosen - rejected))
 
     def measures(self, split: str) -> dict[str, Tensor]:
         own = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
         return own | super().measures(split)
+
+
+def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
+    """Of each pair, by its log ratios."""
+    return unlikelihood(beta * (chosen - rejected))

@@ -75,11 +75,11 @@ class Reward(Task):
         return chosen - rejected
 
     def loss(self, batch: Batch) -> Tensor:
-        return -F.logsigmoid(self.leads(batch)).mean()
+        return unlikelihood(self.leads(batch)).mean()
 
     def evaluate(self, batch: Batch) -> None:
         lead = self.leads(batch)
-        self.mean_loss.update(-F.logsigmoid(lead))
+        self.mean_loss.update(unlikelihood(lead))
         self.accuracy.update(agreement(lead))
         if self.data.gold:
             by_rule = batch["gold"][:, 0] - batch["gold"][:, 1]
@@ -125,6 +125,12 @@ class Reward(Task):
             return figure
 
         return scored
+
+
+def unlikelihood(lead: Tensor) -> Tensor:
+    """-log sigmoid(lead), of the preference for what leads by so much, in the model of Bradley and
+    Terry."""
+    return -F.logsigmoid(lead)
 
 
 def agreement(product: Tensor) -> Tensor:
