@@ -291,9 +291,9 @@ FORMULAS = [
         [4 * log(2)], lambda: policy_gradient(tensor([log(1 / 2), log(1 / 2)]), tensor(2)),
     ),
     Formula(
-        "PPO's clipped ratio", "-Σ min(ρ A, clip(ρ, 1 - ε, 1 + ε) A), ρ = π(token) / π_old(token)",
+        "PPO's clipped ratio", "-Σ min(r A, clip(r, 1 - ε, 1 + ε) A), r = π(token) / π_old(token)",
         "Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347",
-        "ablate.task.rlhf", "ε = 0.2, A = 2, ρ = 1.5 and 0.5: 2.4 and 1",
+        "ablate.task.rlhf", "ε = 0.2, A = 2, r = 1.5 and 0.5: 2.4 and 1",
         [-3.4], lambda: clipped(tensor([log(1.5), log(0.5)]), tensor([0, 0]), tensor(2), 0.2),
     ),
     Formula(

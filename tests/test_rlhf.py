@@ -19,11 +19,12 @@ from ablate import evaluate, generate, show
 from ablate.config.run_id import run_dir, run_id
 from ablate.data import Request
 from ablate.data.preference_rules import RULES
-from ablate.decode.rollout import log_probabilities, of_response, rollout
+from ablate.decode.rollout import Rollout, log_probabilities, of_response, rollout
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
 from ablate.task.dpo import DPO
 from ablate.task.policy import leave_one_out
+from ablate.task.reward import Reward
 from ablate.task.rlhf import RLHF, clipped, policy_gradient
 from ablate.training.build import build, build_data, make_task
 from ablate.training.sealed import read_state
@@ -302,13 +303,11 @@ def test_the_divergence_is_that_of_whole_responses(tmp_path: Path) -> None:
     """Its mean over all responses, against the sum over them of p log(p / q)."""
     task = built(tmp_path)
     task.model, task.reference = Table(0), Table(1)
-    rolled = (RESPONSES, WRITTEN.expand(9, 3))
-    from ablate.decode.rollout import Rollout
-
     chances = along(task.model).sum(1).exp()
     here, there = (along(model).sum(1) for model in (task.model, task.reference))
     exact = (chances * (here - there)).sum()
-    assert float((chances * task.divergence(Rollout(*rolled))).sum()) == pytest.approx(float(exact))
+    along_each = task.divergence(Rollout(RESPONSES, WRITTEN.expand(9, 3)))
+    assert float((chances * along_each).sum()) == pytest.approx(float(exact))
 
 
 def test_rollouts_continue_their_prompts_as_one_by_one() -> None:
@@ -346,23 +345,32 @@ def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Pat
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("reward", ()), ("dpo", ()), ("rlhf", ()), ("rlhf", ("task.algorithm=ppo",))],
+    [
+        ("rlhf", ()),
+        ("rlhf", ("task.algorithm=ppo",)),
+        pytest.param("reward", (), marks=pytest.mark.slow),
+        pytest.param("dpo", (), marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_resumes_bit_for_bit(kind: str, more: tuple[str, ...], tmp_path: Path) -> None:
     cfg = composed(tmp_path, *more, kind=kind)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert ablate.run(cfg, whole)["status"] == "finished"
-    owner = RLHF if kind == "rlhf" else DPO if kind == "dpo" else None
-    from ablate.task.reward import Reward
-
-    place = {"place": (owner or Reward, "loss"), "when": lambda task, *_: task.global_step == 5}
+    owner = {"reward": Reward, "dpo": DPO, "rlhf": RLHF}[kind]
+    place = {"place": (owner, "loss"), "when": lambda task, *_: task.global_step == 5}
     assert strike(cfg, killed, **place) == -signal.SIGKILL
     ablate.run(cfg, killed)
     assert_equal(killed, whole)
 
 
+QUICK = ("task.kl", "task.minibatches")
+
+
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize(("kind", "key", "value"), KNOBS)
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [pytest.param(*k, marks=[] if k[1] in QUICK else [pytest.mark.slow]) for k in KNOBS],
+)
 def test_every_knob_changes_what_is_learned(
     kind: str, key: str, value: str, tmp_path: Path, runs: dict[str, Path]
 ) -> None:
@@ -416,7 +424,8 @@ def test_the_three_phases(
 
     measured = json.loads(call(evaluate, tmp_path / "run", "--json"))
     assert measured == pytest.approx(result["metrics"])
-    assert call(generate, tmp_path / "run", "--prompt", "abc", "--tokens", "5").startswith("abc")
+    written = call(generate, tmp_path / "run", "--prompt", "abc", "--tokens", "5")
+    assert written.startswith("abc")
     score, text = call(generate, runs["reward"], "--prompt", "abc").split("\t")
     scorer: Any = ablate.load(runs["reward"]).task
     assert float(score) == pytest.approx(scorer.scored(scorer.data.own("abc")), abs=1e-4)
@@ -424,6 +433,14 @@ def test_the_three_phases(
     for folder in (tmp_path / "run", runs["reward"]):
         assert "attention_layer_01.png" in call(show, folder)
         assert "attention_layer_01.png" in call(show, folder, "--text", "abc")
+    for folder in runs.values():
+        folder.rename(folder.with_suffix(".moved"))
+    try:  # what it writes needs no other run
+        again = call(generate, tmp_path / "run", "--prompt", "abc", "--tokens", "5")
+    finally:
+        for folder in runs.values():
+            folder.with_suffix(".moved").rename(folder)
+    assert again == written
 
 
 def test_a_causal_model_starts_a_bidirectional_reward_model(
