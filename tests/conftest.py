@@ -46,8 +46,8 @@ AREAS = {
         pos_enc precision pretrained recurrent resnet rnn_* sam timm transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation task speech
-        task_outside task_seq2seq""",
+    "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech
+        task task_outside task_seq2seq""",
     "training": """accumulation ddp debug knobs_training lazy_torchmetrics logger optimizer pinned
         resume damaged_folders full_disk ignored schedule security sizes threads train transfer
         trust wandb_server""",
