@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import ablate
 from ablate import evaluate, generate, show
-from ablate.config.run_id import run_dir, run_id
+from ablate.config.composition import Composition
 from ablate.data import Request
 from ablate.data.preference_rules import RULES
 from ablate.decode.rollout import Rollout, log_probabilities, of_response, rollout
@@ -70,10 +70,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     text = ("data.seq_len=12", "data.batch_size=2", "data.val_fraction=0.002")
     first = ablate.compose(*small, *steps, *text, f"output_dir={folder}")
     ablate.run(first)
-    start = (f"data.writer={run_dir(first)}", f"init_from={run_dir(first)}")
+    start = (f"data.writer={Composition(first).folder}", f"init_from={Composition(first).folder}")
     reward = composed(folder, *steps, *start, kind="reward")
     ablate.run(reward)
-    return {"first": run_dir(first), "reward": run_dir(reward)}
+    return {"first": Composition(first).folder, "reward": Composition(reward).folder}
 
 
 # data
@@ -393,7 +393,7 @@ def test_the_id_is_that_of_the_reward_models_weights(tmp_path: Path, runs: dict[
     linked = tmp_path / "elsewhere"
     linked.symlink_to(runs["reward"])
     plain, here, there = (
-        run_id(composed(tmp_path, *more))
+        Composition(composed(tmp_path, *more)).id
         for more in ((), (f"task.reward={runs['reward']}",), (f"task.reward={linked}",))
     )
     assert plain != here == there
