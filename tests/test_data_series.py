@@ -9,10 +9,10 @@ import torch
 from make_data import CONF, make, ready
 from omegaconf import OmegaConf
 
+from ablate.config.make import make as made
 from ablate.data.loader import Request, Share
 from ablate.data.series import Series
 from ablate.errors import UserError
-from ablate.training.build import make as made
 
 COUNT = 60
 SMALL = {"window": 6, "horizon": 4, "val_fraction": 0.2, "test_fraction": 0.25, "batch_size": 4}

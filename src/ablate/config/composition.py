@@ -11,6 +11,7 @@ from ablate.config import public
 from ablate.config.check import check
 from ablate.config.keys import resolved
 from ablate.config.layers import expand, folders
+from ablate.config.make import make_data
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
 from ablate.config.tree import open_tree
@@ -76,8 +77,6 @@ class Composition:
     @cached_property
     def data(self) -> "Data":
         """The data, as yet not set up. UserError if they cannot be read."""
-        from ablate.training.build import make_data
-
         return make_data(self.cfg)
 
     @cached_property

@@ -17,6 +17,7 @@ from ablate.config.check import put, run_folders
 from ablate.config.history import first_form
 from ablate.config.keys import plain
 from ablate.config.layers import of_layers
+from ablate.config.make import make
 from ablate.config.revision import revisions
 from ablate.config.schema import look_up
 from ablate.errors import RunFailed, UserError, unwrap
@@ -106,9 +107,7 @@ def _canonical(value: Any) -> Any:
 
 def fingerprint(cfg: DictConfig) -> str:
     """Return the fingerprint of the data's content; NO_DATA if it cannot be read."""
-    from hydra.utils import instantiate
-
-    return readable(lambda: str(instantiate(cfg.data, seed=cfg.seed).fingerprint()))
+    return readable(lambda: str(make(cfg.data, seed=cfg.seed).fingerprint()))
 
 
 def readable(fingerprint: Callable[[], str]) -> str:

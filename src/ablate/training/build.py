@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from ablate import memory
 from ablate.config.check import leaves
-from ablate.config.keys import locate, targets
+from ablate.config.keys import locate
 from ablate.config.layers import of_layers
+from ablate.config.make import make, make_data, plain
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
-from ablate.errors import unwrap
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
 from ablate.model import pretrained
@@ -26,38 +24,6 @@ from ablate.seeding import derive
 from ablate.task import Task
 from ablate.training.flops import flops_per_step
 from ablate.training.transfer import WITH_TOKENS, Source, start_from
-
-
-def make(node: Any, *arguments: Any, **more: Any) -> Any:
-    """Call Hydra's `instantiate`; re-raise our own errors unwrapped, and raise UserError for a part
-    that cannot be imported."""
-    try:
-        return instantiate(node, *arguments, **more)
-    except InstantiationException as error:
-        if ours := unwrap(error):
-            raise ours from error
-        for target in targets(node):
-            locate(target)
-        raise
-
-
-def plain(made: Any) -> Any:
-    """Turn Hydra's partial into a plain one: Hydra's looks up its policy at every call, which takes
-    a millisecond."""
-    if isinstance(made, partial):
-        return partial(made.func, *made.args, **made.keywords)
-    return made
-
-
-def make_data(cfg: DictConfig) -> Data:
-    """Make the data, not read yet; task and model declare what its batches must hold."""
-    data: Data = make(cfg.data, seed=cfg.seed)
-    task = make(cfg.task, _partial_=True)
-    task.func.configure_data(data, **task.keywords)
-    model = locate(cfg.model._target_)
-    if hasattr(model, "configure_data"):  # a user's function that makes the model has none
-        model.configure_data(data)
-    return data
 
 
 def build_data(cfg: DictConfig, data: Data | None = None) -> Data:

@@ -39,8 +39,9 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
 
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
+    from ablate.config.make import make
     from ablate.kernel.auto import Auto
-    from ablate.training.build import make, make_model, make_task, read_data
+    from ablate.training.build import make_model, make_task, read_data
     from ablate.training.train import load_weights
 
     path = Path(run_dir)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ablate.cli.say import printable, say
 from ablate.config.composition import Composition
+from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import Model
@@ -24,7 +25,7 @@ from ablate.run_files import RESULT, best_weights
 from ablate.run_files.records import FINISHED, read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
-from ablate.training.build import build, build_data, count_flops, make, make_task
+from ablate.training.build import build, build_data, count_flops, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves

@@ -11,10 +11,11 @@ from typing import Any
 import lightning.pytorch as L
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.make import make_data
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.task import Task
-from ablate.training.build import build_data, count_flops, make_data
+from ablate.training.build import build_data, count_flops
 from ablate.training.same_model import SameModel, on_meta, parameters
 from ablate.training.trainer import length_of_training
 
