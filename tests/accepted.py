@@ -47,7 +47,7 @@ HERE: Only = {
 NO_POSITIONS: Only = {"pos_enc": ["none"]}
 KERNELS: Only = {"kernel": kernels()}  # some need a GPU; none works along edges without a graph
 BLOCKS: Only = KERNELS | {
-    "model.mask": but("model.mask", "neighbours"),
+    "model.mask": but("model.mask", "neighbours", "source"),
     "model.attention": scores(),
 }
 ALONG = BLOCKS | {"pos_enc": but("pos_enc", *IN_2D)}
@@ -82,6 +82,11 @@ ONLY: dict[str, Only] = {
     "rnn_seq2seq": HERE | KERNELS | OF_SOURCES | NO_POSITIONS,
     # Its batches have padding, which batch norm would count.
     "transformer": HERE | ALONG | OF_SOURCES | {"model.norm_type": but("model.norm_type", "batch")},
+    "gpt_seq2seq": HERE
+    | ALONG
+    | OF_SOURCES
+    | {"model.norm_type": but("model.norm_type", "batch")}
+    | {"model.mask": but("model.mask", "neighbours")},
     "gat": HERE
     | NO_POSITIONS
     | {

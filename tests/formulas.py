@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import cos, e, erf, exp, log, pi, sin, sqrt, tanh
 from typing import Any
 
+import numpy as np
 import torch
 from make_model import context, part, place
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.pos_enc.none import NoPosEnc
+from ablate.speech.mel import frame_distortion, mel
 from ablate.task.captioning import unevenness
 from ablate.task.dpo import dpo_loss
 from ablate.task.policy import leave_one_out
@@ -295,6 +297,19 @@ FORMULAS = [
         "Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347",
         "ablate.task.rlhf", "ε = 0.2, A = 2, r = 1.5 and 0.5: 2.4 and 1",
         [-3.4], lambda: clipped(tensor([log(1.5), log(0.5)]), tensor([0, 0]), tensor(2), 0.2),
+    ),
+    Formula(
+        "mel scale", "2595 log10(1 + f / 700)",
+        "HTK's; Davis and Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420",
+        "ablate.speech.mel", "f = 6300 Hz: 1 + f / 700 is 10",
+        [2595], lambda: tensor(mel(6300.0)),
+    ),
+    Formula(
+        "mel-cepstral distortion", "10 / ln 10 · √(2 Σ (c - c')²)",
+        "Kubichek 1993, https://doi.org/10.1109/PACRIM.1993.407206",
+        "ablate.speech.mel", "c = (3, 0), c' = (0, 4)",
+        [10 / log(10) * sqrt(2) * 5],
+        lambda: tensor(frame_distortion(np.array([3.0, 0.0]), np.array([0.0, 4.0]))),
     ),
     Formula(
         "attention", "Σ softmax(q · k / √k) v",

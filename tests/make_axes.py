@@ -119,6 +119,7 @@ MODELS: dict[str, Tiny] = {
     "rnn_lm": Tiny("pydoc", DEEP, TEXTS, WIDTHS),
     "rnn_seq2seq": Tiny("dates", DEEP, PAIRS, WIDTHS),
     "transformer": Tiny("dates", BLOCKS, PAIRS),
+    "gpt_seq2seq": Tiny("dates", (*BLOCKS, "model.depth=2"), PAIRS),
     "gat": Tiny("karate", BLOCKS, NODES),
     "captioner": Tiny("digit_strings", ("model.dim=12",), {}),
     "sam": Tiny(

@@ -15,6 +15,7 @@ from ablate.model.bert import BERT
 from ablate.model.captioner import Captioner
 from ablate.model.dit import DiT
 from ablate.model.gpt import GPT
+from ablate.model.gpt_seq2seq import GPTSeq2Seq
 from ablate.model.layers.layer import Context, Place
 from ablate.model.mask.none import NoMask
 from ablate.model.rnn_lm import RNNLM
@@ -39,7 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "rnn_lm": {"vocab_size": 11, "length": 7},
 }
-SIZES["rnn_seq2seq"] = SIZES["transformer"]
+SIZES["rnn_seq2seq"] = SIZES["gpt_seq2seq"] = SIZES["transformer"]
 SIZES["dit"] = SIZES["captioner"] = {
     "image_size": (12, 24),
     "channels": 1,
@@ -49,6 +50,7 @@ SIZES["dit"] = SIZES["captioner"] = {
 TINY: dict[str, dict[str, Any]] = {
     "gpt": {"dim": 12, "heads": 3, "depth": 2},
     "bert": {"dim": 12, "heads": 3, "depth": 2},
+    "gpt_seq2seq": {"dim": 12, "heads": 3, "depth": 2, "dropout": 0.0},
     "vit": {"dim": 12, "heads": 3, "depth": 2, "patch": 2, "dropout": 0.0},
     "transformer": {
         "dim": 12,
@@ -124,6 +126,12 @@ def transformer(**changes: Any) -> Transformer:
     return model
 
 
+def gpt_seq2seq(**changes: Any) -> GPTSeq2Seq:
+    """The model of conf/model/gpt_seq2seq.yaml, tiny."""
+    model: GPTSeq2Seq = _model("gpt_seq2seq", **changes)
+    return model
+
+
 def rnn_lm(**changes: Any) -> RNNLM:
     """The model of conf/model/rnn_lm.yaml, tiny."""
     model: RNNLM = build("rnn_lm", **(SIZES["rnn_lm"] | TINY["rnn_lm"] | changes))
@@ -193,6 +201,7 @@ def _model(
     kernel: str | Kernel = "reference",
     **changes: Any,
 ) -> Any:
+    mask = mask or ("source" if name == "gpt_seq2seq" else None)
     mask = mask or ("causal" if name in ("gpt", "transformer") else "none")
     slots = {
         "mixer": ("model.mixer", mixer),

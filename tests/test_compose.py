@@ -58,6 +58,7 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
     "task=node_classification": ["model=gat"],
     "model.mask=neighbours": ["model=gat"],
+    "model.mask=source": ["model=gpt_seq2seq"],
     **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
     "task=captioning": ["model=captioner"],
     "task=segmentation": ["model=sam"],

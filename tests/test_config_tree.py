@@ -121,6 +121,7 @@ def tiny(model: str) -> list[str]:
         "resnet": ["model.dim=8"],
         "timm": ["model.name=test_resnet"],
         "transformer": ["model.dim=8", "model.heads=2"],
+        "gpt_seq2seq": ["model.dim=8", "model.heads=2", "model.depth=2"],
         # Of four nodes, dropout often leaves nothing.
         "gat": ["model.dim=8", "model.heads=2", "model.dropout=0"],
         "rnn_lm": ["model.dim=8"],

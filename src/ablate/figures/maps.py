@@ -60,6 +60,9 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     for (name, module), seen in zip(layers.items(), recorded, strict=True):
         kind = model.map_kind(name, module)
         mask = getattr(module, "mask", NoMask(causal=False))
+        if kind == "cross" and isinstance(model, Seq2Seq):
+            sources, mask = task.inputs(example)[0].shape[1], NoMask(causal=False)
+            seen = [model.to_source(weights, sources) for weights in seen]
         # A shared layer records one map per application; a decoder step by step, one row per step.
         rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]
         weights = torch.cat([part[0].float().cpu() for part in seen], dim=1)

@@ -40,6 +40,8 @@ class Model(nn.Module):
     reads_without_attention: ClassVar[bool] = False
     # Whether its batches are padded.
     pads: ClassVar[bool] = False
+    # Whether the source of a target stands before it, among the positions of one stack.
+    source_first: ClassVar[bool] = False
     # Whether its positions are the patches of an image, in rows and columns.
     has_grid: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = ()
@@ -237,12 +239,17 @@ class Seq2Seq(Model):
 
     @property
     def cross(self) -> list[nn.Module]:
-        """The cross-attention modules, in the order of application."""
+        """The modules that attend to the source, in the order of application."""
         raise NotImplementedError
 
     def map_kind(self, name: str, layer: nn.Module) -> str:
         """ "encoder", "decoder" (self-attention) or "cross" (the decoder to the encoder)."""
         return "cross" if layer in self.cross else name.partition(".")[0]
+
+    def to_source(self, weights: Tensor, sources: int) -> Tensor:
+        """What a module of `cross` recorded -> attention to the first positions of the source, as
+        many as `sources`: b h i j."""
+        return weights
 
     @abstractmethod
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ class CausalLM(Task):
 
     def notes(self) -> dict[str, Any]:
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
-        peeks = any(stack.causal and stack.look_ahead for stack in stacks)
+        peeks = any(stack.causal and stack.peeks for stack in stacks)
         return {"caution": PEEKS} if peeks else {}
 
     def artefacts(self, folder: Path) -> list[Path]:

@@ -130,7 +130,9 @@ class SequenceToSequence(CausalLM):
     def _follow_links(self, batch: Batch) -> None:
         """Update the AER from the attention weights that are being recorded."""
         assert self.wrong_links is not None
-        recorded = torch.cat(self.model.cross[-1].recorded, dim=2)  # type: ignore[arg-type]
+        seen: Any = self.model.cross[-1].recorded
+        sources = self.inputs(batch)[0].shape[1]
+        recorded = torch.cat([self.model.to_source(one, sources) for one in seen], dim=2)
         # A layer that is applied several times has recorded as many: the last comes last.
         weights = recorded[:, :, -batch["targets"].shape[1] :].float().mean(1)
         for one, index in zip(weights, batch["index"].tolist(), strict=True):

@@ -26,8 +26,9 @@ class Stack(nn.Module):
     """Position encoding, `depth` blocks and the final norm: the core of every Transformer here.
 
     The keys of a model's YAML arrive here by name, those of a block as `block`; `length`, `grid`,
-    `extra` and `causal` describe the input (see PosEnc). layers: the keys of a block, of `mask`
-    and of `pos_enc` in which the layers differ, for one layer after another, in turns.
+    `extra`, `causal` (see PosEnc) and `source` (see Mask) describe the input. layers: the keys of a
+    block, of `mask` and of `pos_enc` in which the layers differ, for one layer after another, in
+    turns.
     `embedding_norm` adds a norm of the embeddings if the norm placement of the first block is post.
     `embedding_scale` multiplies the input before positions are added; "sqrt" is the root of `dim`
     (Vaswani et al. 2017, section 3.4).
@@ -49,6 +50,7 @@ class Stack(nn.Module):
         layers: Sequence[Mapping[str, Any]] | None = None,
         grid: tuple[int, int] | None = None,
         extra: int = 0,
+        source: int = 0,
         embedding_norm: bool = False,
         embedding_scale: Positive | Literal["sqrt"] = 1.0,
         activation_checkpointing: bool = False,
@@ -62,7 +64,10 @@ class Stack(nn.Module):
         shared = {"pos_enc": pos_enc, "dropout": dropout, **block}
         keys = [shared | dict(layers[n % len(layers)] if layers else {}) for n in range(built)]
         place: dict[str, Any] = {"grid": grid, "extra": extra}
-        self.masks: list[Mask] = [own.pop("mask")(causal=causal, **place) for own in keys]
+        of_source = {"source": source} if source else {}
+        self.masks: list[Mask] = [
+            own.pop("mask")(causal=causal, **place, **of_source) for own in keys
+        ]
         # The encoding of each block. One instance serves all blocks that it can be the same for.
         kinds = [
             _Kind(own.pop("pos_enc"), own["heads"], not mask.look_ahead)
@@ -163,9 +168,15 @@ class Stack(nn.Module):
         return any(mask.look_ahead for mask in self.masks)
 
     @property
+    def peeks(self) -> bool:
+        """Whether a position of the output depends on later ones of the target."""
+        return any(mask.peeks for mask in self.masks)
+
+    @property
     def cacheable(self) -> bool:
-        """Whether a cache stays valid: later tokens do not change the states of earlier ones."""
-        return not self.look_ahead and all(layer.caches or not layer.mixes for layer in self.layers)
+        """Whether a cache stays valid: later tokens do not change the states of earlier ones, the
+        source being read at once."""
+        return not self.peeks and all(layer.caches or not layer.mixes for layer in self.layers)
 
     @property
     def cross(self) -> list[Layer]:

@@ -11,7 +11,8 @@ class Mask:
     When there are fewer queries than keys, as with a KV cache, the queries are the last positions:
     a causal mask is then aligned at its bottom right. `causal` says that the model is a decoder;
     `grid` and `extra` are those of PosEnc: the rows and columns of an image's patches, and the
-    leading tokens outside it.
+    leading tokens outside it. source: leading positions that are the source of a target, all read
+    before the target is written.
     """
 
     # False: every query attends to every key.
@@ -24,14 +25,24 @@ class Mask:
     ranges: bool = False
 
     def __init__(
-        self, *, causal: bool, grid: tuple[int, int] | None = None, extra: int = 0
+        self,
+        *,
+        causal: bool,
+        grid: tuple[int, int] | None = None,
+        extra: int = 0,
+        source: int = 0,
     ) -> None:
-        self.causal, self.grid, self.extra = causal, grid, extra
+        self.causal, self.grid, self.extra, self.source = causal, grid, extra, source
 
     @property
     def look_ahead(self) -> bool:
         """Whether any query may attend to a later key."""
         raise NotImplementedError
+
+    @property
+    def peeks(self) -> bool:
+        """Whether any query may attend to a later key of the target, which is to be predicted."""
+        return self.look_ahead
 
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
         """Positions of queries and keys -> `i j`, True = may attend."""

@@ -31,6 +31,10 @@ class Prefix(Mask):
     def look_ahead(self) -> bool:
         return self.size > 1
 
+    @property
+    def peeks(self) -> bool:
+        return self.size > self.source + 1
+
     def allowed(self, i: Tensor, j: Tensor) -> Tensor:
         return (j <= i[:, None]) | (j < self.size)
 

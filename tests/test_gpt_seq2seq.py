@@ -1,0 +1,130 @@
+"""The decoder-only model of pairs: it is a GPT, nothing leaks, decoding equals teacher forcing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from make_model import SIZES, gpt, gpt_seq2seq, options, part, random_parts
+from tiny import pairs
+from torch import Tensor
+
+import ablate
+from ablate.data.pairs import BOS, PAD
+from ablate.errors import UserError
+from ablate.figures.maps import attention_maps
+from ablate.model.gpt_seq2seq import GPTSeq2Seq
+from ablate.task.seq2seq import SequenceToSequence
+
+IN, OUT = SIZES["gpt_seq2seq"]["source_length"], SIZES["gpt_seq2seq"]["target_length"]
+WORDS, VOCAB = SIZES["gpt_seq2seq"]["source_vocab"], SIZES["gpt_seq2seq"]["target_vocab"]
+POSITIONS = [name for name in options("pos_enc") if not name.endswith("_2d")]
+MASKS = ["source", "causal", "none", part("model.mask", "window", size=3)]
+
+
+def random_model(**changes: object) -> GPTSeq2Seq:
+    model = gpt_seq2seq(**changes)
+    random_parts(model)
+    return model.eval()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Sources of 8, 5 and 3 tokens, targets of 7, 2 and 5."""
+    rng = torch.Generator().manual_seed(0)
+    both = []
+    for lengths, vocab in (([IN, 5, 3], WORDS), ([OUT, 2, 5], VOCAB)):
+        tokens = torch.randint(4, vocab, (3, max(lengths)), generator=rng)
+        both.append(tokens.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD))
+    both[1][:, 0] = BOS
+    return both[0], both[1]
+
+
+def test_it_is_a_gpt_with_a_prefix() -> None:
+    """Of whole sources: a GPT that has the tokens of both sides, and another size of prefix."""
+    model = random_model(pos_enc="learned")
+    one = gpt(vocab_size=WORDS + VOCAB, length=IN + OUT, mask=part("model.mask", "prefix", size=IN),
+              pos_enc="learned", tie_embeddings=False, depth=2)  # fmt: skip
+    one = random_parts(one).eval()  # type: ignore[assignment]
+    one.stack.load_state_dict(model.stack.state_dict())
+    tables = model.source_embedding.weight, model.target_embedding.weight
+    with torch.no_grad():
+        one.embedding.weight.copy_(torch.cat(tables))
+        one.head.weight.copy_(torch.cat(tables))  # type: ignore[union-attr]
+    source, target_in = (tokens[:1] for tokens in batch())
+    expected = one(torch.cat([source, target_in + WORDS], dim=1))[:, IN:, WORDS:]
+    torch.testing.assert_close(model(source, target_in), expected)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("pos_enc", POSITIONS)
+def test_step_by_step_equals_teacher_forcing(mask: str, pos_enc: str) -> None:
+    model = random_model(mask=mask, pos_enc=pos_enc)
+    assert model.stack.cacheable == (mask != "none")
+    source, target_in = batch()
+    state, steps = model.encode(source), target_in.shape[1] if mask != "none" else 0
+    for n in range(steps):
+        logits = model.step(target_in[:, n], state)
+        rows = target_in[:, n] != PAD
+        torch.testing.assert_close(logits[rows], model(source, target_in)[rows, n])
+    if mask == "none":  # every token written changes the others: read again
+        for n in (1, 2):
+            logits = model.step(target_in[:, n - 1], state)
+            torch.testing.assert_close(logits[:1], model(source[:1], target_in[:1, :n])[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("mask", "earlier", "later"),
+    [("source", True, False), ("causal", False, False), ("none", True, True)],
+)
+def test_what_each_position_sees(mask: str, earlier: bool, later: bool) -> None:
+    """earlier: a source token changes those before it, and so, with one layer of memory, how they
+    are read; later: a target token changes the logits before it."""
+    model = random_model(mask=mask)
+    source, target_in = (tokens[:1] for tokens in batch())
+    logits = model(source, target_in)
+    other = target_in.clone()
+    other[0, 4] = 4 + (other[0, 4] - 3) % (VOCAB - 4)
+    assert torch.equal(logits[:, :4], model(source, other)[:, :4]) != later
+    assert not torch.equal(logits[:, 4:], model(source, other)[:, 4:])
+    first = torch.cat([source, target_in], 1)
+    states = model.stack(_embedded(model, source, target_in))[:, 0]
+    source[0, 5] = 4 + (source[0, 5] - 3) % (WORDS - 4)
+    assert torch.equal(states, model.stack(_embedded(model, source, target_in))[:, 0]) != earlier
+    assert not torch.equal(logits, model(source, target_in))
+    assert first.shape[1] == IN + OUT
+
+
+def _embedded(model: GPTSeq2Seq, source: Tensor, target_in: Tensor) -> Tensor:
+    return torch.cat([model.source_embedding(source), model.target_embedding(target_in)], dim=1)
+
+
+@pytest.mark.parametrize("pos_enc", POSITIONS)
+def test_padding_and_the_other_sentences_change_nothing(pos_enc: str) -> None:
+    model = random_model(pos_enc=pos_enc)
+    source, target_in = batch()
+    together = model(source, target_in)
+    for row, (read, written) in enumerate([(8, 7), (5, 2), (3, 5)]):
+        alone = model(source[row : row + 1, :read], target_in[row : row + 1, :written])
+        torch.testing.assert_close(together[row : row + 1, :written], alone)
+
+
+def test_a_source_beyond_training_is_refused() -> None:
+    source, target_in = batch()
+    with pytest.raises(UserError, match="trained for 8 at most"):
+        random_model()(torch.cat([source, source], dim=1), target_in)
+
+
+def test_a_run_shows_where_the_target_looks_in_the_source(tmp_path: Path) -> None:
+    cfg = ablate.compose(*pairs(tmp_path, "model=gpt_seq2seq", "model.heads=2"))
+    result = ablate.run(cfg, tmp_path / "run")
+    assert "caution" not in result
+    run = ablate.load(tmp_path / "run")
+    assert isinstance(run.task, SequenceToSequence)
+    example = run.data.example(0)
+    maps = attention_maps(run.task, example)
+    assert {one.kind for one in maps} == {"cross"}
+    shape = len(example["target_labels"]), len(example["source_labels"])
+    assert all(one.weights.shape[1:] == shape for one in maps)
+    peeking = ablate.compose(*pairs(tmp_path, "model=gpt_seq2seq", "model.mask=none"))
+    assert "lets tokens see later ones" in str(ablate.run(peeking, tmp_path / "peeks"))
+    with pytest.raises(UserError, match="has no source among its positions"):
+        ablate.compose("model=gpt", "model.mask=source")
