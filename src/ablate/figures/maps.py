@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.data import Batch
+from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
