@@ -34,6 +34,13 @@ def test_it_is_the_sum_in_any_pieces(elements: int, monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(mine, other)
 
 
+def test_no_keys_are_no_sums() -> None:
+    """What a window behind the end of the source leaves."""
+    given = parts(j=0)
+    assert tanh_sum(*given).shape == (2, 3, 5, 0)
+    assert all(not g.any() for g in torch.autograd.grad(tanh_sum(*given).sum(), given))
+
+
 def test_gradients_are_those_of_small_differences() -> None:
     assert torch.autograd.gradcheck(tanh_sum, parts(2, 3, 2))
 

@@ -87,8 +87,8 @@ def pieces(q: Tensor, k: Tensor, *, separate: bool) -> Iterator[tuple[slice, sli
     """
     (count, i, d), j = q.shape, k.shape[1]
     most = ELEMENTS * torch.get_num_threads()
-    queries = max(1, min(i, most // (j * d)))
-    rows = max(1, most // (i * j * d)) if queries == i else 1
+    queries = max(1, min(i, most // max(1, j * d)))
+    rows = max(1, most // max(1, i * j * d)) if queries == i else 1
     one, place = q.new_ones(()), q.new_empty(min(rows, count) * queries * j * d)
     for row in range(0, count, rows):
         some = slice(row, min(row + rows, count))
