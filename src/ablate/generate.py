@@ -23,7 +23,7 @@ def arguments() -> dict[str, Any]:
     language.add_argument(
         "--prompt",
         help="text to go on from, default: 'The '; of a masked language model, text with [MASK];"
-        " of a diffusion model, the caption of an image",
+        " of a diffusion model, the caption of an image; of a reward model, text to score",
     )
     language.add_argument("--tokens", type=int, help="how many tokens to add; default: 500")
     language.add_argument("--temperature", type=float, help="0: always the likeliest; default: 0.8")

@@ -42,7 +42,8 @@ def draw_preference(
     if rows:
         last = f"step {int(float(rows[-1]['step']))}"
         place = (divergence[-1], gains[-1])
-        axis.annotate(last, place, (4, 4), textcoords="offset points", fontsize=8)
+        near = {"textcoords": "offset points", "fontsize": 8, "ha": "right"}
+        axis.annotate(last, place, (-6, -3), **near)
     axis.set(
         xlabel="divergence from the first model (KL, nats per response)",
         ylabel="gain over the first model (log-odds of being preferred)",
