@@ -193,7 +193,7 @@ def train(model: str, row: dict[str, Any]) -> None:
                 torch.distributed.destroy_process_group()
     assert [point["step"] for point in curves.rows] == list(range(1, STEPS + 1))
     for point in curves.rows:
-        assert {"train/loss", "val/loss"} <= point.keys()
+        assert {"train/loss", task.metric} <= point.keys()
         assert all(math.isfinite(value) for value in point.values()), point
     moved = False
     for parameter, old in zip(network.parameters(), before, strict=True):
