@@ -107,6 +107,7 @@ ONLY: dict[str, Only] = {
         "model.norm_type": ["layer", "batch"],
     },
     "sam": HERE | BLOCKS | {"data": data("images with masks"), "task": ["segmentation"]},
+    "autoencoder": HERE | WITHOUT_ATTENTION | {"data": data(CAPTIONS), "task": ["autoencoding"]},
     # Captions have padding, which batch norm would count.
     "dit": HERE
     | BLOCKS

@@ -40,10 +40,11 @@ SMOKE = {
 AREAS = {
     "config": """add_a_part check compose composition config_tree conflicts facts fuzz history
         override_errors revision run_id schema""",
-    "model": """activation_checkpoints attention axes bert block captioner dit draws dropout
-        embedding feed_forward flops forecasters formulas gpt gpt_seq2seq graph hugging_face init
-        knobs knobs_pairs layers local_attention mask mixer multi_head norm normalizer one_position
-        pairs pos_enc precision pretrained recurrent resnet rnn_* sam timm transformer vit""",
+    "model": """activation_checkpoints attention autoencoder axes bert block captioner dit draws
+        dropout embedding feed_forward flops forecasters formulas gpt gpt_seq2seq graph hugging_face
+        init knobs knobs_pairs layers local_attention mask mixer multi_head norm normalizer
+        one_position pairs pos_enc precision pretrained recurrent resnet rnn_* sam timm
+        transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech

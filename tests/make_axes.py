@@ -129,6 +129,7 @@ MODELS: dict[str, Tiny] = {
         {"model.dim": [16, 8], "model.heads": [2, 1], "model.patch": [4, 2]},
     ),
     "dit": Tiny("digit_strings", (*BLOCKS, "model.depth=2"), {}),
+    "autoencoder": Tiny("digit_strings", (), {}),
     "rnn_forecaster": Tiny("series", DEEP, {}),
     "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
 }

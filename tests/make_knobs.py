@@ -31,6 +31,7 @@ DATA = {
     "captioner": "digit_strings",
     "sam": "overlapping_digits",
     "dit": "digit_strings",
+    "autoencoder": "digit_strings",
 }
 START = {
     "gpt": ["model=gpt", "data=text", "model.heads=2"],
@@ -41,6 +42,7 @@ START = {
     "captioner": ["model=captioner"],
     "sam": ["model=sam", "model.dim=16", "model.heads=2", "model.depth=1"],
     "dit": ["model=dit", "model.heads=2"],
+    "autoencoder": ["model=autoencoder"],
 }
 
 
@@ -87,7 +89,8 @@ def overrides(model: str) -> list[str]:
     values |= {f"data.{key}": value for key, value in FILES[DATA[model]].items()}
     return [
         *START[model],
-        *("model.dim=8", "model.depth=1", "schedule.warmup=1"),
+        *("model.dim=8", "schedule.warmup=1"),
+        *(["model.depth=1"] if model != "autoencoder" else []),
         "logger=none",
         *(f"{key}={'null' if value is None else value}" for key, value in values.items()),
     ]

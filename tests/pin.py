@@ -55,6 +55,7 @@ MODELS: dict[str, list[str]] = {
     "sam": [*tiny.OBJECTS, "model.drop_path=0.3"],
     "resnet": ["model.dim=8", "data.batch_size=8"],
     "gat": ["model.dim=12", "model.heads=2"],
+    "autoencoder": tiny.DIGITS,
     "dit": [*tiny.DIGITS, "model.heads=2", "model.depth=1", "model.dropout=0.3"],
 }
 # Each option in the first of the models that takes it.

@@ -66,6 +66,7 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     **{f"model.points={name}": ["model=sam"] for name in options("model.points")},
     "data=digit_strings": ["model=captioner"],
     "task=diffusion": ["model=dit"],
+    "task=autoencoding": ["model=autoencoder"],
     **{f"task.noise={name}": ["model=dit"] for name in options("task.noise")},
     **{f"model.condition={name}": ["model=dit"] for name in options("model.condition")},
     "task=forecasting": ["model=rnn_forecaster"],

@@ -80,6 +80,10 @@ class Sizes:
             self.sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
             self.sizes |= {"source_length": 6, "target_length": 5}
             self.inputs = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
+        elif facts.option("model") == "autoencoder":
+            self.sizes = {"image_size": (8, 12), "channels": 1}
+            self.sizes |= {"target_vocab": 11, "target_length": 5}
+            self.inputs = (torch.randn(2, 1, 8, 12),)
         elif facts.option("model") == "dit":
             self.sizes = {"image_size": (8, 12), "channels": 1}
             self.sizes |= {"target_vocab": 11, "target_length": 5}
@@ -129,6 +133,7 @@ def tiny(model: str) -> list[str]:
         "captioner": ["model.dim=8"],
         "sam": ["model.dim=8", "model.heads=2", "model.depth=1"],
         "dit": ["model.dim=8", "model.heads=2", "model.depth=2"],
+        "autoencoder": ["model.dim=8"],
         "rnn_forecaster": ["model.dim=8"],
         "transformer_forecaster": ["model.dim=8", "model.heads=2"],
     }[model]

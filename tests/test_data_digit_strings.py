@@ -28,7 +28,7 @@ def data() -> DigitStrings:
 
 
 def canvases(data: DigitStrings, split: str) -> NDArray[np.uint8]:
-    pixels: NDArray[np.uint8] = data.splits[split].pixels.numpy()  # type: ignore[attr-defined]
+    pixels: NDArray[np.uint8] = data.pixels[split].numpy()  # type: ignore[attr-defined]
     return pixels
 
 

@@ -44,6 +44,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gat": {"features": 5, "classes": 3, "nodes": 6},
     "sam": {"image_size": (8, 8), "channels": 1, "prompt_length": 3},
     "dit": {"image_size": (8, 8), "channels": 1, "target_vocab": 11, "target_length": 4},
+    "autoencoder": {"image_size": (8, 8), "channels": 1, "target_vocab": 11, "target_length": 4},
 }
 # Six nodes in a circle: each sees itself and the next one.
 RING = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 0]])
@@ -64,9 +65,10 @@ START = {
     "gat": ["model=gat", "model.dropout=0", *SMALL],
     "sam": ["model=sam", "model.dim=24", "model.heads=2", "model.depth=2", "model.patch=2"],
     "dit": ["model=dit", "model.depth=2", "model.text_depth=2", *SMALL],
+    "autoencoder": ["model=autoencoder", "model.dim=12"],
 }
 # Models that are made of blocks with attention.
-BLOCKS_OF = [name for name in START if name not in ("timm", "resnet")]
+BLOCKS_OF = [name for name in START if name not in ("timm", "resnet", "autoencoder")]
 MEAN: dict[str, list[str]] = {"vit": ["model.pool=mean"]}  # every mask is allowed
 UNTIED = ["model.tie_embeddings=false"]  # so is every embedding
 # Another value for every key of a model, and what else has to be set for it to have an effect.
@@ -142,7 +144,9 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.dropout": ["0.5"],
         "model.bias": ["false"],
     },
-    "dit": BLOCKS | {"model.text_depth": ["1"], "model.patch": ["2"]},
+    # adaLN-Zero needs residuals.
+    "dit": BLOCKS | {"model.residual": [], "model.text_depth": ["1"], "model.patch": ["2"]},
+    "autoencoder": {"model.dim": ["24"], "model.latent": ["2"], "model.halvings": ["1"]},
 }
 # Keys of parts: the choice of the part, the key, another value.
 PARTS: list[tuple[str, str, str]] = [

@@ -65,6 +65,7 @@ STEPS: list[tuple[str, str, str]] = [
     ("task=segmentation", "task.focal", "2.0"),
     ("task=segmentation", "task.iou", "0.1"),
     ("task=diffusion", "task.drop_caption", "0.5"),
+    ("task=autoencoding", "task.kl", "1.0"),
 ]
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
@@ -81,6 +82,7 @@ MODEL_OF = {
     "task=captioning": "captioner",
     "task=segmentation": "sam",
     "task=diffusion": "dit",
+    "task=autoencoding": "autoencoder",
     "task=forecasting": "rnn_forecaster",
     "task=node_classification": "gat",
 }

@@ -24,7 +24,10 @@ MISTAKES = [
     ("modle.heads=3", ["no key or group modle", "did you mean 'model'?"]),
     (
         "model=gtp",
-        ["model=gtp: no such option; allowed: bert, captioner, dit, gat, ", "did you mean 'gpt'?"],
+        [
+            "model=gtp: no such option; allowed: autoencoder, bert, captioner, dit, gat, ",
+            "did you mean 'gpt'?",
+        ],
     ),
     ("model.attention=aditive", ["allowed: additive, cosine", "did you mean 'additive'?"]),
     ("pos_enc=rotery", ["pos_enc=rotery: no such option", "did you mean 'rotary'?"]),

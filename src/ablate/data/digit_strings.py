@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ablate import memory
-from ablate.config.rules import PIXELS, Count, Int, Seed
+from ablate.config.rules import PIXELS, Count, Int, RunDir, Seed
 from ablate.data import IGNORED, digest, image_file
 from ablate.data.digits import Digits
 from ablate.data.images import Arrays, Source, statistics
@@ -33,6 +33,7 @@ from ablate.errors import UserError
 from ablate.seeding import derive
 
 SIDE = 8  # pixels of a digit
+ENCODED = 1000  # images at once
 Pixels = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
@@ -66,19 +67,20 @@ class Layout(NamedTuple):
 
 
 class Captioned(Dataset[Batch]):
-    """The images of one split with their captions as batches. pixels: b y x."""
+    """The images of one split with their captions as batches. values: b c y x, of any type; mean,
+    std: of each channel, c 1 1."""
 
-    def __init__(self, pixels: Pixels, captions: Sentences, *, mean: Tensor, std: Tensor) -> None:
-        self.pixels, self.captions = torch.from_numpy(pixels), captions
+    def __init__(self, values: Tensor, captions: Sentences, *, mean: Tensor, std: Tensor) -> None:
+        self.values, self.captions = values, captions
         self.mean, self.std = mean.float(), std.float()
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.values)
 
     def __getitem__(self, request: Request) -> Batch:
         numbers = request.indices
         return {
-            "images": (self.pixels[numbers, None].float() - self.mean) / self.std,
+            "images": (self.values[numbers].float() - self.mean) / self.std,
             "target_in": self.captions.rows(numbers, shift=0, fill=PAD),
             "targets": self.captions.rows(numbers, shift=1, fill=IGNORED),
             "index": numbers,
@@ -88,14 +90,14 @@ class Captioned(Dataset[Batch]):
 class DigitStrings(Targets):
     """height, width: pixels of an image. min_digits, max_digits: in an image, drawn uniformly.
 
+    autoencoder: the folder of a finished run of model=autoencoder, whose latents take the place of
+    the images, b c y x, with mean 0 and deviation 1 in each channel.
     data_seed: draws digits and places of all splits, which do not depend on the seed of the run.
     mean, std: of the training images, between black 0 and white 1.
     """
 
     kind: ClassVar[str] = "captions"
     unit: ClassVar[str] = "images"
-    # Pixels of the canvas along a side of what `image_size` counts.
-    reduction: ClassVar[int] = 1
     item: str | None = "digit"
     white: ClassVar[int] = Digits.white
     mean: Tensor
@@ -114,6 +116,7 @@ class DigitStrings(Targets):
         batch_size: Count,
         data_seed: Seed,
         seed: int,
+        autoencoder: RunDir | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.size = self.checked("height", height), self.checked("width", width)
@@ -130,6 +133,8 @@ class DigitStrings(Targets):
             )
         self.counts = self.examples(train=train_examples, val=val_examples, test=test_examples)
         self.data_seed = self.checked("data_seed", data_seed)
+        self.autoencoder = self.checked("autoencoder", autoencoder)
+        self.latents: Latents | None = None
         self.digits = Digits(batch_size=1, seed=seed)
 
     def load(self) -> None:
@@ -149,10 +154,13 @@ class DigitStrings(Targets):
             training = Arrays(pixels["train"][..., None], np.zeros(len(pixels["train"])))
             both = statistics(training, np.arange(len(training.labels)))
             self.mean, self.std = (value / self.white for value in both)
-        self.splits = {split: self._split(pixels[split], split) for split in sources}
+        if self.autoencoder is not None:
+            self.latents = Latents(self.autoencoder, self)
+        self.splits = {split: self._split(split) for split in sources}
+        height, width = self.size
         self.sizes = {
-            "image_size": self.size,
-            "channels": 1,
+            "image_size": (height // self.reduction, width // self.reduction),
+            "channels": 1 if self.latents is None else len(self.latents.mean),
             "target_vocab": self.target_tokenizer.vocab_size,
             "target_length": self.most + 1,
         }
@@ -180,12 +188,21 @@ class DigitStrings(Targets):
     def pictures(self, images: Tensor) -> Tensor:
         """What is seen in images as a model reads or makes them: b c y x -> b y x between black 0
         and white 1."""
+        if self.latents is not None:
+            return self.latents.pictures(images)
         grey = images[:, 0].float() * self.std.float() + self.mean.float()
         return grey.clamp(0, 1).cpu()
 
     def images(self, pictures: Tensor) -> Tensor:
         """The other way: b y x between black 0 and white 1 -> b c y x."""
+        if self.latents is not None:
+            return self.latents.images(pictures)
         return (pictures[:, None] - self.mean.float()) / self.std.float()
+
+    @property
+    def reduction(self) -> int:
+        """Pixels of the canvas along a side of what `image_size` counts."""
+        return 1 if self.latents is None else self.latents.reduction
 
     def originals(self, split: str, indices: Tensor) -> Tensor:
         """Images of a split as they were made: b -> b y x between black 0 and white 1."""
@@ -194,6 +211,8 @@ class DigitStrings(Targets):
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the largest value that an image for the model has."""
+        if self.latents is not None:
+            return self.latents.bounds
         black, white = ((shade - self.mean) / self.std for shade in (0, 1))
         return float(black), float(white)
 
@@ -256,8 +275,63 @@ class DigitStrings(Targets):
         numbers = np.split(labels[layout.digit], ends)
         return [" ".join(map(str, number.tolist())) for number in numbers]
 
-    def _split(self, pixels: Pixels, split: str) -> Captioned:
+    def _split(self, split: str) -> Captioned:
         encode = self.target_tokenizer.encode
         captions = Sentences([np.array(encode(text), np.int32) for text in self.captions[split]])
+        if self.latents is not None:
+            of = self.latents
+            return Captioned(of.values[split], captions, mean=of.mean, std=of.std)
         mean, std = self.mean * self.white, self.std * self.white
-        return Captioned(pixels, captions, mean=mean, std=std)
+        return Captioned(self.pixels[split][:, None], captions, mean=mean, std=std)
+
+
+class Latents:
+    """The images of a data set as the autoencoder of a finished run has them.
+
+    mean, std: of each of its channels over the training images, c 1 1, by which a model reads them
+    (Rombach et al. 2022, appendix G, rescale by one deviation). values: of the splits, b c y x.
+    """
+
+    mean: Tensor
+    std: Tensor
+    bounds: tuple[float, float]
+
+    def __init__(self, folder: str, data: DigitStrings) -> None:
+        # The training of a run needs the data, and not the other way round but here.
+        from ablate.model.autoencoder import Autoencoder
+        from ablate.training.load import load
+
+        run = load(Path(folder).expanduser())
+        if not isinstance(run.model, Autoencoder) or not isinstance(run.data, DigitStrings):
+            raise UserError(f"data.autoencoder={folder}: must be a run of model=autoencoder")
+        if run.data.size != data.size:
+            theirs, ours = (f"{rows} x {columns}" for rows, columns in (run.data.size, data.size))
+            raise UserError(
+                f"data.autoencoder={folder}: reads images of {theirs} pixels, not {ours}"
+            )
+        self.model, self.data = run.model, run.data
+        self.reduction = run.model.reduction
+        self.values = {
+            split: self._encode(data.originals(split, torch.arange(len(pixels))))
+            for split, pixels in data.pixels.items()
+        }
+        if isinstance(data.measured_as, DigitStrings) and data.measured_as.latents is not None:
+            self.mean, self.std = data.measured_as.latents.mean, data.measured_as.latents.std
+            self.bounds = data.measured_as.latents.bounds
+        else:
+            train = self.values["train"]
+            self.mean = train.mean((0, 2, 3))[:, None, None]
+            self.std = train.std((0, 2, 3))[:, None, None]
+            scaled = (train - self.mean) / self.std
+            self.bounds = float(scaled.min()), float(scaled.max())
+
+    def _encode(self, pictures: Tensor) -> Tensor:
+        parts = pictures.split(ENCODED)
+        return torch.cat([self.model.encode(self.data.images(part)) for part in parts])
+
+    def images(self, pictures: Tensor) -> Tensor:
+        return (self._encode(pictures) - self.mean) / self.std
+
+    def pictures(self, images: Tensor) -> Tensor:
+        latents = images.cpu().float() * self.std + self.mean
+        return self.data.pictures(self.model.decode(latents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ablate.task.autoencoding import Autoencoding
     from ablate.task.diffusion import Diffusion
 
 CAPTIONS = ("7", "3 1", "2 0 2", "1 2 3 4")
@@ -145,6 +147,26 @@ def words(one: Map, heads: Sequence[int], labels: Sequence[str], title: str) -> 
     ]
     top = max(float(panel.weights.max()) for panel in panels)
     return draw_panels(panels, title, top, query="word", key="attended word")
+
+
+def reconstructions(task: Autoencoding) -> Figure:
+    """Validation images, and below each what is left of it."""
+    count = min(SHOWN, task.data.length("val"))
+    known = task.data.originals("val", torch.arange(count))
+    figure, axes = rows(2, count, *task.data.size)
+    for row, pictures, name in zip(
+        axes, (known, task.reconstructed(known)), ("image", "from its latent"), strict=True
+    ):
+        row[0].set_ylabel(name, fontsize=TITLE)
+        for axis, picture in zip(row, pictures, strict=True):
+            show(axis, picture, "")
+    cells = math.prod(task.data.size) // task.model.reduction**2
+    entitle(
+        figure,
+        f"Validation images, and what the autoencoder makes of their latents:"
+        f" {cells * task.model.latent} numbers for {math.prod(task.data.size)} pixels",
+    )
+    return figure
 
 
 def show(axis: Axes, picture: Tensor, title: str) -> None:

@@ -47,6 +47,11 @@ class Captioner(Seq2Seq):
     outputs = ("captions",)
     conflicts = (
         Conflict(lambda c: c("model.dim") % 4 != 0, STAGED.format(dim="{model.dim}")),
+        Conflict(
+            lambda c: c.get("data.autoencoder", None) is not None,
+            "data.autoencoder={data.autoencoder}: model=captioner reads the images themselves;"
+            " leave it out",
+        ),
         NORM_OF_IMAGES,
     )
     positions = "input"

@@ -91,7 +91,7 @@ class DiT(Model):
         Conflict(
             lambda c: (
                 max(c("data.height") % c("model.patch"), c("data.width") % c("model.patch")) > 0
-                and c.stated("data", "reduction") == 1
+                and c("data.autoencoder") is None
             ),
             "model.patch={model.patch} must divide data.height={data.height} and"
             " data.width={data.width}",

@@ -1,0 +1,98 @@
+"""Autoencoder: images as a small grid of latent vectors, in which a diffusion model can draw.
+
+Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models", section 3.1 and
+appendix G, https://arxiv.org/abs/2112.10752: the latent is normal (KL-regularised), after Kingma
+and Welling 2014, "Auto-encoding variational Bayes", https://arxiv.org/abs/1312.6114. Without their
+residual blocks, attention and losses of perception: these images are small.
+"""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config.rules import Conflict, Int, Width
+from ablate.errors import UserError
+from ablate.model.base import Model
+from ablate.model.layers.draws import Source, Stream, normal
+from ablate.model.layers.linear import KaimingConv
+
+Halvings = Annotated[int, Int(0, 8)]
+# What the check says before a run, and the constructor to whoever calls it.
+UNEVEN = (
+    "model.halvings={halvings} halves the sides of an image, {height} x {width} pixels, as often:"
+    " they must be multiples of {factor}"
+)
+
+
+class Autoencoder(Model):
+    """Convolutions of 3 x 3, `dim` wide; each of `halvings` halves both sides of the image.
+
+    latent: numbers at each place of the latent.
+    """
+
+    kinds = ("captions",)
+    outputs = ("reconstructions",)
+    positions = None
+    causal = False
+    conflicts = (
+        Conflict(
+            lambda c: c.get("data.autoencoder", None) is not None,
+            "data.autoencoder={data.autoencoder}: is what model=autoencoder becomes; leave it out",
+        ),
+    )
+
+    def __init__(
+        self,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        target_vocab: int,
+        target_length: int,
+        dim: Width,
+        latent: Width,
+        halvings: Halvings,
+    ):
+        super().__init__()
+        height, width = image_size
+        if height % 2**halvings or width % 2**halvings:
+            raise UserError(
+                UNEVEN.format(halvings=halvings, height=height, width=width, factor=2**halvings)
+            )
+        self.reduction, self.latent = 2**halvings, latent
+        encoder: list[nn.Module] = [conv(channels, dim)]
+        decoder: list[nn.Module] = [conv(latent, dim)]
+        for _ in range(halvings):
+            encoder += [nn.SiLU(), conv(dim, dim, stride=2)]
+            decoder += [nn.SiLU(), nn.Upsample(scale_factor=2), conv(dim, dim)]
+        self.encoder = nn.Sequential(*encoder, nn.SiLU(), conv(dim, 2 * latent))
+        self.decoder = nn.Sequential(*decoder, nn.SiLU(), conv(dim, channels))
+        self.draws = Stream()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """b c y x -> the reconstruction, and the mean and the logarithm of the variance of its
+        latent. In training the latent is drawn, else it is the mean."""
+        mean, log_variance = self.describe(images)
+        latent = mean
+        if self.training:
+            noise = normal(Source(self.draws.key(mean)), mean).to(mean.dtype)
+            latent = mean + (log_variance / 2).exp() * noise
+        return self.decoder(latent), mean, log_variance
+
+    def describe(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.encoder(images).chunk(2, dim=1)
+        return mean, log_variance.clamp(-30, 20)
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        """b c y x -> b l y x, the means."""
+        return self.describe(images)[0]
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        images: Tensor = self.decoder(latents)
+        return images
+
+
+def conv(inputs: int, outputs: int, stride: int = 1) -> KaimingConv:
+    return KaimingConv(inputs, outputs, 3, stride=stride, padding=1)

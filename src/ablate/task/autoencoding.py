@@ -1,0 +1,75 @@
+"""Autoencoding: images from their latents."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchmetrics.aggregation import MeanMetric
+
+from ablate.config.rules import NotNegative
+from ablate.data import Batch
+from ablate.data.digit_strings import DigitStrings
+from ablate.model.autoencoder import Autoencoder
+from ablate.task import Task
+
+
+class Autoencoding(Task):
+    """The squared error of the images, plus `kl` times the divergence of their latents from a
+    standard normal (Kingma and Welling 2014, appendix B), in nats for each number of the image.
+
+    psnr: peak signal-to-noise ratio of what is seen, 10 log10(1 / squared error) decibels, black 0
+    and white 1.
+    """
+
+    kinds = ("captions",)
+    output = "reconstructions"
+    metric: ClassVar[str] = "val/loss"
+    mode: ClassVar[str] = "min"
+    unit = "images"
+    loss_unit: ClassVar[str] = "squared error"
+    data: DigitStrings
+    model: Autoencoder
+
+    def __init__(self, *args: Any, kl: NotNegative, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.kl = kl
+        self.mean_loss, self.seen_error = MeanMetric(), MeanMetric()
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (batch["images"],)
+
+    def units(self, batch: Batch) -> int:
+        return len(batch["images"])
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        made, mean, log_variance = self.model(batch["images"])
+        apart = divergence(mean, log_variance).sum() / made.numel()
+        return {"error": F.mse_loss(made, batch["images"]), "kl": self.kl * apart}
+
+    def evaluate(self, batch: Batch) -> None:
+        images, (made, _, _) = batch["images"], self.model(batch["images"])
+        self.mean_loss.update(F.mse_loss(made, images).float(), len(images))
+        seen = F.mse_loss(self.data.pictures(made), self.data.pictures(images))
+        self.seen_error.update(seen.to(self.device), len(images))
+
+    def measures(self, split: str) -> dict[str, Tensor]:
+        psnr = -10 * self.seen_error.compute().log10()
+        return {"loss": self.mean_loss.compute(), "psnr": psnr}
+
+    def artefacts(self, folder: Path) -> list[Path]:
+        from ablate.figures.diffusion import reconstructions
+        from ablate.figures.save import save
+
+        return [save(reconstructions(self), folder / "figures" / "reconstructions.png")]
+
+    @torch.no_grad()
+    def reconstructed(self, pictures: Tensor) -> Tensor:
+        """b y x, black 0 to white 1 -> the same from their latents."""
+        return self.data.pictures(self.model(self.data.images(pictures))[0])
+
+
+def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) | N(0, 1)), of each number."""
+    return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)

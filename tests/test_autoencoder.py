@@ -1,0 +1,143 @@
+"""model=autoencoder and task=autoencoding; data.autoencoder=RUN: images as latents of a run."""
+
+import math
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from make_model import normal
+from torch.distributions import Normal, kl_divergence
+
+import ablate
+from ablate.config.run_id import run_dir, run_id
+from ablate.data.digit_strings import DigitStrings
+from ablate.errors import UserError
+from ablate.model.autoencoder import Autoencoder
+from ablate.model.layers.draws import Draws
+from ablate.task.autoencoding import Autoencoding, divergence
+from ablate.task.diffusion import Diffusion
+from ablate.task.paint import filled
+from ablate.training.build import build_data
+
+WITH_FIGURES = True  # tests/conftest.py
+
+SIZES = {"channels": 1, "target_vocab": 11, "target_length": 4, "dim": 6, "latent": 3}
+
+
+def made(halvings: int = 2) -> Autoencoder:
+    model = Autoencoder(image_size=(12, 24), halvings=halvings, **SIZES)
+    model.initialise(0)
+    return model
+
+
+def test_the_divergence_is_that_of_torch() -> None:
+    mean, log_variance = normal(50, seed=1), normal(50, seed=2)
+    first = Normal(mean, (log_variance / 2).exp())
+    expected = kl_divergence(first, Normal(torch.zeros(()).double(), torch.ones(()).double()))
+    torch.testing.assert_close(divergence(mean, log_variance), expected)
+
+
+@pytest.mark.parametrize("halvings", [0, 1, 2])
+def test_each_halving_halves_both_sides(halvings: int) -> None:
+    model, x = made(halvings).eval(), torch.randn(2, 1, 12, 24)
+    reconstruction, mean, log_variance = model(x)
+    assert reconstruction.shape == x.shape
+    assert mean.shape == log_variance.shape == (2, 3, 12 // 2**halvings, 24 // 2**halvings)
+    assert torch.equal(model.decode(model.encode(x)), reconstruction)
+
+
+def test_in_training_latents_are_drawn_by_the_step() -> None:
+    model, x = made().train(), torch.randn(2, 1, 12, 24)
+    draws, found = Draws(model), []
+    for step in (1, 1, 2):
+        draws.keys = draws.of_batch(seed=0, step=step)
+        found.append(model(x)[0])
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2])
+
+
+# A run, and diffusion in its latents
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def small(folder: Path, *more: str) -> list[str]:
+    steps = ("trainer.max_steps=4", "trainer.val_check_interval=2", "schedule.warmup=1")
+    return [
+        *("model=autoencoder", *tiny.DIGITS, *steps, "logger=none"),
+        *(f"output_dir={folder / 'outputs'}", *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def autoencoder(folder: Path) -> Path:
+    cfg = ablate.compose(*small(folder))
+    result = ablate.run(cfg)
+    loss, psnr = (result["metrics"][f"test/{name}"] for name in ("loss", "psnr"))
+    assert math.isfinite(loss)
+    assert psnr > 0
+    assert (run_dir(cfg) / "figures" / "reconstructions.png").exists()
+    return run_dir(cfg)
+
+
+def latent(folder: Path, autoencoder: Path, *more: str) -> list[str]:
+    return tiny.drawings(folder, f"data.autoencoder={autoencoder}", "model.patch=1", *more)
+
+
+def test_latents_are_the_autoencoders_with_deviation_one(folder: Path, autoencoder: Path) -> None:
+    task = ablate.load(autoencoder).task
+    assert isinstance(task, Autoencoding)
+    cfg = ablate.compose(*latent(folder, autoencoder))
+    data = build_data(cfg)
+    assert isinstance(data, DigitStrings)
+    assert (data.sizes["image_size"], data.sizes["channels"], data.reduction) == ((3, 6), 4, 4)
+    seen = data.originals("train", torch.arange(40))
+    images = data.images(seen)
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(4), atol=1e-5, rtol=0)
+    assert (float(images.min()), float(images.max())) == pytest.approx(data.bounds)
+    torch.testing.assert_close(
+        data.example(3)["images"], data.images(data.originals("val", torch.tensor([3])))
+    )
+    torch.testing.assert_close(data.pictures(images), task.reconstructed(seen))
+
+
+def test_a_model_draws_in_latents(folder: Path, autoencoder: Path) -> None:
+    cfg = ablate.compose(*latent(folder, autoencoder))
+    assert run_id(cfg) != run_id(ablate.compose(*tiny.drawings(folder)))
+    assert ablate.run(cfg)["status"] == "finished"
+    task = ablate.load(run_dir(cfg)).task
+    assert isinstance(task, Diffusion)
+    assert (run_dir(cfg) / "figures" / "samples.png").exists()
+    known = task.data.originals("val", torch.tensor([1]))
+    mask = torch.zeros(1, 12, 24, dtype=torch.bool)
+    mask[..., 13:] = True  # in the middle of a place of the latent
+    drawn = filled(task, task.caption("3 1"), [5], known, mask)
+    assert torch.equal(drawn[..., :13], known[..., :13])
+    assert not torch.allclose(drawn[..., 13:], known[..., 13:])
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("data.autoencoder={autoencoder} data.height=16", "reads images of 12 x 24 pixels, not"),
+        ("data.autoencoder=nowhere", "nowhere is not the folder of a run"),
+        ("data.autoencoder={autoencoder} model=captioner", "model=captioner reads the images"),
+        ("data.autoencoder={autoencoder} model=autoencoder", "is what model=autoencoder becomes"),
+        ("model=autoencoder data.height=14", "they must be multiples of 4"),
+        ("model=autoencoder model.halvings=9", "must be a whole number of at least 0 and of at"),
+    ],
+)
+def test_what_is_refused(typed: str, line: str, folder: Path, autoencoder: Path) -> None:
+    given = typed.format(autoencoder=autoencoder).split()
+    models = {"model=captioner": tiny.captions, "model=autoencoder": small}
+    made = next((make for name, make in models.items() if name in given), None)
+    more = [word for word in given if word not in models]
+    overrides = made(folder, *more) if made else tiny.drawings(folder, *more)
+    with pytest.raises(UserError) as refused:
+        ablate.run(ablate.compose(*overrides))
+    assert line in str(refused.value)
