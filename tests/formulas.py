@@ -20,8 +20,10 @@ from ablate.kernel import Attend, attention_weights, mix
 from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
+from ablate.model.layers.modulation import Modulation
 from ablate.pos_enc.none import NoPosEnc
 from ablate.speech.mel import frame_distortion, mel
+from ablate.task.autoencoding import divergence
 from ablate.task.captioning import unevenness
 from ablate.task.dpo import dpo_loss
 from ablate.task.policy import leave_one_out
@@ -182,6 +184,26 @@ def gelu(x: float) -> float:
 
 def sigmoid(x: float) -> float:
     return 1 / (1 + exp(-x))
+
+
+def modulated() -> list[float]:
+    c, linear = log(3), [0, 4 / log(3), 1 / log(3)]
+    made = fill(Modulation(1, gate=True, std=0.0), linear_weight=linear, linear_bias=[0, 0, 0])
+    x, gate = made(tensor(2.0)[None, None], tensor(c)[None])
+    return [float(x.detach()), float(gate.detach())]
+
+
+def flow() -> list[float]:
+    process = part("task.noise", "rectified_flow")
+    x, step = tensor(4.0), {"fresh": None, "bounds": (-9, 9)}
+    added = process.add(x, tensor(2.0), tensor(0.25))
+    return [float(added), float(process.step(tensor(3.0), tensor(2.0), 0.25, 0.0, **step))]
+
+
+def noisy() -> list[float]:
+    process, n = part("task.noise", "ddpm", timesteps=100), tensor(0.02)
+    one, zero = tensor(1.0), tensor(0.0)
+    return [float(process.add(one, zero, n)), float(process.add(zero, one, n))]
 
 
 FORMULAS = [
@@ -428,6 +450,32 @@ FORMULAS = [
         "ablate.model.gate.se",
         "channels (0, 2), (3, 3); W1 = (1 -1) + 5, W2 = (0.5; -1) + (0, 3)",
         [0, 2 * sigmoid(1.5), 1.5, 1.5], gate,
+    ),
+    Formula(
+        "adaptive layer norm", "(1 + a) x + b, and a gate, of W swish(c)",
+        "Peebles and Xie 2023, https://arxiv.org/abs/2212.09748",
+        "ablate.model.layers.modulation",
+        "x = 2, c = ln 3: swish 3 ln 3 / 4; W = (0; 4 / ln 3; 1 / ln 3)",
+        [2 * (1 + 3), 3 / 4], modulated,
+    ),
+    Formula(
+        "rectified flow", "x(t) = (1 - t) x + t z; a step of Euler is x + (t' - t) v",
+        "Liu et al. 2023, https://arxiv.org/abs/2209.03003",
+        "ablate.task.noise.rectified_flow", "x = 4, z = 2, t = 1/4; from 3 with v = 2 to t' = 0",
+        [3.5, 2.5], flow,
+    ),
+    Formula(
+        "DDPM", "x(n) = √a(n) x + √(1 - a(n)) z, a(n) = Π (1 - β)",
+        "Ho et al. 2020, equation 4, https://arxiv.org/abs/2006.11239",
+        "ablate.task.noise.ddpm",
+        "T = 100, β = 0.001 and 0.001 + 0.199 / 99; x = 1, z = 0 and x = 0, z = 1",
+        [sqrt(0.999 * (0.999 - 0.199 / 99)), sqrt(1 - 0.999 * (0.999 - 0.199 / 99))], noisy,
+    ),
+    Formula(
+        "divergence of a latent", "(m² + s² - 1 - ln s²) / 2",
+        "Kingma and Welling 2014, appendix B, https://arxiv.org/abs/1312.6114",
+        "ablate.task.autoencoding", "m = 2, s² = e",
+        [(4 + e - 1 - 1) / 2], lambda: divergence(tensor(2.0), tensor(1.0)),
     ),
     Formula(
         "rate, Noam", "min(n / w, √(w / n)), n = step + 1",

@@ -10,7 +10,7 @@ from make_model import normal
 from torch.distributions import Normal, kl_divergence
 
 import ablate
-from ablate.config.run_id import run_dir, run_id
+from ablate.config.composition import Composition
 from ablate.data.digit_strings import DigitStrings
 from ablate.errors import UserError
 from ablate.model.autoencoder import Autoencoder
@@ -80,8 +80,8 @@ def autoencoder(folder: Path) -> Path:
     loss, psnr = (result["metrics"][f"test/{name}"] for name in ("loss", "psnr"))
     assert math.isfinite(loss)
     assert psnr > 0
-    assert (run_dir(cfg) / "figures" / "reconstructions.png").exists()
-    return run_dir(cfg)
+    assert (Composition(cfg).folder / "figures" / "reconstructions.png").exists()
+    return Composition(cfg).folder
 
 
 def latent(folder: Path, autoencoder: Path, *more: str) -> list[str]:
@@ -108,11 +108,11 @@ def test_latents_are_the_autoencoders_with_deviation_one(folder: Path, autoencod
 
 def test_a_model_draws_in_latents(folder: Path, autoencoder: Path) -> None:
     cfg = ablate.compose(*latent(folder, autoencoder))
-    assert run_id(cfg) != run_id(ablate.compose(*tiny.drawings(folder)))
+    assert Composition(cfg).id != Composition(ablate.compose(*tiny.drawings(folder))).id
     assert ablate.run(cfg)["status"] == "finished"
-    task = ablate.load(run_dir(cfg)).task
+    task = ablate.load(Composition(cfg).folder).task
     assert isinstance(task, Diffusion)
-    assert (run_dir(cfg) / "figures" / "samples.png").exists()
+    assert (Composition(cfg).folder / "figures" / "samples.png").exists()
     known = task.data.originals("val", torch.tensor([1]))
     mask = torch.zeros(1, 12, 24, dtype=torch.bool)
     mask[..., 13:] = True  # in the middle of a place of the latent
