@@ -48,7 +48,7 @@ from ablate_attention import NAME
 FULL = (EDQUOT, ENOSPC, EROFS)
 PACKAGES = (
     NAME, "torch", "lightning", "hydra-core", "omegaconf", "torchmetrics", "timm", "einops",
-    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim",
+    "numpy", "wandb", "tokenizers", "scikit-learn", "torchvision", "gensim", "espeakng-loader",
 )  # fmt: skip
 
 
