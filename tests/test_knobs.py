@@ -133,6 +133,7 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.masks": ["1"],
         "model.exchange": ["one_way", "none"],
         "model.mask_prompt": ["false"],
+        "model.points.scale": ["2.0"],
     },
     "gat": {
         "model.dim": ["24"],
