@@ -29,6 +29,7 @@ from ablate.task.dpo import dpo_loss
 from ablate.task.policy import leave_one_out
 from ablate.task.reward import unlikelihood
 from ablate.task.rlhf import clipped, policy_gradient
+from ablate.task.segmentation import dice_loss, sigmoid_focal_loss
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ def relative_2d() -> Any:
 def t5() -> Any:
     made = fill(positions("t5", buckets=4, max_distance=8), table=[[0.0], [1.0], [2.0], [3.0]])
     return made.bias(tensor([0.0, 0.0])[None, None], torch.tensor([9]), torch.arange(10), 0)
+
+
+def fourier() -> Any:
+    made = part("model.points", "fourier")(dim=2, image_size=(1, 1))
+    return fill(made, frequencies=[0.25, 0.0])(tensor(0.75, 0.5))
 
 
 def attention() -> Any:
@@ -332,6 +338,25 @@ FORMULAS = [
         "ablate.speech.mel", "c = (3, 0), c' = (0, 4)",
         [10 / log(10) * sqrt(2) * 5],
         lambda: tensor(frame_distortion(np.array([3.0, 0.0]), np.array([0.0, 4.0]))),
+    ),
+    Formula(
+        "dice loss", "1 - (2 Σ p t + 1) / (Σ p + Σ t + 1)",
+        "Milletari et al. 2016, https://arxiv.org/abs/1606.04797",
+        "ablate.task.segmentation", "two pixels of p = 1/2, one of them of the object",
+        [1 / 3], lambda: dice_loss(torch.zeros(1, 2).double(), tensor([1.0, 0.0])),
+    ),
+    Formula(
+        "focal loss", "-a (1 - p)^g ln p of the object, -(1 - a) p^g ln(1 - p) elsewhere",
+        "Lin et al. 2017, https://arxiv.org/abs/1708.02002",
+        "ablate.task.segmentation", "a = 1/4, g = 2, p = 1/2: of the object, and elsewhere",
+        [1 / 16 * log(2), 3 / 16 * log(2)],
+        lambda: sigmoid_focal_loss(torch.zeros(2).double(), tensor(1.0, 0.0)),
+    ),
+    Formula(
+        "random Fourier features", "sin(2π G p), cos(2π G p), p from -1 to 1",
+        "Tancik et al. 2020, https://arxiv.org/abs/2006.10739",
+        "ablate.model.points.fourier", "G = (1/4, 0), at 3/4 of the width: G p = 1/8",
+        [0.5**0.5, 0.5**0.5], fourier,
     ),
     Formula(
         "attention", "Σ softmax(q · k / √k) v",

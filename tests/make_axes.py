@@ -124,7 +124,7 @@ MODELS: dict[str, Tiny] = {
     "captioner": Tiny("digit_strings", ("model.dim=12",), {}),
     "sam": Tiny(
         "overlapping_digits",
-        ("model.dim=16", "model.heads=2", "model.depth=2", "model.masks=3", "task.clicks=2"),
+        ("model.dim=16", "model.heads=2", "model.depth=2", "task.clicks=2", "pos_enc=learned_2d"),
         {},
         {"model.dim": [16, 8], "model.heads": [2, 1], "model.patch": [4, 2]},
     ),

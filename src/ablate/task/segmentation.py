@@ -207,7 +207,7 @@ class Segmentation(Task):
             clicks=[one for one in marks if one[2] != PADDING],
             box=None,
             truth=truth.cpu(),
-            name="of a class never seen" if example["unfamiliar"] else f"example {index}",
+            name=f"example {index}" + (", class never seen" if example["unfamiliar"] else ""),
         )
 
     def artefacts(self, folder: Path) -> list[Path]:
