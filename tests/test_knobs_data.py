@@ -95,7 +95,22 @@ CHOICES: dict[str, Any] = {
     "test_examples": 6,
     "batch_size": 3,
 }
+MASKS: dict[str, Any] = {
+    "size": 24,
+    "scale": 2,
+    "min_digits": 1,
+    "max_digits": 3,
+    "dimmest": 1.0,
+    "unfamiliar": [7],
+    "min_pixels": 12,
+    "train_examples": 12,
+    "val_examples": 6,
+    "test_examples": 6,
+    "batch_size": 2,
+    "data_seed": 1,
+}
 VALUES = {
+    "images with masks": MASKS,
     CAPTIONS: DIGITS,
     TEXT: LANGUAGE,
     LABELLED: DOCUMENTS,
