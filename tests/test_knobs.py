@@ -27,19 +27,21 @@ from ablate.model.base import outputs
 from ablate.model.layers.modulation import Modulation
 from ablate.training.build import build
 
+TRANSLATED = {
+    "source_vocab": 11,
+    "target_vocab": 11,
+    "source_length": 32,
+    "target_length": 32,
+    "joint": True,
+}
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"vocab_size": 11, "length": 32},
     "bert": {"vocab_size": 11, "length": 32, "segments": 2, "next_sentence": True},
     "vit": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "timm": {"image_size": (8, 8), "channels": 1, "classes": 3},
     "resnet": {"image_size": (8, 8), "channels": 1, "classes": 3},
-    "transformer": {
-        "source_vocab": 11,
-        "target_vocab": 11,
-        "source_length": 32,
-        "target_length": 32,
-        "joint": True,
-    },
+    "transformer": TRANSLATED,
+    "gpt_seq2seq": TRANSLATED,
     "transformer_forecaster": {"channels": 1, "length": 32},
     "gat": {"features": 5, "classes": 3, "nodes": 6},
     "sam": {"image_size": (8, 8), "channels": 1, "prompt_length": 3},
@@ -58,6 +60,9 @@ START = {
     "timm": ["model=timm", "model.name=test_resnet"],
     "resnet": ["model=resnet", "model.dim=12"],
     "transformer": ["model=transformer", "data=reverse", "model.dropout=0", *SMALL],
+    "gpt_seq2seq": [
+        *("model=gpt_seq2seq", "data=reverse", "model.dropout=0", "model.depth=2", *SMALL),
+    ],
     "transformer_forecaster": [
         "model=transformer_forecaster",
         *("data.window=32", "model.dropout=0", "model.depth=2", *SMALL),
@@ -123,6 +128,7 @@ KNOBS: dict[str, dict[str, list[str]]] = {
         "model.tie_embeddings": ["false"],
         "model.share_embeddings": ["true"],
     },
+    "gpt_seq2seq": BLOCKS | {"model.tie_embeddings": ["false"]},
     "transformer_forecaster": BLOCKS | {"model.difference": ["false"]},
     "sam": BLOCKS
     | {
@@ -230,7 +236,10 @@ def measured(model: str, overrides: list[str]) -> dict[str, Tensor]:
             *(torch.randint(11, (2, 32)), torch.randint(32, (2, 5))),
             torch.arange(32).expand(2, 32) // 16,
         ],
-        "transformer": lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
+        **dict.fromkeys(
+            ("transformer", "gpt_seq2seq"),
+            lambda: [torch.randint(1, 11, (2, 32)), torch.randint(1, 11, (2, 32))],
+        ),
         "transformer_forecaster": lambda: [torch.randn(2, 32, 1)],
         "gat": lambda: [torch.randn(6, 5), RING],
         "sam": lambda: [torch.randn(2, 1, 8, 8), CLICKS, torch.tensor([[1, -1, 0], [2, 3, 1]])],

@@ -124,7 +124,7 @@ def run_folder(*, _root_: DictConfig) -> str:
     are not instantiated.
     """
     global _resolving
-    if _resolving:
+    if _resolving or "hydra" not in _root_:
         raise UserError("${run_folder:}: the name of a run's folder is made of its values")
     _resolving = True
     try:
