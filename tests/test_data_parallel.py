@@ -304,7 +304,7 @@ def test_the_command_refuses_in_one_line_and_leaves_no_folder(
     write(Path("short"), sentences(39))
     write(Path("csv"), ["x,y", "1,2", ",warm"])
     before = sorted(Path().iterdir())
-    reads = lambda cfg, run_dir: build_data(cfg)  # noqa: E731
+    reads = lambda composition, run_dir: build_data(composition.cfg)  # noqa: E731
     monkeypatch.setattr(sys.modules["ablate.training.train"], "train", reads)
     model = [] if "model=" in overrides else ["model=rnn_seq2seq"]
     code, out, err = ablate_command(*model, *overrides.split(), "logger=none")

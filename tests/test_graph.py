@@ -357,7 +357,7 @@ def test_a_folder_without_the_graph_is_refused(files: list[str], says: str, tmp_
 def test_a_run_on_the_club(tmp_path: Path) -> None:
     """It learns whom the members followed, and draws the club head by head."""
     cfg = ablate.compose("model=gat", "trainer.max_steps=60", "logger=none")
-    result = ablate.training.train.train(cfg, tmp_path / "run")
+    result = ablate.run(cfg, tmp_path / "run")
     assert result["metrics"]["test/accuracy"] >= 0.8  # of two clubs, with one known member each
     assert set(result["kernels"].values()) == {"sparse"}
     figures = {path.name for path in (tmp_path / "run" / "figures").glob("*.png")}

@@ -181,6 +181,7 @@ def test_the_reference_is_the_formula(mask: str, shape: str) -> None:
         "causal": lambda i, j: j <= i,
         "window": lambda i, j: i - 3 < j <= i,
         "prefix": lambda i, j: j <= i or j < 3,
+        "source": lambda i, j: j <= i,  # here without a source
     }[mask]
     assert attend.keep is not None
     slopes = [2.0**-4, 2.0**-8, 2.0**-2]  # three heads: those of two, then the first of four

@@ -85,7 +85,7 @@ DIGITS: dict[str, Any] = {
 CHOICES: dict[str, Any] = {
     "path": "preferences.jsonl",
     "rule": "letters",
-    "temperature": 0.1,
+    "temperature": 100.0,
     "tokenizer": "byte",
     "vocab_size": 300,
     "seq_len": 12,
@@ -122,8 +122,9 @@ VALUES = {
 }
 # Keys that change no batch: where the same content lies, its checksum, the speed of reading, what
 # the seasonal naive forecast repeats (test_forecasting.py), what is behind transparent pixels
-# (test_image_file.py), and which run writes the pairs (test_rlhf.py).
-SILENT = {"root", "sha256", "workers", "period", "background", "writer"}
+# (test_image_file.py), which run writes the pairs (test_rlhf.py), and
+# which encodes the images (test_autoencoder.py).
+SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoencoder"}
 # What has to be set so that a key has an effect.
 NEEDS: dict[str, dict[str, Any]] = {"vocab_size": {"tokenizer": "bpe"}, "randaugment": {"size": 16}}
 

@@ -102,6 +102,9 @@ def test_every_group_is_an_axis(model: str) -> None:
 NO_AXIS = {
     "model.pretrained": "weights are downloaded: test_vit.py, test_timm.py",
     "data.name": "graphs in files of one kind: test_graph.py",
+    "data.direction": "test_speech.py",
+    "data.texts": "test_speech.py",
+    "task.algorithm": "needs the run of a reward model: test_rlhf.py",
     "trainer.accelerator": "goes with the option of `trainer`",
     "trainer.strategy": "goes with the option of `trainer`",
     "trainer.deterministic": "changes no number: docs/decisions.md",

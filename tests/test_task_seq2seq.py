@@ -370,7 +370,7 @@ def test_a_beam_finds_no_worse_and_says_so_in_the_config(finished: Any, tmp_path
         (["task.length_penalty=0.6"], r"length_penalty=0.6 .*no effect with task\.beam=1"),
         (["task.beam=0"], r"task\.beam=0: must be a whole number"),
         (["data=pydoc"], "task=seq2seq needs pairs of texts, and data=pydoc is text"),
-        (["model=gpt", "data=copy", "task=seq2seq"], "model=gpt is one of next tokens or classes"),
+        (["model=gpt", "data=copy", "task=seq2seq"], "model=gpt is one of next tokens"),
         (
             ["task=causal_lm"],
             "task=causal_lm needs a model of next tokens, and model=rnn_seq2seq is one of",
