@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.figures.save import save
 
@@ -42,7 +42,7 @@ def draw_preference(
     if rows:
         last = f"step {int(float(rows[-1]['step']))}"
         place = (divergence[-1], gains[-1])
-        near = {"textcoords": "offset points", "fontsize": 8, "ha": "right"}
+        near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "ha": "right"}
         axis.annotate(last, place, (-6, -3), **near)
     axis.set(
         xlabel="divergence from the first model (KL, nats per response)",
