@@ -70,6 +70,8 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     **{f"task.noise={name}": ["model=dit"] for name in options("task.noise")},
     **{f"model.condition={name}": ["model=dit"] for name in options("model.condition")},
     "task=forecasting": ["model=rnn_forecaster"],
+    "sweep=reward_models": ["init_from=null", "data.writer=null"],
+    "sweep=rlhf": ["init_from=null", "data.writer=null", "task.reward=null"],
     **{
         f"model.cross_attention={name}": ["model=transformer"]
         for name in options("model.cross_attention")

@@ -141,7 +141,7 @@ REFUSED = [
     ),
     (
         "model=captioner task=seq2seq",
-        "model=captioner is one of captions; use model=rnn_seq2seq or",
+        "model=captioner is one of captions; use model=gpt_seq2seq, rnn_seq2seq or",
     ),
     (
         "model=captioner task.doubly_stochastic=1 model.normalizer=hard",
@@ -164,7 +164,10 @@ REFUSED = [
         "model=timm reads images, and data=recall is keys and values to recall",
     ),
     ("data=reverse", "values to recall, and data=reverse is pairs of texts; use model="),
-    ("model=vit data=cmudict", "data=cmudict is pairs of texts; use model=rnn_seq2seq or"),
+    (
+        "model=vit data=cmudict",
+        "data=cmudict is pairs of texts; use model=gpt_seq2seq, rnn_seq2seq",
+    ),
     ("data.vocab_size=300", "data.vocab_size=300: data.tokenizer=char takes what it finds"),
     (f"{FILES} data.tokenizer=word data.vocab_size=300", "data.tokenizer=word takes what it"),
     (f"{FILES} data.min_count=2", "data.min_count=2 has no effect with data.tokenizer=bpe"),
@@ -186,6 +189,15 @@ REFUSED = [
     (
         "model=rnn_lm data=text_files task=classification",
         "is texts with classes; use model=bert or gpt",
+    ),
+    (
+        "data=preferences task=reward model.tie_embeddings=false",
+        "model.tie_embeddings=false unties an output map over tokens, which a model of scores",
+    ),
+    (
+        "model=dit model.condition=cross_attention model.cross_attention=uniform"
+        " model.residual=false",
+        "model.condition=cross_attention with a score that does not read the query",
     ),
     (
         "data=text_files task=classification model.tie_embeddings=false",
