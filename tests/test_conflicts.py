@@ -200,6 +200,48 @@ REFUSED = [
         "model.condition=cross_attention with a score that does not read the query",
     ),
     (
+        "data=speech model=transformer task=speech data.direction=recognition",
+        "task=speech writes speech",
+    ),
+    ("model=sam task.clicks=1", "model.mask_prompt=true has no effect with task.clicks=1"),
+    ("model=gpt model.mask=source", "model.mask=source lets every position see the source"),
+    ("data=preferences task=rlhf debug=overfit", "debug=overfit waits for a loss to fall"),
+    ("data=preferences task=rlhf task.clip=0.1", "task.clip=0.1 is of task.algorithm=ppo"),
+    (
+        "data=preferences task=reward data.path=pairs data.temperature=2",
+        "data.temperature=2 is for pairs that are made",
+    ),
+    (
+        "data=preferences task=reward data.path=pairs data.train_examples=9",
+        "data.train_examples=9 is for pairs that are made",
+    ),
+    (
+        "data=preferences task=reward data.prompt=64 data.seq_len=64",
+        "data.prompt=64 leaves no room for a response in data.seq_len=64",
+    ),
+    ("model=dit task.guidance=2 task.drop_caption=0", "task.guidance=2 needs what the model says"),
+    ("model=sam data.size=8 data.scale=2", "data.size=8 is too small for digits"),
+    ("model=captioner data.autoencoder=RUN", "model=captioner reads the images themselves"),
+    ("model=autoencoder data.autoencoder=RUN", "is what model=autoencoder becomes"),
+    (
+        "data=preferences task=rlhf task.minibatches=2",
+        "task.minibatches=2 is of task.algorithm=ppo",
+    ),
+    *(
+        (
+            f"data=preferences task=reward data.path=pairs data.{key}={value}",
+            f"data.{key}={value} is for pairs that are made",
+        )
+        for key, value in (("val_examples", 9), ("test_examples", 9), ("writer", "RUN"))
+    ),
+    ("data=preferences task=rlhf data.path=pairs", "task.reward=null rewards by a rule"),
+    (
+        "model=dit task.noise=ddpm task.sampling_steps=2000",
+        "task.sampling_steps=2000 is more than task.noise.timesteps",
+    ),
+    ("model=transformer data=dates task=speech", "task=speech needs a text and its speech"),
+    ("model=dit model.residual=false", "model.condition=adaln_zero starts with sublayers"),
+    (
         "data=text_files task=classification model.tie_embeddings=false",
         "model.tie_embeddings=false unties an output map over tokens",
     ),
