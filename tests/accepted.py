@@ -86,7 +86,8 @@ ONLY: dict[str, Only] = {
     | ALONG
     | OF_SOURCES
     | {"model.norm_type": but("model.norm_type", "batch")}
-    | {"model.mask": but("model.mask", "neighbours")},
+    | {"model.mask": but("model.mask", "neighbours")}
+    | {"model.mixer": but("model.mixer", "fixed")},
     "gat": HERE
     | NO_POSITIONS
     | {

@@ -203,6 +203,7 @@ REFUSED = [
         "data=speech model=transformer task=speech data.direction=recognition",
         "task=speech writes speech",
     ),
+    ("model=gpt_seq2seq model.mixer=fixed", "model.mixer=fixed has a weight for each pair"),
     ("model=sam task.clicks=1", "model.mask_prompt=true has no effect with task.clicks=1"),
     ("model=gpt model.mask=source", "model.mask=source lets every position see the source"),
     ("data=preferences task=rlhf debug=overfit", "debug=overfit waits for a loss to fall"),
