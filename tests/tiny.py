@@ -71,6 +71,16 @@ def images(folder: Path, *more: str) -> list[str]:
     ]
 
 
+def four_steps(folder: Path) -> list[str]:
+    return [
+        "trainer.max_steps=4",
+        "trainer.val_check_interval=2",
+        "schedule.warmup=1",
+        "logger=none",
+        f"output_dir={folder / 'outputs'}",
+    ]
+
+
 DIGITS = [
     "data.height=12",
     "data.width=24",
@@ -88,11 +98,7 @@ def captions(folder: Path, *more: str) -> list[str]:
     return [
         "model=captioner",
         *DIGITS,
-        "trainer.max_steps=4",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
+        *four_steps(folder),
         *more,
     ]
 
@@ -109,11 +115,7 @@ def speech(folder: Path, *more: str) -> list[str]:
         "data.test_examples=10",
         "data.batch_size=4",
         "model.dim=8",
-        "trainer.max_steps=4",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
+        *four_steps(folder),
         *more,
     ]
 
@@ -137,11 +139,7 @@ def masks(folder: Path, *more: str) -> list[str]:
     """A tiny SAM."""
     return [
         *OBJECTS,
-        "trainer.max_steps=4",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
+        *four_steps(folder),
         *more,
     ]
 
@@ -152,11 +150,7 @@ def drawings(folder: Path, *more: str) -> list[str]:
         "model=dit",
         *DIGITS,
         *("model.heads=2", "model.depth=1", "task.sampling_steps=3", "task.samples=6"),
-        "trainer.max_steps=4",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
+        *four_steps(folder),
         *more,
     ]
 
@@ -180,10 +174,6 @@ def pairs(folder: Path, *more: str) -> list[str]:
         "model=rnn_seq2seq",
         *PAIRS,
         "model.dim=8",
-        "trainer.max_steps=4",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
+        *four_steps(folder),
         *more,
     ]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, KeysOf, Width
+from ablate.config.rules import KeysOf, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.base import Seq2Seq, State
@@ -40,14 +40,6 @@ class GPTSeq2Seq(Seq2Seq):
     """`stack` holds the keys of Stack. Each side has its own embedding table."""
 
     outputs = ("target tokens",)
-    conflicts = (
-        Conflict(
-            lambda c: c.option("model.mixer") == "fixed",
-            "model.mixer=fixed has a weight for each pair of positions, and those of a target in"
-            " model=gpt_seq2seq depend on the length of its source; use model.mixer=attention or"
-            " convolution",
-        ),
-    )
     causal = True
     pads = True
     source_first = True

@@ -9,6 +9,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from ablate.config.rules import Conflict
 from ablate.errors import UserError
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import Linear
@@ -20,6 +21,14 @@ class Fixed(Layer):
     reads_mask = True
     has_heads = True
     caches = True
+    conflicts = (
+        Conflict(
+            lambda c: c.states("model", "source_first"),
+            "model.mixer=fixed has a weight for each pair of positions, and those of a target in"
+            " model={model} depend on the length of its source; use model.mixer=attention or"
+            " convolution",
+        ),
+    )
 
     def __init__(self, place: Place):
         super().__init__()
