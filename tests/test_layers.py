@@ -351,6 +351,10 @@ REFUSED = [
     ("mixer=[convolution,none] model.attention=dot", "model.attention=dot acts inside attention"),
     ("cross_attention=[dot,additive]", "no key model.cross_attention"),
     ("heads=[4,8] model=rnn_lm", "no key model.layers"),
+    *(
+        (f"{key} model=transformer model.encoder.depth=3 model.decoder.depth=2", "for 2 blocks")
+        for key in ("cross_attention=[dot,dot,additive]", "mask=[window,window,causal]")
+    ),
 ]  # fmt: skip
 
 

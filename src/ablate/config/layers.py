@@ -109,9 +109,8 @@ def compositions(values: Values) -> list[tuple[list[int], Values]]:
 
 def wrong_patterns(values: Values) -> Iterator[str]:
     """Yield a line for every pattern that cannot be applied."""
-    depth = _depth(values)
     for key, pattern in _given(values).items():
-        name = f"{NODE}.{key}"
+        name, depth = f"{NODE}.{key}", _blocks(values, key)
         if not isinstance(pattern, list) or not pattern:
             yield f"{name}={pattern}: must be a list, with a value for each block in turns"
         elif len(pattern) > depth:
@@ -151,6 +150,17 @@ def _with(values: Values, own: Mapping[str, Any]) -> Values:
             if group not in {group_of(key) for key in own}
         },
     }
+
+
+def _blocks(values: Values, key: str) -> int:
+    """How many blocks a key is of: cross-attention, and the mask beside a source, are the
+    decoder's."""
+    model = values["model"]
+    decoder = model.get("decoder")
+    decodes = isinstance(decoder, Mapping) and isinstance(decoder.get("depth"), int)
+    if decodes and (key == "cross_attention" or (key == "mask" and "depth" not in model)):
+        return int(decoder["depth"])
+    return _depth(values)
 
 
 def _depth(values: Values) -> int:
