@@ -84,7 +84,9 @@ def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL
     """
 
     def life():
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+        # The tests may run under nohup, or in the background of a shell.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         now = nth(1, when)
         owner, name = place
         original = getattr(owner, name)
