@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import make_files
 import pytest
 import torch
 from make_axes import GROUPS, MODELS
@@ -71,6 +72,13 @@ def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path
 
 
 Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        make_files.write(tmp_path_factory.mktemp("data"), patch)
+        yield
 
 
 def rows(model: str) -> Iterator[tuple[str, Row]]:
