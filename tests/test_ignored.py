@@ -99,7 +99,8 @@ def after_two_steps(model: str, row: Row) -> list[Tensor]:
     cfg = composed(model, row)
     data = build_data(cfg)
     network = build(cfg, data)
-    inputs = make_task(cfg, data, network).inputs(data.typical_batch())
+    task = make_task(cfg, data, network)
+    inputs = task.inputs(task.prepared(data.typical_batch()))
     parameters = [p for p in network.parameters() if p.requires_grad]
     for step in range(2):
         torch.manual_seed(step)
