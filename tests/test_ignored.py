@@ -4,21 +4,24 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import make_files
 import pytest
 import torch
 from make_axes import GROUPS, MODELS
 from make_rows import axes_of, base, composed, refusal
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from tiny import overrides
 from torch import Tensor
 
 import ablate
 from ablate.config.composition import Composition
 from ablate.config.run_id import EXCLUDED
+from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
+from ablate.training import ignored
 from ablate.training.build import build, build_data, make_task
 from ablate.training.ignored import LEFT_OUT, refuse_ignored
 
@@ -94,10 +97,15 @@ def rows(model: str) -> Iterator[tuple[str, Row]]:
             yield key, row | {key: other}
 
 
+@cache
+def data_of(model: str) -> Data:
+    return build_data(base(model))
+
+
 def after_two_steps(model: str, row: Row) -> list[Tensor]:
     """The parameters after two steps of gradient descent, and the outputs in evaluation."""
     cfg = composed(model, row)
-    data = build_data(cfg)
+    data = data_of(model)
     network = build(cfg, data)
     task = make_task(cfg, data, network)
     inputs = task.inputs(task.prepared(data.typical_batch()))
@@ -129,11 +137,17 @@ def acts(model: str, key: str, row: Row) -> bool:
 
 
 def refused(model: str, key: str, row: Row) -> bool:
-    cfg = composed(model, row)
-    try:
-        refuse_ignored(Composition(cfg), build_data(cfg))
-    except UserError as error:
-        return f"{key}=" in str(error)
+    """Whether the key is refused; the others of a tiny model are not asked about."""
+    theirs = ignored._with_defaults
+
+    def only_the_key(composition: Composition) -> Iterator[tuple[str, str, DictConfig]]:
+        return (found for found in theirs(composition) if found[0].startswith(f"{key}="))
+
+    with mock.patch.object(ignored, "_with_defaults", only_the_key):
+        try:
+            refuse_ignored(Composition(composed(model, row)), data_of(model))
+        except UserError as error:
+            return f"{key}=" in str(error)
     return False
 
 

@@ -43,7 +43,8 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     with FlopCounterMode(display=False) as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()
-    return counter.get_total_flops() - sum(one.excluded() for one in counted)
+    costs: dict[str, int] = {}  # of a pair, counted once for layers of one kind
+    return counter.get_total_flops() - sum(layer.excluded(costs) for layer in counted)
 
 
 class Counted(Reference):
@@ -63,9 +64,13 @@ class Counted(Reference):
         self.last = attend
         return super().__call__(attend)
 
-    def excluded(self) -> int:
+    def excluded(self, costs: dict[str, int]) -> int:
         """What the reference kernel spends on excluded pairs, forward and backward."""
-        return self.pairs * cost_of_pair(self.last) if self.pairs and self.last else 0
+        if not self.pairs or self.last is None:
+            return 0
+        if (kind := _kind(self.last)) not in costs:
+            costs[kind] = cost_of_pair(self.last)
+        return self.pairs * costs[kind]
 
 
 class CountedFixed:
@@ -82,7 +87,7 @@ class CountedFixed:
         products = 3 if layer.weight.requires_grad else 1  # one forward, two backward
         self.flops += 2 * products * b * d * pairs
 
-    def excluded(self) -> int:
+    def excluded(self, costs: dict[str, int]) -> int:
         return self.flops
 
 
@@ -102,6 +107,23 @@ def cost_of_pair(attend: Attend) -> int:
         sign * _cost(attend, queries, keys)
         for sign, queries, keys in ((1, 2, 2), (-1, 2, 1), (-1, 1, 2), (1, 1, 1))
     )
+
+
+def _kind(attend: Attend) -> str:
+    """All that the cost of a pair depends on: equal for layers that differ in the values of their
+    parameters alone."""
+    modules = [*attend.score.modules(), *attend.pos.modules()]
+    plain = [
+        (
+            type(part),
+            [item for item in vars(part).items() if isinstance(item[1], int | float | str)],
+        )
+        for part in (*modules, attend.normalizer)
+    ]
+    parameters = [p for module in modules for p in module.parameters(recurse=False)]
+    inputs = [attend.q, attend.k, attend.v, *([] if attend.prepared is None else [attend.prepared])]
+    shapes = [(tensor.shape, tensor.requires_grad) for tensor in (*inputs, *parameters)]
+    return repr((plain, shapes))
 
 
 def _cost(attend: Attend, queries: int, keys: int) -> int:
