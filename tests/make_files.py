@@ -93,7 +93,7 @@ def write(folder: Path, patch: pytest.MonkeyPatch) -> None:
         sums = _idx(Path(name), rng)
         owner = mnist.Mnist if name == "mnist" else mnist.FashionMnist
         patch.setattr(owner, "md5", sums)
-    _cifar10(Path("cifar10", cifar.CIFAR10.base_folder), rng)
+    write_cifar10(Path("cifar10", cifar.CIFAR10.base_folder), rng)
     _cifar100(Path("cifar100", cifar.CIFAR100.base_folder), rng)
     patch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
     _image_folder(Path("image_folder"), rng)
@@ -203,10 +203,12 @@ def _idx(folder: Path, rng: np.random.Generator) -> list[str]:
     return sums
 
 
-def _cifar10(folder: Path, rng: np.random.Generator) -> None:
+def write_cifar10(folder: Path, rng: np.random.Generator, count: int = 8) -> None:
+    """Six files of `count` images each."""
     folder.mkdir(parents=True)
     for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
-        _pickle(folder / name, {"data": _pixels(rng), "labels": rng.integers(10, size=8).tolist()})
+        labels = rng.integers(10, size=count).tolist()
+        _pickle(folder / name, {"data": _pixels(rng, count), "labels": labels})
     _pickle(folder / "batches.meta", {"label_names": [f"class {n}" for n in range(10)]})
 
 
@@ -214,15 +216,15 @@ def _cifar100(folder: Path, rng: np.random.Generator) -> None:
     folder.mkdir(parents=True)
     for name in ("train", "test"):
         content = {
-            "data": np.concatenate([_pixels(rng)] * 4),
+            "data": _pixels(rng, 32),
             "fine_labels": rng.integers(100, size=32).tolist(),
         }
         _pickle(folder / name, content)
     _pickle(folder / "meta", {"fine_label_names": [f"class {n}" for n in range(100)]})
 
 
-def _pixels(rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    return rng.integers(256, size=(8, 3 * 32 * 32), dtype=np.uint8)
+def _pixels(rng: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
+    return rng.integers(256, size=(count, 3 * 32 * 32), dtype=np.uint8)
 
 
 def _pickle(path: Path, content: dict[str, Any]) -> None:

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from babel.dates import format_date, get_month_names
 from babel.localedata import locale_identifiers
-from hydra.errors import InstantiationException
 from make_data import make, ready
 
 from ablate.data import Data, date_forms
 from ablate.data.date_forms import Form, ambiguous, fields_of, find_forms
 from ablate.data.dates import Dates
-from ablate.errors import UserError, unwrap
+from ablate.errors import UserError
 
 STYLES = ["full", "long", "medium", "short"]
 SPLITS = ["train", "val", "test"]
@@ -50,11 +49,12 @@ def targets(data: Data, split: str) -> list[str]:
 # forms
 
 
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", STYLES)
-def test_every_locale_is_written_as_babel_does(style: str) -> None:
+def test_every_locale_is_written_as_babel_does(style: str, every: int) -> None:
     days = [date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)]
     assert len(locale_identifiers()) > 500
-    for locale in locale_identifiers():
+    for locale in locale_identifiers()[::every]:
         form = form_of(locale, style)
         for day in days:
             assert written(form, day) == format_date(day, style, locale), (locale, day)  # type: ignore[arg-type]
@@ -63,20 +63,13 @@ def test_every_locale_is_written_as_babel_does(style: str) -> None:
 # Counted by hand: first character and the one after the last of year, month and day.
 BY_HAND = [
     ("en_US", "full", "Tuesday, March 3, 2015", (18, 22), (9, 14), (15, 16)),
-    ("en_GB", "full", "Tuesday, 3 March 2015", (17, 21), (11, 16), (9, 10)),
     ("fr_FR", "full", "mardi 3 mars 2015", (13, 17), (8, 12), (6, 7)),
-    ("de_DE", "full", "Dienstag, 3. März 2015", (18, 22), (13, 17), (10, 11)),
-    ("es_ES", "full", "martes, 3 de marzo de 2015", (22, 26), (13, 18), (8, 9)),
     ("it_IT", "short", "03/03/15", (6, 8), (3, 5), (0, 2)),
-    ("nl_NL", "medium", "3 mrt 2015", (6, 10), (2, 5), (0, 1)),
-    ("pt_BR", "medium", "3 de mar. de 2015", (13, 17), (5, 9), (0, 1)),
     ("ru_RU", "long", "3 марта 2015\u202fг.", (8, 12), (2, 7), (0, 1)),  # noqa: RUF001
     ("ja_JP", "full", "2015年3月3日火曜日", (0, 4), (5, 6), (7, 8)),
-    ("hu_HU", "full", "2015. március 3., kedd", (0, 4), (6, 13), (14, 15)),
     ("ko_KR", "short", "15. 3. 3.", (0, 2), (4, 5), (7, 8)),
     ("ar_EG", "medium", "03\u200f/03\u200f/2015", (8, 12), (4, 6), (0, 2)),
     ("th_TH", "long", "3 มีนาคม ค.ศ. 2015", (14, 18), (2, 8), (0, 1)),
-    ("sv_SE", "short", "2015-03-03", (0, 4), (5, 7), (8, 10)),
 ]
 
 
@@ -206,14 +199,6 @@ def test_every_form_of_the_default_is_drawn(data: Dates) -> None:
     assert drawn == {(form.locale, form.style) for form in forms}
 
 
-def test_the_seed_of_the_run_changes_nothing_and_the_seed_of_the_data_all(data: Dates) -> None:
-    assert dates(seed=1, **SMALL).texts == data.texts
-    other = dates(data_seed=1, **SMALL)
-    for split in SPLITS:
-        assert len(set(other.texts[split]) & set(data.texts[split])) < 10
-    assert other.fingerprint() != data.fingerprint() == dates(seed=1, **SMALL).fingerprint()
-
-
 def test_the_fingerprint_changes_with_what_is_written(data: Dates) -> None:
     changes: dict[str, Any] = {
         "locales": ["en_US", "de_DE"],
@@ -223,41 +208,6 @@ def test_the_fingerprint_changes_with_what_is_written(data: Dates) -> None:
     }
     found = {dates(**SMALL | {key: value}).fingerprint() for key, value in changes.items()}
     assert len(found | {data.fingerprint()}) == 5
-
-
-ONE_YEAR = {"years": [2015, 2015], "styles": ["long"], "locales": ["sv_SE"]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"locales": ["xx_YY"]}, "data.locales: Babel has no locale 'xx_YY'; write them as in"),
-        ({"locales": ["fr-FR"]}, "data.locales: Babel has no locale 'fr-FR'; did you mean 'fr_FR'"),
-        ({"locales": ["en_USA"]}, "no locale 'en_USA'; did you mean 'en_US'"),
-        ({"locales": ["zh_CN"]}, "no locale 'zh_CN'; did you mean 'zh_Hans_CN'"),
-        ({"locales": ["en_US", "klingon?"]}, "no locale 'klingon?'; write them as in fr_FR"),
-        ({"locales": []}, "data.locales=[]: must be a list"),
-        ({"locales": "fr_FR"}, "data.locales=fr_FR: must be a list"),
-        ({"locales": ["fr_FR", "fr_FR"]}, "data.locales: names fr_FR twice"),
-        ({"styles": ["full", "wide"]}, "must be a list [..] of full, long, medium or short"),
-        ({"styles": []}, "data.styles=[]: must be a list"),
-        ({"styles": ["full", "full"]}, "data.styles: names full twice"),
-        ({"years": [2049, 1950]}, "data.years=[2049, 1950]: must be the first year and the last"),
-        ({"years": [2000, 10000]}, "the last, which is at most 9999"),
-        ({"years": [2000]}, "data.years=[2000]: must be a list [..] of 2 items"),
-        ({"train_examples": 0}, "data.train_examples=0: must be a whole number of at least 1"),
-        ({"years": [1900, 2099]}, "short dates of en_US (M/d/yy) can be read as other dates"),
-        (ONE_YEAR | {"test_examples": 100}, "data.test_examples=100: data.locales, data.styles"),
-    ],
-)
-def test_a_mistake_is_one_line(changes: dict[str, Any], line: str) -> None:
-    few = {"train_examples": 9, "val_examples": 9, "test_examples": 9}
-    with pytest.raises((UserError, InstantiationException)) as caught:
-        dates(**few | changes)
-    error = unwrap(caught.value)
-    assert isinstance(error, UserError)
-    assert line in str(error)
-    assert "\n" not in str(error)
 
 
 def test_a_format_that_says_more_than_a_date_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

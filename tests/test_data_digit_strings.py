@@ -5,16 +5,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from make_data import CONF, make, ready
+from make_data import make, ready
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from PIL import Image
 
 from ablate.data import IGNORED, Request
 from ablate.data.digit_strings import SIDE, DigitStrings
 from ablate.data.digits import Digits
 from ablate.data.pairs import BOS, EOS
-from ablate.errors import UserError
 
 SMALL = {"train_examples": 200, "val_examples": 100, "test_examples": 60, "batch_size": 8}
 COUNTS = {"train": 200, "val": 100, "test": 60}
@@ -119,44 +117,9 @@ def test_images_are_normalised_by_the_training_split(data: DigitStrings) -> None
     assert (other.mean, other.std) == (data.mean, data.std)
 
 
-def test_the_data_depends_on_its_own_seed_alone(data: DigitStrings) -> None:
-    again, other = (
-        ready("digit_strings", seed=3, **SMALL),
-        ready("digit_strings", **SMALL | {"data_seed": 1}),
-    )
-    assert isinstance(again, DigitStrings)
-    assert isinstance(other, DigitStrings)
-    for split in COUNTS:
-        assert np.array_equal(canvases(again, split), canvases(data, split))
-        assert again.captions[split] == data.captions[split]
-    assert again.fingerprint() == data.fingerprint() != other.fingerprint()
-    assert other.captions["val"][:60] != data.captions["val"][:60]
-
-
-def test_more_images_are_another_fingerprint(data: DigitStrings) -> None:
-    for key, value in (("height", 32), ("max_digits", 3), ("val_examples", 99)):
-        assert make("digit_strings", **SMALL | {key: value}).fingerprint() != data.fingerprint()
-
-
 def test_a_image_file_is_read_as_the_data_is(data: DigitStrings, tmp_path) -> None:
     grey = (canvases(data, "val")[4].astype(float) / 16 * 255).round().astype(np.uint8)
     for mode in ("L", "RGB"):
         Image.fromarray(grey).convert(mode).save(tmp_path / "four.png")
         read = data.read_image(tmp_path / "four.png")
         torch.testing.assert_close(read, data.example(4)["images"], atol=0.02, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"min_digits": 5}, "data.min_digits=5: is above data.max_digits=4"),
-        ({"max_digits": 7}, "data.max_digits=7: side by side they need 56 pixels, and data.width="),
-        ({"height": 7}, "data.height=7"),
-        ({"train_examples": 0}, "data.train_examples=0"),
-    ],
-)
-def test_mistakes(changes: dict[str, int], words: str) -> None:
-    keys = OmegaConf.to_container(OmegaConf.load(CONF / "digit_strings.yaml"))
-    del keys["_target_"]
-    with pytest.raises(UserError, match=words):
-        DigitStrings(seed=0, **keys | SMALL | changes)

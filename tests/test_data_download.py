@@ -1,5 +1,6 @@
 """Downloads: from a server on this machine, kept, checked, and refused in one line."""
 
+import gzip
 import hashlib
 import socket
 import threading
@@ -9,10 +10,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import make_files
 import pytest
 from make_data import make
 
-from ablate.data import source
+from ablate.data import Data, multi30k, source
+from ablate.data.multi30k import Multi30k
 from ablate.data.text import Text
 from ablate.errors import UserError
 
@@ -55,7 +58,7 @@ def text(path: str, **changes: Any) -> Text:
     return data
 
 
-def refusal(data: Text) -> str:
+def refusal(data: Data) -> str:
     with pytest.raises(UserError) as caught:
         data.setup()
     assert "\n" not in str(caught.value)
@@ -188,3 +191,85 @@ def test_a_cache_that_cannot_be_written_is_refused(
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
     line = refusal(text(url(server), sha256=SHA256))
     assert "set the environment variable ABLATE_CACHE" in line
+
+
+# Multi30k
+
+
+@pytest.fixture
+def captions(server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of a few lines, which the server gives out as the official address does."""
+    monkeypatch.chdir(tmp_path / "served")
+    make_files.write_pairs()
+    folder = tmp_path / "served" / "multi30k"
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    monkeypatch.setattr(multi30k, "SHA256", sums)
+    monkeypatch.setattr(multi30k, "URL", url(server, "multi30k/"))
+    return folder
+
+
+def made(root: Path | None, **changes: Any) -> Multi30k:
+    options = {"tokenizer": "word", "vocab_size": None, "batch_size": 2, "lower": False} | changes
+    data = make("multi30k", root=root and str(root), **options)
+    assert isinstance(data, Multi30k)
+    return data
+
+
+@pytest.mark.slow
+def test_the_real_files(shared_data: Path) -> None:
+    root = shared_data / "multi30k"
+    data = made(root, tokenizer="bpe", vocab_size=8000)
+    data.setup()
+    counts = {"train": 29_000, "val": 1_014, "test": 1_000}
+    assert {split: len(pairs) for split, pairs in data.texts.items()} == counts
+    assert data.sizes["source_vocab"] == data.sizes["target_vocab"] == 8000
+    assert data.texts["test"][0].target == "a man in an orange hat starring at something."
+    for name, expected in multi30k.SHA256.items():
+        assert hashlib.sha256((root / name).read_bytes()).hexdigest() == expected
+
+
+@pytest.mark.parametrize("pair", [["de", "en"], ["en", "fr"], ["fr", "de"]])
+def test_each_pair_of_languages(captions: Path, pair: list[str]) -> None:
+    data = made(captions, pair=pair)
+    data.setup()
+    for split, name in {"train": "train", "val": "val", "test": "test_2016_flickr"}.items():
+        files = [gzip.decompress((captions / f"{name}.{one}.gz").read_bytes()) for one in pair]
+        texts = [file.decode().splitlines() for file in files]
+        assert data.texts[split] == list(zip(*texts, strict=True))
+
+
+def test_files_of_other_lengths_and_long_captions_are_named(
+    captions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = captions / "train.de.gz"
+    lines = gzip.decompress(file.read_bytes()).splitlines()
+    lines[5] = b"ein " * 9
+    file.write_bytes(gzip.compress(b"\n".join(lines)))
+    made(captions, max_length=8).setup()
+    said = capsys.readouterr().out
+    assert "1 dropped, longer than data.max_length=8; the first is line 6 of train.de and" in said
+    assert "train.en, 9 tokens" in said
+    file.write_bytes(gzip.compress(b"\n".join(lines[1:])))
+    assert "train.de has 79 lines and train.en has 80" in refusal(made(captions))
+
+
+def test_packed_plain_and_downloaded_files_are_the_same(
+    server: ThreadingHTTPServer, captions: Path
+) -> None:
+    packed = made(captions).fingerprint()
+    assert made(None).fingerprint() == packed
+    assert made(captions, pair=["en", "de"]).fingerprint() != packed
+    for path in list(captions.iterdir()):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    assert made(captions).fingerprint() == packed
+    server.shutdown()
+    server.server_close()
+    assert made(None).fingerprint() == packed  # which was kept
+
+
+def test_a_download_that_is_another_file_is_refused(captions: Path) -> None:
+    (captions / "val.en.gz").write_bytes(gzip.compress(b"other\n"))
+    line = refusal(made(None))
+    assert line.startswith(f"cannot download {multi30k.URL}val.en.gz (what came does not have the")
+    assert line.endswith("data.root=FOLDER uses a local copy")

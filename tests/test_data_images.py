@@ -1,7 +1,8 @@
-"""The image sets that are in memory: fixed splits, normalisation, augmentation, mistakes."""
+"""Images: splits, normalisation, augmentation, folders and their mistakes."""
 
 import gzip
-import shutil
+import pickle
+import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from make_data import make, ready
+from make_files import write_cifar10
+from PIL import Image
 
 from ablate.data import Data, Request
-from ablate.data.images import Images
+from ablate.data.images import Images, Normalised
 from ablate.data.split import hold_out, three_way
 from ablate.errors import UserError
 
@@ -69,24 +72,12 @@ def test_the_training_split_is_normalised(digits: Images) -> None:
     assert abs(float(everything(digits, "test")["images"].mean())) > 1e-4
 
 
-def test_digits_do_not_depend_on_the_seed(digits: Images) -> None:
-    other = ready("digits", seed=1)
-    for split in ("train", "val", "test"):
-        assert everything(other, split)["images"].equal(everything(digits, split)["images"])
-    assert other.fingerprint() == digits.fingerprint()
-
-
 def test_an_epoch_is_whole_batches_and_a_full_pass_is_everything(digits: Images) -> None:
     assert len(digits.train_dataloader()) == digits.length("train") // 64
     tested = digits.test_dataloader()
     assert tested is not None
     targets = torch.cat([batch["targets"] for batch in tested])
     assert targets.equal(everything(digits, "test")["targets"])
-
-
-def test_the_example_is_one_image(digits: Images) -> None:
-    assert digits.example()["images"].shape == (1, 1, 8, 8)
-    assert set(digits.example()) == {"images", "targets"}
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
@@ -143,21 +134,6 @@ def test_another_data_set_in_the_same_format_is_refused(fashion: Path) -> None:
     assert "not the MNIST file" in refusal(make("mnist", root=str(fashion)))
 
 
-def test_a_damaged_file_is_refused(fashion: Path, tmp_path: Path) -> None:
-    for packed in fashion.glob("*.gz"):
-        shutil.copyfile(packed, tmp_path / packed.name)
-    cut = tmp_path / "t10k-images-idx3-ubyte.gz"
-    cut.write_bytes(cut.read_bytes()[:1000])
-    assert f"{cut}: damaged gzip file" in refusal(make("fashion_mnist", root=str(tmp_path)))
-
-
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
-def test_a_folder_without_the_files_is_refused(name: str, tmp_path: Path) -> None:
-    line = refusal(make(name, root=str(tmp_path)))
-    assert str(tmp_path) in line
-    assert "data.root=null downloads" in line
-
-
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_without_a_network_a_download_is_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -172,3 +148,234 @@ def test_without_a_network_a_download_is_one_line(
     line = refusal(make(name))
     assert line.startswith(f"cannot download {name.upper()} (")
     assert line.endswith("data.root=FOLDER uses a local copy")
+
+
+# CIFAR and augmentation
+
+
+@pytest.fixture
+def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small CIFAR-10 in torchvision's format; its checksums are not the official ones."""
+    from torchvision.datasets import cifar
+
+    write_cifar10(tmp_path / cifar.CIFAR10.base_folder, np.random.default_rng(0), 60)
+    monkeypatch.setattr(cifar, "check_integrity", lambda path, md5=None: Path(path).is_file())
+    return tmp_path
+
+
+def test_cifar_from_a_folder(cifar: Path) -> None:
+    data = ready("cifar10", root=str(cifar), batch_size=10)
+    assert isinstance(data, Images)
+    assert lengths(data) == {"train": 275, "val": 25, "test": 60}
+    assert data.sizes == {"image_size": (32, 32), "channels": 3, "classes": 10}
+    assert data.class_names[3] == "class 3"
+    raw = pickle.loads((cifar / "cifar-10-batches-py" / "test_batch").read_bytes())["data"]
+    shown = data.splits["test"][Request(0, torch.tensor([7]))]["images"][0]
+    restored = shown * data.std[:, None, None] + data.mean[:, None, None]
+    assert np.allclose(restored, raw[7].reshape(3, 32, 32) / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_fingerprint_of_cifar_is_the_official_checksum(name: str) -> None:
+    import torchvision
+
+    data = make(name)
+    official = getattr(torchvision.datasets, name.upper())
+    assert getattr(data, "md5") == official.tgz_md5  # noqa: B009  # Data in general has none
+    assert len(data.fingerprint()) == 16
+
+
+def augmented(cifar: Path, **changes: Any) -> Data:
+    options = {"flip": False, "randaugment": None, **changes}
+    return ready("cifar10", root=str(cifar), batch_size=20, **options)
+
+
+def training(data: Data, epoch: int, start: int = 0) -> list[torch.Tensor]:
+    """The images of one pass over the training split, from batch `start` on."""
+    length = data.batches_per_epoch()
+    data.train_batches = (epoch + 1) * length
+    loader = data.train_dataloader()
+    loader.load_state_dict({"batch": epoch * length + start})
+    return [batch["images"] for batch in loader]
+
+
+def test_half_of_the_training_images_are_flipped(cifar: Path) -> None:
+    plain, flipped = training(augmented(cifar), 1), training(augmented(cifar, flip=True), 1)
+    count = 0
+    for before, after in zip(torch.cat(plain), torch.cat(flipped), strict=True):
+        assert after.equal(before) or after.equal(before.flip(-1))
+        count += not after.equal(before)
+    assert 90 < count < 170
+
+
+@pytest.mark.parametrize("options", [{"flip": True}, {"randaugment": "rand-m9"}], ids=str)
+def test_every_epoch_and_seed_changes_images_in_its_own_way(
+    cifar: Path, options: dict[str, Any]
+) -> None:
+    first, other = (augmented(cifar, **options, seed=s).splits["train"] for s in (0, 1))
+    indices = torch.arange(32)
+    images = [
+        split[Request(epoch, indices)]["images"] for split in (first, other) for epoch in (0, 1)
+    ]
+    assert all(not a.equal(b) for n, a in enumerate(images) for b in images[:n])
+    assert images[1].equal(first[Request(1, indices)]["images"])
+
+
+def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar: Path) -> None:
+    options = {"flip": True, "randaugment": "rand-m9-mstd0.5"}
+    random.seed(1)
+    np.random.seed(1)
+    state = random.getstate(), np.random.get_state()[1].tolist()
+    before = training(augmented(cifar, **options), 2)
+    after = training(augmented(cifar, **options, workers=2), 2)
+    assert all(a.equal(b) for a, b in zip(before, after, strict=True))
+    assert state == (random.getstate(), np.random.get_state()[1].tolist())
+    resumed = training(augmented(cifar, **options), 2, start=9)
+    assert all(a.equal(b) for a, b in zip(resumed, before[9:], strict=True))
+
+
+def test_only_training_images_are_augmented(cifar: Path) -> None:
+    data = augmented(cifar, flip=True, randaugment="rand-m9-mstd0.5")
+    plain = augmented(cifar)
+    for split in ("val", "test"):
+        assert everything(data, split)["images"].equal(everything(plain, split)["images"])
+    assert not everything(data, "train")["images"].equal(everything(plain, "train")["images"])
+
+
+def test_grey_images_can_be_augmented_too(shared_data: Path) -> None:
+    root = str(shared_data / "fashion_mnist")
+    data = ready("fashion_mnist", root=root, randaugment="rand-m9-n2")
+    split = data.splits["train"]
+    assert isinstance(split, Normalised)
+    batch = split[Request(0, torch.arange(16))]
+    assert batch["images"].shape == (16, 1, 28, 28)
+    split.augment = None
+    assert not batch["images"].equal(split[Request(0, torch.arange(16))]["images"])
+
+
+# Folders
+
+
+COLOURS = {"blue": (10, 20, 250), "green": (0, 200, 30), "red": (220, 0, 0)}
+
+
+def paint(folder: Path, count: int) -> None:
+    """Plain images of each colour, wide ones and tall ones, each a little different."""
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for n in range(count):
+            size = (30 + n % 5, 20) if n % 2 else (20, 31)
+            shade = tuple(max(0, value - n) for value in colour)
+            Image.new("RGB", size, shade).save(folder / name / f"{n}.png")
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    paint(tmp_path / "flat", 60)
+    return tmp_path / "flat"
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    for split, count in {"train": 24, "val": 5, "test": 6}.items():
+        paint(tmp_path / "given" / split, count)
+    return tmp_path / "given"
+
+
+def folder(root: Path, **changes: Any) -> Data:
+    return make("image_folder", root=str(root), size=18, batch_size=8, **changes)
+
+
+def lengths(data: Data) -> dict[str, int]:
+    data.setup()
+    return {split: data.length(split) for split in data.splits}
+
+
+def test_given_splits_are_used(given: Path) -> None:
+    data = folder(given)
+    assert lengths(data) == {"train": 72, "val": 15, "test": 18}
+    assert isinstance(data, Images)
+    assert data.class_names == ["blue", "green", "red"]
+    assert data.sizes == {"image_size": (18, 18), "channels": 3, "classes": 3}
+
+
+def test_images_keep_their_colour_and_class(given: Path) -> None:
+    data = ready("image_folder", root=str(given), size=18)
+    assert isinstance(data, Images)
+    for batch in data.val_dataloader():
+        restored = batch["images"] * data.std[:, None, None] + data.mean[:, None, None]
+        assert batch["images"].dtype == torch.float32
+        for image, target in zip(restored, batch["targets"], strict=True):
+            colour = np.array(COLOURS[data.class_names[int(target)]]) / 255
+            assert np.abs(image.mean((1, 2)).numpy() - colour).max() < 0.03
+
+
+def test_without_splits_a_hash_of_the_path_decides(flat: Path, tmp_path: Path) -> None:
+    found = lengths(folder(flat))
+    assert sum(found.values()) == 180
+    assert found["train"] > 100
+    moved = flat.rename(tmp_path / "moved")
+    assert lengths(folder(moved)) == found
+
+
+def test_validation_is_held_out_where_it_is_not_given(given: Path, tmp_path: Path) -> None:
+    (given / "val").rename(tmp_path / "unused")
+    assert lengths(folder(given)) == {"train": 66, "test": 18, "val": 6}
+    (given / "test").rename(tmp_path / "unused too")
+    data = folder(given)
+    assert lengths(data) == {"train": 66, "val": 6}
+    assert data.test_dataloader() is None
+
+
+def test_the_fingerprint_is_of_names_and_content(flat: Path, tmp_path: Path) -> None:
+    before = folder(flat).fingerprint()
+    assert folder(flat, flip=True, seed=3).fingerprint() == before
+    moved = flat.rename(tmp_path / "moved")
+    assert folder(moved).fingerprint() == before
+    (moved / "red" / "0.png").rename(moved / "red" / "zero.png")
+    renamed = folder(moved).fingerprint()
+    Image.new("RGB", (20, 20), (1, 2, 3)).save(moved / "red" / "zero.png")
+    assert len({before, renamed, folder(moved).fingerprint()}) == 3
+
+
+def test_grey_transparent_and_turned_images_become_colour_squares(given: Path) -> None:
+    Image.new("L", (40, 25), 99).save(given / "val" / "red" / "a.png")
+    Image.new("RGBA", (25, 40), (9, 9, 9, 0)).save(given / "val" / "red" / "b.webp")
+    Image.new("P", (3, 3)).save(given / "val" / "red" / "c.GIF")
+    (given / "val" / "red" / "Thumbs.db").write_bytes(b"not an image")
+    data = folder(given, background="white")
+    assert lengths(data)["val"] == 18
+    assert all(batch["images"].shape[1:] == (3, 18, 18) for batch in data.val_dataloader())
+
+
+def test_a_cut_off_image_is_named(given: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    cut = given / "test" / "red" / "cut.jpg"
+    Image.fromarray(noise).save(cut)
+    cut.write_bytes(cut.read_bytes()[:900])
+    data = folder(given)
+    data.setup()
+    with pytest.raises(UserError, match=r"cannot decode the image .*cut\.jpg"):
+        data.splits["test"][Request(0, torch.arange(data.length("test")))]
+
+
+def test_bad_folders_are_refused(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no images in CLASS" in refusal(folder(tmp_path / "empty"))
+    paint(tmp_path / "valonly" / "val", 1)
+    assert "has val but no train folder" in refusal(folder(tmp_path / "valonly"))
+    paint(tmp_path / "few", 1)
+    assert "split would be empty" in refusal(folder(tmp_path / "few"))
+    (given / "val" / "red").rename(given / "val" / "pink")
+    assert "class pink of val is not in train" in refusal(folder(given))
+
+
+def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path: Path) -> None:
+    paint(tmp_path / "train", 30)
+    for path in (tmp_path / "train").glob("*/*.png"):
+        pixels = np.array(Image.open(path))
+        pixels[..., 2] = 7
+        Image.fromarray(pixels).save(path)
+    data = ready("image_folder", root=str(tmp_path), size=8)
+    assert all(batch["images"].isfinite().all() for batch in data.train_dataloader())
+    assert data.example()["images"][0, 2].abs().max() < 1e-5

@@ -1,23 +1,34 @@
 """The order of batches depends on (seed, epoch, batch number) alone."""
 
-from collections.abc import Iterable
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.data.loader import InOrder, Loader, Order, Request, Share, Shuffled, Stream, Windows
+from ablate.data.loader import (
+    POOL,
+    Bucketed,
+    InOrder,
+    Loader,
+    Order,
+    Request,
+    Share,
+    Shuffled,
+    Stream,
+    Windows,
+)
 from ablate.errors import UserError
+
+# Of the examples of "buckets": four pools of batches and a part of one.
+LENGTHS = torch.randint(1, 60, (4 * 103 * 8 + 5,), generator=torch.Generator().manual_seed(0))
+RANDOM = ["shuffled", "windows", "buckets"]
+KINDS = [*RANDOM, "in order"]
 
 
 class Numbers(Dataset[dict[str, Tensor]]):
     """Answers a request with what it was asked for."""
-
-    def __len__(self) -> int:
-        return 103
 
     def __getitem__(self, request: Request) -> dict[str, Tensor]:
         return {"epoch": torch.tensor(request.epoch), "numbers": request.indices}
@@ -28,148 +39,141 @@ class Broken(Numbers):
         raise UserError("data.root: cannot decode x.png")
 
 
-def orders(share: Share = Share(), seed: int = 7) -> dict[str, Order]:  # noqa: B008
-    return {
-        "shuffled": Shuffled(103, 8, seed=seed, share=share),
-        "windows": Windows(103, 8, batches=12, seed=seed, share=share),
-        "in order": InOrder(103, 8, share=share),
-    }
+def order(kind: str, share: Share = Share(), seed: int = 7) -> Order:  # noqa: B008
+    if kind == "in order":
+        return InOrder(103, 8, share=share)
+    if kind == "windows":
+        return Windows(103, 8, batches=12, seed=seed, share=share)
+    if kind == "shuffled":
+        return Shuffled(103, 8, seed=seed, share=share)
+    shuffled = Shuffled(len(LENGTHS), 8, seed=seed, share=share)
+    return Bucketed(shuffled, LENGTHS, seed=seed)
 
 
-def batches(order: Order, epoch: int = 0, start: int = 0, workers: int = 0) -> list[list[int]]:
-    loader = Loader(Numbers(), order, workers=workers)
+def batches(order: Order, epoch: int = 0, start: int = 0) -> list[list[int]]:
+    loader = Loader(Numbers(), order)
     order.set_epoch(epoch)
     order.start = start
     return [batch["numbers"].tolist() for batch in loader]
 
 
-def flat(lists: Iterable[list[Any]]) -> list[Any]:
+def flat(lists: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(lists))
-
-
-RANDOM = ["shuffled", "windows"]
-KINDS = [*RANDOM, "in order"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_seed_and_epoch_give_the_same_batches(kind: str) -> None:
-    first, second = orders()[kind], orders()[kind]
+    before = torch.get_rng_state()
+    first = order(kind)
     for epoch in range(3):
         batches(first, epoch)
-    assert batches(first, 3) == batches(second, 3)
+    assert batches(first, 3) == batches(order(kind), 3)
+    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_every_seed_and_epoch_has_its_own_order(kind: str) -> None:
-    seen = [str(batches(orders(seed=seed)[kind], epoch)) for seed in (0, 1) for epoch in (0, 1, 2)]
+    seen = [str(batches(order(kind, seed=seed), epoch)) for seed in (0, 1) for epoch in (0, 1, 2)]
     assert len(set(seen)) == len(seen)
 
 
-def test_shuffled_takes_every_example_at_most_once() -> None:
-    seen = flat(batches(orders()["shuffled"]))
-    assert len(seen) == len(set(seen)) == 96
-    assert set(seen) <= set(range(103))
+@pytest.mark.parametrize(("kind", "count"), [("shuffled", 103), ("buckets", len(LENGTHS))])
+def test_an_epoch_takes_every_example_once_but_for_an_incomplete_batch(
+    kind: str, count: int
+) -> None:
+    seen = flat(batches(order(kind)))
+    assert len(seen) == len(set(seen)) == count // 8 * 8
+    assert set(seen) <= set(range(count))
 
 
 def test_in_order_takes_every_example_once_in_order() -> None:
-    assert flat(batches(orders()["in order"])) == list(range(103))
+    assert flat(batches(order("in order"))) == list(range(103))
 
 
 def test_windows_reach_both_ends() -> None:
-    order = Windows(5, 8, batches=50, seed=0, share=Share())
-    assert {n for batch in batches(order) for n in batch} == set(range(5))
+    windows = Windows(5, 8, batches=50, seed=0, share=Share())
+    assert {n for batch in batches(windows) for n in batch} == set(range(5))
+
+
+def test_the_lengths_in_a_batch_are_close_and_batches_in_no_order_of_length() -> None:
+    def spread(order: Order) -> float:
+        ranges = [int(LENGTHS[b].max() - LENGTHS[b].min()) for b in batches(order)]
+        return sum(ranges) / len(ranges)
+
+    plain = Shuffled(len(LENGTHS), 8, seed=7, share=Share())
+    assert spread(order("buckets")) < 59 / POOL + 1 < spread(plain) / 10
+    longest = [int(LENGTHS[batch].max()) for batch in batches(order("buckets"))]
+    rising = sum(a <= b for a, b in pairwise(longest)) / len(longest)
+    assert 0.4 < rising < 0.6
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("world", [2, 4])
 def test_processes_share_out_every_global_batch(kind: str, world: int) -> None:
-    alone = batches(orders()[kind], 2)
-    shares = [batches(orders(Share(rank, world))[kind], 2) for rank in range(world)]
-    together = [flat(parts) for parts in zip(*shares, strict=True)]
+    alone = batches(order(kind), 2)
+    shares = [batches(order(kind, Share(rank, world)), 2) for rank in range(world)]
+    together = [flat(list(parts)) for parts in zip(*shares, strict=True)]
     assert flat(together) == flat(alone)
     if kind in RANDOM:
         assert together == alone
         assert all(len(batch) == 8 // world for share in shares for batch in share)
 
 
-@pytest.mark.parametrize("count", range(4, 40))
-def test_no_process_is_left_without_examples(count: int) -> None:
-    shares = [batches(InOrder(count, 8, share=Share(rank, 4))) for rank in range(4)]
-    assert len({len(share) for share in shares}) == 1
-    assert all(batch for share in shares for batch in share)
-    assert sorted(n for share in shares for batch in share for n in batch) == list(range(count))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("start", [0, 1, 5, 11])
-def test_resuming_gives_the_rest_of_the_epoch_and_then_whole_ones(kind: str, start: int) -> None:
-    uninterrupted, resumed = orders()[kind], orders()[kind]
-    assert batches(resumed, 4, start) == batches(uninterrupted, 4)[start:]
-    resumed.set_epoch(5)
-    again = [batch["numbers"].tolist() for batch in Loader(Numbers(), resumed)]
-    assert again == batches(uninterrupted, 5)
+def test_no_process_is_left_without_examples() -> None:
+    for count in range(4, 40):
+        shares = [batches(InOrder(count, 8, share=Share(rank, 4))) for rank in range(4)]
+        assert len({len(share) for share in shares}) == 1
+        assert all(batch for share in shares for batch in share)
+        assert sorted(flat(flat(shares))) == list(range(count))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", RANDOM)
-def test_a_stream_goes_through_the_epochs(kind: str) -> None:
-    length = len(orders()[kind])
-    epochs = [batches(orders()[kind], epoch) for epoch in range(3)]
-    stream = Stream(orders()[kind], 3 * length - 2)
-    assert len(stream) == 3 * length - 2
-    assert batches(stream) == flat(epochs)[:-2]
-    asked = [request.epoch for request in Stream(orders()[kind], 3 * length)]
+def test_a_stream_goes_through_the_epochs_and_resumes_anywhere(kind: str) -> None:
+    length = len(order(kind))
+    whole = [batch for epoch in range(3) for batch in batches(order(kind), epoch)][:-2]
+    assert len(Stream(order(kind), 3 * length - 2)) == 3 * length - 2
+    for start in (0, 1, length - 1, length, length + 1, 3 * length - 3):
+        loader = Loader(Numbers(), Stream(order(kind), 3 * length - 2))
+        loader.load_state_dict({"batch": start})
+        assert [batch["numbers"].tolist() for batch in loader] == whole[start:]
+    asked = [request.epoch for request in Stream(order(kind), 3 * length)]
     assert asked == [0] * length + [1] * length + [2] * length
 
 
-@pytest.mark.parametrize("kind", RANDOM)
-@pytest.mark.parametrize("start", [0, 1, 11, 12, 13, 29])
-def test_a_stream_resumes_anywhere(kind: str, start: int) -> None:
-    whole = batches(Stream(orders()[kind], 30))
-    resumed = Loader(Numbers(), Stream(orders()[kind], 30))
-    resumed.load_state_dict({"batch": start})
-    assert [batch["numbers"].tolist() for batch in resumed] == whole[start:]
-
-
-@pytest.mark.parametrize("kind", RANDOM)
-def test_processes_share_out_a_stream(kind: str) -> None:
-    parts = [batches(Stream(orders(Share(rank, 2))[kind], 20)) for rank in range(2)]
-    together = [first + second for first, second in zip(*parts, strict=True)]
-    assert together == batches(Stream(orders()[kind], 20))
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_epoch_and_start_may_come_after_the_iterator(kind: str) -> None:
+def test_resuming_an_epoch_gives_its_rest_and_then_whole_ones(kind: str) -> None:
+    for start in (0, 1, 5, 11):
+        resumed = order(kind)
+        assert batches(resumed, 4, start) == batches(order(kind), 4)[start:]
+        resumed.set_epoch(5)
+        again = [batch["numbers"].tolist() for batch in Loader(Numbers(), resumed)]
+        assert again == batches(order(kind), 5)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "in order"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epoch_and_start_may_come_after_the_iterator(kind: str, workers: int) -> None:
     """Lightning makes the iterator first, and prefetching workers must not run ahead of it."""
-    for workers in (0, 2):
-        order = orders()[kind]
-        loader = Loader(Numbers(), order, workers=workers)
-        iterator = iter(loader)
-        order.set_epoch(9)
-        loader.load_state_dict({"batch": 3})
-        got = list(iterator)
-        assert [batch["numbers"].tolist() for batch in got] == batches(orders()[kind], 9)[3:]
-        assert {int(batch["epoch"]) for batch in got} == {9}
-        assert len(loader) == len(order)
-
-
-def test_workers_change_nothing() -> None:
-    assert batches(orders()["shuffled"], 1, workers=2) == batches(orders()["shuffled"], 1)
-
-
-def test_iterating_leaves_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    batches(orders()["shuffled"])
-    assert torch.equal(before, torch.get_rng_state())
+    sampler = order(kind)
+    loader = Loader(Numbers(), sampler, workers=workers)
+    iterator = iter(loader)
+    sampler.set_epoch(9)
+    loader.load_state_dict({"batch": 3})
+    got = list(iterator)
+    assert [batch["numbers"].tolist() for batch in got] == batches(order(kind), 9)[3:]
+    assert {int(batch["epoch"]) for batch in got} == {9}
 
 
 def test_the_state_is_the_number_of_trained_batches() -> None:
-    assert Loader(Numbers(), orders()["shuffled"], done=lambda: 5).state_dict() == {"batch": 5}
-    assert Loader(Numbers(), orders()["shuffled"]).state_dict() == {"batch": 0}
+    loader = Loader(Numbers(), order("shuffled"), done=lambda: 5)
+    assert loader.state_dict() == {"batch": 5}
+    assert Loader(Numbers(), order("shuffled")).state_dict() == {"batch": 0}
+    assert len(loader) == len(order("shuffled"))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_mistake_found_by_a_worker_is_still_one_line(workers: int) -> None:
-    loader = Loader(Broken(), orders()["in order"], workers=workers)
+    loader = Loader(Broken(), order("in order"), workers=workers)
     with pytest.raises(UserError) as caught:
         list(loader)
     assert str(caught.value) == "data.root: cannot decode x.png"

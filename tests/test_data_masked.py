@@ -76,15 +76,6 @@ def test_the_published_shares(pairs: TextData) -> None:
     assert_share(~changed, 0.1 * (1 + 1 / special.text_size))
 
 
-def test_any_rates_can_be_set() -> None:
-    data = masked(mask_rate=0.5, mask_share=0.25, random_share=0.5)
-    examples, special = batch(data, 2000), specials(data)
-    assert examples["targets"].shape[1] == round(0.5 * 61)
-    read = examples["tokens"].gather(1, examples["places"])
-    assert_share(read == special.mask, 0.25)
-    assert_share((read != special.mask) & (read != examples["targets"]), 0.5)
-
-
 def test_another_token_is_any_of_the_text() -> None:
     data = masked(mask_share=0.0, random_share=1.0)
     examples, special = batch(data, 4000), specials(data)

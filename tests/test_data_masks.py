@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from make_data import ready
-from make_model import CONF
 from PIL import Image
 
-from ablate.config.keys import option_content
 from ablate.data import Request
 from ablate.data.overlapping_digits import INK, OverlappingDigits
 from ablate.errors import UserError
@@ -90,28 +88,6 @@ def test_training_has_no_unfamiliar_digit(
     assert chosen.get(1, set()) == set(unfamiliar)
     assert chosen[0] == set(range(10)) - set(unfamiliar)
     assert data.unfamiliar == bool(unfamiliar)
-
-
-def test_images_depend_on_data_seed_alone() -> None:
-    one, same, other = (digits(**keys) for keys in ({}, {"seed": 3}, {"data_seed": 1}))
-    assert torch.equal(batch(one)["images"], batch(same)["images"])
-    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
-    assert not torch.equal(batch(one)["images"], batch(other)["images"])
-
-
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        ({"size": 8, "scale": 2}, "data.size=8: is too small for digits of 16 pixels"),
-        ({"min_digits": 5}, "data.min_digits=5: is above data.max_digits=4"),
-        ({"unfamiliar": list(range(10))}, "data.unfamiliar: leaves no digit"),
-    ],
-)
-def test_a_mistake_is_one_line(keys: dict[str, Any], line: str) -> None:
-    content = dict(option_content(CONF / "data" / "overlapping_digits.yaml")[0])
-    content.pop("_target_")
-    with pytest.raises(UserError, match=line):
-        OverlappingDigits(seed=0, **(content | keys))
 
 
 # a folder

@@ -1,19 +1,22 @@
 """Pairs as tokens and batches: nothing is lost, nothing is added, and nothing depends on chance."""
 
 import random
-from itertools import chain, pairwise
-from types import SimpleNamespace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from make_data import make, ready
 
-from ablate.data import IGNORED, Request
-from ablate.data.loader import POOL, Bucketed, Loader, Share, Shuffled, Stream
-from ablate.data.pair_tokenizer import SPECIALS, PairTokenizer, Words, make
+from ablate.data import IGNORED, Request, pair_tokenizer
+from ablate.data.cmudict import CMUDict
+from ablate.data.loader import Loader
+from ablate.data.pair_tokenizer import SPECIALS, PairTokenizer, Words
 from ablate.data.pairs import BOS, EOS, PAD, UNKNOWN, Pair, Pairs
+from ablate.data.sequences import Sequences
 from ablate.errors import UserError
 
 RNG = random.Random(0)
@@ -54,9 +57,9 @@ def toy(count: int = 60, **options: Any) -> Toy:
 
 def tokenizers(texts: list[str]) -> dict[str, PairTokenizer]:
     return {
-        "char": make("char", texts),
-        "word": make("word", texts),
-        "bpe": make("bpe", [*texts, *map(both, TRAINING)], vocab_size=BPE),
+        "char": pair_tokenizer.make("char", texts),
+        "word": pair_tokenizer.make("word", texts),
+        "bpe": pair_tokenizer.make("bpe", [*texts, *map(both, TRAINING)], vocab_size=BPE),
     }
 
 
@@ -66,6 +69,7 @@ def both(pair: Pair) -> str:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
+@example(["a ￭ ￭b c￭"])
 def test_a_text_comes_back(texts: list[str]) -> None:
     for text in texts:
         for kind, tokenizer in tokenizers(texts).items():
@@ -98,13 +102,8 @@ def test_what_training_never_showed_is_unknown() -> None:
     assert KNOWN["bpe"].decode([*KNOWN["bpe"].encode("cat"), UNKNOWN]) == "cat�"
 
 
-@pytest.mark.parametrize("kind", ["char", "word", "bpe"])
-def test_special_tokens_have_their_own_labels(kind: str) -> None:
-    assert [KNOWN[kind].label(token) for token in range(4)] == list(SPECIALS)
-
-
 def test_words_part_at_punctuation_and_keep_their_accents() -> None:
-    words = make("word", ["naïve cafe\u0301s, don't! हिन्दी ❤\ufe0f2"])
+    words = pair_tokenizer.make("word", ["naïve cafe\u0301s, don't! हिन्दी ❤\ufe0f2"])
     labels = [
         words.label(token) for token in words.encode("naïve cafe\u0301s, don't! हिन्दी ❤\ufe0f2")
     ]
@@ -113,38 +112,23 @@ def test_words_part_at_punctuation_and_keep_their_accents() -> None:
     ]  # fmt: skip
 
 
-def test_the_joiner_in_a_text_is_a_sign_like_any_other() -> None:
-    text = "a ￭ ￭b c￭"
-    assert make("word", [text]).decode(make("word", [text]).encode(text)) == text
-
-
 def test_rare_words_are_unknown() -> None:
-    words = make("word", ["a a b", "b a c"], min_count=2)
+    words = pair_tokenizer.make("word", ["a a b", "b a c"], min_count=2)
     assert words.vocab_size == len(SPECIALS) + 2
     assert words.decode(words.encode("a b c")) == "a b <unk>"
 
 
 @pytest.mark.parametrize("kind", ["char", "word", "bpe"])
 def test_small_letters(kind: str) -> None:
-    tokenizer = make(kind, ["Der KÄSE " + both(TRAINING[0])], lower=True, vocab_size=260)
+    tokenizer = pair_tokenizer.make(
+        kind, ["Der KÄSE " + both(TRAINING[0])], lower=True, vocab_size=260
+    )
     assert tokenizer.decode(tokenizer.encode("Der KÄSE")) == "der käse"
 
 
 def test_the_first_word_of_a_sentence_is_the_token_that_it_is_elsewhere() -> None:
     bpe = KNOWN["bpe"]
     assert bpe.encode("the the") == 2 * bpe.encode("the")
-
-
-@pytest.mark.parametrize(
-    ("size", "line"),
-    [
-        (200, "data.vocab_size=200: bpe starts from the 256 bytes and 4 special tokens"),
-        (9000, "data.vocab_size=9000: the training text gives at most"),
-    ],
-)
-def test_a_vocabulary_that_cannot_be_is_refused(size: int, line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        make("bpe", ["a text", "another text"], vocab_size=size)
 
 
 # batches
@@ -209,99 +193,6 @@ def test_validation_goes_through_every_pair_once_in_order_of_length() -> None:
         assert lengths == sorted(lengths)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_processes_share_out_every_batch(world: int) -> None:
-    alone = toy()
-    shares = [toy() for _ in range(world)]
-    for rank, data in enumerate(shares):
-        strategy = SimpleNamespace(root_device=torch.device("cpu"))
-        data.trainer = SimpleNamespace(  # type: ignore[assignment]
-            global_rank=rank, world_size=world, strategy=strategy
-        )
-    for name in ("train_dataloader", "val_dataloader", "test_dataloader"):
-        parts = [batches(getattr(data, name)()) for data in shares]
-        together = [list(chain.from_iterable(part)) for part in zip(*parts, strict=True)]
-        assert list(chain(*together)) == list(chain(*batches(getattr(alone, name)())))
-
-
-# buckets
-
-
-LENGTHS = torch.randint(1, 60, (4 * 103 * 8 + 5,), generator=torch.Generator().manual_seed(0))
-
-
-def bucketed(share: Share = Share(), seed: int = 3) -> Bucketed:  # noqa: B008
-    shuffled = Shuffled(len(LENGTHS), 8, seed=seed, share=share)
-    return Bucketed(shuffled, LENGTHS, seed=seed)
-
-
-def epoch(order: Bucketed, number: int) -> list[list[int]]:
-    indices = order.of_epoch(number)
-    return [indices(batch).tolist() for batch in range(len(order))]
-
-
-def test_an_epoch_takes_every_example_once_but_for_the_last_incomplete_batch() -> None:
-    seen = list(chain.from_iterable(epoch(bucketed(), 0)))
-    assert len(seen) == len(set(seen)) == len(LENGTHS) // 8 * 8
-    assert {len(batch) for batch in epoch(bucketed(), 0)} == {8}
-
-
-def test_the_lengths_in_a_batch_are_close() -> None:
-    def spread(batches: list[list[int]]) -> float:
-        ranges = [int(LENGTHS[b].max() - LENGTHS[b].min()) for b in batches]
-        return sum(ranges) / len(ranges)
-
-    plain = Shuffled(len(LENGTHS), 8, seed=3, share=Share()).of_epoch(0)
-    shuffled = [plain(number).tolist() for number in range(len(bucketed()))]
-    assert spread(epoch(bucketed(), 0)) < 59 / POOL + 1 < spread(shuffled) / 10
-
-
-def test_short_and_long_batches_come_in_no_order() -> None:
-    first = [int(LENGTHS[batch].max()) for batch in epoch(bucketed(), 0)]
-    rising = sum(a <= b for a, b in pairwise(first)) / len(first)
-    assert 0.4 < rising < 0.6
-
-
-def test_every_seed_and_epoch_has_its_own_batches_and_always_the_same() -> None:
-    seen = {str(epoch(bucketed(seed=seed), n)) for seed in (0, 1) for n in (0, 1, 2)}
-    assert len(seen) == 6
-    order = bucketed()
-    epoch(order, 0)
-    assert epoch(order, 2) == epoch(bucketed(), 2)
-
-
-class Numbers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    def __getitem__(self, request: Request) -> dict[str, torch.Tensor]:
-        return {"index": request.indices}
-
-
-@pytest.mark.parametrize("start", [0, 1, 411, 412, 413, 700])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_buckets_resumes_anywhere(start: int, workers: int) -> None:
-    if workers and start not in (1, 412):
-        pytest.skip("processes take a while to start")
-    assert len(bucketed()) == 412
-    whole = [*epoch(bucketed(), 0), *epoch(bucketed(), 1)]
-    loader = Loader(Numbers(), Stream(bucketed(), 2 * 412), workers=workers)
-    loader.load_state_dict({"batch": start})
-    assert batches(loader) == whole[start:]
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_processes_share_out_every_bucket(world: int) -> None:
-    parts = [
-        batches(Loader(Numbers(), Stream(bucketed(Share(rank, world)), 500)))
-        for rank in range(world)
-    ]
-    together = [list(chain.from_iterable(part)) for part in zip(*parts, strict=True)]
-    assert together == batches(Loader(Numbers(), Stream(bucketed(), 500)))
-
-
-def test_fewer_pairs_than_a_batch_are_refused() -> None:
-    with pytest.raises(UserError, match=r"data\.batch_size=64: the training split has only 60"):
-        toy(batch_size=64).train_dataloader()
-
-
 # what is dropped
 
 
@@ -325,14 +216,6 @@ def test_what_is_dropped_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert not capsys.readouterr().out
 
 
-def test_without_a_limit_nothing_is_dropped_and_nothing_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for options in ({}, {"max_length": 100}):
-        assert toy(**options).texts["train"] == TRAINING
-    assert not capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("train", "line"),
     [
@@ -343,12 +226,6 @@ def test_without_a_limit_nothing_is_dropped_and_nothing_said(
 def test_nothing_left_is_refused(train: list[Pair], line: str) -> None:
     with pytest.raises(UserError, match=line):
         Toy({"train": train, "val": [Pair("a", "b")]}, max_length=2).setup()
-
-
-@pytest.mark.parametrize("length", [0, 1.5, True, "4"])
-def test_a_length_that_is_none_is_refused(length: object) -> None:
-    with pytest.raises(UserError, match=r"data.max_length=.*whole number"):
-        Toy({}, max_length=length)
 
 
 # what it is identified by
@@ -383,3 +260,175 @@ def test_a_typical_batch_is_as_long_as_pairs_are_on_average() -> None:
     for name, lengths in (("source", sources), ("target_in", targets)):
         assert batch[name].shape == (data.batch_size, round(sum(lengths) / len(lengths)))
         assert (batch[name] != PAD).all()
+
+
+# Sequences of integers
+
+
+NAMES = ["reverse", "copy", "sort"]
+SMALL = {"train_examples": 300, "val_examples": 200, "test_examples": 150}
+
+
+def sequences(name: str, **changes: int) -> Sequences:
+    data = ready(name, **(SMALL | changes))
+    assert isinstance(data, Sequences)
+    return data
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_follow_from_sources(name: str) -> None:
+    data = sequences(name)
+    expected = {"reverse": lambda s: s[::-1], "copy": list, "sort": sorted}[name]
+    for pairs in data.texts.values():
+        for pair in pairs:
+            assert numbers(pair.target) == expected(numbers(pair.source))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_and_numbers_are_as_configured_and_all_occur(name: str) -> None:
+    data = sequences(name, symbols=7, min_length=2, max_train_length=5, test_max_length=8)
+    for split, longest in {"train": 5, "val": 8, "test": 8}.items():
+        drawn = [numbers(pair.source) for pair in data.texts[split]]
+        assert len(drawn) == SMALL[f"{split}_examples"]
+        assert {len(sequence) for sequence in drawn} == set(range(2, longest + 1))
+        assert {number for sequence in drawn for number in sequence} == set(range(7))
+    assert data.sizes == {
+        "source_vocab": 11,
+        "target_vocab": 11,
+        "source_length": 9,
+        "target_length": 9,
+        "joint": True,
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_alignment_links_each_number_to_itself(name: str) -> None:
+    data = sequences(name)
+    for split, pairs in data.texts.items():
+        for index, pair in enumerate(pairs):
+            source, target = numbers(pair.source), numbers(pair.target)
+            links = data.alignment(split, index)
+            taken = []
+            for place, (to, where) in enumerate(links):
+                assert (len(to), len(where), to.start) == (1, 1, place)
+                assert target[to.start] == source[where.start]
+                taken.append(where.start)
+            places = list(range(len(source)))
+            assert sorted(taken) == places
+            if name == "reverse":
+                assert taken == places[::-1]
+            if name == "copy":
+                assert taken == places
+            if name == "sort":  # stable
+                assert taken == [place for _, place in sorted(zip(source, places, strict=True))]
+
+
+def test_a_number_never_drawn_has_a_token_too() -> None:
+    data = ready("copy", symbols=500, train_examples=1, val_examples=1, test_examples=1)
+    assert data.sizes["source_vocab"] == 504
+
+
+# The pronouncing dictionary
+
+
+DICTIONARY = """\
+'bout B AW1 T
+a AH0
+a(2) EY1
+aalborg AO1 L B AO0 R G # place, danish
+aalborg(2) AA1 L B AO0 R G
+address AE1 D R EH2 S
+address(2) AH0 D R EH1 S
+
+record R AH0 K AO1 R D
+record(2) R AH1 K AO0 R D
+"""
+
+
+def cmudict(root: Path, **changes: Any) -> CMUDict:
+    data = make("cmudict", root=str(root), **({"batch_size": 2} | changes))
+    assert isinstance(data, CMUDict)
+    return data
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    words = "".join(
+        f"w{'abcdefghij'[n % 10]}{n} W {'AA1' if n % 2 else 'IY0'}\n" for n in range(200)
+    )
+    (tmp_path / "cmudict.dict").write_text(DICTIONARY + words)
+    return tmp_path
+
+
+def everything(data: CMUDict) -> set[Pair]:
+    return {pair for pairs in data.read().values() for pair in pairs}
+
+
+def test_entries_are_read(small: Path) -> None:
+    first = everything(cmudict(small))
+    assert Pair("'bout", "B AW T") in first
+    assert Pair("aalborg", "AO L B AO R G") in first
+    assert len(first) == 205
+    assert len(everything(cmudict(small, variants="all"))) == 205 + 3  # record twice the same
+    stressed = everything(cmudict(small, variants="all", stress=True))
+    assert len(stressed) == 205 + 4
+    assert {p.target for p in stressed if p.source == "a"} == {"AH0", "EY1"}
+
+
+@pytest.mark.slow
+def test_pronunciations_of_a_word_stay_together(shared_data: Path) -> None:
+    data = cmudict(shared_data / "cmudict", variants="all", stress=True)
+    words = [{pair.source for pair in pairs} for pairs in data.read().values()]
+    assert len(set.union(*words)) == sum(map(len, words)) == 126_052
+    share = [len(split) / 126_052 for split in words]
+    assert share == pytest.approx([0.90, 0.05, 0.05], abs=0.003)
+    pairs = sum(map(len, data.read().values()))
+    assert pairs > 130_000
+
+
+@pytest.mark.slow
+def test_letters_become_phonemes(shared_data: Path) -> None:
+    data = cmudict(shared_data / "cmudict")
+    data.setup()
+    assert data.sizes["target_vocab"] == 39 + 4
+    assert data.item == "phoneme"
+    tokens = data.target_tokenizer.encode("AA R D V AA R K")
+    assert " ".join(map(data.target_tokenizer.label, tokens)) == "AA R D V AA R K"
+    assert len(data.source_tokenizer.encode("aardvark")) == 8
+
+
+def test_a_split_does_not_depend_on_the_other_words(small: Path) -> None:
+    before = cmudict(small).read()
+    path = small / "cmudict.dict"
+    path.write_text("".join(sorted(path.read_text().splitlines(keepends=True), reverse=True)[::2]))
+    after = cmudict(small).read()
+    for split, pairs in after.items():
+        assert {p.source for p in pairs} <= {p.source for p in before[split]}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("word\n", "line 1 of cmudict.dict is not a word and its phonemes: 'word'"),
+        (DICTIONARY + "x y z\n", "line 11 of cmudict.dict is not a word"),
+        ("", "is empty"),
+    ],
+)
+def test_a_line_that_is_none_is_named(tmp_path: Path, content: str, line: str) -> None:
+    (tmp_path / "cmudict.dict").write_text(content)
+    with pytest.raises(UserError, match=r"^data\.root=") as caught:
+        cmudict(tmp_path).setup()
+    assert line in str(caught.value)
+
+
+def test_long_words_are_named_by_their_line(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cmudict(small, max_length=3).setup()
+    said = capsys.readouterr().out
+    assert "dropped, longer than data.max_length=3; the first is line 1 of cmudict.dict" in said
+    assert "5 tokens" in said

@@ -10,13 +10,10 @@ import pytest
 from command_line import ablate_command, fail, runs, seen  # noqa: F401  # fixtures
 from make_data import make
 
-from ablate.config.composition import compose
 from ablate.data.pairs import Pair
 from ablate.data.parallel import Parallel
-from ablate.errors import UserError
 from ablate.training.build import build_data
 
-RNG = random.Random(1)
 WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
 
 
@@ -59,16 +56,6 @@ def ready(**changes: Any) -> Parallel:
     data = parallel(**changes)
     data.setup()
     return data
-
-
-def refusal(**changes: Any) -> str:
-    """The one line of a mistake, said by the constructor or while reading."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        ready(**changes)
-    error = caught.value if isinstance(caught.value, UserError) else caught.value.__cause__
-    assert isinstance(error, UserError)
-    assert "\n" not in str(error)
-    return str(error)
 
 
 # the splits
@@ -135,14 +122,6 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     assert sources == ["one\u2028two", "three", "four\x0bfive\x1cs"]
 
 
-def test_small_letters(files: dict[str, str]) -> None:
-    lower, as_is = ready(**files, lower=True), ready(**files)
-    for pairs in lower.texts.values():
-        assert all(text == text.lower() for pair in pairs for text in pair)
-    assert any(text != text.lower() for pair in as_is.texts["train"] for text in pair)
-    assert lower.source_tokenizer.encode("HUND") == lower.source_tokenizer.encode("hund")
-
-
 # tokens
 
 
@@ -183,14 +162,6 @@ def test_a_joint_vocabulary_knows_both_sides(tmp_path: Path) -> None:
 # mistakes
 
 
-def test_different_numbers_of_lines_name_both_files(files: dict[str, str]) -> None:
-    shorter = write(Path(files["target"]), sentences(299))
-    assert refusal(**files) == (
-        f"data.source={files['source']} has 300 lines and data.target={shorter} has 299; "
-        "line n of one must say the same as line n of the other"
-    )
-
-
 def test_empty_and_long_lines_are_named_in_their_file(
     tmp_path: Path, more: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,74 +193,15 @@ def test_lines_are_counted_in_the_file_where_it_was_split(
     assert f"line 201 of {paths['source']} and {paths['target']}, 60 tokens" in said
 
 
-@pytest.mark.parametrize("key", ["source", "target", "val_source", "test_target"])
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (None, "no such file"),
-        (b"", "the file is empty"),
-        (b"caf\xe9\n", "not UTF-8 at byte offset 3"),
-        (b"\x1f\x8b\x08broken", "damaged gzip file"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named_with_its_key(
-    files: dict[str, str], more: dict[str, str], key: str, content: bytes | None, line: str
-) -> None:
-    path = Path((files | more)[key])
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    said = refusal(**files, **more)
-    assert said.startswith(f"data.{key}={path}: ")
-    assert line in said
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"val_source": "a"}, "data.val_source=a: needs data.val_target beside it"),
-        ({"test_target": "a"}, "data.test_target=a: needs data.test_source beside it"),
-        ({"val_fraction": 0.5, "test_fraction": 0.5}, "leave nothing to train on"),
-        ({"val_fraction": 1.5}, "data.val_fraction=1.5: must be"),
-        ({"val_fraction": 0.0001}, "data.val_fraction=0.0001: the val split of 300 pairs would be"),
-        ({"test_fraction": 0.9499}, "the train split of 300 pairs would be empty"),
-        ({"tokenizer": "byte"}, "data.tokenizer=byte: must be char, word or bpe"),
-        ({"tokenizer": "words"}, "did you mean 'word'?"),
-        ({"vocab_size": 300}, "data.vocab_size=300: needs data.tokenizer=bpe"),
-        ({"tokenizer": "char", "min_count": 2}, "data.min_count=2: needs data.tokenizer=word"),
-        ({"min_count": 0}, "data.min_count=0: must be"),
-        ({"source": "  "}, 'data.source="  ": must be'),
-    ],
-)
-def test_other_mistakes_are_one_line(
-    files: dict[str, str], changes: dict[str, Any], line: str
-) -> None:
-    assert line in refusal(**(files | changes))
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_files_and_a_share_for_the_same_split_are_refused(
-    files: dict[str, str], more: dict[str, str], split: str
-) -> None:
-    given = {key: path for key, path in more.items() if key.startswith(split)}
-    line = refusal(**files, **given, **{f"{split}_fraction": 0.1})
-    assert line == f"data.{split}_fraction=0.1: data.{split}_source is given; set one null"
-
-
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
         ("data=parallel data.source=a data.target=short", "data.source=a has 40 lines and"),
         ("data=parallel data.source=a", "data.target is missing; write data.target=VALUE"),
-        ("data=parallel data.source=a data.target=aa", "data.target=aa: no such file"),
         (
             "data=parallel data.source=a data.target=a data.max_lenght=9",
             "data.max_lenght=9: no key data.max_lenght (data=parallel); allowed: ",
         ),
-        ("data.locales=[xx_YY]", "data.locales: Babel has no locale 'xx_YY'; write them as in"),
-        ("data.years=[2049,1950]", "data.years=[2049, 1950]: must be the first year and the last"),
-        ("model=rnn_forecaster data.path=csv data.columns=[z]", "data.path=csv has no column 'z'"),
-        ("model=rnn_forecaster data.path=csv data.columns=[x]", "line 3, column 'x': the value is"),
         ("model=rnn_forecaster data.path=csv data.columns=[y]", "column 'y': 'warm' is not a"),
     ],
 )
@@ -316,11 +228,6 @@ def test_the_command_refuses_in_one_line_and_leaves_no_folder(
     assert sorted(Path().iterdir()) == before
 
 
-@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer"])
-def test_what_is_read_without_a_word_about_data(model: str) -> None:
-    assert compose(f"model={model}").choices.data == "dates"
-
-
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_the_limit_drops_nothing_that_is_measured(
     files: dict[str, str],
@@ -336,15 +243,3 @@ def test_the_limit_drops_nothing_that_is_measured(
     assert [pair.source for pair in data.texts[split]] == [text.strip() for text in long]
     assert data.sizes["source_length"] > 50
     assert not capsys.readouterr().out
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_packed_files_of_every_split(
-    files: dict[str, str], more: dict[str, str], split: str
-) -> None:
-    plain = ready(**files, **more).texts
-    packed = more | {key: f"{path}.gz" for key, path in more.items() if key.startswith(split)}
-    for key in packed.keys() & {f"{split}_source", f"{split}_target"}:
-        Path(packed[key]).write_bytes(gzip.compress(Path(more[key]).read_bytes()))
-        Path(more[key]).unlink()
-    assert ready(**files, **packed).texts == plain

@@ -1,15 +1,13 @@
 """Associative recall: an independent solver finds every answer, and nothing else is asked."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
-from make_data import make, ready
+from make_data import ready
 
-from ablate.data import Data, Request
+from ablate.data import Data
 from ablate.data.recall import POWER, Sequences, _draw
-from ablate.errors import UserError
 
 SMALL = {"train_examples": 300, "val_examples": 100, "test_examples": 100}
 
@@ -64,29 +62,6 @@ def test_the_splits_share_no_sequence(data: Data) -> None:
     assert len(rows[0] | rows[1] | rows[2]) == 500
 
 
-def test_the_run_seed_changes_the_order_and_not_the_sequences(data: Data) -> None:
-    other = ready("recall", seed=1, **SMALL)
-    for split in ("train", "val", "test"):
-        assert (
-            sequences(other, split)
-            .tensors["tokens"]
-            .equal(sequences(data, split).tensors["tokens"])
-        )
-    assert data.fingerprint() == other.fingerprint()
-    first, second = (next(iter(d.train_dataloader()))["tokens"] for d in (data, other))
-    assert not first.equal(second)
-
-
-def test_the_data_seed_changes_the_sequences(data: Data) -> None:
-    other = ready("recall", data_seed=1, **SMALL)
-    assert other.fingerprint() != data.fingerprint()
-    assert (
-        not sequences(other, "val")
-        .tensors["tokens"]
-        .equal(sequences(data, "val").tensors["tokens"])
-    )
-
-
 def test_keys_and_values_are_evenly_used() -> None:
     tokens = sequences(ready("recall", pairs=[8]), "train").tensors["tokens"]
     keys, values = (np.bincount(tokens[:, i:16:2].flatten(), minlength=128) for i in (0, 1))
@@ -109,47 +84,6 @@ def test_short_distances_are_queried_most() -> None:
     assert asked[0] > 0.6
     assert asked[-5:].mean() < 0.12
     assert float(asked.sum()) == pytest.approx(4, abs=1e-3)
-
-
-def test_the_example_names_its_tokens(data: Data) -> None:
-    example = data.example()
-    assert example["tokens"].shape == (1, 64)
-    assert [label[0] for label in example["labels"][:8]] == list("kvkvkvkv")
-    assert set(example["labels"][8:]) - {"·"} == set(example["labels"][0:8:2])
-
-
-def test_batches_carry_their_group(data: Data) -> None:
-    batch = data.splits["val"][Request(0, sequences(data, "val").tensors["group"][:2])]
-    assert {name: tuple(t.shape) for name, t in batch.items()} == {
-        "tokens": (2, 64),
-        "targets": (2, 64),
-        "group": (2,),
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"pairs": [4, 40], "vocab_size": 64},
-            "data.pairs=[4, 40]: data.vocab_size=64 has only 31 keys, at least data.vocab_size=82",
-        ),
-        ({"pairs": [17]}, "data.seq_len=64: 17 pairs and their queries need at least 68"),
-        ({"pairs": []}, "data.pairs=[]: must be a list"),
-        ({"pairs": 4}, "data.pairs=4: must be a list"),
-        ({"pairs": [4, 4]}, "data.pairs=[4, 4]: holds a number twice"),
-        ({"pairs": [0]}, "data.pairs=[0]: must be a list [..] of a whole number of at least 1"),
-        ({"vocab_size": "x"}, "data.vocab_size=x: must be a whole number"),
-        ({"val_examples": 2}, "data.val_examples=2: must be a whole number of at least 3"),
-        ({"vocab_size": None}, "data.vocab_size=null: must be a whole number of at least 4"),
-        ({"data_seed": -1}, "data.data_seed=-1: must be a whole number of at least 0"),
-    ],
-)
-def test_a_bad_value_is_refused(changes: dict[str, Any], line: str) -> None:
-    with pytest.raises(Exception, match="Error in call") as caught:
-        make("recall", **changes)
-    assert isinstance(caught.value.__cause__, UserError)
-    assert line in str(caught.value.__cause__)
 
 
 def test_the_tightest_allowed_sizes_work() -> None:
