@@ -84,8 +84,6 @@ EVERY_NTH = {
     "test_report_browser.py::test_a_heading_sorts_the_table_and_a_second_click_turns_it": 5,
     "test_debug.py::test_fast_does_everything_once": 5,
     "test_task_seq2seq.py::test_flops_are_those_of_pairs_of_mean_length": 2,
-    "test_resume.py::test_death_at_any_step": 4,
-    "test_resume.py::test_an_interrupt_after_the_last_step_ends_as_one_before": 2,
     "test_commands.py::test_longer_than_trained": 5,
     "test_compiled.py::test_a_model_is_captured_whole": 3,
     "test_report_files.py::test_odd_studies_are_reported": 3,

@@ -19,7 +19,6 @@ from tiny import overrides
 
 import ablate
 from ablate import figures
-from ablate.config.composition import Composition
 from ablate.errors import Interrupted
 from ablate.run_files import best_weights
 from ablate.task.causal_lm import CausalLM
@@ -116,7 +115,7 @@ def at_step(step):
 
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
-    "step", [0, 4, 13, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5, 8, 11))]
+    "step", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4, 5, 8, 11, 13))]
 )
 def test_death_at_any_step(whole, tmp_path, step):
     cfg, straight = whole
@@ -141,54 +140,59 @@ def renames(name, content="", number=1):
     return {"place": (os, "replace"), "when": nth(number, when)}
 
 
+def validation(where):
+    """The place of one after training, where a task or its checkpoints come to it."""
+    state = lambda self, trainer, *_: (trainer if where[0] is Checkpoints else self.trainer).state  # noqa: E731
+    return {"place": where, "when": lambda *args: state(*args).fn == "validate"}
+
+
 MOMENTS = {
+    "between the two renames": renames("last.ckpt", number=3),
     "before the end of a validation": {
         "place": (Checkpoints, "on_validation_end"),
         "when": lambda self, trainer, task: trainer.global_step == 8,
     },
     "before the best weights are in place": renames("best.safetensors", number=2),
     "before the last checkpoint is moved away": renames("previous.ckpt", number=2),
-    "between the two renames": renames("last.ckpt", number=3),
     "after the last step": {"place": (Curves, "on_train_end")},
     "after training": {"place": (L.Trainer, "validate")},
-    "in the validation after training": {
-        "place": (CausalLM, "evaluate"),
-        "when": lambda task, batch: task.trainer.state.fn == "validate",
-    },
-    "before the last weights are the best": {
-        "place": (Checkpoints, "on_validation_end"),
-        "when": lambda self, trainer, task: trainer.state.fn == "validate",
-    },
+    "in the validation after training": validation((CausalLM, "evaluate")),
+    "before the last weights are the best": validation((Checkpoints, "on_validation_end")),
     "before the best weights are measured": {"place": (L.Trainer, "validate"), "when": nth(2)},
     "before the maps are drawn": {"place": (figures, "attention_figures")},
     "before the curves are in place": renames("curves.png"),
     "before the sample is in place": renames("sample.txt"),
     "before the result is in place": renames("result.json", '"finished"'),
 }
-
-
-OFTEN = ("between the two renames",)
+first, *later = MOMENTS
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in MOMENTS],
+    "moment", [first, *(pytest.param(name, marks=pytest.mark.slow) for name in later)]
 )
-def test_death_at_a_bad_moment(whole, tmp_path, moment):
+def test_death_at_a_bad_moment(whole, tmp_path, capsys, moment):
     cfg, straight = whole
     assert strike(cfg, tmp_path, **MOMENTS[moment]) == -signal.SIGKILL
+    found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     ablate.run(cfg, tmp_path)
+    if moment == first:
+        assert found == {"previous.ckpt", "best.safetensors", "last.tmp"}
+        before = tmp_path / "checkpoints" / "previous.ckpt"
+        assert f"resuming from {before}" in capsys.readouterr().out
     assert_equal(tmp_path, straight)
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_death_between_the_renames_leaves_only_the_one_before(whole, tmp_path, capsys):
-    cfg, _ = whole
-    strike(cfg, tmp_path, **MOMENTS["between the two renames"])
-    found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    assert found == {"previous.ckpt", "best.safetensors", "last.tmp"}
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_path, capsys):
+    cfg, straight = whole
+    strike(cfg, tmp_path, **at_step(9))
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:-99])
     ablate.run(cfg, tmp_path)
-    assert f"resuming from {tmp_path / 'checkpoints' / 'previous.ckpt'}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "last.ckpt cannot be read" in said
+    assert "previous.ckpt" in said
+    assert_equal(tmp_path, straight)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -200,23 +204,6 @@ def test_what_a_kill_left_half_written_does_no_harm(whole, tmp_path):
     strike(cfg, tmp_path, **at_step(10))
     assert not list((tmp_path / "checkpoints").glob("*.tmp"))
     ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, straight)
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("damage", ["half", "empty", "noise"])
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_path, capsys, damage):
-    cfg, straight = whole
-    strike(cfg, tmp_path, **at_step(9))
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    content = last.read_bytes()
-    last.write_bytes(
-        {"half": content[: len(content) // 2], "empty": b"", "noise": b"x" * 99}[damage]
-    )
-    ablate.run(cfg, tmp_path)
-    said = capsys.readouterr().out
-    assert "last.ckpt cannot be read" in said
-    assert "previous.ckpt" in said
     assert_equal(tmp_path, straight)
 
 
@@ -259,9 +246,13 @@ def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path
     assert_equal(tmp_path, straight)
 
 
-@pytest.mark.parametrize("moment", ["after the last step", "in the validation after training"])
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "after the last step"),
+        pytest.param(signal.SIGTERM, "after the last step", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "in the validation after training", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment, number):
     cfg, straight = whole
@@ -272,17 +263,10 @@ def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, mo
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_signals_mean_what_they_did_before(whole, tmp_path):
-    cfg, _ = whole
-    before = [signal.getsignal(number) for number in STOPS]
-    ablate.run(cfg, tmp_path)
-    assert [signal.getsignal(number) for number in STOPS] == before
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_a_closed_terminal_stops_no_run_under_nohup(whole, tmp_path):
+def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_did(whole, tmp_path):
     cfg, straight = whole
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    own = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = [signal.getsignal(number) for number in STOPS]
     original = CausalLM.loss
 
     def loss(task, batch):
@@ -292,7 +276,9 @@ def test_a_closed_terminal_stops_no_run_under_nohup(whole, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CausalLM, "loss", loss)
         ablate.run(cfg, tmp_path)
-    signal.signal(signal.SIGHUP, before)
+    after = [signal.getsignal(number) for number in STOPS]
+    signal.signal(signal.SIGHUP, own)
+    assert after == before
     assert_equal(tmp_path, straight)
 
 
@@ -380,8 +366,3 @@ def test_death_at_random_moments_again_and_again(long, tmp_path, seed):
     assert code == 0
     assert kills >= 1
     assert_equal(tmp_path, straight)
-
-
-def test_run_dir_is_named_by_the_run(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    assert Composition(cfg).folder.parent == tmp_path / "outputs" / "runs"

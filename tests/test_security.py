@@ -4,29 +4,37 @@ import hashlib
 import json
 import os
 import pickle
+import random
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from make_model import CONF
 from omegaconf import OmegaConf
+from safetensors.torch import load_file, save
 from tiny import SMALL, overrides, second_run, write_text
+from ways import WAYS, Attack, called, changes, resume, start, typed
 
 import ablate
 from ablate import evaluate, generate, show
 from ablate.config.composition import Composition
+from ablate.config.run_id import weights
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
-from ablate.training.build import build, build_data
+from ablate.run_files import Damaged
 from ablate.training.load import without_weights
+from ablate.training.sealed import ZEROS, read_state, read_weights, write_state, write_weights
 from ablate.version import checkout
 
 SOURCE = Path(ablate.__file__).parents[1]
@@ -49,42 +57,11 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def called(main: Callable[[], None], *arguments: object) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["ablate", *map(str, arguments)])
-        main()
-
-
-def start(folder: Path, whole: Path) -> None:
-    cfg = ablate.compose(*overrides(whole.parents[2], *SMALL, f"init_from={folder}"))
-    build(cfg, build_data(cfg))
-
-
-WAYS: dict[str, Callable[[Path, Path], Any]] = {
-    "load": lambda folder, whole: ablate.load(folder),
-    "evaluate": lambda folder, whole: called(evaluate.main, folder),
-    "generate": lambda folder, whole: called(generate.main, folder, "--prompt", "the"),
-    "show": lambda folder, whole: called(show.main, folder),
-    "init_from": start,
-}
-
-
 # Code that a config names
-
-
-class Attack:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, made: Path) -> None:
-        self.made = made
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.made,)
 
 
 def load_traps(place: Path, made: Path) -> None:
     """Write files that create `made` when they are read as code."""
-    (place / "evil.pkl").write_bytes(pickle.dumps(Attack(made)))
     (place / "stranger.py").write_text(f"open({str(made)!r}, 'w')\nclass Part: pass\n")
     (place / "hubconf.py").write_text(f"def evil():\n    open({str(made)!r}, 'w')\n")
     (place / "evil.yaml").write_text(f"_target_: stranger.Part\npath: {made}\n")
@@ -94,19 +71,12 @@ def attacks(place: Path, made: Path) -> dict[str, dict[str, Any]]:
     """What each puts into a config, by dotted key. Whatever of it is run creates `made`."""
     run = {"_target_": "torch.utils.collect_env.run", "command": f"touch {made}"}
     code = f"__import__('pathlib').Path({str(made)!r}).touch()"
-    pickled = str(place / "evil.pkl")
     hub = {"repo_or_dir": str(place), "model": "evil", "source": "local"}
     option = os.path.relpath(place / "evil", CONF / "model.ffn")
     # Hydra makes what stands in data.extra first, and only then finds that data has no such key.
     return {
         "collect_env": {"data.extra": run},
-        "sympify": {"data.extra": {"_target_": "sympy.sympify", "a": code}},
         "torch.hub": {"data.extra": {"_target_": "torch.hub.load", **hub}},
-        "torch.load": {
-            "data.extra": {"_target_": "torch.load", "f": pickled, "weights_only": False}
-        },
-        "numpy": {"data.extra": {"_target_": "numpy.load", "file": pickled, "allow_pickle": True}},
-        "pandas": {"data.extra": {"_target_": "pandas.read_pickle", "filepath_or_buffer": pickled}},
         "ours": {
             "data.extra": {
                 "_target_": "ablate.run_files.write_text",
@@ -172,7 +142,7 @@ def test_nothing_that_a_config_names_is_run(
 
 @pytest.mark.parametrize("file", ["config.yaml", "tokens.yaml"])
 @pytest.mark.parametrize("name", ["collect_env", "a module", "a secret"])
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "load"])
+@pytest.mark.parametrize("way", ["evaluate", "generate", "show", "init_from"])
 def test_no_command_runs_it(
     folder: Path, whole: Path, way: str, name: str, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,13 +336,18 @@ def test_provenance_has_no_address_of_a_remote(tmp_path: Path) -> None:
 # Where code comes from, and where files go
 
 
-@pytest.mark.parametrize("command", ["evaluate", "show", "generate", "report"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("show", "generate", "report")),
+    ],
+)
 def test_a_file_beside_a_run_is_no_package(folder: Path, command: str) -> None:
     """A stranger's folder may hold files with the names of packages."""
     for name in ("einops", "torch", "json", "rich", "lightning", "numpy", "hydra"):
         (folder / f"{name}.py").write_text("open('made', 'w')\nraise SystemExit(9)\n")
-    more = ["--prompt", "the"] if command == "generate" else []
-    line = [sys.executable, "-m", f"ablate.{command}", ".", *more]
+    line = [sys.executable, "-m", f"ablate.{command}", "."]
     done = subprocess.run(line, cwd=folder, env=own_environment(), capture_output=True, text=True)
     assert done.returncode == (2 if command == "report" else 0), done.stderr  # a run is no study
     assert not (folder / "made").exists()
@@ -387,3 +362,269 @@ def test_a_folder_outside_is_said(tmp_path: Path) -> None:
     )
     said = f"ablate: output in {tmp_path / 'escape'}, outside output_dir=outputs"
     assert said in done.stdout.splitlines()
+
+
+# Checkpoints: a flipped bit is found, and no code in a file is run
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+# Flipped bits
+
+
+def flips(count: int) -> list[Any]:
+    return [pytest.param(100, id="100"), pytest.param(count, id="many", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("count", flips(3000))
+@pytest.mark.parametrize("name", ["last.ckpt", "previous.ckpt", "best.safetensors"])
+def test_a_flipped_bit_is_found_anywhere(folder: Path, name: str, count: int) -> None:
+    path = folder / "checkpoints" / name
+    content = path.read_bytes()
+    read = read_weights if name.startswith("best") else read_state
+    bits = [*range(0, 8 * len(content), max(1, 16 * len(content) // count))]
+    bits += random.Random(0).sample(range(8 * len(content)), count - len(bits))
+    for bit in [*bits, 0, 8 * len(content) - 1]:
+        path.write_bytes(flipped(content, bit))
+        with pytest.raises(Damaged) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["end", "half", "empty", "comment", "appended"])
+@pytest.mark.parametrize("name", ["last.ckpt", "best.safetensors"])
+def test_what_is_cut_or_longer_is_found(folder: Path, name: str, damage: str) -> None:
+    path = folder / "checkpoints" / name
+    c = path.read_bytes()
+    ways = {"end": c[:-1], "half": c[: len(c) // 2], "empty": b"", "comment": c[:-64]}
+    path.write_bytes((ways | {"appended": c + b"0"})[damage])
+    with pytest.raises(Damaged):
+        (read_weights if name.startswith("best") else read_state)(path)
+
+
+# Code in a file
+
+
+def finish(folder: Path, whole: Path) -> None:
+    """The same command again, as if the run had not come to its end."""
+    (folder / "result.json").unlink(missing_ok=True)
+    resume(folder, whole)
+
+
+AGAIN = WAYS | {"resume": finish}
+
+
+def attack(folder: Path, form: str) -> Path:
+    """Put a file that creates another in place of every checkpoint; return what it would create."""
+    places = folder / "checkpoints"
+    state = torch.load(places / "last.ckpt")
+    state["state_dict"]["more"] = Attack(folder / "made")
+    shutil.rmtree(places)
+    places.mkdir()
+    name = "best.safetensors" if form == "safetensors" else "best.ckpt"
+    for path in (places / "last.ckpt", places / name):
+        if form == "with a checksum":
+            write_state(path, state)
+        elif form == "torch":
+            torch.save(state, path)
+        else:
+            path.write_bytes(pickle.dumps(state))
+    return folder / "made"
+
+
+@pytest.mark.parametrize("form", ["torch", "with a checksum", "pickle", "safetensors"])
+@pytest.mark.parametrize("way", AGAIN)
+def test_no_code_in_a_checkpoint_is_run(folder: Path, whole: Path, way: str, form: str) -> None:
+    made = attack(folder, form)
+    if form in ("pickle", "safetensors") and way == "resume":
+        AGAIN[way](folder, whole)  # a damaged checkpoint: training begins again
+    else:
+        with pytest.raises(UserError) as caught:
+            AGAIN[way](folder, whole)
+        assert "checkpoints" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        if form in ("torch", "with a checksum"):
+            assert "any code" in str(caught.value)
+            assert "ABLATE_TRUST_PICKLE=1" in str(caught.value)
+    assert not made.exists()
+
+
+def first_form(folder: Path, **more: Any) -> None:
+    """Make its best weights those of a version before safetensors."""
+    path = folder / "checkpoints" / "best.safetensors"
+    torch.save({"state_dict": read_weights(path), **more}, path.with_name("best.ckpt"))
+    path.unlink()
+
+
+def test_the_switch_reads_other_objects(
+    folder: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_form(folder, more=Path("any object"))
+    with pytest.raises(UserError, match="ABLATE_TRUST_PICKLE=1"):
+        ablate.load(folder)
+    monkeypatch.setenv("ABLATE_TRUST_PICKLE", "1")
+    assert ablate.load(folder).model.state_dict()
+
+
+# Checkpoints of earlier versions
+
+
+@pytest.mark.parametrize("way", [way for way in AGAIN if way != "resume"])
+def test_best_weights_of_an_earlier_version_are_found(folder: Path, whole: Path, way: str) -> None:
+    before = ablate.load(folder).model.state_dict()
+    first_form(folder)
+    AGAIN[way](folder, whole)
+    torch.testing.assert_close(ablate.load(folder).model.state_dict(), before, rtol=0, atol=0)
+    content = (folder / "checkpoints" / "best.ckpt").read_bytes()
+    assert weights(str(folder)) == sha256(content).hexdigest()  # in the id of a run from there
+
+
+def test_a_run_of_an_earlier_version_resumes(folder: Path, whole: Path) -> None:
+    first_form(folder)
+    places = folder / "checkpoints"
+    state = torch.load(places / "previous.ckpt")
+    torch.save(state, places / "last.ckpt")
+    finish(folder, whole)
+    ended = [torch.load(one / "checkpoints" / "last.ckpt") for one in (folder, whole)]
+    torch.testing.assert_close(*(state["state_dict"] for state in ended), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("count", flips(3000))
+def test_a_flipped_bit_of_an_earlier_version_is_found_or_harmless(folder: Path, count: int) -> None:
+    """It has CRC-32 of its records, and none of what stands between them."""
+    before = read_weights(folder / "checkpoints" / "best.safetensors")
+    first_form(folder)
+    path = folder / "checkpoints" / "best.ckpt"
+    content = path.read_bytes()
+    for bit in random.Random(0).sample(range(8 * len(content)), count):
+        path.write_bytes(flipped(content, bit))
+        try:
+            found = read_weights(path)
+        except UserError:
+            continue
+        torch.testing.assert_close(found, before, rtol=0, atol=0)
+
+
+# The format of the weights
+
+
+def test_weights_are_what_safetensors_reads_and_writes(tmp_path: Path) -> None:
+    shared = torch.randn(3, 5)
+    weights = {
+        "a": shared, "tied": shared, "transposed": shared.T, "one": torch.tensor(2.5),
+        "half": torch.randn(7).bfloat16(), "flags": torch.tensor([True, False, True]),
+        "none": torch.empty(0, 4), "counts": torch.arange(3), "double": torch.randn(2).double(),
+    }  # fmt: skip
+    path = tmp_path / "best.safetensors"
+    write_weights(path, weights, "0123456789ab")
+    alone = {name: value.clone().contiguous() for name, value in weights.items()}
+    for found in (load_file(path), read_weights(path, "0123456789ab")):
+        torch.testing.assert_close(found, alone, rtol=0, atol=0)
+    content = save(alone, metadata={"sha256": ZEROS.decode()})  # as earlier versions wrote it
+    path.write_bytes(content.replace(ZEROS, sha256(content).hexdigest().encode(), 1))
+    torch.testing.assert_close(read_weights(path), alone, rtol=0, atol=0)
+
+
+# Checkpoints of another run
+
+
+@pytest.fixture(scope="module")
+def other(whole: Path) -> Path:
+    """The same run from another seed."""
+    cfg = ablate.compose(*typed(whole, "seed=1"))
+    ablate.run(cfg)
+    return Composition(cfg).folder
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("last.ckpt", ("resume",)),
+        ("previous.ckpt", ("resume",)),
+        ("best.safetensors", ("load", "evaluate", "generate", "show", "resume")),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    folder: Path, whole: Path, other: Path, name: str, ways: tuple[str, ...]
+) -> None:
+    places = folder / "checkpoints"
+    for way in ways:
+        if name == "previous.ckpt":
+            (places / "last.ckpt").unlink()
+        shutil.copy(other / "checkpoints" / name, places / name)
+        with pytest.raises(UserError) as caught:
+            AGAIN[way](folder, whole)
+        found, wanted = (one.name for one in (other, whole))
+        said = f"{places / name} belongs to the run {found}, and this is the run {wanted}"
+        assert str(caught.value).startswith(said)
+        shutil.copytree(whole, folder, dirs_exist_ok=True)  # with its result
+
+
+def test_a_run_starts_from_any_other(folder: Path, other: Path, whole: Path) -> None:
+    shutil.copytree(other / "checkpoints", folder / "checkpoints", dirs_exist_ok=True)
+    start(folder, whole)
+
+
+@pytest.mark.parametrize(("name", "way"), [("last.ckpt", "resume"), ("best.safetensors", "load")])
+def test_a_checkpoint_without_the_id_of_its_run_is_used(
+    folder: Path,
+    whole: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    way: str,
+) -> None:
+    path = folder / "checkpoints" / name
+    if name == "last.ckpt":
+        state = read_state(path)
+        del state["run_id"]
+        write_state(path, state)
+    else:
+        write_weights(path, read_weights(path))
+    AGAIN[way](folder, whole)
+    assert f"{path} does not name its run" in capsys.readouterr().out
+
+
+# Checkpoints that are whole and hold something else
+
+
+@pytest.mark.parametrize("damage", ["sparse", "meta", "a number as a key"])
+def test_weights_of_another_kind(folder: Path, damage: str) -> None:
+    first_form(folder)
+    path = folder / "checkpoints" / "best.ckpt"
+    weights: dict[Any, Any] = read_weights(path)
+    name = next(name for name, value in weights.items() if value.dim() == 2)
+    if damage == "a number as a key":
+        weights[7] = weights[name]
+    elif damage == "meta":
+        weights[name] = weights[name].to("meta")
+    else:
+        weights[name] = weights[name].to_sparse()
+    torch.save({"state_dict": weights}, path)
+    with pytest.raises(UserError) as caught:
+        ablate.load(folder)
+    assert str(caught.value).startswith(f"{path} cannot be read: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.slow)])
+def test_states_of_another_kind(
+    folder: Path, whole: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """They are not used, or refused in one line, or are harmless."""
+    path = folder / "checkpoints" / "last.ckpt"
+    every = list(changes(read_state(path), (7, {})))
+    bad = ("pytorch-lightning_version',) removed", "callbacks',) {}", "loops',) {}")
+    named = [one for one in every if one[0].endswith(bad)]
+    for what, content in named + every[:: len(every) // count + 1]:
+        write_state(path, content)
+        capsys.readouterr()
+        with suppress(UserError):
+            finish(folder, whole)
+        if what.endswith(bad):
+            assert f"ablate: {path} cannot be read: " in capsys.readouterr().out, what
+        shutil.copytree(whole, folder, dirs_exist_ok=True)

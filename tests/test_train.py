@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from omegaconf import OmegaConf
 from tiny import images, overrides
 
 import ablate
 from ablate.config.composition import Composition
 from ablate.errors import RunFailed, UserError
+from ablate.evaluate import evaluate
 from ablate.training.build import build, build_data
 from ablate.training.curves import Curves
 from ablate.training.train import prepare
@@ -27,12 +29,20 @@ WITH_FIGURES = True  # tests/conftest.py
 FILES = ("config.yaml", "result.json", "provenance.json", "metrics.csv")
 
 
-def test_a_run_leaves_what_the_contract_says(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    result = ablate.run(cfg)
-    folder = Composition(cfg).folder
-    assert folder == tmp_path / "outputs" / "runs" / Composition(cfg).id
-    assert all((folder / name).exists() for name in FILES)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run with a key of W&B in its environment: its config, its folder and what it returned."""
+    cfg = ablate.compose(*overrides(tmp_path_factory.mktemp("finished")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_API_KEY", "a-secret-that-must-not-be-written")
+        result = ablate.run(cfg)
+    return cfg, Composition(cfg).folder, result
+
+
+def test_a_run_leaves_what_the_contract_says(finished):
+    cfg, folder, result = finished
+    assert folder.parts[-3:] == ("outputs", "runs", Composition(cfg).id)
+    assert all("a-secret" not in (folder / name).read_text() for name in FILES)
     assert (folder / "checkpoints" / "last.ckpt").exists()
     assert (folder / "checkpoints" / "best.safetensors").exists()
     assert list((folder / "figures").glob("*.png"))
@@ -43,34 +53,21 @@ def test_a_run_leaves_what_the_contract_says(tmp_path):
     assert saved["error"] is None
     assert saved["run_id"] == Composition(cfg).id
     assert saved["steps"] == 12
-    assert set(saved["kernels"].values()) == {
-        "sdpa (training: reference, for dropout; evaluation: flash)"
-    }
+    kernel = "sdpa (training: reference, for dropout; evaluation: flash)"
+    assert set(saved["kernels"].values()) == {kernel}
     assert saved["choices"]["model.attention"] == "scaled_dot"
-    assert saved["metric"]["value"] == saved["metrics"]["val/loss"]
     loss = saved["metrics"]["val/loss"]
+    assert saved["metric"]["value"] == loss
     assert saved["metrics"]["val/perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
     # One character is one token here.
     assert saved["metrics"]["val/bits_per_char"] == pytest.approx(loss / math.log(2), rel=1e-5)
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["packages"]["torch"] == torch.__version__.split("+")[0]
+    assert provenance["data_fingerprint"]
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_config_yaml_is_enough_to_run_again(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    first = ablate.run(cfg)
-    from omegaconf import OmegaConf
-
-    again = OmegaConf.load(Composition(cfg).folder / "config.yaml")
-    second = ablate.run(again, tmp_path / "elsewhere")
-    assert first["metrics"] == second["metrics"]
-    assert first["run_id"] == second["run_id"]
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_metrics_csv_has_every_step_and_validation(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    ablate.run(cfg)
-    with open(Composition(cfg).folder / "metrics.csv") as file:
+def test_metrics_csv_has_every_step_and_validation(finished):
+    with open(finished[1] / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == list(range(1, 13))
     assert all(row["train/loss"] for row in rows)
@@ -78,12 +75,48 @@ def test_metrics_csv_has_every_step_and_validation(tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_finished_run_is_not_trained_again(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    ablate.run(cfg)
-    before = (Composition(cfg).folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can count the peak anew")
+def test_config_yaml_is_enough_to_run_again_with_its_own_time_and_memory(finished, tmp_path):
+    cfg, folder, first = finished
+    before = torch.ones(400, 2**20)  # 1.6 GB, which this process held before the run
+    del before
+    earlier = {"run_id": Composition(cfg).id, "status": "failed", "wall_seconds": 1000.0}
+    (tmp_path / "result.json").write_text(json.dumps(earlier))
+    second = ablate.run(OmegaConf.load(folder / "config.yaml"), tmp_path)
+    assert first["metrics"] == second["metrics"]
+    assert first["run_id"] == second["run_id"]
+    assert 1000 < second["wall_seconds"] < 1100
+    assert second["peak_memory_bytes"] < first["peak_memory_bytes"] + 1e9
+
+
+def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished):
+    cfg, folder, _ = finished
+    before = (folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns
     assert ablate.run(cfg)["status"] == "finished"
-    assert (Composition(cfg).folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
+    assert (folder / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
+    other = ablate.compose(*overrides(folder.parents[2], "seed=1"))
+    with pytest.raises(UserError, match=r"hydra\.run\.dir=.*holds the run"):
+        ablate.run(other, folder)
+
+
+def test_evaluating_twice_gives_the_same(finished):
+    loaded = ablate.load(finished[1])
+    first, second = evaluate(loaded, {}), evaluate(loaded, {})
+    assert first == second
+    assert first["val/loss"] == pytest.approx(finished[2]["metrics"]["val/loss"], abs=1e-6)
+    with pytest.raises(UserError, match=r"no config\.yaml"):
+        ablate.load(finished[1].parent)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_images_are_classified_and_their_targets_mixed_and_smoothed(tmp_path):
+    plain = ablate.run(ablate.compose(*images(tmp_path)))["metrics"]
+    assert {"val/accuracy", "val/top5", "test/accuracy"} <= set(plain)
+    assert all(0 <= plain[f"test/accuracy/{digit}"] <= 1 for digit in range(10))
+    for mix in ("task.mixup=0.2", "task.cutmix=1.0", "task.label_smoothing=0.1"):
+        mixed = ablate.run(ablate.compose(*images(tmp_path, mix)))["metrics"]
+        assert math.isfinite(mixed["val/loss"])
+        assert mixed["val/loss"] != plain["val/loss"]
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
@@ -105,36 +138,6 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_pa
     state = torch.load(Composition(cfg).folder / "checkpoints" / "last.ckpt", weights_only=True)
     assert state["global_step"] == 4
     assert all(torch.isfinite(value).all() for value in state["state_dict"].values())
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_evaluating_twice_gives_the_same(tmp_path):
-    from ablate.evaluate import evaluate
-
-    cfg = ablate.compose(*overrides(tmp_path, "model.dropout=0.5"))
-    result = ablate.run(cfg)
-    loaded = ablate.load(Composition(cfg).folder)
-    first, second = evaluate(loaded, {}), evaluate(loaded, {})
-    assert first == second
-    assert first["val/loss"] == pytest.approx(result["metrics"]["val/loss"], abs=1e-6)
-
-
-def test_images_are_classified_and_measured(tmp_path):
-    result = ablate.run(ablate.compose(*images(tmp_path)))
-    assert {"val/accuracy", "val/top5", "test/accuracy", "test/accuracy/3"} <= set(
-        result["metrics"]
-    )
-    by_class = [result["metrics"][f"test/accuracy/{digit}"] for digit in range(10)]
-    assert all(0 <= value <= 1 for value in by_class)
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("mix", ["task.mixup=0.2", "task.cutmix=1.0", "task.label_smoothing=0.1"])
-def test_mixed_and_smoothed_targets_train(tmp_path, mix):
-    plain = ablate.run(ablate.compose(*images(tmp_path)))
-    mixed = ablate.run(ablate.compose(*images(tmp_path, mix)))
-    assert math.isfinite(mixed["metrics"]["val/loss"])
-    assert mixed["metrics"]["val/loss"] != plain["metrics"]["val/loss"]
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -196,23 +199,6 @@ def test_seed_changes_everything(tmp_path):
     assert not any(torch.equal(a.get_parameter(n), b.get_parameter(n)) for n in drawn)
 
 
-def test_load_refuses_what_is_no_run(tmp_path):
-    with pytest.raises(UserError, match=r"no config\.yaml"):
-        ablate.load(tmp_path)
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_provenance_holds_no_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "a-secret-that-must-not-be-written")
-    cfg = ablate.compose(*overrides(tmp_path))
-    ablate.run(cfg)
-    for name in FILES:
-        assert "a-secret" not in (Composition(cfg).folder / name).read_text()
-    provenance = yaml.safe_load((Composition(cfg).folder / "provenance.json").read_text())
-    assert provenance["packages"]["torch"] == torch.__version__.split("+")[0]
-    assert provenance["data_fingerprint"]
-
-
 def test_the_exact_command(tmp_path):
     """`python -m ablate model.attention=additive pos_enc=learned`, made small by what follows."""
     line = [sys.executable, "-m", "ablate", "model.attention=additive", "pos_enc=learned"]
@@ -267,22 +253,6 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
     assert result["metrics"]["val/loss"] != pytest.approx(float(losses[12]), abs=1e-4)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_a_damaged_result_is_trained_over(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path, "trainer.max_steps=4"))
-    Composition(cfg).folder.mkdir(parents=True)
-    (Composition(cfg).folder / "result.json").write_text("[1]")
-    assert ablate.run(cfg)["status"] == "finished"
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_a_folder_of_another_run_is_refused(tmp_path):
-    ablate.run(ablate.compose(*overrides(tmp_path)), tmp_path / "run")
-    other = ablate.compose(*overrides(tmp_path, "seed=1"))
-    with pytest.raises(UserError, match=r"hydra\.run\.dir=.*holds the run"):
-        ablate.run(other, tmp_path / "run")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
 @pytest.mark.parametrize("tiny", [overrides, images])
@@ -314,27 +284,6 @@ def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
     assert found.summary["result"]["status"] == "finished"
     assert found.summary["val/loss"] == pytest.approx(result["metrics"]["val/loss"])
     assert any("attention_layer_01" in path.name for path in folder.rglob("*.png"))
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_the_time_of_a_stopped_run_is_added(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    folder = tmp_path / "run"
-    folder.mkdir()
-    earlier = {"run_id": Composition(cfg).id, "status": "failed", "wall_seconds": 1000.0}
-    (folder / "result.json").write_text(json.dumps(earlier))
-    assert 1000 < ablate.run(cfg, folder)["wall_seconds"] < 1100
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can count the peak anew")
-def test_peak_memory_is_that_of_the_run(tmp_path):
-    """Not that of what the process did before, as in a multirun."""
-    own = ablate.run(ablate.compose(*overrides(tmp_path)))["peak_memory_bytes"]
-    before = torch.ones(400, 2**20)  # 1.6 GB
-    del before
-    other = ablate.compose(*overrides(tmp_path, "seed=1"))
-    assert ablate.run(other)["peak_memory_bytes"] < own + 1e9
 
 
 def test_training_took_the_time_that_the_gpu_needed(
