@@ -98,7 +98,13 @@ def joined(batches: list[Batch]) -> Batch:
     return whole
 
 
-@pytest.mark.parametrize("name", [*UNEVEN, *EVEN])
+QUICK = ("pairs", "masked tokens", "images")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in (*UNEVEN, *EVEN)],
+)
 def test_steps_are_those_of_the_larger_batch(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

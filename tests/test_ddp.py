@@ -20,6 +20,8 @@ from tiny import images, overrides, pairs
 import ablate
 from ablate.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 PLAIN = (*TWO, "model.dropout=0.1")
 SPLIT = ("trainer=fsdp", *TWO[1:], "trainer.precision=32-true")
@@ -147,14 +149,14 @@ def weights(folder):
 @pytest.mark.parametrize(
     ("name", "tiny"),
     [
-        pytest.param("text", overrides, marks=pytest.mark.slow),
-        pytest.param("images", images, marks=pytest.mark.slow),
-        pytest.param("pairs", copies, marks=pytest.mark.slow),
-        pytest.param("checkpoints", shared, marks=pytest.mark.slow),
-        pytest.param("uneven", translations, marks=pytest.mark.slow),
-        pytest.param("split", deep, marks=pytest.mark.slow),
-        pytest.param("split pairs", translations, marks=pytest.mark.slow),
-        pytest.param("split and shared", shared, marks=pytest.mark.slow),
+        ("text", overrides),
+        ("images", images),
+        ("pairs", copies),
+        ("checkpoints", shared),
+        ("uneven", translations),
+        ("split", deep),
+        ("split pairs", translations),
+        ("split and shared", shared),
     ],
 )
 def test_two_processes_equal_one(started, tmp_path, name, tiny):
@@ -184,7 +186,6 @@ def moments(folder):
     }
 
 
-@pytest.mark.slow
 def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
     """The best weights, what is measured of them again, and the state of the optimizer."""
     folder, (ended,) = started("split")
@@ -198,7 +199,6 @@ def test_what_was_split_is_loaded_by_one_process(started, tmp_path):
         torch.testing.assert_close(mine[name], value, atol=2e-5, rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_each_process_holds_half_of_what_is_split(started):
     folder, (ended,) = started("split")
     total = ended.result["parameters"]["total"]
@@ -215,7 +215,6 @@ def require_same_to_the_last_bit(one, other):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-@pytest.mark.slow
 def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     (folder, (stopped, ended)), (straight, (whole,)) = (
         started("split stopped"),
@@ -228,15 +227,6 @@ def test_what_was_split_and_stopped_ends_as_what_was_not(started):
     require_same_to_the_last_bit(folder, straight)
 
 
-@pytest.mark.slow
-def test_batch_norm_cannot_be_split(started):
-    _, (ended,) = started("split batch norm")
-    assert ended.code == 2
-    assert "model.norm_type=batch with several processes" in ended.errors
-    assert "Traceback" not in ended.errors
-
-
-@pytest.mark.slow
 def test_what_two_processes_write_is_measured_once_and_together(started):
     """Their measures are those of one process (above); here, that these are no zeros and ones."""
     _, (ended,) = started("pairs")
@@ -249,52 +239,38 @@ def test_what_two_processes_write_is_measured_once_and_together(started):
         assert 0 < values[f"test/{name}"] < most, name
 
 
-@pytest.mark.slow
-def test_a_batch_that_cannot_be_shared_is_refused(started):
-    _, (ended,) = started("refused")
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("split batch norm", "model.norm_type=batch with several processes"),
+        ("refused", "data.batch_size=3"),
+    ],
+)
+def test_what_processes_cannot_share_is_refused(started, name, line):
+    _, (ended,) = started(name)
     assert ended.code == 2
-    assert "data.batch_size=3" in ended.errors
+    assert line in ended.errors
     assert "Traceback" not in ended.errors
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(started):
     """Bit for bit: a sum of two numbers is the same in either order."""
-    (folder, (*_, ended)), (straight, (whole,)) = started("accidents"), started("straight")
+    (folder, (killed, failed, interrupted, ended)), (straight, (whole,)) = (
+        started("accidents"),
+        started("straight"),
+    )
+    assert (killed.code, killed.result["status"]) == (-9, "running")
+    assert killed.step in (3, 4)  # process 1 goes on while process 0 still writes
+    assert (failed.code, failed.step, failed.result["status"]) == (1, 6, "failed")
+    assert "nan at step 6" in failed.result["error"]
+    assert (interrupted.code, interrupted.step) == (130, 9)
+    assert "stopped by SIGINT after step 9" in interrupted.errors
+    assert "Traceback" not in failed.errors + interrupted.errors
     assert whole.code == ended.code == 0, whole.errors + ended.errors
-    assert ended.result["status"] == "finished"
     assert ended.result["metrics"] == whole.result["metrics"]
     require_same_to_the_last_bit(folder, straight)
 
 
-@pytest.mark.slow
-def test_a_kill_of_both_processes_leaves_the_last_checkpoint(started):
-    _, (killed, *_) = started("accidents")
-    assert killed.code == -9
-    assert killed.result["status"] == "running"
-    assert killed.step in (3, 4)  # process 1 goes on while process 0 still writes
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_on_one_process_ends_both(started):
-    _, (_, failed, *_) = started("accidents")
-    assert failed.code == 1
-    assert failed.step == 6
-    assert failed.result["status"] == "failed"
-    assert "nan at step 6" in failed.result["error"]
-    assert "Traceback" not in failed.errors
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_both_processes_with_a_checkpoint(started):
-    _, (_, _, interrupted, _) = started("accidents")
-    assert interrupted.code == 130
-    assert interrupted.step == 9
-    assert "Traceback" not in interrupted.errors
-    assert "stopped by SIGINT after step 9" in interrupted.errors
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_one_process_dies_the_other_does_not_wait_for_ever(started, tmp_path, rank):
     straight, _ = started("straight")

@@ -26,25 +26,13 @@ DIGITS = "9" * 31  # more than fit any index
 # A command line, and what its refusal says.
 IMPOSSIBLE = [
     ("model.depth=1000000", "model.depth=1000000: must be a whole number"),
-    ("model=transformer model.encoder.depth=1000000", "model.encoder.depth=1000000: must be"),
-    (f"model.dim={10**9} model.heads=1", f"model.dim={10**9}: must be a whole number"),
-    (f"model.heads={DIGITS}", "model.heads=999"),
     (f"trainer.max_steps={DIGITS}", "trainer.max_steps=999"),
-    (f"trainer.max_epochs={DIGITS}", "trainer.max_epochs=999"),
-    (f"data.batch_size={DIGITS}", "data.batch_size=999"),
-    (f"schedule.warmup={DIGITS}", "schedule.warmup=999"),
     (f"seed={DIGITS}", "seed=999"),
-    ("trainer.devices=1000000000", "trainer.devices=1000000000: must be"),
-    ("model=rnn_seq2seq data=reverse data.symbols=1000000000", "data.symbols=1000000000: must be"),
-    ("data.tokenizer=bpe data.vocab_size=1000000000", "data.vocab_size=1000000000: must be"),
-    ("model=vit data=image_folder data.root=x data.size=1000000000", "data.size=1000000000"),
     ("model=vit data=image_folder data.root=x data.workers=1000000000", "data.workers=1000000000"),
-    ("model=captioner data.width=1000000000", "data.width=1000000000"),
     # what acts as another value in single precision
     ("optimizer.lr=1e-320", "more than 0, and this is 0 in single precision"),
     ("model.dropout=0.9999999999999999", "less than 1, and this is 1 in single precision"),
     ("optimizer.weight_decay=1e300", "and this is inf in single precision"),
-    ("model=vit task.mixup=1e300", "task.mixup=1e+300: must be"),
 ]  # fmt: skip
 
 
@@ -73,7 +61,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     ("typed", "line"),
     [
         (["model.dim=4096"], "model.dim=4096: a model of "),
-        (["model.ffn_dim=1000000"], "model.ffn_dim=1000000: a model of "),
         (["model.depth=250"], "model.depth=250: a model of "),
         (
             ["pos_enc=relative", "pos_enc.max_distance=1000000000"],
@@ -109,8 +96,6 @@ def test_counting_a_model_changes_none(tmp_path: Path) -> None:
         ("recall", {"val_examples": 10**9}, "data.val_examples=1000000000"),
         ("recall", {"vocab_size": 10**6}, "data.vocab_size=1000000"),
         ("recall", {"seq_len": 10**8}, "data.train_examples=20000: of 100000000 tokens each"),
-        ("overlapping_digits", {"train_examples": 10**9}, "data.train_examples=1000000000"),
-        ("digit_strings", {"test_examples": 10**9}, "data.test_examples=1000000000"),
         ("pydoc", {"batch_size": 10**9}, "data.batch_size=1000000000: a batch"),
     ],
 )
@@ -142,7 +127,6 @@ def test_the_memory_is_that_of_the_machine_or_less(monkeypatch: pytest.MonkeyPat
         ("rand-m99999", "timm reduces the magnitude m99999 to 10; write -mmax99999 beside it"),
         ("rand-m15-mmax12", "timm reduces the magnitude m15 to 12"),
         ("rand-m9-p1.5", "the probability p1.5 is at most 1"),
-        ("rand-m9-p1.2.3", "must be null or a timm policy"),
     ],
 )
 def test_a_policy_that_timm_reduces_is_refused(policy: str, line: str) -> None:
@@ -207,11 +191,6 @@ def test_other_ways_to_say_so(error: Exception) -> None:
 def test_a_library_that_does_not_fit_into_memory() -> None:
     error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
     assert str(unwrap(error)).startswith("torch cannot be loaded here")
-
-
-def test_other_errors_stay_what_they_are() -> None:
-    assert unwrap(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
-    assert unwrap(ValueError("memory")) is None
 
 
 class Deadly(Dataset[Any]):

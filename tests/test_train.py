@@ -261,12 +261,6 @@ def test_every_precision_trains_and_draws(tmp_path, tiny, precision):
     assert ablate.run(cfg)["status"] == "finished"
 
 
-def test_warm_up_longer_than_training_by_epochs_is_refused(tmp_path):
-    more = ("trainer.max_steps=-1", "trainer.max_epochs=1", "schedule.warmup=10000")
-    with pytest.raises(UserError, match=r"schedule\.warmup=10000 is longer"):
-        ablate.run(ablate.compose(*images(tmp_path, *more)))
-
-
 @pytest.mark.slow
 def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
     from offline_wandb import read, run_folders
