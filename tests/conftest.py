@@ -90,8 +90,6 @@ EVERY_NTH = {
     "test_config_tree.py::test_every_option_builds_and_every_parameter_gets_a_gradient": 3,
     "test_config_tree.py::test_every_data_set_feeds_its_model": 2,
     "test_compose.py::test_every_sweep_composes_every_run": 4,
-    "test_conflicts.py::test_what_cannot_be_combined_is_refused": 5,
-    "test_conflicts.py::test_what_can_be_combined_is_not": 3,
     "test_knobs.py::test_every_knob_of_a_part_changes_something": 2,
     "test_knobs.py::test_every_knob_of_a_model_changes_something": 2,
     "test_knobs_pairs.py::test_every_knob_changes_the_batches": 2,
