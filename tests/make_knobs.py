@@ -1,7 +1,6 @@
 """What the tests of the knobs share: the keys of a composition, and what a run ends with."""
 
 import os
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,14 +9,12 @@ from unittest import mock
 
 import torch
 from make_files import FILES
-from make_model import options
 from make_rows import changes
 from omegaconf import DictConfig
 from torch import Tensor
 
 from ablate.config.check import leaves
 from ablate.config.composition import compose
-from ablate.errors import UserError
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
@@ -69,16 +66,6 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
         and torch.equal(value, second[name])
         for name, value in first.items()
     )
-
-
-def fitting(group: str, *more: str) -> list[str]:
-    """The options of a group that are not refused; test_pairs.py says which are."""
-    found = []
-    for name in options(group):
-        with suppress(UserError):
-            compose(*more, f"{group}={name}")
-            found.append(name)
-    return found
 
 
 def overrides(model: str) -> list[str]:

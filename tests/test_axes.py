@@ -4,23 +4,28 @@ import re
 from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import make_files
 import pytest
 import torch
-from make_knobs import fitting, keys_of
+from make_axes import AXES, MODELS
+from make_knobs import keys_of
 from make_model import options
-from test_knobs import KNOBS, START, Sizes
-from test_rnn_knobs import KNOBS as RECURRENT
-from torch import Tensor
+from make_rows import base, composed, refusal
 
-from ablate.config.composition import compose
-from ablate.training.build import build
+from ablate.training.build import build, build_data
 
 PAGE = (Path(__file__).parents[1] / "docs" / "axes.md").read_text()
 ELSEWHERE = {"model.cross_attention"}  # its options are those of model.attention
 # Groups whose options are another question, machine or view, in one row each or none.
 WHOLE = {"model", "data", "task", "optimizer", "schedule", "kernel", "trainer"}
 UNSEEN = {"debug", "experiment", "hydra", "logger", "sweep"}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_files.write(tmp_path, monkeypatch)
 
 
 def rows() -> dict[str, list[str]]:
@@ -49,17 +54,11 @@ def test_every_option_and_key_has_a_row() -> None:
 def model_keys() -> set[str]:
     """The keys of every model but timm's, without those of its parts."""
     found: set[str] = set()
-    for model in {*KNOBS, *RECURRENT} - {"timm"}:
-        cfg = compose(f"model={model}")
-        parts = tuple(f"{group}." for group in cfg.choices if group.startswith("model."))
+    for model in MODELS.keys() - {"timm"}:
+        parts = tuple(f"{group}." for group in base(model).choices if group.startswith("model."))
         parts += ("model.layers.",)  # keys that have a row already
-        found |= {key for key in keys_of(cfg, "model") if not key.startswith(parts)}
+        found |= {key for key in keys_of(base(model), "model") if not key.startswith(parts)}
     return found
-
-
-def initial(model: str, *overrides: str) -> dict[str, Tensor]:
-    network = build(compose(*START[model], *overrides), Sizes(model))  # type: ignore[arg-type]
-    return {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
 # Pairs of options that draw a parameter of one name and shape from two distributions.
@@ -67,29 +66,27 @@ REDRAWN = {
     ("model.attention", "additive", "gatv2"): {"v"},
     ("model.embedding", "learned", "word2vec"): {"weight"},
 }
-UNTIED = ["model.tie_embeddings=false"]
-ALWAYS = {"model.embedding": UNTIED, "pos_enc": []}
+ALWAYS: dict[str, Any] = {"model.embedding": {"model.tie_embeddings": False}, "pos_enc": {}}
 
 
 @pytest.mark.parametrize(
     ("model", "group"),
     [
-        *(("gpt", f"model.{slot}") for slot in ("attention", "ffn", "mask", "mixer", "norm_type")),
-        *(("gpt", group) for group in ("model.embedding", "model.normalizer", "pos_enc")),
+        *(("gpt", f"model.{slot}") for slot in ("attention", "ffn", "mixer", "norm_type")),
+        *(("gpt", group) for group in ("model.embedding", "pos_enc")),
         ("vit", "pos_enc"),
         ("transformer", "model.cross_attention"),
         ("resnet", "model.gate"),
-        ("resnet", "model.norm_type"),
         ("gat", "model.attention"),
     ],
 )
-def test_options_share_their_initial_values(model: str, group: str) -> None:
+def test_options_share_their_initial_values(model: str, group: str, files: None) -> None:
     """But for the pairs named above, which docs/axes.md tells apart."""
-    always = ALWAYS.get(group, ["pos_enc=none"])
-    found = {}
-    for name in set(fitting(group, *START[model], *always)) - {"same"}:
-        narrow = ["model.mask.size=3"] if name in ("window", "prefix") else []
-        found[name] = initial(model, *always, f"{group}={name}", *narrow)
+    found, always = {}, ALWAYS.get(group, {"pos_enc": "none"})
+    for name in {*AXES[group]} - {"same"}:
+        if refusal(model, row := always | {group: name}) is None:
+            network = build(composed(model, row), build_data(base(model)))
+            found[name] = dict(network.named_parameters())
     assert len(found) > 1
     for one, other in combinations(sorted(found), 2):
         first, second = found[one], found[other]
@@ -101,17 +98,3 @@ def test_options_share_their_initial_values(model: str, group: str) -> None:
         }
         where = "model.attention" if group == "model.cross_attention" else group
         assert differ == REDRAWN.get((where, one, other), set()), (one, other)
-
-
-@pytest.mark.parametrize("model", ["gpt", "vit", "transformer", "transformer_forecaster"])
-def test_positions_are_added_to_the_embeddings_and_never_scale_them(model: str) -> None:
-    """The scale is that of the model, whatever its positions."""
-    sides = {"transformer": ("encoder", "decoder")}.get(model, ("stack",))
-    for name in fitting("pos_enc", *START[model]):
-        network = build(compose(*START[model], f"pos_enc={name}"), Sizes(model))  # type: ignore[arg-type]
-        for side in sides:
-            pos = getattr(network, side).pos_enc
-            x = torch.randn(2, pos.length, pos.dim)
-            torch.testing.assert_close(pos.embed(x) - x, pos.embed(0 * x), atol=1e-5, rtol=1e-4)
-            expected = pos.dim**0.5 if model == "transformer" else 1.0
-            assert getattr(network, side).scale == expected, name
