@@ -1,48 +1,37 @@
-"""Blocks: torch's encoder layers with copied weights, and every placement against its formula."""
+"""Blocks: torch's encoder layers with copied weights; placements, norms and feed-forward networks
+against their formulas."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from make_model import context, kernel, normal, part, random_parts
-from torch import Tensor, nn
+from make_model import context, kernel, normal, options, part, random_parts
+from torch import nn
 
-from ablate.model.layers.stack import Stack, kernels
+from ablate.model.layers.stack import Stack
 
 B, N, D, H, HIDDEN = 2, 6, 12, 3, 20
 
 
+SLOTS = {
+    "mixer": "attention",
+    "attention": "scaled_dot",
+    "normalizer": "softmax",
+    "mask": "none",
+    "ffn": "relu",
+    "norm_type": "layer",
+}
+
+
 def stack(**changes: Any) -> Stack:
-    keys: dict[str, Any] = {
-        "depth": 1,
-        "heads": H,
-        "mixer": part("model.mixer", "attention"),
-        "attention": part("model.attention", "scaled_dot"),
-        "normalizer": part("model.normalizer", "softmax"),
-        "mask": part("model.mask", "none"),
-        "pos_enc": part("pos_enc", "none"),
+    parts = {slot: part(f"model.{slot}", changes.pop(slot, usual)) for slot, usual in SLOTS.items()}
+    sizes: dict[str, Any] = {
+        "depth": 1, "heads": H, "length": N, "causal": False, "ffn_dim": HIDDEN, "norm": "pre",
+        "norm_eps": 1e-5, "init_std": None, "residual": True, "dropout": 0.0, "drop_path": 0.0,
+        "bias": True, "share_layers": False, "pos_enc": part("pos_enc", "none"),
         "kernel": kernel("reference"),
-        "length": N,
-        "causal": False,
-        "ffn": "relu",
-        "ffn_dim": HIDDEN,
-        "norm": "pre",
-        "norm_type": "layer",
-        "norm_eps": 1e-5,
-        "init_std": None,
-        "residual": True,
-        "dropout": 0.0,
-        "drop_path": 0.0,
-        "bias": True,
-        "share_layers": False,
-    }
-    keys |= changes
-    for slot in ("ffn", "norm_type"):
-        keys[slot] = part(f"model.{slot}", keys[slot])
-    made = Stack(D, **keys)
-    random_parts(made)
-    return made
+    }  # fmt: skip
+    return random_parts(Stack(D, **(parts | sizes | changes)))  # type: ignore[return-value]
 
 
 # torch's encoder
@@ -85,7 +74,7 @@ def torchs(mine: Stack, *, activation: str, first: bool) -> nn.TransformerEncode
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_blocks_equal_torchs(norm: str, activation: str, mask: str, padded: bool) -> None:
-    mine = stack(norm=norm, ffn=activation, mask=part("model.mask", mask), depth=2)
+    mine = stack(norm=norm, ffn=activation, mask=mask, depth=2)
     theirs = torchs(mine, activation=activation, first=norm == "pre")
     x, keep = normal(B, N, D), torch.ones(B, N, dtype=torch.bool)
     keep[1, 4:] = False
@@ -97,90 +86,50 @@ def test_blocks_equal_torchs(norm: str, activation: str, mask: str, padded: bool
 # Placements
 
 
-def parts_of(mine: Stack) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    block = mine.blocks[0]
-    attention, feed = block.attention.function, block.feed_forward.function
-    return lambda x: attention(x, context()), feed
-
-
-def test_without_norm() -> None:
-    mine, x = stack(norm="none"), normal(B, N, D)
-    attend, feed = parts_of(mine)
-    y = x + attend(x)
-    torch.testing.assert_close(mine(x), y + feed(y))
-    assert not any("norm" in name for name, _ in mine.named_parameters())
-
-
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("norm", ["pre", "post", "sandwich", "none"])
 def test_every_placement_is_its_formula(norm: str, residual: bool) -> None:
-    mine, x = stack(norm=norm, residual=residual), normal(B, N, D)
-    block = mine.blocks[0]
-    y = x
-    for sublayer, f in zip((block.attention, block.feed_forward), parts_of(mine), strict=True):
-        before, inside, after = sublayer.norm_before, sublayer.norm_inside, sublayer.norm_after
-        stream = y if residual else torch.zeros_like(y)
-        y = {
-            "pre": lambda y, f=f, s=stream, n=before: s + f(n(y)),
-            "post": lambda y, f=f, s=stream, n=after: n(s + f(y)),
-            "sandwich": lambda y, f=f, s=stream, n=before, m=inside: s + m(f(n(y))),
-            "none": lambda y, f=f, s=stream: s + f(y),
-        }[norm](y)
-    normalised = norm in ("pre", "sandwich")
-    assert isinstance(mine.final_norm, nn.LayerNorm) == normalised
-    torch.testing.assert_close(mine(x), mine.final_norm(y) if normalised else y)
-    counted = sum(isinstance(module, nn.LayerNorm) for module in mine.modules())
-    assert counted == {"pre": 3, "post": 2, "sandwich": 5, "none": 0}[norm]
-
-
-def test_without_feed_forward() -> None:
-    mine, x = stack(norm="none", ffn="none", ffn_dim=None), normal(B, N, D)
-    torch.testing.assert_close(mine(x), x + mine.blocks[0].attention.function(x, context()))
-
-
-def test_the_hidden_width_is_four_times_the_width_unless_set() -> None:
-    assert stack(ffn_dim=None).blocks[0].feed_forward.function.up.out_features == 4 * D
-    assert stack(ffn_dim=7).blocks[0].feed_forward.function.up.out_features == 7
-
-
-# Depth
-
-
-def test_depth_applies_one_block_after_another() -> None:
-    mine, x = stack(depth=3, norm="none"), normal(B, N, D)
+    mine, x = stack(norm=norm, residual=residual, depth=2), normal(B, N, D)
     y = x
     for block in mine.blocks:
-        y = block(y, context())
-    torch.testing.assert_close(mine(x), y)
-    assert len({id(p) for p in mine.parameters()}) == 3 * len(list(mine.blocks[0].parameters()))
+        for sublayer in (block.attention, block.feed_forward):
+            kept = y if residual else torch.zeros_like(y)
+            own = (context(),) if sublayer is block.attention else ()
+            y = sublayer.norm_before(y) if norm in ("pre", "sandwich") else y
+            y = sublayer.function(y, *own)
+            y = kept + (sublayer.norm_inside(y) if norm == "sandwich" else y)
+            y = sublayer.norm_after(y) if norm == "post" else y
+    normalised = norm in ("pre", "sandwich")
+    torch.testing.assert_close(mine(x), mine.final_norm(y) if normalised else y)
+    counted = sum(isinstance(module, nn.LayerNorm) for module in mine.modules())
+    assert counted == {"pre": 5, "post": 4, "sandwich": 9, "none": 0}[norm]
 
 
-def test_shared_layers_are_one_block_applied_depth_times() -> None:
-    shared, x = stack(depth=3, share_layers=True), normal(B, N, D)
+def test_shared_layers_are_equal_layers() -> None:
+    shared, three, x = stack(depth=3, share_layers=True), stack(depth=3), normal(B, N, D)
     assert len(shared.blocks) == 1
-    y = x
-    for _ in range(3):
-        y = shared.blocks[0](y, context())
-    torch.testing.assert_close(shared(x), shared.final_norm(y))
-    # The same as three blocks of their own with the same weights.
-    three = stack(depth=3)
     for block in three.blocks:
         block.load_state_dict(shared.blocks[0].state_dict())
     three.final_norm.load_state_dict(shared.final_norm.state_dict())
     torch.testing.assert_close(shared(x), three(x))
-    assert not torch.allclose(shared(x), shared.final_norm(shared.blocks[0](
-        x, context()
-    )))  # fmt: skip
-
-
-def test_kernels_are_named_layer_by_layer() -> None:
-    assert kernels(stack(depth=2, kernel=kernel("sdpa"))) == {
-        "blocks.0.attention.function": "sdpa",
-        "blocks.1.attention.function": "sdpa",
-    }
 
 
 # Dropout and stochastic depth
+
+
+@pytest.mark.parametrize(
+    ("changes", "rates"),
+    [
+        ({"depth": 4}, [0, 0, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3]),
+        ({"depth": 1}, [0.3, 0.3]),
+        ({"depth": 4, "share_layers": True}, [0.3, 0.3]),
+    ],
+)
+def test_drop_path_grows_linearly_with_depth(changes: dict[str, Any], rates: list[float]) -> None:
+    blocks = stack(drop_path=0.3, **changes).blocks
+    sublayers = [sublayer for b in blocks for sublayer in (b.attention, b.feed_forward)]
+    found = [getattr(sublayer.drop_path, "p", 0.0) for sublayer in sublayers]
+    assert found == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("change", [{"dropout": 0.4}, {"drop_path": 0.5, "depth": 2}])
@@ -190,17 +139,6 @@ def test_evaluation_drops_nothing(change: dict[str, Any]) -> None:
     assert not torch.allclose(mine(x), plain(x))
     assert torch.equal(mine.eval()(x), plain(x))
     assert torch.equal(mine(x), mine(x))
-
-
-def test_drop_path_grows_linearly_from_the_first_block_to_the_last() -> None:
-    def rates(**changes: Any) -> list[float]:
-        made = stack(drop_path=0.3, **changes)
-        sublayers = [s for b in made.blocks for s in (b.attention, b.feed_forward)]
-        return [getattr(s.drop_path, "p", 0.0) for s in sublayers]
-
-    assert rates(depth=4) == pytest.approx([0, 0, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
-    assert rates(depth=1) == [0.3, 0.3]
-    assert rates(depth=4, share_layers=True) == [0.3, 0.3]
 
 
 def test_drop_path_drops_whole_sublayers_of_whole_examples() -> None:
@@ -215,13 +153,82 @@ def test_drop_path_drops_whole_sublayers_of_whole_examples() -> None:
 
 def test_dropout_acts_on_input_weights_and_both_sublayers() -> None:
     mine = stack(dropout=0.3)
-    assert mine.dropout.p == 0.3
-    assert mine.blocks[0].attention.function.dropout == 0.3
-    assert [mine.blocks[0].attention.dropout.p, mine.blocks[0].feed_forward.dropout.p] == [0.3] * 2
-    sublayer = mine.blocks[0].feed_forward
+    block = mine.blocks[0]
+    places = [mine.dropout, block.attention.dropout, block.feed_forward.dropout]
+    assert [place.p for place in places] == [block.attention.function.dropout] * 3 == [0.3] * 3
+
+
+# Norms and feed-forward networks
+
+
+def made(kind: str, *, bias: bool = True, eps: float = 1e-5) -> nn.Module:
+    norm: nn.Module = part("model.norm_type", kind)(D, bias=bias, eps=eps)
+    return norm
+
+
+def test_norms_equal_torchs() -> None:
+    x = 3 + 2 * normal(B, N, D)
+    for eps in (1e-5, 0.5):
+        layer = made("layer", eps=eps).double()
+        torch.testing.assert_close(layer(x), nn.functional.layer_norm(x, (D,), eps=eps))
+        rms = made("rms", eps=eps).double()
+        torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + eps).sqrt())
+        batch = made("batch", eps=eps).double()
+        flat = nn.BatchNorm1d(D, eps=eps).double()
+        torch.testing.assert_close(batch(x), flat(x.flatten(0, 1)).unflatten(0, (B, N)))
+        torch.testing.assert_close(
+            batch.eval()(x), flat.eval()(x.flatten(0, 1)).unflatten(0, (B, N))
+        )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_norms_have_a_bias_where_they_can(bias: bool) -> None:
+    names = {
+        kind: {n for n, _ in made(kind, bias=bias).named_parameters()}
+        for kind in options("model.norm_type")
+    }
+    assert names["layer"] == ({"weight", "bias"} if bias else {"weight"})
+    assert names["rms"] == {"weight"}
+    assert names["batch"] == {"norm.weight", "norm.bias"}  # bias=false is refused: test_pairs.py
+
+
+def test_batch_norm_can_be_that_of_several_processes() -> None:
+    """What Lightning does for trainer.sync_batchnorm=true, which trains on GPUs alone."""
+    x = 3 + 2 * normal(B, N, D)
+    batch = made("batch").double()
+    batch(x)  # averages
+    expected = batch.eval()(x)
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(batch)
+    assert any(isinstance(part, nn.SyncBatchNorm) for part in synced.modules())
+    torch.testing.assert_close(synced(x), expected)
+
+
+KINDS = [name for name in options("model.ffn") if name != "none"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_feed_forward_is_its_formula(kind: str) -> None:
+    feed = part("model.ffn", kind)(D, hidden=HIDDEN, bias=True)
+    random_parts(feed)
     x = normal(B, N, D)
-    torch.manual_seed(0)
-    y = sublayer(x, context())
-    torch.manual_seed(0)
-    function = sublayer.function(sublayer.norm_before(x))
-    torch.testing.assert_close(y, x + sublayer.dropout(function))
+    up, down = feed.up(x), feed.down
+    normal_cdf = torch.distributions.Normal(0.0, 1.0).cdf
+    if kind == "gelu_tanh":
+        activated = up * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (up + 0.044715 * up**3))) / 2
+    elif feed.gate is None:
+        activated = up.clamp(min=0) if kind == "relu" else up * normal_cdf(up)
+    else:
+        gate = feed.gate(x)
+        activated = up * gate * (torch.sigmoid(gate) if kind == "swiglu" else normal_cdf(gate))
+    torch.testing.assert_close(feed(x), down(activated))
+    assert (feed.gate is not None) == (kind in ("swiglu", "geglu"))
+
+
+@pytest.mark.parametrize("dim", [32, 768])
+def test_gated_networks_have_as_many_parameters(dim: int) -> None:
+    def count(kind: str) -> int:
+        feed: nn.Module = part("model.ffn", kind)(dim, hidden=4 * dim, bias=True)
+        return sum(parameter.numel() for parameter in feed.parameters())
+
+    for kind in KINDS:
+        assert count(kind) == pytest.approx(count("gelu"), rel=0.01)

@@ -11,12 +11,14 @@ import pytest
 import torch
 from make_axes import GROUPS, MODELS
 from make_knobs import MEANINGLESS, keys_of
-from make_model import kernels, options
-from make_rows import base, option
+from make_model import CONF, kernels, options
+from make_rows import base, base_overrides, option
 from omegaconf import OmegaConf
 from test_ignored import after_two_steps
 
 from ablate.config.check import leaves
+from ablate.config.composition import compose
+from ablate.config.keys import option_content
 from ablate.kernel import chunked
 
 BLOCKS = {
@@ -54,6 +56,13 @@ KNOBS: dict[str, dict[str, Any]] = {
 BESIDE = {"dit": {"model.condition": "cross_attention"}}  # adaLN-Zero needs residuals
 # test_pretrained.py, test_activation_checkpoints.py, test_transformer.py
 ELSEWHERE = {"model.pretrained", "model.activation_checkpointing", "model.share_embeddings"}
+BY_LAYER = {
+    "heads": "[1,2]", "ffn_dim": "[8,16]", "norm": "[pre,post]", "norm_eps": "[1e-5,0.1]",
+    "residual": "[true,false]", "dropout": "[0.1,0.2]", "bias": "[true,false]",
+    "init_std": "[0.1,0.2]", "pos_enc": "[rotary,none]", "mask": "[{window:{size:2}},causal]",
+    "attention": "[dot,additive]", "ffn": "[gelu,swiglu]", "norm_type": "[layer,rms]",
+    "normalizer": "[softmax,sparsemax]", "mixer": "[convolution,attention]",
+}  # fmt: skip
 # A model, an option, and another value for every key of it.
 PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("gpt", "model.attention", "additive", {"hidden": 5}),
@@ -122,6 +131,17 @@ def test_every_key_of_a_model_acts(model: str, whole: bool) -> None:
         if whole or key.removeprefix("model.") not in BLOCKS
     }
     assert_each_acts(model, BESIDE.get(model, {}), own)
+
+
+def test_every_key_of_a_block_acts_by_layer() -> None:
+    content = option_content(CONF / "_block.yaml")[0]
+    assert set(content["layers"]) == {*BY_LAYER, "cross_attention"}
+    of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
+    assert set(content) - {*BY_LAYER} == {"layers", "init_depth_scale", *of_the_stack}
+    given = (f"model.layers.{key}={values}" for key, values in BY_LAYER.items())
+    layers = compose(*base_overrides("gpt"), "pos_enc=rotary", *given).model.layers
+    row = {f"model.layers.{key}": layers[key] for key in BY_LAYER}
+    assert_each_acts("gpt", {"pos_enc": "rotary"}, row)
 
 
 @pytest.mark.parametrize(("model", "group", "name", "values"), PARTS)

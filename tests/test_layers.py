@@ -17,20 +17,18 @@ from make_model import (
     tokens,
     transformer,
 )
+from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.config.keys import option_content
 from ablate.config.run_id import run_id
-from ablate.config.tree import config_dir
 from ablate.decode.sample import sample
 from ablate.errors import UserError
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.stack import Stack
 from ablate.task import added_losses
-from ablate.training.build import build_data, make_layers
-from ablate.training.ignored import refuse_ignored
+from ablate.training.build import make_layers
 
 # Parts of one's own
 
@@ -121,6 +119,8 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(
     own: Path, tmp_path: Path, name: str
 ) -> None:
     more = [f"model.mixer={name}", "model.depth=2"]
+    if name == "latent":  # which is an attention otherwise
+        more += ["model.mask=window", "model.mask.size=9", "model.attention=dot"]
     cfg = ablate.compose(*overrides(tmp_path, *more), config_dir=own)
     result = ablate.run(cfg)
     assert result["status"] == "finished"
@@ -149,12 +149,8 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(
         ("model=bert model.mixer=gated pos_enc=none", "model.mixer=gated reads earlier positions"),
         ("model.mixer=gated model.mask=none", "reads earlier positions alone, and model.mask=none"),
         ("model.mixer=gated model.mask=window", "model.mask=window restricts attention weights"),
-        (
-            "model.mixer=gated model.heads=128",
-            "gated has a state of model.dim=128 / model.heads=128",
-        ),
+        ("model.mixer=gated model.heads=128", "gated has a state of model.dim=128 / model.heads"),
         ("model.mixer=gated model.attention=dot", "acts inside attention, and model.mixer=gated"),
-        ("model.mixer=gated pos_enc=rotary", "pos_enc=rotary acts inside attention"),
         ("model.mixer=latent pos_enc=rotary", "pos_enc=rotary acts inside attention"),
         ("model.mixer=latent model.mixer.widht=3", "did you mean 'model.mixer.width'"),
     ],
@@ -164,7 +160,6 @@ def test_a_mixer_from_outside_is_refused_where_it_has_no_meaning(
 ) -> None:
     with pytest.raises(UserError, match=line):
         ablate.compose(*given.split(), config_dir=own)
-    ablate.compose("model.mixer=latent", "model.mask=window", "model.attention=dot", config_dir=own)
 
 
 class Balanced(Layer):
@@ -200,18 +195,17 @@ def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again: bool) -
 # Values by layer
 
 
+GROUPS = ("mask", "mixer", "attention", "normalizer", "pos_enc", "ffn", "norm_type")
+
+
 def layered(**patterns: Any) -> list[dict[str, Any]]:
     """The layers of a model of two blocks."""
-    names = {"mask", "mixer", "attention", "normalizer", "pos_enc", "ffn", "norm_type"}
-    groups = {name: name if name == "pos_enc" else f"model.{name}" for name in names}
-    return [
-        {
-            key: part(groups[key], pattern[n]) if isinstance(pattern[n], str) and key in groups
-            else pattern[n]
-            for key, pattern in patterns.items()
-        }
-        for n in range(2)
-    ]  # fmt: skip
+
+    def value(key: str, chosen: Any) -> Any:
+        group = key if key == "pos_enc" else f"model.{key}"
+        return part(group, chosen) if isinstance(chosen, str) and key in GROUPS else chosen
+
+    return [{key: value(key, pattern[n]) for key, pattern in patterns.items()} for n in range(2)]
 
 
 PATTERNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -243,7 +237,7 @@ def split(name: str, **more: Any) -> tuple[Stack, list[Stack]]:
     return mixed, plain
 
 
-@pytest.mark.parametrize("run", ["reference", "auto", "chunked"])
+@pytest.mark.parametrize("run", ["reference", "chunked"])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_block_is_that_of_a_model_of_such_blocks(name: str, run: str) -> None:
     mixed, plain = split(name, kernel=kernel(run))
@@ -251,12 +245,8 @@ def test_every_block_is_that_of_a_model_of_such_blocks(name: str, run: str) -> N
     expected = mixed.pos_enc.embed(x)
     for n, stack in enumerate(plain):
         pos = stack.pos_enc
-        if (tables := dict(mixed.positions[n].named_parameters())) and len(tables) < len(
-            list(pos.parameters())
-        ):  # a table for each layer that it serves
-            pos = part("pos_enc", "relative")(
-                dim=12, heads=3, head_dim=4, length=7, depth=1, causal=True
-            ).double()  # fmt: skip
+        if name == "tables" and n:  # those of the one layer that has them
+            pos = gpt(pos_enc="relative", depth=1).double().stack.pos_enc
             stack.blocks[n].attention.function.layer = 0
         pos.load_state_dict(mixed.positions[n].state_dict())
         expected = stack.blocks[n](expected, context(pos))
@@ -272,25 +262,16 @@ def test_a_cache_serves_layers_that_differ(name: str) -> None:
     torch.testing.assert_close(torch.cat(pieces, dim=1), model(read))
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_every_parameter_has_a_gradient(name: str) -> None:
-    base, patterns = PATTERNS[name]
-    model = random_parts(gpt(**base, layers=layered(**patterns)))
-    model(tokens(2, 7)).square().sum().backward()
-    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
-
-
 def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer() -> None:
     layers = layered(mask=["window", "causal"], attention=["dot", "additive"])
     model = transformer(layers=layers)
     masks = [type(mask).__name__ for mask in model.decoder.masks]
     assert masks == ["Window", "Causal"]
     assert not any(mask.restricts for mask in model.encoder.masks)
-    names = [type(layer.score).__name__ for layer in model.decoder.cross]
-    assert names == ["Dot", "Additive"]
-    layers = [{"cross_attention": part("model.attention", name)} for name in ("additive", "dot")]
-    model = transformer(layers=layers)
-    assert [type(layer.score).__name__ for layer in model.decoder.cross] == ["Additive", "Dot"]
+    for given in (layers, [{"cross_attention": own["attention"]} for own in layers]):
+        model = transformer(layers=given)
+        names = [type(layer.score).__name__ for layer in model.decoder.cross]
+        assert names == ["Dot", "Additive"]
 
 
 def test_a_table_serves_the_layers_that_use_it() -> None:
@@ -310,17 +291,12 @@ def node(*given: str) -> Any:
 
 def test_options_are_named_as_on_the_command_line() -> None:
     cfg = node("model.layers.mask=[{window:{size:3}},window,causal]", "model.layers.heads=[4,8]")
-    masks = [(own["mask"].func.__name__, own["mask"].keywords) for own in made(cfg)]
+    layers = make_layers(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    masks = [(own["mask"].func.__name__, own["mask"].keywords) for own in layers]
     window = ablate.compose("model.mask=window").model.mask.size
     sized = [("Window", {"size": 3}), ("Window", {"size": window}), ("Causal", {})]
     assert masks == [*sized, sized[0]]
-    assert [own["heads"] for own in made(cfg)] == [4, 8, 4, 8]
-
-
-def made(cfg: Any) -> list[dict[str, Any]]:
-    from omegaconf import OmegaConf
-
-    return make_layers(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    assert [own["heads"] for own in layers] == [4, 8, 4, 8]
 
 
 def test_a_pattern_counts_in_the_id_as_the_values_that_it_gives() -> None:
@@ -343,19 +319,12 @@ REFUSED = [
     ("hedas=[4,8]", "did you mean 'model.layers.heads'"),
     ("mask=[windw,causal]", "there is no model.mask=windw; allowed: .* did you mean 'window'"),
     ("mask=[{window:{sise:8}},causal]", "window has no key sise; allowed: size"),
-    ("mask=[{window:{size:0}},causal]", "model.layers: model.mask.size=0: must be a whole number"),
-    ("norm=[pre,psot]", "model.norm=psot: must be .* did you mean 'post'"),
-    ("pos_enc=[rotary,none]", "pos_enc=learned is added to the input of the first block"),
     ("pos_enc=[rotary,learned] pos_enc=rotary", "pos_enc=learned is added to the input"),
     ("heads=[4,8] model.share_layers=true", "no effect with model.share_layers=true"),
     ("mixer=[convolution,none] model.attention=dot", "model.attention=dot acts inside attention"),
-    ("cross_attention=[dot,additive]", "no key model.cross_attention"),
     ("heads=[4,8] model=rnn_lm", "no key model.layers"),
-    *(
-        (f"{key} model=transformer model.encoder.depth=3 model.decoder.depth=2", "for 2 blocks")
-        for key in ("cross_attention=[dot,dot,additive]", "mask=[window,window,causal]")
-    ),
-]  # fmt: skip
+    ("mask=[window,window,causal] model=transformer model.decoder.depth=2", "for 2 blocks"),
+]
 
 
 @pytest.mark.parametrize(("given", "line"), REFUSED)
@@ -383,24 +352,3 @@ def test_a_run_whose_layers_differ_is_written_and_read(tmp_path: Path) -> None:
         config.write_text(config.read_text().replace(f"ablate.model.{place}", "shutil.rmtree", 1))
         with pytest.raises(UserError, match=r"mask\[\d\]._target_=shutil.rmtree is no part"):
             ablate.load(folder)
-
-
-OF_KEYS = {
-    "heads": "[1,2]", "ffn_dim": "[8,16]", "norm": "[pre,post]", "norm_eps": "[1e-5,0.1]",
-    "residual": "[true,false]", "dropout": "[0.1,0.2]", "bias": "[true,false]",
-    "init_std": "[0.1,0.2]", "pos_enc": "[rotary,none]", "mask": "[{window:{size:2}},causal]",
-    "mixer": "[convolution,attention]", "attention": "[dot,additive]", "ffn": "[gelu,swiglu]",
-    "normalizer": "[softmax,sparsemax]", "norm_type": "[layer,rms]",
-}  # fmt: skip
-
-
-def test_every_key_of_a_block_has_an_effect_by_layer(tmp_path: Path) -> None:
-    content = option_content(config_dir() / "_block.yaml")[0]
-    by_layer = set(content["layers"]) - {"cross_attention"}
-    assert by_layer == set(OF_KEYS)
-    of_the_stack = {"drop_path", "embedding_scale", "share_layers", "activation_checkpointing"}
-    assert set(content) - by_layer == {"layers", "init_depth_scale", *of_the_stack}
-    for key, pattern in OF_KEYS.items():
-        more = ["model.depth=2", "model.heads=4", f"model.layers.{key}={pattern}", "pos_enc=rotary"]
-        cfg = ablate.compose(*overrides(tmp_path, *more))
-        refuse_ignored(Composition(cfg), build_data(cfg))
