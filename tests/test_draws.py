@@ -171,7 +171,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     return found
 
 
-@pytest.mark.parametrize(("make", "changes", "inputs"), MODELS, ids=str)
+@pytest.mark.parametrize(("make", "changes", "inputs"), MODELS)
 def test_nothing_is_drawn_twice_in_a_step(
     make: Callable[..., nn.Module],
     changes: dict[str, Any],

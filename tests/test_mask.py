@@ -42,7 +42,7 @@ def square(mask: Mask, length: int) -> Tensor:
         (Prefix(causal=True, size=3), "xxx.. xxx.. xxx.. xxxx. xxxxx"),
         (Prefix(causal=True, size=1), "x... xx.. xxx. xxxx"),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__ if isinstance(value, Mask) else value,
 )
 def test_allowed_is_as_drawn(mask: Mask, drawn: str) -> None:
     expected = matrix(drawn)
