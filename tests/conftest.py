@@ -43,7 +43,7 @@ AREAS = {
     "model": """activation_checkpoints attention autoencoder axes bert block captioner dit draws
         dropout embedding flops forecasters formulas gpt gpt_seq2seq graph hugging_face
         init knobs knobs_pairs layers local_attention mask mixer multi_head normalizer
-        one_position pairs pos_enc precision pretrained recurrent resnet rnn_* sam timm
+        one_position pairs pos_enc precision pretrained properties recurrent resnet rnn_* sam timm
         transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
@@ -62,26 +62,16 @@ AREAS = {
 # Where several axes are crossed, n shares no factor with their lengths: every option has its turn.
 EVERY_NTH = {
     "test_kernel.py::test_every_kernel_equals_the_reference": 5,
-    "test_rnn_seq2seq.py::test_steps_are_teacher_forcing_and_all_learns": 5,
-    "test_rnn_seq2seq.py::test_padding_and_the_other_sentences_change_nothing": 5,
-    "test_transformer.py::test_step_by_step_equals_teacher_forcing": 5,
-    "test_transformer.py::test_the_future_does_not_leak": 5,
-    "test_gpt.py::test_cached_logits_equal_uncached_ones": 5,
-    "test_gpt.py::test_the_future_does_not_leak": 5,
-    "test_gpt.py::test_relative_encodings_do_not_know_where_the_text_begins": 5,
     "test_flex.py::test_it_computes_what_the_reference_computes": 7,
     "test_triton.py::test_it_equals_the_reference": 3,
-    "test_captioner.py::test_a_run_from_start_to_end": 2,
     "test_study_budget.py::test_no_effect_is_said_of_the_same_model_alone": 4,
     "test_study_dry_run.py::test_the_plan_is_printed_and_nothing_runs": 2,
     "test_figures.py::test_an_rnn_has_one_alignment": 4,
     "test_figures.py::test_everything_written_fits_into_the_figure": 4,
     "test_report_browser.py::test_a_heading_sorts_the_table_and_a_second_click_turns_it": 5,
-    "test_task_seq2seq.py::test_flops_are_those_of_pairs_of_mean_length": 2,
     "test_commands.py::test_longer_than_trained": 5,
     "test_compiled.py::test_a_model_is_captured_whole": 3,
     "test_report_files.py::test_odd_studies_are_reported": 3,
-    "test_forecasting.py::test_every_measure_is_what_loops_find": 2,
     "test_config_tree.py::test_every_option_builds_and_every_parameter_gets_a_gradient": 3,
     "test_config_tree.py::test_every_data_set_feeds_its_model": 2,
     "test_compose.py::test_every_sweep_composes_every_run": 4,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from make_model import SIZES, captioner, normal, random_parts, scores, tokens
+from make_model import SIZES, captioner, normal, random_parts, tokens
 from PIL import Image
 from test_figures import built, drawn
 from test_generate import Command
@@ -17,9 +17,6 @@ from torch import Tensor, nn
 
 import ablate
 from ablate.data import IGNORED
-from ablate.data.digit_strings import DigitStrings
-from ablate.data.pairs import BOS, EOS
-from ablate.decode.search import beam_search, greedy
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.figures.captions import spread
@@ -34,8 +31,6 @@ from ablate.task.captioning import Captioning
 WITH_FIGURES = True  # tests/conftest.py
 
 I, J = SIZES["captioner"]["target_length"], 3 * 6  # noqa: E741
-NORMALIZERS = ["softmax", "hard"]
-POSITIONS = ["none", "learned", "sinusoidal", "learned_from_sinusoidal", "learned_2d"]
 
 
 @pytest.fixture(autouse=True)
@@ -56,50 +51,6 @@ def images() -> Tensor:
 
 def words() -> Tensor:
     return tokens(3, I, seed=4)
-
-
-def stepped(model: Captioner, read: Tensor, write: Tensor) -> Tensor:
-    state = model.encode(read)
-    return torch.stack([model.step(token, state) for token in write.unbind(1)], dim=1)
-
-
-def weights_of(model: Captioner) -> Tensor:
-    """b i j."""
-    with recording(model) as (seen,):
-        model(images(), words())
-    return torch.cat(seen, dim=2)[:, 0]
-
-
-# The decoder
-
-
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("attention", scores())
-def test_steps_are_teacher_forcing_and_all_learns(attention: str, normalizer: str) -> None:
-    model = made(attention=attention, normalizer=normalizer)
-    at_once = model(images(), words())
-    assert at_once.shape == (3, I, 11)
-    torch.testing.assert_close(stepped(model, images(), words()), at_once)
-    model.train()(images(), words()).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().sum() > 0, name
-
-
-@pytest.mark.parametrize("changes", [
-    {"cell": "rnn"},
-    {"cell": "gru", "gating_scalar": False},
-    {"embedding_dim": 5, "depth": 2},
-    {"norm_type": "layer", "gate": "se", "residual": False},
-    *({"pos_enc": name} for name in POSITIONS),
-], ids=str)  # fmt: skip
-def test_steps_are_teacher_forcing_in_every_form(changes: dict[str, Any]) -> None:
-    model = made(**changes)
-    at_once = model(images(), words())
-    torch.testing.assert_close(stepped(model, images(), words()), at_once)
-    at_once.square().sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
@@ -132,21 +83,6 @@ def test_the_decoder_is_the_papers(gating_scalar: bool) -> None:
         torch.testing.assert_close(together[b], naive(model, images()[b], words()[b]))
 
 
-def test_the_future_is_not_seen() -> None:
-    model, write = made(), words()
-    before = model(images(), write)
-    write[:, 3] = (write[:, 3] + 1) % 11
-    changed = (model(images(), write) != before).any(-1).any(0)
-    assert changed.tolist() == [False] * 3 + [True] * (I - 3)
-
-
-@pytest.mark.parametrize("attention", scores())
-def test_a_captions_attention_sums_to_one(attention: str) -> None:
-    weights = weights_of(made(attention=attention))
-    assert weights.shape == (3, I, J)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(3, I).double())
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_hard_attention_looks_at_one_place_a_word(training: bool) -> None:
     model = made(normalizer="hard").train(training)
@@ -159,59 +95,11 @@ def test_hard_attention_looks_at_one_place_a_word(training: bool) -> None:
     for context in contexts:  # b 1 d: one of the annotation vectors, and no mixture
         apart = (context - annotations).abs().amax(-1)
         assert (apart.amin(1) < 1e-9).all()
-    weights = weights_of(model)
+    with recording(model) as (seen,):
+        model(images(), words())
+    weights = torch.cat(seen, dim=2)[:, 0]
     assert ((weights == 0) | (weights == 1)).all()
     assert (weights.sum(-1) == 1).all()
-
-
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_a_beam_of_one_is_greedy(normalizer: str) -> None:
-    model = made(normalizer=normalizer)
-    one = beam_search(model, images(), size=1, max_length=I)
-    for (found,), other in zip(one, greedy(model, images(), max_length=I), strict=True):
-        assert found.tokens == other.tokens
-        assert found.log_prob == pytest.approx(other.log_prob)
-
-
-def test_a_beam_follows_its_rows() -> None:
-    """What a beam says a caption's probability is, is what one call says of it."""
-    model = made()
-    for image, found in zip(
-        images(), beam_search(model, images(), size=4, max_length=I, n_best=4), strict=True
-    ):
-        for one in found:
-            target = torch.tensor([BOS, *[*one.tokens, EOS][:I]])
-            with torch.no_grad():
-                log_probs = model(image[None], target[None, :-1]).log_softmax(-1)[0]
-            expected = float(log_probs.gather(1, target[1:, None]).sum())
-            assert one.log_prob == pytest.approx(expected, abs=1e-4)
-
-
-# Places
-
-
-def feature_map(model: Captioner, image: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model.encoder(image)[0]
-
-
-@pytest.mark.parametrize("norm_type", ["batch"])
-def test_a_digit_moved_by_a_stride_moves_the_map_by_one_place(norm_type: str) -> None:
-    model = made(image_size=(72, 80), norm_type=norm_type)
-    digit = normal(8, 8)
-
-    def at(y: int, x: int) -> Tensor:
-        image = torch.zeros(1, 1, 72, 80, dtype=torch.float64)
-        image[0, 0, y : y + 8, x : x + 8] = digit
-        return feature_map(model, image)
-
-    here, right, below = at(32, 32), at(32, 32 + STRIDE), at(32 + STRIDE, 32)
-    # Places that see the border's padding differ; nearer than these they do not see it.
-    inside = slice(4, -4)
-    torch.testing.assert_close(here[:, inside, 4:-5], right[:, inside, 5:-4])
-    torch.testing.assert_close(here[:, 4:-5, inside], below[:, 5:-4, inside])
-    assert not torch.allclose(here[:, inside, 4:-5], right[:, inside, 4:-5])
-    assert not torch.allclose(here[:, inside, 4:-5], at(32, 33)[:, inside, 5:-4])
 
 
 def test_a_place_is_the_centre_of_what_it_sees() -> None:
@@ -271,16 +159,9 @@ def test_each_pixel_is_painted_like_the_place_it_is_nearest_to() -> None:
     assert heat[:, 0].tolist() == [0, 0] + [6] * 4 + [12] * 6
 
 
-# The task
-
-
-def of_training(task: Captioning) -> dict[str, Tensor]:
-    task.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
-    return next(iter(task.data.train_dataloader()))
-
-
 def test_doubly_stochastic_attention_is_equation_14(task: Captioning) -> None:
-    batch = of_training(task)
+    task.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
+    batch = next(iter(task.data.train_dataloader()))
     plain = task.loss(batch)
     task.doubly_stochastic = 0.3
     penalised = task.loss(batch)
@@ -291,23 +172,15 @@ def test_doubly_stochastic_attention_is_equation_14(task: Captioning) -> None:
         length = int((targets != IGNORED).sum())
         total += float(sum((1 - alpha[:length, place].sum()) ** 2 for place in range(len(alpha.T))))
     counted = int((batch["targets"] != IGNORED).sum())
-    assert float(penalised - plain) == pytest.approx(0.3 * total / counted, rel=1e-4)
+    assert float(penalised.detach() - plain.detach()) == pytest.approx(
+        0.3 * total / counted, rel=1e-4
+    )
+    (learned,) = torch.autograd.grad(penalised - plain, task.model.decoder.context.score.v)  # type: ignore[union-attr, arg-type]
+    assert learned.abs().max() > 0
 
 
-def test_doubly_stochastic_attention_spreads_what_is_looked_at(task: Captioning) -> None:
-    batch = of_training(task)
-    task.doubly_stochastic = 1.0
-    task.loss(batch).backward()
-    with_penalty = task.model.decoder.context.score.v.grad.clone()  # type: ignore[union-attr]
-    task.zero_grad()
-    task.doubly_stochastic = 0.0
-    task.loss(batch).backward()
-    assert not torch.allclose(with_penalty, task.model.decoder.context.score.v.grad)  # type: ignore[union-attr, arg-type]
-
-
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_a_run_from_start_to_end(normalizer: str, tmp_path: Path) -> None:
-    cfg = ablate.compose(*tiny.captions(tmp_path, f"model.normalizer={normalizer}"))
+def test_a_run_from_start_to_end(tmp_path: Path) -> None:
+    cfg = ablate.compose(*tiny.captions(tmp_path))
     result = ablate.run(cfg)
     assert result["status"] == "finished"
     measures = {name.partition("/")[2] for name in result["metrics"]}
@@ -315,28 +188,21 @@ def test_a_run_from_start_to_end(normalizer: str, tmp_path: Path) -> None:
         "loss", "perplexity", "token_accuracy", "exact_match", "bleu", "chrf", "wer", "der", "aer",
         "accuracy/length_1-5",
     }  # fmt: skip
-    assert result["kernels"] == {"decoder.context": "chunked (fused)"} or normalizer == "hard"
+    assert result["kernels"] == {"decoder.context": "chunked (fused)"}
     (folder,) = (tmp_path / "outputs" / "runs").iterdir()
     assert drawn(folder / "figures" / "alignment.png")
     assert (folder / "sample.txt").read_text().startswith("reference  ")
     run = ablate.load(folder)
-    assert isinstance(run.data, DigitStrings)
+    example = run.data.example(2)
+    (one,) = attention_maps(run.task, example)
+    assert one.name == "alignment"
+    assert one.weights.shape == (1, len(example["target_labels"]), 3 * 6)
     other = evaluate(run, {"data.max_digits": 2, "task.beam": 2})
     assert other["val/exact_match"] >= 0
     with pytest.raises(UserError, match=r"trained for image_size=\(12, 24\)"):
         evaluate(run, {"data.width": 32})
     with pytest.raises(UserError, match="was not trained on pairs"):
         own_source(run, "1 2")
-
-
-def test_a_map_has_a_row_for_each_word(task: Captioning) -> None:
-    example = task.data.example(2)
-    (one,) = attention_maps(task, example)
-    assert one.name == "alignment"
-    assert one.weights.shape == (1, len(example["target_labels"]), 3 * 6)
-
-
-# python -m ablate.generate
 
 
 @pytest.fixture
@@ -369,9 +235,7 @@ def test_a_image_file_gets_the_caption_of_its_example(
     ("arguments", "message"),
     [
         ([], "give --image FILE, or --index N"),
-        (["--image", "a.png", "--index", "0"], "give --image FILE, or --index N"),
         (["--index", "14"], "--index 14: the validation split has examples 0 to 13"),
-        (["--image", "gone.png"], "--image=gone.png: no such file"),
         (["--image", "text.png"], "--image: cannot decode the image text.png"),
         (["--image", "wide.png"], "wide.png: is 30 pixels wide and 12 high, and the images of"),
         (["--source", "1 2"], "--source: RUN is a captioning model, and its options are --image"),

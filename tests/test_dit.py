@@ -11,7 +11,6 @@ from torch import Tensor
 from ablate.data.pairs import BOS, PAD
 from ablate.model.dit import DiT
 from ablate.model.layers.block import Block
-from ablate.model.layers.modulation import Modulation
 
 CONDITIONS = options("model.condition")
 B, DIM, HEADS = 3, 12, 3
@@ -88,36 +87,6 @@ def test_time_caption_and_the_order_of_words_matter(condition: str) -> None:
     for other in others:
         assert not torch.allclose(first[0], other[0])
     torch.testing.assert_close(first[1], others[1][1])  # an example without the word
-
-
-@pytest.mark.parametrize("mixer", ["attention", "none"])
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_padding_has_no_effect(condition: str, mixer: str) -> None:
-    """However long the batch's longest caption is."""
-    model, x = made(condition=condition, mixer=mixer), images()
-    alone = model(x[1:2], WORDS[1:2, :2], TIMES[1:2])
-    torch.testing.assert_close(model(x, WORDS, TIMES)[1:2], alone)
-
-
-@pytest.mark.parametrize(
-    ("condition", "says"),
-    [
-        ("in_context", "one sequence of tokens and patches"),
-        ("cross_attention", "a memory"),
-        ("adaln", "no tokens"),
-    ],
-)
-def test_what_the_blocks_of_the_image_read(condition: str, says: str) -> None:
-    model = made(condition=condition)
-    read: list[tuple[Any, ...]] = []
-    model.stack.register_forward_pre_hook(lambda _, args: read.append(args))
-    model(images(), WORDS, TIMES)
-    patches = HEIGHT * WIDTH // model.patch**2
-    tokens = 1 + SIZES["dit"]["target_length"]
-    assert read[0][0].shape[1] == patches + (tokens if says.startswith("one") else 0)
-    assert bool(model.stack.cross) == (says == "a memory")
-    modulated = any(isinstance(part, Modulation) for part in model.modules())
-    assert modulated == (says == "no tokens")
 
 
 def test_patches_are_put_where_they_were_read() -> None:

@@ -1,10 +1,10 @@
-"""Both forecasters: nothing from the future, every parameter learns, forecasts feed forecasts."""
+"""Both forecasters: attention over the past, and forecasts that feed forecasts."""
 
 from typing import Any
 
 import pytest
 import torch
-from make_model import build, kernel, normal, options, part, random_parts
+from make_model import build, kernel, normal, part, random_parts
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -12,8 +12,6 @@ from ablate.errors import UserError
 from ablate.model.base import Forecaster, roll_out
 
 LENGTH, CHANNELS = 9, 2
-SCORES = options("model.attention")
-PLAIN = [name for name in options("pos_enc") if not name.endswith("_2d")]
 
 
 def rnn(attention: str = "none", **changes: Any) -> Forecaster:
@@ -41,54 +39,6 @@ def transformer(
     sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 12, "heads": 3, "dropout": 0.0}
     model: Forecaster = build("transformer_forecaster", **(sizes | slots | changes))
     return model
-
-
-MODELS = {
-    **{f"rnn {name}": lambda name=name: rnn(name) for name in SCORES},
-    **{f"rnn {cell}": lambda cell=cell: rnn("dot", cell=cell) for cell in ("rnn", "lstm")},
-    "rnn deep": lambda: rnn("dot", depth=3, residual=True),
-    "rnn direct": lambda: rnn("dot", difference=False),
-    **{
-        f"transformer {name}": lambda name=name: transformer(name)
-        for name in SCORES
-        if name != "none"
-    },
-    **{f"transformer {name}": lambda name=name: transformer(pos_enc=name) for name in PLAIN},
-    "transformer window": lambda: transformer(mask="window"),
-    "transformer direct": lambda: transformer(difference=False),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_forecast_knows_the_values_up_to_it_and_no_later_one(name: str) -> None:
-    model, values = random_parts(MODELS[name]()).eval(), normal(2, LENGTH, CHANNELS)
-    assert isinstance(model, Forecaster)
-    before = model(values)
-    for place in range(LENGTH):
-        other = values.clone()
-        other[:, place] += 1
-        after = model(other)
-        assert_close(after[:, :place], before[:, :place], rtol=0, atol=1e-12)
-        assert (after[:, place] - before[:, place]).abs().min() > 1e-9
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_parameter_gets_a_gradient(name: str) -> None:
-    model = random_parts(MODELS[name]())
-    model(normal(2, LENGTH, CHANNELS)).square().sum().backward()
-    for parameter_name, parameter in model.named_parameters():
-        assert parameter.grad is not None, parameter_name
-        if not parameter_name.endswith("key.bias"):  # the softmax cancels it
-            assert parameter.grad.abs().max() > 0, parameter_name
-
-
-@pytest.mark.parametrize("make", [rnn, transformer])
-def test_the_state_that_attends_is_of_no_use_without_a_past(make: Any) -> None:
-    """The first forecast is a function of the first value alone, in any batch."""
-    model = random_parts(make("dot")).eval()
-    values = normal(3, LENGTH, CHANNELS)
-    assert_close(model(values)[:, :1], model(values[:, :1]))
-    assert_close(model(values)[1:2], model(values[1:2]))
 
 
 def test_attention_of_the_rnn_is_luongs_over_the_past() -> None:

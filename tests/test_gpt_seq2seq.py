@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_model import SIZES, gpt, gpt_seq2seq, options, part, random_parts
+from make_model import SIZES, gpt, gpt_seq2seq, part, random_parts
 from tiny import pairs
 from torch import Tensor
 
@@ -17,8 +17,6 @@ from ablate.task.seq2seq import SequenceToSequence
 
 IN, OUT = SIZES["gpt_seq2seq"]["source_length"], SIZES["gpt_seq2seq"]["target_length"]
 WORDS, VOCAB = SIZES["gpt_seq2seq"]["source_vocab"], SIZES["gpt_seq2seq"]["target_vocab"]
-POSITIONS = [name for name in options("pos_enc") if not name.endswith("_2d")]
-MASKS = ["source", "causal", "none", part("model.mask", "window", size=3)]
 
 
 def random_model(**changes: object) -> GPTSeq2Seq:
@@ -54,23 +52,6 @@ def test_it_is_a_gpt_with_a_prefix() -> None:
     torch.testing.assert_close(model(source, target_in), expected)
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=str)
-@pytest.mark.parametrize("pos_enc", POSITIONS)
-def test_step_by_step_equals_teacher_forcing(mask: str, pos_enc: str) -> None:
-    model = random_model(mask=mask, pos_enc=pos_enc)
-    assert model.stack.cacheable == (mask != "none")
-    source, target_in = batch()
-    state, steps = model.encode(source), target_in.shape[1] if mask != "none" else 0
-    for n in range(steps):
-        logits = model.step(target_in[:, n], state)
-        rows = target_in[:, n] != PAD
-        torch.testing.assert_close(logits[rows], model(source, target_in)[rows, n])
-    if mask == "none":  # every token written changes the others: read again
-        for n in (1, 2):
-            logits = model.step(target_in[:, n - 1], state)
-            torch.testing.assert_close(logits[:1], model(source[:1], target_in[:1, :n])[:, -1])
-
-
 @pytest.mark.parametrize(
     ("mask", "earlier", "later"),
     [("source", True, False), ("causal", False, False), ("none", True, True)],
@@ -85,26 +66,14 @@ def test_what_each_position_sees(mask: str, earlier: bool, later: bool) -> None:
     other[0, 4] = 4 + (other[0, 4] - 3) % (VOCAB - 4)
     assert torch.equal(logits[:, :4], model(source, other)[:, :4]) != later
     assert not torch.equal(logits[:, 4:], model(source, other)[:, 4:])
-    first = torch.cat([source, target_in], 1)
     states = model.stack(_embedded(model, source, target_in))[:, 0]
     source[0, 5] = 4 + (source[0, 5] - 3) % (WORDS - 4)
     assert torch.equal(states, model.stack(_embedded(model, source, target_in))[:, 0]) != earlier
     assert not torch.equal(logits, model(source, target_in))
-    assert first.shape[1] == IN + OUT
 
 
 def _embedded(model: GPTSeq2Seq, source: Tensor, target_in: Tensor) -> Tensor:
     return torch.cat([model.source_embedding(source), model.target_embedding(target_in)], dim=1)
-
-
-@pytest.mark.parametrize("pos_enc", POSITIONS)
-def test_padding_and_the_other_sentences_change_nothing(pos_enc: str) -> None:
-    model = random_model(pos_enc=pos_enc)
-    source, target_in = batch()
-    together = model(source, target_in)
-    for row, (read, written) in enumerate([(8, 7), (5, 2), (3, 5)]):
-        alone = model(source[row : row + 1, :read], target_in[row : row + 1, :written])
-        torch.testing.assert_close(together[row : row + 1, :written], alone)
 
 
 def test_a_source_beyond_training_is_refused() -> None:
@@ -124,7 +93,3 @@ def test_a_run_shows_where_the_target_looks_in_the_source(tmp_path: Path) -> Non
     assert {one.kind for one in maps} == {"cross"}
     shape = len(example["target_labels"]), len(example["source_labels"])
     assert all(one.weights.shape[1:] == shape for one in maps)
-    peeking = ablate.compose(*pairs(tmp_path, "model=gpt_seq2seq", "model.mask=none"))
-    assert "lets tokens see later ones" in str(ablate.run(peeking, tmp_path / "peeks"))
-    with pytest.raises(UserError, match="has no source among its positions"):
-        ablate.compose("model=gpt", "model.mask=source")

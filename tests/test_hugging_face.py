@@ -25,6 +25,8 @@ VIT = [
 BERT = ["model=bert", "pos_enc=learned", *(f"model.{k}={v}" for k, v in WIDTH.items())]
 LANGUAGE = {"vocab_size": 11, "length": 7}
 CLASSES = LANGUAGE | {"classes": 3}
+OF_CLASSES = ["data=text_files", "task=classification"]
+TIE = "model.tie_embeddings"
 IMAGES = {"image_size": (6, 6), "channels": 2, "classes": 3}
 EQUAL = {"atol": 1e-11, "rtol": 1e-11}
 
@@ -85,28 +87,19 @@ def tokens() -> Tensor:
     return torch.randint(1, 11, (4, 7), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("act", [("gelu_new", "gelu_tanh"), ("gelu", "gelu"), ("relu", "relu")])
-def test_a_gpt2_has_equal_outputs(act: tuple[str, str], tmp_path: Path) -> None:
-    theirs = gpt2("GPT2LMHeadModel", activation_function=act[0])
-    mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}")
+@pytest.mark.parametrize("act", [("gelu_new", "gelu_tanh"), ("relu", "relu")])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_gpt2_has_equal_outputs(tied: bool, act: tuple[str, str], tmp_path: Path) -> None:
+    theirs = gpt2("GPT2LMHeadModel", activation_function=act[0], tie_word_embeddings=tied)
+    mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}", f"{TIE}={tied}")
     torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
     assert mine.started_from is not None
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
-
-
-def test_a_gpt2_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
-    theirs = gpt2("GPT2LMHeadModel", tie_word_embeddings=False)
-    mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, "model.tie_embeddings=false")
-    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
-    assert mine.started_from is not None
-    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
-    with pytest.raises(UserError, match=r"than this model: model\.tie_embeddings=false$"):
-        ours(theirs, tmp_path, LANGUAGE, *GPT2)
 
 
 def test_a_gpt2_of_classes_has_equal_outputs(tmp_path: Path) -> None:
     theirs = gpt2("GPT2ForSequenceClassification")
-    mine = ours(theirs, tmp_path, CLASSES, *GPT2, "data=text_files", "task=classification")
+    mine = ours(theirs, tmp_path, CLASSES, *GPT2, *OF_CLASSES)
     keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
     padded = torch.where(keep, tokens(), 0)  # which they look for
     expected = theirs(padded, attention_mask=keep.long()).logits
@@ -120,11 +113,15 @@ def test_fewer_positions_are_the_first_ones(tmp_path: Path) -> None:
     torch.testing.assert_close(mine(tokens()[:, :5]), expected, **EQUAL)
 
 
-def test_a_vit_has_equal_outputs(tmp_path: Path) -> None:
+def test_a_vit_has_equal_outputs_but_for_a_head_of_other_classes(tmp_path: Path) -> None:
     theirs = vit("ViTForImageClassification")
     mine = ours(theirs, tmp_path, IMAGES, *VIT)
     images = normal(3, 2, 6, 6)
     torch.testing.assert_close(mine(images), theirs(images).logits, **EQUAL)
+    other = ours(theirs.float(), tmp_path, IMAGES | {"classes": 5}, *VIT)
+    assert other.started_from is not None
+    head = ["head.bias", "head.weight"]
+    assert (other.started_from["new"], other.started_from["left"]) == (head, head)
 
 
 def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
@@ -144,99 +141,84 @@ def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
 
 
-def test_a_bert_without_segments_has_their_first_one(tmp_path: Path) -> None:
-    theirs = bert("BertForMaskedLM", tmp_path)
-    mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT)
-    logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
-    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
-
-
-def test_a_bert_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
-    theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=False)
-    sizes = LANGUAGE | {"vocab_size": 14}
-    mine = ours(theirs, tmp_path, sizes, *BERT, "model.tie_embeddings=false")
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_bert_without_segments_has_their_first_one(tied: bool, tmp_path: Path) -> None:
+    theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=tied)
+    mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT, f"{TIE}={tied}")
     logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
     torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
     torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
-    assert mine.started_from is not None
-    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
-    with pytest.raises(UserError, match=r"than this model: model\.tie_embeddings=false$"):
-        ours(theirs, tmp_path, sizes, *BERT)
-
-
-def test_a_bert_whose_head_has_another_activation_is_refused(tmp_path: Path) -> None:
-    theirs = bert("BertForMaskedLM", tmp_path, hidden_act="relu")
-    sizes = LANGUAGE | {"vocab_size": 14}
-    with pytest.raises(UserError, match="through relu, and model=bert through gelu"):
-        ours(theirs, tmp_path, sizes, *BERT, "model.ffn=relu")
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])
 def test_a_bert_of_classes_has_equal_outputs(act: str, tmp_path: Path) -> None:
     theirs = bert("BertForSequenceClassification", tmp_path, hidden_act=act)
     sizes = CLASSES | {"vocab_size": 14}
-    more = ("data=text_files", "task=classification", f"model.ffn={act}")
-    mine = ours(theirs, tmp_path, sizes, *BERT, *more)
+    mine = ours(theirs, tmp_path, sizes, *BERT, *OF_CLASSES, f"model.ffn={act}")
     keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
     expected = theirs(tokens(), attention_mask=keep.long()).logits
     torch.testing.assert_close(mine(tokens(), keep), expected, **EQUAL)
 
 
-def test_a_head_for_other_classes_is_new(tmp_path: Path) -> None:
-    mine = ours(vit("ViTForImageClassification"), tmp_path, IMAGES | {"classes": 5}, *VIT)
-    assert mine.started_from is not None
-    assert mine.started_from["new"] == ["head.bias", "head.weight"]
-    assert mine.started_from["left"] == ["head.bias", "head.weight"]
-
-
-Made = Callable[[], nn.Module]
+def distilbert(folder: Path) -> nn.Module:
+    config = transformers.DistilBertConfig(vocab_size=11, dim=12, n_layers=1, n_heads=3)
+    return made("DistilBertModel", config)
 
 
 @pytest.mark.parametrize(
     ("network", "overrides", "says"),
     [
-        (lambda: gpt2("GPT2Model"), [*GPT2, "model.heads=2"], "this model: model.heads=3"),
-        (lambda: gpt2("GPT2Model"), [*GPT2, "pos_enc=alibi"], "this model: pos_enc=learned"),
         (
-            lambda: gpt2("GPT2Model"),
+            lambda _: gpt2("GPT2Model"),
             [*GPT2, "model.norm=post", "model.attention=dot"],
             "this model: model.attention=scaled_dot model.norm=pre",
         ),
-        (lambda: gpt2("GPT2Model", n_inner=20), GPT2, "20 x 12 there and 48 x 12 here"),
-        (lambda: gpt2("GPT2Model", vocab_size=12), GPT2, "embedding.weight is 12 x 12 there"),
-        (lambda: gpt2("GPT2Model", activation_function="silu"), GPT2, "its activation is silu"),
         (
-            lambda: gpt2("GPT2Model", scale_attn_by_inverse_layer_idx=True),
+            lambda _: gpt2("GPT2LMHeadModel", tie_word_embeddings=False),
+            GPT2,
+            "than this model: model.tie_embeddings=false",
+        ),
+        (lambda _: gpt2("GPT2Model", n_inner=20), GPT2, "20 x 12 there and 48 x 12 here"),
+        (lambda _: gpt2("GPT2Model", vocab_size=12), GPT2, "embedding.weight is 12 x 12 there"),
+        (lambda _: gpt2("GPT2Model", activation_function="silu"), GPT2, "its activation is silu"),
+        (
+            lambda _: gpt2("GPT2Model", scale_attn_by_inverse_layer_idx=True),
             GPT2,
             "scales its scores in a way of its own",
         ),
-        (lambda: vit("ViTModel"), GPT2, "this model: model=vit"),
-        (lambda: vit("ViTModel", image_size=[6, 24]), VIT, "reads images or patches of 6 x 24"),
-        (lambda: vit("ViTModel"), [*VIT, "model.stride=1"], "this model: model.stride=null"),
-        (lambda: gpt2("GPT2ForTokenClassification"), GPT2, "a GPT2ForTokenClassification; known"),
+        (lambda _: vit("ViTModel"), GPT2, "this model: model=vit"),
+        (lambda _: vit("ViTModel", image_size=[6, 24]), VIT, "reads images or patches of 6 x 24"),
+        (lambda _: vit("ViTModel"), [*VIT, "model.stride=1"], "this model: model.stride=null"),
+        (lambda _: gpt2("GPT2ForTokenClassification"), GPT2, "a GPT2ForTokenClassification; known"),
+        (
+            lambda folder: bert("BertForMaskedLM", folder, tie_word_embeddings=False),
+            BERT,
+            "than this model: model.tie_embeddings=false",
+        ),
+        (
+            lambda folder: bert("BertForMaskedLM", folder, hidden_act="relu"),
+            [*BERT, "model.ffn=relu"],
+            "through relu, and model=bert through gelu",
+        ),
+        (  # its classes are those of tokens, in a matrix of the same name and shape
+            lambda folder: bert("BertForTokenClassification", folder),
+            [*BERT, *OF_CLASSES],
+            "a BertForTokenClassification; known: BertModel, ",
+        ),
+        (distilbert, GPT2, "holds a distilbert; gpt2, bert and vit can be read"),
     ],
 )
 def test_what_does_not_fit_is_refused(
-    network: Made, overrides: list[str], says: str, tmp_path: Path
+    network: Callable[[Path], nn.Module], overrides: list[str], says: str, tmp_path: Path
 ) -> None:
+    sizes = IMAGES if "model=vit" in overrides else LANGUAGE
+    if "model=bert" in overrides:
+        sizes = (CLASSES if OF_CLASSES[0] in overrides else LANGUAGE) | {"vocab_size": 14}
     with pytest.raises(UserError) as caught:
-        ours(network(), tmp_path, IMAGES if "model=vit" in overrides else LANGUAGE, *overrides)
+        ours(network(tmp_path), tmp_path, sizes, *overrides)
     assert says in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_bert_of_other_classes_is_refused(tmp_path: Path) -> None:
-    """Its classes are those of tokens, in a matrix of the same name and shape."""
-    theirs = bert("BertForTokenClassification", tmp_path)
-    with pytest.raises(UserError, match="a BertForTokenClassification; known: BertModel, "):
-        ours(theirs, tmp_path, CLASSES, *BERT, "data=text_files", "task=classification")
-
-
-def test_another_family_is_refused(tmp_path: Path) -> None:
-    config = transformers.DistilBertConfig(vocab_size=11, dim=12, n_layers=1, n_heads=3)
-    with pytest.raises(UserError, match="holds a distilbert; gpt2, bert and vit can be read"):
-        ours(made("DistilBertModel", config), tmp_path, LANGUAGE, *GPT2)
 
 
 def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -225,12 +225,6 @@ def test_the_mask_before_is_a_prompt() -> None:
     assert torch.equal(given, without.decode(without.encode(IMAGES), *prompt, None)[0])
 
 
-@pytest.mark.parametrize("patch", [2, 8])
-def test_masks_have_the_size_of_the_image(patch: int) -> None:
-    masks, _ = sam(patch=patch)(IMAGES, POINTS, LABELS)
-    assert masks.shape[-2:] == (SIDE, SIDE)
-
-
 def test_cells_are_where_their_pixels_are() -> None:
     model = sam("learned", patch=1)
     points = torch.tensor([[[x, y] for y in range(SIDE) for x in range(SIDE)]])

@@ -6,7 +6,6 @@ import pytest
 import torch
 from make_model import build
 from torch import nn
-from torch.nn import functional as F
 
 from ablate.errors import UserError
 from ablate.model.timm import Timm
@@ -20,27 +19,11 @@ def timm_model(name: str, **args: Any) -> Timm:
     return model
 
 
-def step(model: nn.Module) -> float:
-    """One step of training; how far the parameters moved."""
-    torch.manual_seed(0)
-    images, targets = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss = F.cross_entropy(model(images), targets)
-    loss.backward()
-    assert loss.isfinite()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    optimizer.step()
-    return max(
-        (new - old).abs().max().item() for new, old in zip(model.parameters(), before, strict=True)
-    )
-
-
 @pytest.mark.parametrize(("name", "args"), [("resnet10t", {}), ("vit_tiny_patch16_224", SMALL_VIT)])
-def test_it_trains(name: str, args: dict[str, Any]) -> None:
-    model = timm_model(name, **args)
-    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
-    assert step(model) > 0
+@pytest.mark.parametrize("device", ["cpu", "meta"])  # where flops.py counts operations
+def test_it_has_an_output_for_each_class(name: str, args: dict[str, Any], device: str) -> None:
+    with torch.device(device):
+        assert timm_model(name, **args)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
 
 
 def test_building_draws_nothing_but_its_own_values() -> None:
@@ -58,13 +41,6 @@ def test_building_draws_nothing_but_its_own_values() -> None:
     state = [parameter.clone() for parameter in first.parameters()]
     first.initialise(3)  # keeps what timm drew
     assert all(torch.equal(a, b) for a, b in zip(state, first.parameters(), strict=True))
-
-
-def test_it_can_be_built_without_memory() -> None:
-    """flops.py counts operations on the meta device."""
-    with torch.device("meta"):
-        model = timm_model("resnet10t")
-    assert model(torch.zeros(2, 1, 8, 8, device="meta")).shape == (2, 3)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

@@ -1,0 +1,341 @@
+"""What models have in common: nothing of the future is seen, padding and the rest of a batch change
+nothing, one token after another is as all at once, evaluation drops nothing, every parameter
+learns."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from make_model import (
+    bert,
+    build,
+    captioner,
+    dit,
+    gpt,
+    gpt_seq2seq,
+    normal,
+    options,
+    part,
+    random_parts,
+    rnn_lm,
+    rnn_seq2seq,
+    scores,
+    together,
+    transformer,
+    vit,
+)
+from test_forecasters import rnn as rnn_forecaster
+from test_forecasters import transformer as transformer_forecaster
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ablate.data.pairs import BOS, PAD
+from ablate.kernel import chunked
+from ablate.model.base import Seq2Seq, outputs
+from ablate.model.layers.multi_head import recording
+
+VOCAB = 11
+ONE_D = [name for name in options("pos_enc") if not name.endswith("_2d")]
+COMBINED = [pair for pair in itertools.product(scores(), ONE_D) if together(*pair)]
+WINDOW, PREFIX = part("model.mask", "window", size=3), part("model.mask", "prefix", size=3)
+
+
+def sentences(*lengths: int, seed: int = 0) -> Tensor:
+    """Sentences of these lengths as tokens, padded."""
+    rng = torch.Generator().manual_seed(seed)
+    words = torch.randint(BOS + 1, VOCAB, (len(lengths), max(lengths)), generator=rng)
+    return words.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD)
+
+
+SOURCE, TARGET, TEXT = sentences(7, 5, 3), sentences(6, 2, 4, seed=1), sentences(6, 3, 5, seed=2)
+IMAGES = normal(3, 1, 12, 24)
+
+
+class Family(NamedTuple):
+    """How a model is made, and a batch of three for it."""
+
+    make: Callable[..., nn.Module]
+    inputs: tuple[Tensor, ...]
+
+
+FAMILIES = {
+    "gpt": Family(gpt, (TEXT,)),
+    "rnn_lm": Family(rnn_lm, (TEXT,)),
+    "bert": Family(partial(bert, segments=1, next_sentence=False), (TEXT,)),
+    "transformer": Family(transformer, (SOURCE, TARGET)),
+    "gpt_seq2seq": Family(gpt_seq2seq, (SOURCE, TARGET)),
+    "rnn_seq2seq": Family(rnn_seq2seq, (SOURCE, TARGET)),
+    "captioner": Family(captioner, (IMAGES, TARGET)),
+    "dit": Family(partial(dit, target_length=7), (IMAGES, TARGET, normal(3).sigmoid())),
+    "vit": Family(vit, (normal(3, 2, 6, 6),)),
+    "resnet": Family(
+        lambda **changes: build(
+            "resnet", image_size=(9, 9), channels=2, classes=3, dim=4,
+            **{"gate": part("model.gate", "none")} | changes,
+        ),
+        (normal(3, 2, 9, 9),),
+    ),
+    "rnn_forecaster": Family(rnn_forecaster, (normal(3, 9, 2),)),
+    "transformer_forecaster": Family(transformer_forecaster, (normal(3, 9, 2),)),
+}  # fmt: skip
+
+
+def made(family: str, changes: dict[str, Any]) -> tuple[Any, list[Tensor]]:
+    model = random_parts(FAMILIES[family].make(**changes)).eval()
+    return model, list(FAMILIES[family].inputs)
+
+
+def forward(family: str, model: Any, inputs: list[Tensor]) -> Tensor:
+    keep = inputs[0] != PAD
+    if family == "bert":
+        states: Tensor = model.encode(inputs[0], keep=None if keep.all() else keep)
+        return states
+    if family == "gpt":
+        return outputs(model(inputs[0], keep=None if keep.all() else keep))[0]
+    return outputs(model(*inputs))[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernel=auto compiles where it can; test_kernel.py does that."""
+    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+
+
+def case(family: str, *, slow: bool = False, **changes: Any) -> Any:
+    named = ", ".join(f"{k}={getattr(v, 'keywords', v)}" for k, v in changes.items())
+    marks = [pytest.mark.slow] if slow else []
+    return pytest.param(family, changes, id=f"{family} {named}", marks=marks)
+
+
+def crossed() -> Iterator[Any]:
+    """Every score with every encoding that it can be combined with; by default each once."""
+    for (score, pos_enc), mask in itertools.product(COMBINED, ("causal", WINDOW)):
+        once = mask == "causal" and (score == "scaled_dot" or pos_enc == "alibi")
+        chosen = {"attention": score, "pos_enc": pos_enc, "mask": mask, "kernel": "auto"}
+        yield case("gpt", slow=not once, **chosen)
+        yield case("transformer", slow=not once or score != "scaled_dot", **chosen)
+
+
+DECODERS: list[dict[str, Any]] = [
+    {"decoder": "luong"},
+    {"decoder": "luong", "input_feeding": True},
+    {"decoder": "bahdanau"},
+]
+# Models that write one token after another, from what they have read.
+LANGUAGE = [
+    *(case("rnn_lm", cell=cell, depth=2, residual=True) for cell in options("model.cell")),
+    case("rnn_lm", embedding_dim=5, tie_embeddings=False),
+    *(case("gpt", mask=WINDOW, pos_enc="t5", kernel=k) for k in ("reference", "sdpa", "chunked")),
+    case("gpt", share_layers=True, depth=3, norm_type="batch"),
+]
+WRITERS = [
+    *(case("transformer", cross_attention=score, kernel="auto") for score in scores()),
+    *(case("transformer", pos_enc="t5", kernel=k) for k in ("sdpa", "chunked")),
+    case("transformer", mask=WINDOW, norm="post", share_layers=True, decoder={"depth": 3}),
+    *(case("gpt_seq2seq", pos_enc=name) for name in ONE_D),
+    *(case("gpt_seq2seq", pos_enc="learned", mask=mask) for mask in ("causal", WINDOW)),
+    *(case("rnn_seq2seq", attention=score) for score in options("model.attention")),
+    *(
+        case("rnn_seq2seq", window=window, cell=cell, **decoder)
+        for decoder in DECODERS
+        for window, cell in (("none", "lstm"), ("local_m", "rnn"), ("local_p", "gru"))
+    ),
+    *(case("rnn_seq2seq", attention="none", **decoder) for decoder in DECODERS[1:]),
+    case("rnn_seq2seq", depth=3, residual=True, bidirectional=False, embedding_dim=5),
+    *(case("captioner", attention=score, normalizer="hard") for score in scores()),
+    case("captioner", cell="gru", gating_scalar=False, embedding_dim=5, depth=2),
+    case("captioner", cell="rnn", norm_type="layer", residual=False),
+    *(case("captioner", pos_enc=name) for name in ("sinusoidal", "learned_2d")),
+]
+FORECASTERS = [
+    *(case("rnn_forecaster", attention=score) for score in options("model.attention")),
+    *(case("rnn_forecaster", attention="dot", cell=cell) for cell in ("rnn", "lstm")),
+    case("rnn_forecaster", attention="dot", depth=3, residual=True, difference=False),
+    *(case("transformer_forecaster", attention=score) for score in scores()),
+    *(case("transformer_forecaster", pos_enc=name) for name in ONE_D),
+    case("transformer_forecaster", mask="window", difference=False),
+]
+LOOK_BACK = [*crossed(), *LANGUAGE, *WRITERS]
+CAUSAL_ENCODERS = [
+    case("bert", mask="causal", kernel="auto", **changes)
+    for changes in ({"pos_enc": "t5"}, {"mixer": "convolution"}, {"mixer": "fixed"})
+]
+# Models that are not asked for the past alone.
+LOOK_AROUND = [
+    *(
+        case(family, mask=mask, kernel=kernel, pos_enc="learned")
+        for family, masks in {
+            "gpt": ("none", PREFIX, "neighbours"),
+            "bert": ("none", "causal", WINDOW),
+            "transformer": ("none", PREFIX),
+            "gpt_seq2seq": ("none",),
+        }.items()
+        for mask in masks
+        for kernel in ("reference", "sdpa", "chunked")
+    ),
+    *(case("dit", condition=name) for name in options("model.condition")),
+    *(case("dit", condition=name, mixer="none") for name in ("cross_attention", "adaln")),
+    case("vit", norm_type="batch", pos_enc="relative"),
+    *(
+        case("vit", attention=score, pos_enc="relative_2d", pool="mean")
+        for score in ("additive", "cosine")
+    ),
+    *(case("resnet", norm_type=name) for name in ("batch", "layer")),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "changes"), [*LOOK_BACK, *FORECASTERS, *CAUSAL_ENCODERS], ids=str
+)
+def test_the_future_is_not_seen_and_the_past_is(family: str, changes: dict[str, Any]) -> None:
+    model, (*read, last) = made(family, changes)
+    last = normal(*last.shape) if last.is_floating_point() else sentences(*[6] * 3, seed=3)
+    before = forward(family, model, [*read, last])
+    for place in range(last.shape[1]):
+        other = last.clone()
+        other[:, place] = last[:, place] + 1 if last.is_floating_point() else BOS + 1 + (
+            last[:, place] - BOS
+        ) % (VOCAB - BOS - 1)  # fmt: skip
+        found = (forward(family, model, [*read, other]) - before).abs().amax((0, 2))
+        assert (found[:place] < 1e-12).all()
+        assert found[place] > 1e-9
+        if changes.get("mask") not in (WINDOW, "window") and "mixer" not in changes:
+            assert (found[place:] > 0).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "changes"), LOOK_BACK)
+def test_one_after_another_is_as_all_at_once(family: str, changes: dict[str, Any]) -> None:
+    model, inputs = made(family, changes)
+    at_once = outputs(model(*inputs))[0]
+    if isinstance(model, Seq2Seq):
+        source, target = inputs
+        state = model.encode(source)
+        found = torch.stack([model.step(token, state) for token in target.unbind(1)], dim=1)
+        torch.testing.assert_close(found[target != PAD], at_once[target != PAD])
+        return
+    for pieces in ([1] * 6, [3, 1, 2], [5, 1]):
+        cache = model.new_cache()
+        split = inputs[0].split(pieces, dim=1)
+        found = torch.cat([model(piece, cache=cache) for piece in split], dim=1)
+        torch.testing.assert_close(found, at_once)
+        assert cache.length() == 6
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
+)
+def test_padding_and_the_rest_of_the_batch_change_nothing(
+    family: str, changes: dict[str, Any]
+) -> None:
+    model, inputs = made(family, changes)
+    wider = [x if x.is_floating_point() else F.pad(x, (0, 1), value=PAD) for x in inputs]
+    batches = [forward(family, model, given) for given in (inputs, wider)]
+    for row in range(3):
+        mine = [x[row : row + 1] for x in inputs]
+        alone = forward(family, model, [
+            x if x.is_floating_point() else x[:, : int((x != PAD).sum())] for x in mine
+        ])  # fmt: skip
+        for found in batches:
+            torch.testing.assert_close(found[row : row + 1, : alone.shape[1]], alone)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
+)
+def test_every_parameter_learns(family: str, changes: dict[str, Any]) -> None:
+    model, inputs = made(family, changes)
+    forward(family, model.train(), inputs).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if family == "bert" and name.startswith(("head.", "pooler.", "next_sentence.")):
+            continue
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        if not name.endswith("key.bias"):  # the softmax cancels it
+            assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "resnet"])
+def test_evaluation_drops_nothing(family: str) -> None:
+    (model, inputs), (plain, _) = made(family, {"dropout": 0.5}), made(family, {"dropout": 0.0})
+    found = forward(family, model, inputs)
+    assert torch.equal(found, forward(family, plain, inputs))
+    model.train()
+    first, second = (forward(family, model, inputs) for _ in range(2))
+    assert not torch.allclose(first, second)
+
+
+FOLLOWED = [
+    *(case("transformer", pos_enc="sinusoidal", mask=mask) for mask in ("causal", "none", PREFIX)),
+    *(case("gpt_seq2seq", pos_enc="rotary", mask=mask) for mask in ("source", "none")),
+    *(case("rnn_seq2seq", window="local_p", cell="lstm", **decoder) for decoder in DECODERS),
+    case("rnn_seq2seq", attention="none"),
+    case("captioner"),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "changes"), FOLLOWED)
+def test_chosen_rows_go_on_as_if_written_from_the_start(
+    family: str, changes: dict[str, Any]
+) -> None:
+    """A beam search chooses rows of one source, and leaves sources that are finished."""
+    model, (source, _) = made(family, changes)
+    state, tokens = model.encode(source), torch.full((3, 0), BOS)
+    for rows in ([0, 0, 1, 2], [1, 0, 3, 3, 2], [1, 0, 2, 3, 4], [4, 4, 0, 1, 2], [4, 0], [0]):
+        index = torch.tensor(rows)
+        state.select(index)
+        new = torch.arange(len(rows)) + 3  # rows of one source go apart
+        source, tokens = source[index], torch.cat([tokens[index], new[:, None]], dim=1)
+        torch.testing.assert_close(model.step(new, state), model(source, tokens)[:, -1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["transformer", "rnn_seq2seq"])
+def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family: str) -> None:
+    def memory() -> Any:
+        return state.memory.states if family == "transformer" else state.memory
+
+    model, (source, _) = made(family, {})
+    state = model.encode(source)
+    state.select(torch.tensor([0, 0, 1, 1, 2, 2]))
+    before = memory()
+    state.select(torch.tensor([1, 0, 3, 3, 4, 5]))
+    assert memory() is before
+    state.select(torch.tensor([2, 0, 3, 3, 4, 5]))
+    assert memory() is not before
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        case("transformer", pos_enc="sinusoidal"),
+        *(case("rnn_seq2seq", **decoder) for decoder in DECODERS),
+        case("captioner"),
+    ],
+)
+def test_weights_of_what_is_read_are_recorded(family: str, changes: dict[str, Any]) -> None:
+    model, (source, target) = made(family, changes)
+    with recording(model):
+        model(source, target)
+        at_once = [torch.cat(layer.recorded, dim=2) for layer in model.cross]
+    with recording(model):
+        state = model.encode(source)
+        for token in target.unbind(1):
+            model.step(token, state)
+        steps = [torch.cat(layer.recorded, dim=2) for layer in model.cross]
+    assert len(at_once) == (2 if family == "transformer" else 1)
+    for one, other in zip(at_once, steps, strict=True):
+        assert one.shape[:3] == (3, 3 if family == "transformer" else 1, target.shape[1])
+        for row in range(3):
+            real = target[row] != PAD
+            torch.testing.assert_close(one[row, :, real], other[row, :, real])
+        torch.testing.assert_close(one.sum(-1), torch.ones(one.shape[:-1]).double())
+        if not source.is_floating_point():
+            assert (one[(source == PAD)[:, None, None].expand_as(one)] == 0).all()
