@@ -42,7 +42,7 @@ AREAS = {
         override_errors revision run_id schema""",
     "model": """activation_checkpoints attention autoencoder axes bert block captioner dit draws
         dropout embedding flops forecasters formulas gpt gpt_seq2seq graph hugging_face
-        init knobs knobs_pairs layers local_attention mask mixer multi_head normalizer
+        init knobs layers local_attention mask mixer multi_head normalizer
         one_position pairs pos_enc precision pretrained properties recurrent resnet rnn_* sam timm
         transformer vit""",
     "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",

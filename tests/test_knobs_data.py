@@ -5,6 +5,7 @@ The keys come from the YAML files, so that a new one without an entry here fails
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from make_data import make
 from make_files import FILES
 from make_model import CONF, options
 from omegaconf import OmegaConf
-from test_knobs_pairs import GIVEN
 from torch import Tensor
 
+from ablate.config.facts import PAIRS, Facts
+from ablate.config.stated import stated
 from ablate.errors import UserError
 
 # Another value of every key that changes what is read or how it is cut.
@@ -58,6 +60,29 @@ OTHER: dict[str, Any] = {
     "rule": "letters",
     "temperature": 100.0,
     "prompt": 5,
+    # pairs
+    **dict.fromkeys(("source", "val_source", "test_source"), "lines.en"),
+    **dict.fromkeys(("target", "val_target", "test_target"), "lines.de"),
+    "min_count": 3,
+    "joint": "the other",
+    "max_length": 4,
+    "lower": "the other",
+    "pair": ["en", "fr"],
+    "stress": True,
+    "variants": "all",
+    "locales": ["de_DE"],
+    "styles": ["full"],
+    "years": [2001, 2010],
+    "symbols": 9,
+    "min_length": 4,
+    "max_train_length": 9,
+    "test_max_length": 9,
+    "texts": "sentences",
+    "direction": "recognition",
+    "voice": "de",
+    "speed": 120,
+    "pitch": 80,
+    "codes": 9,
 }
 # Where another value is needed, and what has to be set so that a key has an effect.
 OF_ONE: dict[str, dict[str, Any]] = {
@@ -65,10 +90,23 @@ OF_ONE: dict[str, dict[str, Any]] = {
     "preferences": {"path": "preferences.jsonl"},
     "recall": {"vocab_size": 16},
     "text_files": {"seq_len": 6},
+    **{name: {"tokenizer": "char", "max_length": 22} for name in ("multi30k", "parallel")},
+    **{name: {"tokenizer": "word", "max_length": 20} for name in ("speech", "recordings")},
     "overlapping_digits": {"size": 24, "min_digits": 1},
     **{name: {"val_fraction": 0.02} for name in ("pydoc", "text", "shakespeare")},
 }
-NEEDS: dict[str, dict[str, Any]] = {"vocab_size": {"tokenizer": "bpe"}, "randaugment": {"size": 16}}
+VAL_FILES = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": None}
+TEST_FILES = {"test_source": "lines.de", "test_target": "lines.en"}
+CHARACTERS = {"tokenizer": "char", "vocab_size": None}
+NEEDS: dict[str, dict[str, Any]] = {
+    "vocab_size": {"tokenizer": "bpe"},
+    "randaugment": {"size": 16},
+    "min_count": {"tokenizer": "word", "vocab_size": None},
+    "max_length": CHARACTERS,
+    **dict.fromkeys(("val_fraction", "test_fraction"), CHARACTERS),
+    **dict.fromkeys(("val_source", "val_target"), VAL_FILES),
+    **dict.fromkeys(("test_source", "test_target"), TEST_FILES),
+}
 # Keys that change no batch: where the same content lies, its checksum, the speed of reading, what
 # the seasonal naive forecast repeats (test_forecasting.py), what is behind transparent pixels
 # (test_image_file.py), which run writes the pairs (test_rlhf.py), and
@@ -86,8 +124,14 @@ def keys(name: str) -> set[str]:
     return {str(key) for key in list(node(name)) if not str(key).startswith("_")}
 
 
-NAMES = [name for name in options("data") if name not in GIVEN]
-CASES = [(name, key) for name in NAMES for key in sorted(keys(name) - SILENT)]
+NAMES = options("data")
+# To say numbers takes seconds: by default for keys that only speech has.
+CASES = [
+    pytest.param(name, key, marks=[pytest.mark.slow] if later else [])
+    for name in NAMES
+    for key in sorted(keys(name) - SILENT)
+    for later in [name == "speech" and key in keys("recordings") | keys("copy")]
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -133,15 +177,14 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     )
 
 
-def test_no_data_set_is_left_out() -> None:
-    """Here, or, where it is pairs, in test_knobs_pairs.py."""
-    assert set(options("data")) == set(FILES) == {*NAMES, *GIVEN}
-
-
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_every_knob_changes_the_batches(name: str, key: str) -> None:
     needs = given(name, key)
-    other = OTHER | OF_ONE.get(name, {}) | {"flip": not node(name).get("flip")}
+    other = (
+        OTHER
+        | OF_ONE.get(name, {})
+        | {key: not node(name).get(key) for key in ("flip", "lower", "joint")}
+    )
     changed = needs | {key: other[key]}
     assert not equal(usual(name, key if needs else ""), batches(name, **changed))
     if key in PRINTED:
@@ -172,11 +215,23 @@ def test_the_checksum_is_compared(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_seed_changes_the_order_and_nothing_else(name: str) -> None:
-    first, second = make(name, **FILES[name]), make(name, seed=1, **FILES[name])
+    first, second = (make(name, seed=seed, **FILES[name]) for seed in (0, 2))
     for data in (first, second):
         data.setup()
     assert first.fingerprint() == second.fingerprint()
-    one, two = (next(iter(data.train_dataloader())) for data in (first, second))
-    assert equal(one, two) == ("graph" in first.kind)  # which is one batch
+    one, two = (dict(enumerate(islice(data.train_dataloader(), 9))) for data in (first, second))
+    same = all(equal(one[number], two[number]) for number in one)
+    assert same == ("graph" in first.kind)  # which is one batch
     one, two = (next(iter(data.val_dataloader())) for data in (first, second))
     assert equal(one, two)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if stated(node(name)._target_, "kind") == PAIRS]
+)
+def test_what_the_rules_know_about_the_vocabulary(name: str) -> None:
+    for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
+        data = make(name, **FILES[name] | joint)
+        data.setup()
+        facts = Facts(OmegaConf.create({"data": {"_target_": node(name)._target_, **joint}}))
+        assert facts.joint == data.sizes["joint"]
