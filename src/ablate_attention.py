@@ -9,13 +9,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-NAME = "ablate-attention"
-
-
-def install(extra: str) -> str:
-    """The command that installs what an optional feature needs."""
-    return f"pip install '{NAME}[{extra}]'"
-
 
 def mixture() -> str | None:
     """What to say where PyPI's `ablate` is imported in place of this package, or shares its folder;
@@ -31,7 +24,7 @@ def mixture() -> str | None:
         return None
     return (
         f"PyPI's package 'ablate' {other.version} is installed, whose module has the same name as"
-        f" that of {NAME}: pip uninstall ablate, then install {NAME} again"
+        " that of ablate-attention: pip uninstall ablate, then install ablate-attention again"
     )
 
 

@@ -18,7 +18,6 @@ from ablate.model.autoencoder import Autoencoder
 from ablate.model.layers.draws import Draws
 from ablate.task.autoencoding import Autoencoding, divergence
 from ablate.task.diffusion import Diffusion
-from ablate.task.paint import filled
 from ablate.training.build import build_data
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -117,7 +116,7 @@ def test_a_model_draws_in_latents(folder: Path, autoencoder: Path) -> None:
     known = task.data.originals("val", torch.tensor([1]))
     mask = torch.zeros(1, 12, 24, dtype=torch.bool)
     mask[..., 13:] = True  # in the middle of a place of the latent
-    drawn = filled(task, task.caption("3 1"), [5], known, mask)
+    drawn = task.fill(task.caption("3 1"), [5], known, mask)
     assert torch.equal(drawn[..., :13], known[..., :13])
     assert not torch.allclose(drawn[..., 13:], known[..., 13:])
 

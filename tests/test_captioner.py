@@ -20,12 +20,12 @@ from ablate.data import IGNORED
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.figures.captions import spread
-from ablate.figures.maps import attention_maps
 from ablate.kernel import chunked
 from ablate.model.captioner import Captioner
 from ablate.model.layers.multi_head import recording
 from ablate.model.resnet import STRIDE
 from ablate.show import own_source
+from ablate.task.attention import attention_maps
 from ablate.task.captioning import Captioning
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -154,7 +154,7 @@ def test_the_score_by_places_on_weights_made_by_hand(
 
 
 def test_each_pixel_is_painted_like_the_place_it_is_nearest_to() -> None:
-    heat = spread(torch.arange(18.0).view(3, 6), 12, 24)
+    heat = spread(torch.arange(18.0).view(3, 6), 12, 24, stride=4)
     assert heat[0].tolist() == [0, 0] + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 6
     assert heat[:, 0].tolist() == [0, 0] + [6] * 4 + [12] * 6
 

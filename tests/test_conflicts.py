@@ -6,8 +6,8 @@ import pytest
 
 from ablate.config.composition import compose
 from ablate.config.conflicts import CONFLICTS
+from ablate.config.facts import conflicts_of
 from ablate.config.keys import OURS, option_content
-from ablate.config.stated import conflicts_of
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 

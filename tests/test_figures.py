@@ -12,16 +12,15 @@ from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 import ablate
-from ablate import figures
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
-from ablate.figures import attention_figures, draw_curves, pairs
-from ablate.figures.gates import lstm_gates
-from ablate.figures.maps import attention_maps
+from ablate.figures.curves import draw_curves
 from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
 from ablate.figures.patches import draw_patches, spread, unnormalised
+from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
-from ablate.task import Task
+from ablate.task import Task, attention
+from ablate.task.attention import attention_figures, attention_maps
 from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -135,7 +134,7 @@ def test_everything_written_fits_into_the_figure(model: str, heads: int, tmp_pat
     examples = [task.data.example(index) for index in range(count)]
     seen: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "save", lambda figure, path: seen.append(figure))
+        patch.setattr(attention, "save", lambda figure, path: seen.append(figure))
         attention_figures(task, tmp_path, examples=examples, layer=1)
     assert seen
     for figure in seen:
@@ -158,7 +157,7 @@ def test_a_forecaster_has_time_steps(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Figure] = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: seen.append(figure))
+    monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
     task = built(f"model={model}", "model.attention=dot", "model.dim=8")
     attention_figures(task, tmp_path)
     axis = seen[0].axes[0]
@@ -223,7 +222,7 @@ def test_several_examples_each_with_its_tokens_and_true_fields() -> None:
     assert isinstance(data, Pairs)
     examples = [data.example(index) for index in range(3)]
     maps = attention_maps(task, examples[0])
-    figure = pairs.pair_drawer(task, examples, maps, "said by whom")(maps[0], [1])
+    figure = task.drawer(examples, maps, "said by whom")(maps[0], [1])
     for index, axis in enumerate(figure.axes[:3]):
         read = data.source_tokenizer.decode(examples[index]["source"][0].tolist())
         assert axis.get_title() == read
@@ -273,7 +272,7 @@ def test_the_axes_say_what_was_read_and_written() -> None:
     task = built(*TRANSFORMER)
     example = task.data.example()
     maps = attention_maps(task, example)
-    draw = pairs.pair_drawer(task, [example], maps, "")
+    draw = task.drawer([example], maps, "")
     for one in maps:
         left, right, *_ = draw(one, [1, 2]).axes
         queries, keys = (

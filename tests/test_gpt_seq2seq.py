@@ -11,8 +11,8 @@ from torch import Tensor
 import ablate
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
-from ablate.figures.maps import attention_maps
 from ablate.model.gpt_seq2seq import GPTSeq2Seq
+from ablate.task.attention import attention_maps
 from ablate.task.seq2seq import SequenceToSequence
 
 IN, OUT = SIZES["gpt_seq2seq"]["source_length"], SIZES["gpt_seq2seq"]["target_length"]

@@ -36,7 +36,7 @@ PARTS = '''
     import torch
     from einops import rearrange
     from torch import nn
-    from ablate.config.rules import Conflict
+    from ablate.config.facts import Conflict
     from ablate.model.layers.layer import Layer
     from ablate.model.layers.linear import Linear
     from ablate.model.mixer.attention import Attention

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import ablate
-from ablate.version import checkout, described
-from ablate_attention import NAME
+from ablate.version import NAME, checkout, described
 
 PACKAGE = Path(ablate.__file__).parent
 

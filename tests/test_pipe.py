@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny import overrides
 
-from ablate.cli import pipe
+from ablate.terminal import pipe
 
 SOURCE = str(Path(pipe.__file__).parents[2])
 

@@ -18,10 +18,10 @@ import torch
 from tiny import overrides
 
 import ablate
-from ablate import figures
 from ablate.errors import Interrupted
 from ablate.run_files import best_weights
 from ablate.task.causal_lm import CausalLM
+from ablate.training import train as training
 from ablate.training.checkpoint import STOPS, Checkpoints
 from ablate.training.curves import Curves
 from ablate.training.sealed import read_weights
@@ -159,7 +159,7 @@ MOMENTS = {
     "in the validation after training": validation((CausalLM, "evaluate")),
     "before the last weights are the best": validation((Checkpoints, "on_validation_end")),
     "before the best weights are measured": {"place": (L.Trainer, "validate"), "when": nth(2)},
-    "before the maps are drawn": {"place": (figures, "attention_figures")},
+    "before the maps are drawn": {"place": (training, "attention_figures")},
     "before the curves are in place": renames("curves.png"),
     "before the sample is in place": renames("sample.txt"),
     "before the result is in place": renames("result.json", '"finished"'),

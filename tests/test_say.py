@@ -14,10 +14,10 @@ from rich.text import Text
 
 from ablate import report
 from ablate.cli.command import command
-from ablate.cli.console import Console
-from ablate.cli.say import printable, put
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
+from ablate.terminal.console import Console
+from ablate.terminal.say import printable, put
 
 HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
 SHOWN = r"a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"

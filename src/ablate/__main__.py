@@ -17,11 +17,11 @@ from hydra._internal.utils import get_args_parser
 from ablate.cli import folder
 from ablate.cli.command import command, full_error
 from ablate.cli.job import failures, job
-from ablate.cli.pipe import Output
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
 from ablate.config.overrides import key_of
 from ablate.config.tree import config_dir, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
+from ablate.terminal.pipe import Output
 from ablate.version import described
 
 COMMANDS = ("diff", "evaluate", "generate", "report", "show")

@@ -17,7 +17,6 @@ from rich.table import Column, Table
 from torch import Tensor, nn
 
 from ablate.cli.command import Arguments, command
-from ablate.cli.console import Console
 from ablate.config.composition import compose
 from ablate.config.keys import changed_keys
 from ablate.data import Data
@@ -25,6 +24,7 @@ from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.study.plan.budget import DataSets
+from ablate.terminal.console import Console
 from ablate.training.build import build, count_flops, make_task
 from ablate.training.record import count_parameters
 from ablate.training.same_model import SameModel

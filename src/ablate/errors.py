@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from ablate.cli.say import printable
 from ablate.redact import redact
+from ablate.terminal.say import printable
 
 SCREEN = 400  # characters that are printed of a message: two lines of a wide terminal
 SHOWN = 4  # mistakes that are printed of a longer message

@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, add_run_dir, command
-from ablate.cli.console import Console
 from ablate.config.keys import plain
 from ablate.config.make import make_data
 from ablate.config.overrides import value_text, values_of, variants
 from ablate.config.rules import refusal
 from ablate.config.schema import look_up
 from ablate.errors import UserError, suggest
+from ablate.terminal.console import Console
 from ablate.training.build import make_task
 from ablate.training.load import Run, load
 from ablate.training.train import full_pass

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
-from ablate.cli.say import put
 from ablate.errors import UserError
+from ablate.terminal.say import put
 from ablate.training.load import Run, load
 
 COLDEST = 1e-6  # logits divided by less overflow

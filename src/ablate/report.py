@@ -8,10 +8,10 @@ from anywhere.
 from pathlib import Path
 
 from ablate.cli.command import Arguments, command
-from ablate.cli.console import Console
 from ablate.errors import UserError
 from ablate.study.analysis.collect import PLAN, not_a_study
 from ablate.study.analysis.comparable import RULES
+from ablate.terminal.console import Console
 
 
 def main() -> None:

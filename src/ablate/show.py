@@ -5,7 +5,7 @@ from typing import Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
-from ablate.figures import attention_figures
+from ablate.task.attention import attention_figures
 from ablate.training.load import Run, load
 
 

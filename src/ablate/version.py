@@ -1,17 +1,22 @@
-"""The installed version of ablate, and the commit if it runs from a checkout."""
+"""Where ablate is installed, as what, in which version, and from which commit of a checkout."""
 
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import ablate
-from ablate_attention import NAME
+NAME = "ablate-attention"  # of the distribution: see ablate_attention.py
+PACKAGE = Path(__file__).parent
 
 try:
     __version__ = version(NAME)
 except PackageNotFoundError:  # on the path, but not installed
     __version__ = "unknown"
+
+
+def install(extra: str) -> str:
+    """The command that installs what an optional feature needs."""
+    return f"pip install '{NAME}[{extra}]'"
 
 
 def checkout(package: Path) -> dict[str, Any] | None:
@@ -32,7 +37,7 @@ def checkout(package: Path) -> dict[str, Any] | None:
 
 def described() -> str:
     """Return the version, such as "ablate 0.1.0 (commit 1a2b3c4d5e6f, with changes)"."""
-    if (known := checkout(Path(ablate.__file__).parent)) is None:
+    if (known := checkout(PACKAGE)) is None:
         return f"ablate {__version__}"
     changes = ", with changes" if known["dirty"] else ""
     return f"ablate {__version__} (commit {known['commit'][:12]}{changes})"

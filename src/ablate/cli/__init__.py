@@ -1,1 +1,1 @@
-"""Shared code of the commands: arguments, help, the summary of a run, broken pipes."""
+"""Shared code of the commands: arguments, help, the summary of a run."""

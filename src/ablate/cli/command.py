@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS
 from typing import NoReturn
 
-from ablate.cli import pipe
 from ablate.cli.folder import remove_made
-from ablate.cli.say import printable, say
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
+from ablate.terminal import pipe
+from ablate.terminal.say import printable, say
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 TYPED = os.environ.get(FULL_ERROR)  # as the user set it; the command line sets its own

@@ -9,7 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ablate.cli.say import say
+from ablate.terminal.say import say
 
 
 class Folder(Callback):

@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ablate.cli.console import Console
 from ablate.config.stated import stated
 from ablate.run_files import read_text
+from ablate.terminal.console import Console
 
 # Every class and group has a metric of its own; the table shows at most this many of them.
 PARTS = 8

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.conflicts import CONFLICTS
-from ablate.config.facts import Facts, Unreadable
+from ablate.config.facts import Conflict, Facts, Unreadable
 from ablate.config.keys import (
     MISSING,
     locate,
@@ -25,7 +25,7 @@ from ablate.config.keys import (
 )
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import value_text
-from ablate.config.rules import Conflict, Rule, names_run, refusal
+from ablate.config.rules import Rule, names_run, refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
 

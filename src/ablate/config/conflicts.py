@@ -1,9 +1,12 @@
 """Combinations of keys that are refused, with what to change, and what model, task and data state
 compared; what a part refuses stands in its class."""
 
-from ablate.config.facts import SERIES
-from ablate.config.rules import Conflict
-from ablate.schedule import TOO_LONG
+from ablate.config.facts import SERIES, Conflict
+
+TOO_LONG = (
+    "schedule.warmup={warmup} is longer than the training of {steps} steps; use"
+    " schedule.warmup=auto, 0, or a share of the training such as 0.1"
+)
 
 CONFLICTS = [
     # model, task and data

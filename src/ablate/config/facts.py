@@ -6,13 +6,14 @@ Reading a missing or invalid value raises Unreadable, and the rule that reads it
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from ablate.config.keys import MISSING, OURS, option_content, plain
-from ablate.config.rules import Conflict, one_of
+from ablate.config.rules import one_of
 from ablate.config.schema import classes_in, look_up
-from ablate.config.stated import Unreadable, conflicts_of, stated
+from ablate.config.stated import Unreadable, declared, stated
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 
@@ -74,7 +75,7 @@ class Facts:
         return str(self(f"{group}._target_")).startswith(OURS)
 
     @cached_property
-    def conflicts(self) -> list[Conflict]:
+    def conflicts(self) -> "list[Conflict]":
         """What the parts of the composition refuse."""
         return [
             conflict
@@ -206,6 +207,26 @@ class Facts:
             devices = 1 if self("trainer.accelerator") == "cpu" else math.inf
         per_node = devices if isinstance(devices, int | float) else len(devices)
         return bool(per_node * self("trainer.num_nodes") > 1)
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A combination that is refused. A class lists what it refuses as its attribute `conflicts`.
+
+    `says` names the overrides; {model.heads} stands for a value, {:name} for a fact.
+    without_effect: the parts go together, but one has nothing to act on; where layers differ, this
+    must be so in all of them.
+    """
+
+    when: Callable[[Facts], bool]
+    says: str
+    without_effect: bool = False
+
+
+@cache
+def conflicts_of(target: str) -> tuple[Conflict, ...]:
+    """What a class and its bases refuse: their attributes `conflicts`."""
+    return tuple(conflict for own in declared(target, "conflicts") for conflict in own)
 
 
 def _in_words(kinds: Iterable[str]) -> str:

@@ -4,18 +4,15 @@ The names at the end are annotations of a part's parameters: `dropout: Share`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 from omegaconf import ListConfig
 
 from ablate.config.overrides import value_text
 from ablate.errors import suggest
-
-if TYPE_CHECKING:
-    from ablate.config.facts import Facts
 
 
 @runtime_checkable
@@ -233,20 +230,6 @@ def _names(rule: Rule) -> Sequence[str]:
     if isinstance(rule, Either):
         return [name for inner in rule.rules for name in _names(inner)]
     return []
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """A combination that is refused. A class lists what it refuses as its attribute `conflicts`.
-
-    `says` names the overrides; {model.heads} stands for a value, {:name} for a fact.
-    without_effect: the parts go together, but one has nothing to act on; where layers differ, this
-    must be so in all of them.
-    """
-
-    when: "Callable[[Facts], bool]"
-    says: str
-    without_effect: bool = False
 
 
 @dataclass(frozen=True)

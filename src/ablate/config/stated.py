@@ -14,15 +14,12 @@ import collections.abc
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-import ablate
 from ablate.config.keys import OURS, locate
 from ablate.config.rules import (
     Bool,
-    Conflict,
     Either,
     Exactly,
     Int,
@@ -33,8 +30,7 @@ from ablate.config.rules import (
     Rule,
     Text,
 )
-
-PACKAGE = Path(ablate.__file__).parent
+from ablate.version import PACKAGE
 
 
 class Unreadable(Exception):
@@ -74,12 +70,6 @@ def declared(target: str, attribute: str) -> Iterator[Any]:
 def _value(module: str, name: str, attribute: str) -> Any:
     expression = ast.Expression(_read(module).attributes[name][attribute])
     return eval(compile(expression, module, "eval"), _Names(module))
-
-
-@cache
-def conflicts_of(target: str) -> tuple[Conflict, ...]:
-    """What a class and its bases refuse: their attributes `conflicts`."""
-    return tuple(conflict for own in declared(target, "conflicts") for conflict in own)
 
 
 @cache
@@ -156,7 +146,7 @@ class _Names(dict[str, Any]):
         if name in source.names:
             return eval(compile(ast.Expression(source.names[name]), self.module, "eval"), self)
         module, _, _ = (origin := source.imports.get(name, "")).rpartition(".")
-        if module in ("typing", "collections.abc", "ablate.config.rules"):
+        if module in ("typing", "collections.abc", "ablate.config.rules", "ablate.config.facts"):
             return locate(origin)
         if module.startswith(OURS):
             return _Names(module)[name]

@@ -23,14 +23,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-import ablate
 from ablate.config.overrides import parse_all
 from ablate.errors import UserError
+from ablate.version import PACKAGE
 
 
 def config_dir() -> Path:
     """The folder of all our choices: in the installed package, or at the top of the checkout."""
-    package = Path(ablate.__file__).resolve().parent
+    package = PACKAGE.resolve()
     installed = package / "conf"
     return installed if installed.is_dir() else package.parents[1] / "conf"
 

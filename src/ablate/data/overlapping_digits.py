@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ablate import memory
-from ablate.config.rules import PIXELS, Conflict, Count, Int, ListOf, Real, Seed
+from ablate.config.facts import Conflict
+from ablate.config.rules import PIXELS, Count, Int, ListOf, Real, Seed
 from ablate.data import digest, image_file
 from ablate.data.digit_strings import SIDE
 from ablate.data.digits import Digits

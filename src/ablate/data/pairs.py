@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ablate.cli.say import say
 from ablate.config.rules import Count
 from ablate.data import IGNORED, digest
 from ablate.data.loader import Batch, Bucketed, InOrder, Loader, Order, Request, Share
 from ablate.data.pair_tokenizer import BOS, EOS, PAD, UNKNOWN, Characters, PairTokenizer
 from ablate.data.targets import Targets
 from ablate.errors import UserError
+from ablate.terminal.say import say
 
 __all__ = ["BOS", "EOS", "PAD", "UNKNOWN", "Link", "Pair", "Pairs"]
 

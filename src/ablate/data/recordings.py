@@ -20,7 +20,7 @@ from ablate.data.speech import Spoken, SpokenPairs
 from ablate.data.split import three_way
 from ablate.errors import UserError
 from ablate.speech.mel import RATE, log_mel
-from ablate_attention import install
+from ablate.version import install
 
 ENDINGS = (".wav", ".flac")
 TABLE = "metadata.csv"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ablate.config.rules import HUGGING_FACE, Named
 from ablate.errors import UserError
-from ablate_attention import install
+from ablate.version import install
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}

@@ -7,12 +7,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 
-from ablate.cli.say import say
 from ablate.config.rules import Fraction
 from ablate.data import Batch
 from ablate.errors import RunFailed
 from ablate.task import Task, total
 from ablate.task.accumulation import Accumulated
+from ablate.terminal.say import say
 
 
 class Overfit(Callback):

@@ -11,10 +11,10 @@ from lightning.pytorch.callbacks import Callback
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from ablate.cli.console import Console
-from ablate.cli.say import say
 from ablate.config.rules import Count
 from ablate.errors import UserError
+from ablate.terminal.console import Console
+from ablate.terminal.say import say
 
 TRACE = "trace.json"  # in the run's folder
 

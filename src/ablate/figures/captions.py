@@ -6,15 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from ablate.data.digit_strings import Box, DigitStrings
-from ablate.figures.maps import Map, attention_maps
+from ablate.figures.maps import Map
 from ablate.figures.panels import TITLE, colour_bar, entitle, outline, scale
-from ablate.model.captioner import Captioner
-from ablate.model.resnet import STRIDE
-from ablate.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,26 +21,29 @@ SHEER = 0.75  # opacity of the weights over the image
 
 
 def caption_drawer(
-    task: Task, examples: Sequence[dict[str, Any]], caption: str
+    data: DigitStrings,
+    examples: Sequence[dict[str, Any]],
+    maps: Sequence[Tensor],
+    caption: str,
+    *,
+    stride: int,
 ) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a row for each example: the image, and for each word its attention weights.
 
-    caption: where the words come from. If the data knows the object of a word, it is outlined.
+    maps: the weights of each example, of words and of the cells of the feature map, i y x. stride:
+    pixels between two cells. caption: where the words come from. If the data knows the object of a
+    word, it is outlined.
     """
-    data, model = task.data, task.model
-    assert isinstance(data, DigitStrings)
-    assert isinstance(model, Captioner)
     known = any("index" in example for example in examples)
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
-        maps = [attention_maps(task, example)[0].weights[0] for example in examples]
         drawing, axes = rows(len(examples), 1 + max(map(len, maps)), *data.size)
         norm = scale(max(float(weights.max()) for weights in maps))
         for row, example, weights in zip(axes, examples, maps, strict=True):
             boxes = data.boxes("val", int(example["index"])) if "index" in example else []
             image = data.grey(example["images"][0])
-            cells = rearrange(weights, "i (y x) -> i y x", y=model.grid[0])
-            shown = draw_row(row, image, cells, example["target_labels"], boxes, norm)
+            words = example["target_labels"]
+            shown = draw_row(row, image, weights, words, boxes, norm, stride)
         named = "; outlined: where it is" if known else ""
         entitle(drawing, f"Where the decoder looks while it writes each word\n{caption}{named}")
         colour_bar(drawing, shown, list(drawing.axes))
@@ -69,6 +68,7 @@ def draw_row(
     words: Sequence[str],
     boxes: Sequence[Box],
     norm: Any,
+    stride: int,
 ) -> Any:
     """The image, y x, then for each word its weights, i y x, over the image; unused panels are
     removed."""
@@ -76,7 +76,7 @@ def draw_row(
     for place, (word, weights) in enumerate(zip(words, cells, strict=True)):
         axis = row[1 + place]
         draw_image(axis, image, word)
-        heat = spread(weights, *image.shape)
+        heat = spread(weights, *image.shape, stride=stride)
         shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
         outline(axis, boxes[place : place + 1])
     for axis in row[1 + len(words) :]:
@@ -91,10 +91,10 @@ def draw_image(axis: Axes, image: Tensor, title: str) -> None:
     axis.set(xticks=[], yticks=[])
 
 
-def spread(weights: Tensor, height: int, width: int) -> Tensor:
+def spread(weights: Tensor, height: int, width: int, *, stride: int) -> Tensor:
     """Weights of the cells of the feature map, y x -> that of the nearest cell for each pixel."""
     rows, columns = (
-        ((torch.arange(pixels) + STRIDE // 2) // STRIDE).clamp(max=places - 1)
+        ((torch.arange(pixels) + stride // 2) // stride).clamp(max=places - 1)
         for pixels, places in zip((height, width), weights.shape, strict=True)
     )
     return weights[rows][:, columns]

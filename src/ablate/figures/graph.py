@@ -11,7 +11,6 @@ from torch import Tensor
 from ablate.data.graph import Graphs
 from ablate.figures.maps import Map
 from ablate.figures.panels import TITLE, colour_bar, entitle, grid, scale
-from ablate.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,12 +52,11 @@ class Neighbourhood:
 
 
 def graph_drawer(
-    task: Task, example: dict[str, Any], maps: Sequence[Map]
+    data: Graphs, example: dict[str, Any], maps: Sequence[Map]
 ) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a layer: a panel for each head, with as many lines as there are edges between the drawn
     nodes, for the pairs with the largest weights; the larger weight of a pair sets the shade."""
-    assert isinstance(task.data, Graphs)
-    near = Neighbourhood(task.data, example["edges"])
+    near = Neighbourhood(data, example["edges"])
     pairs = {one.layer: near.pairs(one.weights) for one in maps}
     # One scale for all layers; any, if there are no edges.
     norm = scale(max(float(part.max()) for part in pairs.values()) or 1.0)

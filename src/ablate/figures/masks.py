@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ablate.data.prompts import BACKGROUND, OBJECT, PADDING
-from ablate.data.segments import Segments
+from ablate.data.prompts import BACKGROUND, OBJECT
 from ablate.figures.maps import Map
 from ablate.figures.panels import OUTLINE, TITLE, Panel, draw_panels, entitle, outline
 from ablate.figures.patches import draw_patches
-from ablate.model.sam import ITSELF, SAM, TO_IMAGE, chosen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ablate.task import Task
 
 INCH = 1.9  # width of a panel
 MASK, TRUTH = "#29a9ff", "#ffd23f"
@@ -112,35 +108,30 @@ def mark(axis: Axes, clicks: Sequence[tuple[int, int, int]]) -> None:
         axis.plot([x], [y], **look(label), markeredgewidth=0.8)
 
 
-def decoder_drawer(
-    task: Task, example: dict[str, Any], maps: Sequence[Map]
-) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a layer over the image: of the encoder what the clicked cell attends to, of the decoder
-    what the token of the chosen mask reads and where the click is read; tokens as a square."""
-    model, data = task.model, task.data
-    assert isinstance(model, SAM)
-    assert isinstance(data, Segments)
-    with torch.no_grad():
-        logits, iou = model(example["images"], example["points"], example["labels"])
-    best = int(iou[0, 0].argmax())
-    image = data.visible(example["images"][0])
-    x, y = example["points"][0, 0].tolist()
-    label = int(example["labels"][0, 0])
-    clicked = model.cell(x, y)
-    count = logits.shape[2]
-    names = ["IoU", *(f"mask {n + 1}" for n in range(count))]
-    names += ["no point" if int(n) == PADDING else "click" for n in example["labels"][0]]
+@dataclass(frozen=True)
+class Clicked:
+    """An image, y x 3, a click on it (x, y and label) and the mask that answers it, y x.
 
-    def row(one: Map) -> tuple[str, Tensor]:
-        if one.kind == "encoder":
-            return "the cell under the click attends", one.weights[:, clicked]
-        if one.kind == TO_IMAGE:
-            return f"the token of mask {best + 1}, the chosen one, reads", one.weights[:, 1 + best]
-        return "the image reads the click", one.weights[:, :, 1 + count]
+    patches: the map whose outputs are the cells of the image. tokens: the names of the decoder's.
+    over: of each kind of map that is drawn over the image, what to say and how to take the weights
+    of the cells, h j, from those of a layer, h i j; the others are between tokens.
+    """
+
+    image: Tensor
+    click: tuple[int, int, int]
+    mask: Tensor
+    patches: nn.Conv2d
+    tokens: Sequence[str]
+    over: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]
+
+
+def decoder_drawer(clicked: Clicked) -> Callable[[Map, Sequence[int]], Figure]:
+    """Draws a layer: over the image, or tokens as a square."""
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
         layer = f"layer {one.layer} of {one.layers}"
-        if one.kind == ITSELF:
+        if one.kind not in clicked.over:
+            names = clicked.tokens
             panels = [
                 Panel(f"head {n}", one.weights[n - 1], names, names, one.allowed) for n in heads
             ]
@@ -148,14 +139,15 @@ def decoder_drawer(
             query, key = "query: the token that looks", "key: the token that is looked at"
             top = float(one.weights.max())
             return draw_panels(panels, title, top, query=query, key=key, cell=0.28)
-        who, weights = row(one)
+        who, taken = clicked.over[one.kind]
+        weights = taken(one.weights)
         part = "image encoder" if one.kind == "encoder" else "mask decoder"
         title = f"Where {who}: {part}, {layer}"
         named = {f"head {n}": weights[n - 1] for n in heads}
-        made = draw_patches(named, image, model.patches, title, float(weights.max()))
+        made = draw_patches(named, clicked.image, clicked.patches, title, float(weights.max()))
         made.axes[0].set_title("the image, the click, the mask", fontsize=TITLE)
-        cover(made.axes[0], chosen(logits[:, 0], iou[:, 0])[0, 0] > 0, MASK)
-        mark(made.axes[0], [(x, y, label)])
+        cover(made.axes[0], clicked.mask, MASK)
+        mark(made.axes[0], [clicked.click])
         return made
 
     return figure

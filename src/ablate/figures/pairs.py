@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.data.pairs import BOS, Pairs
-from ablate.figures.maps import ALIGNMENT, Map, attention_maps
+from ablate.figures.maps import ALIGNMENT, Map
 from ablate.figures.panels import Panel, draw_panels
-from ablate.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,14 +35,17 @@ WORDS = {
 
 
 def pair_drawer(
-    task: Task, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
+    data: Pairs,
+    examples: Sequence[dict[str, Any]],
+    maps: Sequence[Map],
+    alignments: Sequence[Map],
+    caption: str,
 ) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a layer: a panel for each head, or for each example if there is a single head.
 
+    maps: of the first example. alignments: that of each example, if there is a single head.
     caption: where the targets come from. If the data knows the alignment, it is outlined.
     """
-    data = task.data
-    assert isinstance(data, Pairs)
 
     def panel(one: Map, head: int, example: dict[str, Any], title: str) -> Panel:
         source, target = example["source_labels"], example["target_labels"]
@@ -59,14 +61,13 @@ def pair_drawer(
         known = one.kind == "cross" and "index" in example
         return (data.alignment("val", int(example["index"])) if known else None) or ()
 
-    def alignment(example: dict[str, Any]) -> Panel:
-        one = next(one for one in attention_maps(task, example) if one.name == ALIGNMENT)
+    def alignment(one: Map, example: dict[str, Any]) -> Panel:
         text = data.source_tokenizer.decode(example["source"][0].tolist())
         return panel(one, 1, example, text[:LONGEST] + "…" * (len(text) > LONGEST))
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
         if one.name == ALIGNMENT:
-            panels = [alignment(example) for example in examples]
+            panels = list(map(alignment, alignments, examples))
             where = ""
         else:
             panels = [panel(one, head, examples[0], f"head {head}") for head in heads]

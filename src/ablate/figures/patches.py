@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange, reduce, repeat
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ablate.data.images import Images
 from ablate.figures.maps import Map
 from ablate.figures.panels import TITLE, colour_bar, entitle, grid, scale
-from ablate.model.vit import PatchEmbedding, ViT
-from ablate.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def patch_drawer(
-    task: Task, example: dict[str, Any], maps: Sequence[Map]
+    image: Tensor, maps: Sequence[Map], patches: nn.Conv2d, *, class_token: bool
 ) -> Callable[[Map, Sequence[int]], Figure]:
-    """Draws a layer: the row of its class token, or the mean of the rows without one."""
-    model, data = task.model, task.data
-    assert isinstance(model, ViT)
-    assert isinstance(data, Images)
-    patches = model.patches
-    extra = 0 if model.class_token is None else 1
+    """Draws a layer: the row of its class token, or the mean of the rows without one.
+
+    image: y x c. patches: the map whose outputs attend to each other.
+    """
+    extra = 1 if class_token else 0
     rows = [one.weights[:, 0] if extra else one.weights.mean(1) for one in maps]
     top = max(float(row[:, extra:].max()) for row in rows)
-    image = unnormalised(data, example["images"][0])
     who = "the class token attends" if extra else "the patches attend, on average over queries"
 
     def figure(one: Map, heads: Sequence[int]) -> Figure:
@@ -57,7 +53,7 @@ def unnormalised(data: Images, image: Tensor) -> Tensor:
 
 
 def draw_patches(
-    heads: dict[str, Tensor], image: Tensor, patches: PatchEmbedding, title: str, top: float
+    heads: dict[str, Tensor], image: Tensor, patches: nn.Conv2d, title: str, top: float
 ) -> Figure:
     """The image, then for each head the weights of the patches at their positions.
 
@@ -77,7 +73,7 @@ def draw_patches(
     return figure
 
 
-def spread(weights: Tensor, patches: PatchEmbedding, height: int, width: int) -> Tensor:
+def spread(weights: Tensor, patches: nn.Conv2d, height: int, width: int) -> Tensor:
     """Weights of the patches, row by row -> y x: the mean weight of the patches over each pixel."""
     side, stride = patches.kernel_size, patches.stride
     both = torch.stack([weights, torch.ones_like(weights)])  # counted, to take the mean

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.kernel import DOT_PRODUCTS_ONLY, Attend, Kernel, Parts, goes_by_ranges, hides_weights
 
 PLAIN = {"cpu"}  # devices where it runs uncompiled

@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.kernel import Attend, Kernel, Parts
 from ablate.model.layers.dropout import dropout_at
 from ablate.model.layers.edges import Edges

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.kernel import SLOTS, Attend, Kernel, Parts, goes_by_ranges, hides_weights
 from ablate.kernel.chunked import Chunked

@@ -11,7 +11,8 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Int, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Int, Width
 from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.draws import Source, Stream, normal

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.errors import UserError
+from ablate.figures.tokens import token_drawer
 from ablate.seeding import derive
 
 ROLES = "embedding", "head", "matrix", "vector"
@@ -90,10 +91,8 @@ class Model(nn.Module):
             elif part == "embeddings":
                 parameter.requires_grad = not name.startswith(self.embeddings)
 
-    def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
-        """`Task.drawer` of a task that leaves it to the model."""
-        from ablate.figures.tokens import token_drawer
-
+    def drawer(self, data: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
+        """`Task.drawer` of a task that leaves it to the model. data: of the task."""
         return token_drawer(example, maps, self.item)
 
     def map_kind(self, name: str, layer: nn.Module) -> str:

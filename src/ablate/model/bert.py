@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, HubName, KeysOf, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import HubName, KeysOf, Width
 from ablate.data.text_files import TextFiles
 from ablate.model.base import Freeze, Model
 from ablate.model.embedding import MakeEmbedding

@@ -15,7 +15,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, KeysOf, Share, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import KeysOf, Share, Width
 from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.model.attention import Score

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Depth, KeysOf, Positive, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Depth, KeysOf, Positive, Width
 from ablate.data.pairs import PAD
 from ablate.model.attention import Score
 from ablate.model.base import Model

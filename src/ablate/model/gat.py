@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Depth, KeysOf, Share, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Depth, KeysOf, Share, Width
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model

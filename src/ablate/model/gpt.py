@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.config.rules import Conflict, HubName, KeysOf, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import HubName, KeysOf, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned

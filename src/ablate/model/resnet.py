@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Depth, KeysOf, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Depth, KeysOf, Width
 from ablate.model.base import Model
 from ablate.model.gate import Gate
 from ablate.model.layers.linear import KaimingConv, KaimingLinear

@@ -8,13 +8,19 @@ table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from ablate.config.rules import Conflict, Depth, Share, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Depth, Share, Width
 from ablate.errors import UserError
+from ablate.figures.gates import draw_gates
+from ablate.figures.panels import chosen
 from ablate.model.base import LanguageModel
 from ablate.model.cell import MakeCell
+from ablate.model.cell.lstm import LSTM
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.dropout import Dropout
@@ -130,9 +136,36 @@ class RNNLM(LanguageModel):
         return HiddenState()
 
     def figures(self, example: dict[str, Any], folder: Path, layer: int | None) -> list[Path]:
-        from ablate.figures.gates import gate_figures
+        """The gates of an LSTM; none for other cells."""
+        numbers = chosen("layer", layer, len(self.recurrent.layers))
+        tokens = example["tokens"]
+        labels = example.get("labels") or [str(n) for n in range(tokens.shape[1])]
+        return draw_gates(lstm_gates(self, tokens), numbers, labels, folder)
 
-        return gate_figures(self, example, folder, layer)
+
+PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+@torch.no_grad()
+def lstm_gates(model: RNNLM, tokens: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Input, forget and output gate of each layer, b i d each, which torch does not return."""
+    layers = model.recurrent.layers
+    if not all(isinstance(layer, LSTM) for layer in layers):
+        return []
+    was_training = model.training
+    model.eval()
+    x, found = model.embedding(tokens.to(model.embedding.weight.device)), []
+    for number, layer in enumerate(layers):
+        assert isinstance(layer, LSTM)
+        y, _ = layer(x)
+        before = pad(y[:, :-1], (0, 0, 1, 0))  # a window starts from a state of zeros
+        w, u, b, c = (layer.get_parameter(f"{name}_l0") for name in PARAMETERS)
+        sums = x @ w.T + b + before @ u.T + c
+        entering, forget, _, output = sums.sigmoid().cpu().chunk(4, dim=-1)
+        found.append((entering, forget, output))
+        x = x + y if model.recurrent.residual and number else y
+    model.train(was_training)
+    return found
 
 
 def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, KeysOf, Share, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import KeysOf, Share, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.kernel import Kernel

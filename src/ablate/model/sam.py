@@ -18,9 +18,11 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn.functional import gelu, interpolate
 
-from ablate.config.rules import Conflict, Count, Depth, KeysOf, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count, Depth, KeysOf, Width
 from ablate.data.prompts import FIRST, PADDING
 from ablate.errors import UserError
+from ablate.figures.masks import Clicked, decoder_drawer
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Model
@@ -41,7 +43,7 @@ DIVIDED = (
 )
 KINDS = 4  # of points: background, object, the corners of a box
 MASK_WIDTH = 16  # of a mask that is a prompt, before it is as wide as the image
-ITSELF, TO_IMAGE = "decoder_to_itself", "decoder_to_image"  # kinds of attention maps
+TO_IMAGE, TO_TOKENS = "decoder_to_image", "decoder_to_tokens"  # kinds of attention maps
 Prompt = tuple[Tensor, Tensor]
 Correct = Callable[[Tensor, Tensor], Prompt]
 
@@ -261,10 +263,31 @@ class SAM(Model):
         """ "encoder"; of the decoder the name of the attention, such as TO_IMAGE."""
         return "encoder" if name.startswith("stack.") else f"decoder_{name.rpartition('.')[2]}"
 
-    def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
-        from ablate.figures.masks import decoder_drawer
-
-        return decoder_drawer(task, example, maps)
+    @torch.no_grad()
+    def drawer(self, data: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
+        """Over the image, of the encoder what the clicked cell attends to, of the decoder what the
+        token of the chosen mask reads and where the click is read."""
+        logits, iou = self(example["images"], example["points"], example["labels"])
+        best, count = int(iou[0, 0].argmax()), logits.shape[2]
+        x, y = example["points"][0, 0].tolist()
+        cell, mask, click = self.cell(x, y), 1 + best, 1 + count  # places of cell and tokens
+        points = ["no point" if int(n) == PADDING else "click" for n in example["labels"][0]]
+        clicked = Clicked(
+            image=data.visible(example["images"][0]),
+            click=(x, y, int(example["labels"][0, 0])),
+            mask=chosen(logits[:, 0], iou[:, 0])[0, 0] > 0,
+            patches=self.patches,
+            tokens=["IoU", *(f"mask {n + 1}" for n in range(count)), *points],
+            over={
+                "encoder": ("the cell under the click attends", lambda w: w[:, cell]),
+                TO_IMAGE: (
+                    f"the token of mask {mask}, the chosen one, reads",
+                    lambda w: w[:, mask],
+                ),
+                TO_TOKENS: ("the image reads the click", lambda w: w[:, :, click]),
+            },
+        )
+        return decoder_drawer(clicked)
 
     @property
     def compiles(self) -> list[nn.Module]:
@@ -274,6 +297,14 @@ class SAM(Model):
 
 def decoder_keys(*, depth: Depth, ffn_dim: Width | None) -> None:
     """The keys of model.decoder."""
+
+
+def picked(logits: Tensor, iou: Tensor) -> list[Tensor]:
+    """The chosen masks of the first example after each prompt, y x."""
+    return [
+        (chosen(masks[None], value[None])[0, 0] > 0).cpu()
+        for masks, value in zip(logits[0], iou[0], strict=True)
+    ]
 
 
 def chosen(masks: Tensor, iou: Tensor) -> Tensor:

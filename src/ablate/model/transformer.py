@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, KeysOf, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import KeysOf, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score

@@ -11,8 +11,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, KeysOf, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import KeysOf, Width
 from ablate.errors import UserError
+from ablate.figures.patches import patch_drawer, unnormalised
 from ablate.model.base import Freeze, Model
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.stack import Stack
@@ -108,10 +110,9 @@ class ViT(Model):
             return self.head(self.stack(self.class_token(x), position=0)[:, 0])
         return self.head(self.stack(x).mean(dim=1))
 
-    def drawer(self, task: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
-        from ablate.figures.patches import patch_drawer
-
-        return patch_drawer(task, example, maps)
+    def drawer(self, data: Any, example: dict[str, Any], maps: Sequence[Any]) -> Any:
+        image = unnormalised(data, example["images"][0])
+        return patch_drawer(image, maps, self.patches, class_token=self.class_token is not None)
 
 
 def patch_grid(image_size: tuple[int, int], patch: int, stride: int) -> tuple[int, int]:

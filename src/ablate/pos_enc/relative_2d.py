@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.pos_enc import NEEDS_GRID, PosEnc, require_grid
 

@@ -13,7 +13,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ablate.config.rules import Conflict, Positive
+from ablate.config.facts import Conflict
+from ablate.config.rules import Positive
 from ablate.errors import UserError, suggest
 from ablate.pos_enc import PosEnc, require_positive_base
 

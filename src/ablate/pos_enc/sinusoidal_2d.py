@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.config.rules import Conflict, Positive
+from ablate.config.facts import Conflict
+from ablate.config.rules import Positive
 from ablate.errors import UserError
 from ablate.pos_enc import GridPosEnc, require_positive_base
 from ablate.pos_enc.sinusoidal import waves

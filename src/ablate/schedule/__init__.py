@@ -14,11 +14,6 @@ Warmup = Annotated[int, Int(0, 2**31 - 1)] | Fraction | Literal["auto"]
 AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400}
 AUTO_SHARE = 0.5
 
-TOO_LONG = (
-    "schedule.warmup={warmup} is longer than the training of {steps} steps; use"
-    " schedule.warmup=auto, 0, or a share of the training such as 0.1"
-)
-
 
 def warmup_steps(schedule: str, warmup: Warmup, total_steps: int) -> int:
     """Optimizer steps of warm-up in a training of `total_steps`.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ablate.errors import UserError
 from ablate.speech.mel import RATE
-from ablate_attention import install
+from ablate.version import install
 
 LOADER = "espeakng_loader"
 # Numbers of espeak-ng's speak_lib.h.

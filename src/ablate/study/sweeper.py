@@ -13,8 +13,6 @@ from omegaconf import DictConfig
 
 from ablate.cli import job
 from ablate.cli.folder import Folder, remember
-from ablate.cli.pipe import Output
-from ablate.cli.say import say
 from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.launch.local import Settings
@@ -25,6 +23,8 @@ from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
+from ablate.terminal.pipe import Output
+from ablate.terminal.say import say
 
 if TYPE_CHECKING:
     from ablate.study.plan.budget import DataSets

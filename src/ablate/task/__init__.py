@@ -20,9 +20,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchmetrics import Metric
 
-from ablate.config.rules import Conflict, Share
+from ablate.config.facts import Conflict
+from ablate.config.rules import Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
+from ablate.figures.maps import Map
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.draws import Draws
 from ablate.model.layers.stack import Stack
@@ -34,7 +36,6 @@ from ablate.training.fsdp import Sharded
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ablate.figures.maps import Map
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Schedule = Callable[[int, int], float]
@@ -270,7 +271,7 @@ class Task(L.LightningModule):
 
         examples: batches of size 1. maps: of the first. caption: where their targets come from.
         """
-        return self.model.drawer(self, examples[0], maps)
+        return self.model.drawer(self.data, examples[0], maps)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

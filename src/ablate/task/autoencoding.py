@@ -1,5 +1,6 @@
 """Autoencoding: images from their latents."""
 
+import math
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,8 +12,12 @@ from torchmetrics.aggregation import MeanMetric
 from ablate.config.rules import NotNegative
 from ablate.data import Batch
 from ablate.data.digit_strings import DigitStrings
+from ablate.figures.diffusion import draw_pictures
+from ablate.figures.save import save
 from ablate.model.autoencoder import Autoencoder
 from ablate.task import Task
+
+SHOWN = 6  # validation images in the figure
 
 
 class Autoencoding(Task):
@@ -59,10 +64,18 @@ class Autoencoding(Task):
         return {"loss": self.mean_loss.compute(), "psnr": psnr}
 
     def artefacts(self, folder: Path) -> list[Path]:
-        from ablate.figures.diffusion import reconstructions
-        from ablate.figures.save import save
-
-        return [save(reconstructions(self), folder / "figures" / "reconstructions.png")]
+        """Validation images, and below each what is left of it."""
+        count = min(SHOWN, self.data.length("val"))
+        known = self.data.originals("val", torch.arange(count))
+        pixels = math.prod(self.data.size)
+        numbers = pixels // self.model.reduction**2 * self.model.latent
+        figure = draw_pictures(
+            [list(known), list(self.reconstructed(known))],
+            "Validation images, and what the autoencoder makes of their latents:"
+            f" {numbers} numbers for {pixels} pixels",
+            labels=["image", "from its latent"],
+        )
+        return [save(figure, folder / "figures" / "reconstructions.png")]
 
     @torch.no_grad()
     def reconstructed(self, pictures: Tensor) -> Tensor:

@@ -7,21 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
-from ablate.config.rules import Conflict, NotNegative
+from ablate.config.facts import Conflict
+from ablate.config.rules import NotNegative
 from ablate.data import IGNORED, Batch
 from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, EOS
+from ablate.figures.captions import caption_drawer
+from ablate.figures.maps import Map
 from ablate.model.captioner import Captioner
 from ablate.model.layers.multi_head import recording
+from ablate.model.resnet import STRIDE
+from ablate.task.attention import attention_maps
 from ablate.task.seq2seq import SHOWN, Links, SequenceToSequence
 from ablate.task.translate import write_captions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ablate.figures.maps import Map
 
 
 class Captioning(SequenceToSequence):
@@ -110,9 +114,9 @@ class Captioning(SequenceToSequence):
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
     ) -> Callable[[Map, Sequence[int]], Figure]:
-        from ablate.figures.captions import caption_drawer
-
-        return caption_drawer(self, examples, caption)
+        every = (attention_maps(self, example)[0].weights[0] for example in examples)
+        cells = [rearrange(map_, "i (y x) -> i y x", y=self.model.grid[0]) for map_ in every]
+        return caption_drawer(self.data, examples, cells, caption, stride=STRIDE)
 
     def sample(self) -> str:
         """Validation examples: the reference and the output."""

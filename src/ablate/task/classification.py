@@ -8,8 +8,8 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from ablate.config.facts import LABELLED
-from ablate.config.rules import Conflict, NotNegative, Share
+from ablate.config.facts import LABELLED, Conflict
+from ablate.config.rules import NotNegative, Share
 from ablate.data import Batch
 from ablate.data.images import Images
 from ablate.data.text_files import TextFiles

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,22 +13,21 @@ from torchmetrics.aggregation import MeanMetric
 from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.text.wer import WordErrorRate
 
-from ablate.config.rules import Conflict, Count, NotNegative, Probability, RunDir
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count, NotNegative, Probability, RunDir
 from ablate.data import Batch
-from ablate.data.digit_strings import DigitStrings
-from ablate.data.pairs import BOS, PAD
-from ablate.errors import UserError
-from ablate.model.dit import DiT
+from ablate.figures.diffusion import block_drawer
+from ablate.figures.maps import Map
 from ablate.model.layers.draws import Draws, Source, Stream, normal, uniform_alone
 from ablate.seeding import derive
-from ablate.task import Task
 from ablate.task.judge import Judge
 from ablate.task.noise import Noise
+from ablate.task.paint import draw_samples, paint
+from ablate.task.sampler import Sampler, one_by_one, without_caption
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ablate.figures.maps import Map
 
 JUDGED = (
     "exact_match",
@@ -43,7 +40,7 @@ JUDGED = (
 FIXED = 0  # seed of the noise of validation and test, and of figures: the same for every run
 
 
-class Diffusion(Task):
+class Diffusion(Sampler):
     """The mean squared error of what the model says of noisy images (`task.noise`), at times and
     with noise that are drawn for each image.
 
@@ -81,8 +78,6 @@ class Diffusion(Task):
         "prompt", "image", "guidance", "steps", "seed", "index", "inpaint", "mask",
     )  # fmt: skip
     example_options: ClassVar[str] = '--prompt "3 1" --image drawn.png'
-    data: DigitStrings
-    model: DiT
 
     def __init__(
         self,
@@ -203,103 +198,18 @@ class Diffusion(Task):
         judge = {} if self.judging is None else {"judge": self.judging.description}
         return super().notes() | judge
 
-    @torch.no_grad()
-    def sample(
-        self,
-        words: Tensor,
-        keys: Sequence[int],
-        *,
-        guidance: float | None = None,
-        steps: int | None = None,
-        known: tuple[Tensor, Tensor] | None = None,
-        path: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Draw images of captions, b j -> b c y x, as the model's data has them.
-
-        keys: seeds of each image's noise. guidance, steps: default: the task's. known: images, and
-        where they are drawn anew (True), b 1 y x; elsewhere the known image with the noise of the
-        time replaces what is drawn, at every step (Lugmayr et al. 2022, "RePaint", section 4.1,
-        https://arxiv.org/abs/2201.09865, without going back and forth). path: gets the noisy images
-        of every step.
-        """
-        guidance = self.guidance if guidance is None else guidance
-        levels = self.noise.levels(steps or self.sampling_steps)
-        like = torch.zeros(1, self.channels, *self.data.sizes["image_size"], device=self.device)
-        start = one_by_one(normal, keys, like).to(self.dtype)
-        x = start
-        for number, (now, after) in enumerate(pairwise(levels)):
-            time = torch.full((len(x), 1, 1, 1), now, device=self.device)
-            if known is not None:
-                images, anew = known
-                x = torch.where(anew, x, self.noise.add(images, start, time))
-            if path is not None:
-                path.append(x)
-            said = self.guided(x, words, time.flatten(), guidance)
-            fresh = partial(self._fresh, keys, number, like)
-            x = self.noise.step(x, said, now, after, fresh=fresh, bounds=self.data.bounds)
-        return x if known is None else torch.where(known[1], x, known[0])
-
-    def _fresh(self, keys: Sequence[int], step: int, like: Tensor) -> Tensor:
-        of_step = [derive(key, "step", step) for key in keys]
-        return one_by_one(normal, of_step, like).to(self.dtype)
-
-    @property
-    def channels(self) -> int:
-        return int(self.data.sizes["channels"])
-
-    def guided(self, x: Tensor, words: Tensor, times: Tensor, guidance: float) -> Tensor:
-        """What the model says without a caption, plus `guidance` times what the caption adds."""
-        if guidance == 1:
-            return self.model(x, words, times)
-        both = torch.cat([without_caption(words), words])
-        plain, told = self.model(x.repeat(2, 1, 1, 1), both, times.repeat(2)).chunk(2)
-        return plain + guidance * (told - plain)
-
-    def caption(self, text: str) -> Tensor:
-        """A caption as the model reads it, 1 j; UserError for words that it does not know."""
-        known = [str(digit) for digit in range(10)]
-        words = text.split()
-        if strange := [word for word in words if word not in known]:
-            raise UserError(
-                f"--prompt: {strange[0]!r} is no word of this data; use {' '.join(known)}"
-            )
-        if len(words) > self.data.most:
-            raise UserError(
-                f"--prompt: has {len(words)} digits, and the images of this data at most"
-                f" {self.data.most}"
-            )
-        tokens = self.data.target_tokenizer.encode(" ".join(words))
-        return torch.tensor([[BOS, *tokens]], device=self.device)
-
     def artefacts(self, folder: Path) -> list[Path]:
-        from ablate.figures.diffusion import figures
-
-        return figures(self, folder / "figures")
+        return draw_samples(self, folder / "figures")
 
     def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        from ablate.task.paint import paint
-
         return paint(self, given, folder)
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
     ) -> Callable[[Map, Sequence[int]], Figure]:
-        from ablate.figures.diffusion import map_drawer
-
-        return map_drawer(self, examples[0])
-
-
-def without_caption(words: Tensor) -> Tensor:
-    """The captions without their words: BOS, then padding."""
-    return F.pad(words[:, :1], (0, words.shape[1] - 1), value=PAD)
-
-
-def one_by_one(
-    kind: Callable[[Source, Tensor], Tensor], keys: Sequence[int], like: Tensor
-) -> Tensor:
-    """Random numbers for as many examples of the shape 1 ... of `like` as there are keys."""
-    sources = (Source(torch.tensor(key, device=like.device)) for key in keys)
-    return torch.cat([kind(source, like) for source in sources])
+        image = self.data.pictures(self.prepared(examples[0])["images"])[0]
+        labels = ["time", "BOS", *examples[0]["target_labels"][:-1]]
+        return block_drawer(image, labels, self.model.grid, self.model.condition.tokens)
 
 
 def frechet(width: int) -> FrechetInceptionDistance:

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.metric import Metric
 
-from ablate.data import Batch
+from ablate.data import Batch, Request
 from ablate.data.series import Series
+from ablate.figures.forecast import draw_forecast
 from ablate.model.base import Forecaster, roll_out
 from ablate.task import Task, write_sample
+
+DRAWN = 120  # values of the validation part
 
 
 class Errors(Metric):
@@ -134,10 +137,21 @@ class Forecasting(Task):
         return "\n".join(lines)
 
     def artefacts(self, folder: Path) -> list[Path]:
-        from ablate.figures.forecast import draw_forecast
-
         sample = write_sample(folder, self.forecast(self.data.horizon))
-        return [sample, draw_forecast(self, folder / "figures" / "forecast.png")]
+        return [sample, self.draw(folder / "figures" / "forecast.png")]
+
+    @torch.no_grad()
+    def draw(self, out: Path) -> Path:
+        """Draw the beginning of the validation part: the true values, the one-step forecast of each
+        value, and forecasts that begin every `data.horizon` values."""
+        data, horizon = self.data, self.data.horizon
+        count, start = min(DRAWN, data.length("val")), data.starts["val"] - self.data.horizon
+        values = data.splits["val"][Request(0, torch.arange(count))]["values"]
+        truth = data.restore(data.values[start : start + horizon + count])
+        times = [int(data.time(start + place)) for place in range(len(truth))]
+        one = data.restore(self.model(values)[:, -1])
+        ahead = data.restore(roll_out(self.model, values[::horizon], horizon))
+        return draw_forecast(data.names, times, truth, one, ahead, out)
 
     def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
         yield self.forecast(given.get("steps", self.data.horizon))

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Conflict, KeysOf
+from ablate.config.facts import Conflict
+from ablate.config.rules import KeysOf
 from ablate.data import Batch, Data
 from ablate.data.masked import Masked, WithSpecials
 from ablate.data.text import TextData

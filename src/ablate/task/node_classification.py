@@ -12,12 +12,12 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from ablate.data import IGNORED, Batch
 from ablate.data.graph import Graphs
+from ablate.figures.graph import graph_drawer
+from ablate.figures.maps import Map
 from ablate.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ablate.figures.maps import Map
 
 
 class NodeClassification(Task):
@@ -39,9 +39,7 @@ class NodeClassification(Task):
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
     ) -> Callable[[Map, Sequence[int]], Figure]:
-        from ablate.figures.graph import graph_drawer
-
-        return graph_drawer(self, examples[0], maps)
+        return graph_drawer(self.data, examples[0], maps)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch["features"], batch["edges"]

@@ -1,4 +1,5 @@
-"""Draw one image of a caption, or a part of a given one anew, for ablate.generate."""
+"""Draw one image of a caption, or a part of a given one anew, for ablate.generate, and the figures
+of a run."""
 
 from __future__ import annotations
 
@@ -10,16 +11,22 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from ablate.errors import UserError
+from ablate.figures.diffusion import draw_pictures
+from ablate.figures.save import save
 from ablate.seeding import derive
+from ablate.task.sampler import Sampler
 
 if TYPE_CHECKING:
-    from ablate.task.diffusion import Diffusion
+    from matplotlib.figure import Figure
+
+CAPTIONS = ("7", "3 1", "2 0 2", "1 2 3 4")
+GUIDANCE = (0.0, 1.0, 3.0, 7.0)
+SHOWN = 6  # steps of one sample
 
 
-def paint(task: Diffusion, given: Mapping[str, Any], folder: Path) -> Iterator[str]:
+def paint(task: Sampler, given: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """Write the image for --prompt, and yield its path."""
     if "prompt" not in given:
         raise UserError('give --prompt "...", the caption of the image to draw')
@@ -39,12 +46,12 @@ def paint(task: Diffusion, given: Mapping[str, Any], folder: Path) -> Iterator[s
             raise UserError("--mask says what is drawn anew: give --inpaint FILE or --index N, too")
         picture = task.data.pictures(task.sample(words, keys, **how))[0]
     else:
-        picture = filled(task, words, keys, known, mask_of(task, given), **how)[0]
+        picture = task.fill(words, keys, known, mask_of(task, given), **how)[0]
     Image.fromarray((255 * picture.numpy()).round().astype(np.uint8)).save(target)
     yield str(target)
 
 
-def to_fill(task: Diffusion, given: Mapping[str, Any]) -> Tensor | None:
+def to_fill(task: Sampler, given: Mapping[str, Any]) -> Tensor | None:
     """The image of --inpaint or --index, 1 y x; None without either."""
     if {"inpaint", "index"} <= given.keys():
         raise UserError("give --inpaint FILE, or --index N of the validation split, not both")
@@ -55,7 +62,7 @@ def to_fill(task: Diffusion, given: Mapping[str, Any]) -> Tensor | None:
     return None
 
 
-def mask_of(task: Diffusion, given: Mapping[str, Any]) -> Tensor:
+def mask_of(task: Sampler, given: Mapping[str, Any]) -> Tensor:
     """1 y x, True where the image is drawn anew: a half of it, or the white pixels of a file."""
     if "mask" not in given:
         raise UserError("give --mask left, right or FILE: what is drawn anew (white in a file)")
@@ -66,11 +73,59 @@ def mask_of(task: Diffusion, given: Mapping[str, Any]) -> Tensor:
     return task.data.read_picture(Path(given["mask"]), key="--mask") > 0.5
 
 
-def filled(
-    task: Diffusion, words: Tensor, keys: list[int], known: Tensor, mask: Tensor, **how: Any
-) -> Tensor:
-    """Pictures, b y x, with what the mask marks, b y x, drawn anew for captions, b j."""
-    shrunk = F.max_pool2d(mask[:, None].float(), task.data.reduction) > 0
-    images = task.data.images(known).to(task.device)
-    drawn = task.sample(words, keys, known=(images, shrunk.to(task.device)), **how)
-    return torch.where(mask, task.data.pictures(drawn), known)
+def draw_samples(task: Sampler, folder: Path) -> list[Path]:
+    """Write samples.png, denoising.png and inpainting.png; return their paths."""
+    made = {"samples": samples, "denoising": denoising, "inpainting": inpainting}
+    return [save(draw(task), folder / f"{name}.png") for name, draw in made.items()]
+
+
+def captions(task: Sampler) -> list[str]:
+    """Those of `CAPTIONS` that the data could have."""
+    return [text for text in CAPTIONS if len(text.split()) <= task.data.most]
+
+
+def drawn(task: Sampler, text: str, **how: Any) -> Tensor:
+    """The picture for a caption, y x, from the noise that all figures have."""
+    images = task.sample(task.caption(text), [derive(0, "drawn")], **how)
+    return task.data.pictures(images)[0]
+
+
+def samples(task: Sampler) -> Figure:
+    """Captions from top to bottom, guidance from left to right, in each row the same noise."""
+    texts = captions(task)
+    guided = GUIDANCE if task.drop_caption else (1.0,)
+    without = "; at 0 the caption is not read" if 0 in guided else ""
+    return draw_pictures(
+        [[drawn(task, text, guidance=guidance) for guidance in guided] for text in texts],
+        f"Images drawn for captions (left), from the same noise{without}",
+        names=[f"guidance {guidance:g}" for guidance in guided],
+        labels=[f'"{text}"' for text in texts],
+    )
+
+
+def denoising(task: Sampler) -> Figure:
+    """The noisy images of some steps of one sample, and the result."""
+    text, path = captions(task)[-1], list[Tensor]()
+    last = drawn(task, text, path=path)
+    count = min(SHOWN, len(path))
+    numbers = [round(n * len(path) / count) for n in range(count)]
+    return draw_pictures(
+        [[*(task.data.pictures(path[number])[0] for number in numbers), last]],
+        f'From noise to an image of "{text}"',
+        names=[f"after step {n}" if n else "noise" for n in [*numbers, len(path)]],
+    )
+
+
+def inpainting(task: Sampler) -> Figure:
+    """A validation image, and its right half drawn anew for several captions."""
+    known = task.data.originals("val", torch.tensor([0]))
+    middle = known.shape[2] // 2
+    mask = (torch.arange(known.shape[2]) >= middle).expand_as(known)
+    texts = [task.data.reference("val", 0), *captions(task)]
+    filled = [task.fill(task.caption(t), [derive(0, "drawn")], known, mask)[0] for t in texts]
+    return draw_pictures(
+        [[known[0], *filled]],
+        "In-painting: what is right of the line is drawn anew, the left half is kept",
+        names=[f'validation image "{texts[0]}"', *(f'anew for "{text}"' for text in texts)],
+        line=middle,
+    )

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Conflict, RunDir
+from ablate.config.facts import Conflict
+from ablate.config.rules import RunDir
 from ablate.data import Batch
 from ablate.data.preferences import Preferences
 from ablate.decode.rollout import Rollout, log_probabilities, rollout
 from ablate.errors import UserError
+from ablate.figures.preference import draw_preference
 from ablate.model.base import LanguageModel
 from ablate.seeding import derive
 from ablate.task import write_sample
@@ -152,8 +154,6 @@ class Policy(CausalLM):
         return batch
 
     def artefacts(self, folder: Path) -> list[Path]:
-        from ablate.figures.preference import draw_preference
-
         written = [write_sample(folder, self.sample())]
         if self.reward_run is not None and self.data.gold:
             path = folder / "figures" / "gold_and_reward.png"

@@ -14,15 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.data import Batch, Data
 from ablate.data.preferences import SCORES, Preferences, padded
+from ablate.figures.maps import Map
 from ablate.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ablate.figures.maps import Map
 
 
 class Reward(Task):

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ablate.config.rules import Conflict, Count, Int, NotNegative, Positive
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count, Int, NotNegative, Positive
 from ablate.data import Batch, Data
 from ablate.data.preferences import PROMPTS
 from ablate.decode.rollout import log_probabilities, of_response
+from ablate.figures.maps import Map
 from ablate.task.policy import Policy, leave_one_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ablate.figures.maps import Map
 
 CLIP, MINIBATCHES = 0.2, 4
 

@@ -4,60 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from PIL import Image
 
 from ablate.data.prompts import BACKGROUND, FIRST_CORNER, LAST_CORNER, OBJECT, PADDING
+from ablate.data.segments import Segments
 from ablate.errors import UserError
-from ablate.model.sam import Prompt
-
-if TYPE_CHECKING:
-    from ablate.task.segmentation import Segmentation
+from ablate.figures.masks import Answered, draw_answers
+from ablate.figures.save import save
+from ablate.model.sam import SAM, Prompt, picked
 
 Given = Mapping[str, Any]  # the options of ablate.generate
 PROMPTS = ("point", "background", "box")
 
 
-def write_masks(task: Segmentation, given: Given, folder: Path) -> Iterator[str]:
-    """Yield the lines to print for --index, or for --image with a prompt; the first image of the
-    validation split without either."""
-    from ablate.figures.masks import draw_answers
-    from ablate.figures.save import save
-
-    prompted = [name for name in PROMPTS if name in given]
+def own_images(given: Given) -> list[Path]:
+    """The files of --image. UserError for options that do not go together."""
     if "image" in given:
         if "index" in given:
             raise UserError("give --image FILE, or --index N, not both")
-        for file in map(Path, given["image"]):
-            yield from write_own(task, given, file, folder)
-        return
-    if prompted:
+        return [Path(file) for file in given["image"]]
+    if prompted := [name for name in PROMPTS if name in given]:
         raise UserError(
             f"--{prompted[0]} goes with --image; --index is prompted where the error is largest"
         )
-    index = given.get("index", 0)
-    answer = task.demonstrated(index)
-    yield from answer.titles
-    title = "The predicted mask after each click, each where the mask before it is most wrong"
-    yield str(save(draw_answers([answer], title), folder / "figures" / f"masks_{index}.png"))
+    return []
 
 
 @torch.no_grad()
-def write_own(task: Segmentation, given: Given, file: Path, folder: Path) -> Iterator[str]:
+def write_own(model: SAM, data: Segments, given: Given, file: Path, folder: Path) -> Iterator[str]:
     """The mask of a prompt in an image file: a figure, and the mask at the size of the file."""
-    from ablate.figures.masks import Answered, draw_answers
-    from ablate.figures.save import save
-    from ablate.task.segmentation import picked
-
-    image, (height, width) = task.data.read_image(file)
+    image, (height, width) = data.read_image(file)
     size = (image.shape[2], image.shape[3])
     clicks, box = prompt_of(given, (height, width), size)
     points, labels = as_rounds(clicks, box)
-    logits, iou = task.model(*(x.to(task.device) for x in (image, points, labels)))
+    device = next(model.parameters()).device
+    logits, iou = model(*(x.to(device) for x in (image, points, labels)))
     answer = Answered(
-        image=task.data.visible(image[0]),
+        image=data.visible(image[0]),
         masks=picked(logits, iou)[-1:],
         titles=[f"predicted IoU {float(iou[0, -1].max()):.2f}"],
         clicks=clicks,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,12 @@ from ablate.data.prompts import (
     largest,
 )
 from ablate.data.segments import Segments
+from ablate.figures.masks import Answered, draw_answers
+from ablate.figures.save import save
 from ablate.model.layers.draws import Source, uniform
-from ablate.model.sam import SAM, Prompt, chosen
+from ablate.model.sam import SAM, Prompt, chosen, picked
 from ablate.task import Task
-
-if TYPE_CHECKING:
-    from ablate.figures.masks import Answered
+from ablate.task.segment import own_images, write_own
 
 DRAWN = 4  # examples in the figure of a run
 FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after
@@ -191,8 +191,6 @@ class Segmentation(Task):
     @torch.no_grad()
     def demonstrated(self, index: int) -> Answered:
         """A validation example, with the clicks that are measured and their masks."""
-        from ablate.figures.masks import Answered
-
         example = {name: x.to(self.device) for name, x in self.numbered(index).items()}
         clicks, logits, iou = self.clicked(example)
         masks, truth = picked(logits, iou), example["masks"][0]
@@ -212,9 +210,6 @@ class Segmentation(Task):
 
     def artefacts(self, folder: Path) -> list[Path]:
         """The first validation examples click by click."""
-        from ablate.figures.masks import draw_answers
-        from ablate.figures.save import save
-
         count = min(DRAWN, self.data.length("val"))
         answers = [self.demonstrated(index) for index in range(count)]
         title = (
@@ -223,18 +218,20 @@ class Segmentation(Task):
         )
         return [save(draw_answers(answers, title), folder / "figures" / "masks.png")]
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        from ablate.task.segment import write_masks
+    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterator[str]:
+        """The lines for --index, or for --image with a prompt; the first image of the validation
+        split without either."""
+        if files := own_images(given):
+            for file in files:
+                yield from write_own(self.model, self.data, given, file, folder)
+        else:
+            yield from self._demonstrate(given.get("index", 0), folder)
 
-        return write_masks(self, given, folder)
-
-
-def picked(logits: Tensor, iou: Tensor) -> list[Tensor]:
-    """The chosen masks of the first example after each prompt, y x."""
-    return [
-        (chosen(masks[None], value[None])[0, 0] > 0).cpu()
-        for masks, value in zip(logits[0], iou[0], strict=True)
-    ]
+    def _demonstrate(self, index: int, folder: Path) -> Iterator[str]:
+        answer = self.demonstrated(index)
+        yield from answer.titles
+        title = "The predicted mask after each click, each where the mask before it is most wrong"
+        yield str(save(draw_answers([answer], title), folder / "figures" / f"masks_{index}.png"))
 
 
 def overlap(predicted: Tensor, truth: Tensor) -> Tensor:

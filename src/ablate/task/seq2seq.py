@@ -11,31 +11,30 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Conflict, Count, NotNegative
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count, NotNegative
 from ablate.data import IGNORED, Batch
-from ablate.data.pairs import BOS, EOS, PAD, Pairs
-from ablate.data.targets import Targets
-from ablate.decode.search import Hypothesis, beam_search, greedy
+from ablate.data.pairs import PAD
 from ablate.errors import UserError
-from ablate.model.base import Seq2Seq
+from ablate.figures.maps import Map
+from ablate.figures.pairs import pair_drawer
 from ablate.model.layers.multi_head import recording
-from ablate.task.causal_lm import CausalLM
+from ablate.task.attention import alignments
+from ablate.task.decoding import Decoding
 from ablate.task.text_metrics import ByLength, Written, right_links
 from ablate.task.translate import write_targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ablate.figures.maps import Map
 
 SHOWN = 6  # validation examples in the sample of what the model writes
 Links = Sequence[tuple[Iterable[int], Container[int]]]
 
 
-class SequenceToSequence(CausalLM):
+class SequenceToSequence(Decoding):
     """Cross-entropy in nats per target token, with teacher forcing: the prefix is the reference.
 
     Validation and test after training also decode: with a beam of `beam` hypotheses (1: greedy),
@@ -70,8 +69,6 @@ class SequenceToSequence(CausalLM):
     drawn_examples: ClassVar[int] = 4
     takes_source: ClassVar[bool] = True
     generates = True
-    data: Targets
-    model: Seq2Seq
 
     def __init__(
         self,
@@ -161,11 +158,6 @@ class SequenceToSequence(CausalLM):
         return (batch["source"] != PAD).sum(1) - 1
 
     @property
-    def _pairs(self) -> Pairs:
-        assert isinstance(self.data, Pairs)
-        return self.data
-
-    @property
     def _split(self) -> str:
         return "test" if self.trainer.testing else "val"
 
@@ -192,55 +184,14 @@ class SequenceToSequence(CausalLM):
     def notes(self) -> dict[str, Any]:
         return super().notes() | {"signatures": self.written.signatures()}
 
-    def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
-        """The hypotheses for each row of source, the best first."""
-        if self.beam == 1:
-            return [[found] for found in greedy(self.model, source, max_length=self.max_length)]
-        return beam_search(
-            self.model,
-            source,
-            size=self.beam,
-            max_length=self.max_length,
-            length_penalty=self.length_penalty,
-            n_best=n_best,
-        )
-
-    def read(self, sources: Sequence[str]) -> Tensor:
-        """Texts as token ids for the model: b j."""
-        encode = self._pairs.source_tokenizer.encode
-        rows = [torch.tensor([*encode(text), EOS]) for text in sources]
-        return pad_sequence(rows, batch_first=True, padding_value=PAD).to(self.device)
-
-    def example(self, source: Any, tokens: list[int]) -> dict[str, Any]:
-        """A source and the tokens written for it, as a batch of size 1 like data.example's."""
-        target = torch.tensor([[BOS, *tokens, EOS]], device=self.device)
-        read = self.read([source])
-        return {
-            "source": read,
-            "target_in": target[:, :-1],
-            "targets": target[:, 1:],
-            "source_labels": self._pairs.source_tokenizer.labels(read[0].tolist()),
-            "target_labels": self.data.target_tokenizer.labels(target[0, 1:].tolist()),
-        }
-
-    def answered(self, source: str) -> dict[str, Any]:
-        (best, *_), *_ = self.search(self.read([source]))
-        return self.example(source, best.tokens)
-
     def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
         return write_targets(self, given, folder)
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
     ) -> Callable[[Map, Sequence[int]], Figure]:
-        from ablate.figures.pairs import pair_drawer
-
-        return pair_drawer(self, examples, maps, caption)
-
-    def translate(self, sources: Sequence[str]) -> list[str]:
-        """The outputs of the model for source texts."""
-        decode = self.data.target_tokenizer.decode
-        return [decode(found[0].tokens) for found in self.search(self.read(sources))]
+        single = alignments(self, examples, maps)
+        return pair_drawer(self._pairs, examples, maps, single, caption)
 
     def sample(self) -> str:
         """Validation examples: the source, the reference and the output."""

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from torchmetrics.aggregation import MeanMetric
 from torchmetrics.text.wer import WordErrorRate
 
-from ablate.config.rules import Conflict, RunDir
+from ablate.config.facts import Conflict
+from ablate.config.rules import RunDir
 from ablate.data import Batch
 from ablate.data.pairs import UNKNOWN
 from ablate.data.speech import SpokenPairs
 from ablate.errors import UserError
+from ablate.figures.save import save
+from ablate.figures.speech import draw_speech
 from ablate.speech.mel import RATE, cepstra, distortion, frame_distortion
 from ablate.speech.vocoder import sound, write_wav
 from ablate.task import Task
@@ -138,9 +141,6 @@ class TextToSpeech(SequenceToSequence):
 
     def artefacts(self, folder: Path) -> list[Path]:
         """sample.txt, the sound of the first validation texts, and their spectrograms."""
-        from ablate.figures.save import save
-        from ablate.figures.speech import draw_speech
-
         count = min(EXAMPLES, self.data.length("val"))
         pairs = self.data.texts["val"][:count]
         spoken = self.speak([pair.source for pair in pairs])

@@ -5,27 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
 
-from ablate.cli.say import say
 from ablate.data.pairs import UNKNOWN
 from ablate.data.parallel import lines
 from ablate.errors import UserError
 from ablate.run_files import write_text
-
-if TYPE_CHECKING:
-    from ablate.task.captioning import Captioning
-    from ablate.task.seq2seq import SequenceToSequence
+from ablate.task.attention import attention_figures
+from ablate.task.decoding import Decoding
+from ablate.terminal.say import say
 
 Given = Mapping[str, Any]  # the options of ablate.generate
 
 BATCH = 64  # lines of a file at once
 
 
-def write_targets(task: SequenceToSequence, given: Given, folder: Path) -> Iterator[str]:
+def write_targets(task: Decoding, given: Given, folder: Path) -> Iterator[str]:
     """Yield the lines to print for --source, or for --input with --output."""
     if ("source" in given) == ("input" in given):
         raise UserError("give --source TEXT, or --input FILE and --output FILE")
@@ -40,7 +38,7 @@ def write_targets(task: SequenceToSequence, given: Given, folder: Path) -> Itera
         yield from write_sources(task, given, folder)
 
 
-def set_search(task: SequenceToSequence, given: Given) -> None:
+def set_search(task: Decoding, given: Given) -> None:
     """Set beam size and length penalty from the arguments."""
     task.beam = given.get("beam", task.beam)
     if task.beam == 1 and "length_penalty" in given:
@@ -50,7 +48,7 @@ def set_search(task: SequenceToSequence, given: Given) -> None:
         raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
 
 
-def write_sources(task: SequenceToSequence, given: Given, folder: Path) -> Iterator[str]:
+def write_sources(task: Decoding, given: Given, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis of each source, with its score after a tab, and paths of figures.
 
     The figures of several sources are written to one folder per source: 1, 2, ...
@@ -64,7 +62,7 @@ def write_sources(task: SequenceToSequence, given: Given, folder: Path) -> Itera
 
 
 def write_best(
-    task: SequenceToSequence, given: Given, folder: Path, sources: Sequence[Any], read: Tensor
+    task: Decoding, given: Given, folder: Path, sources: Sequence[Any], read: Tensor
 ) -> Iterator[str]:
     """Yield the lines of `write_sources` for sources that are tensors. folder: of the run."""
     found = task.search(read, n_best=given.get("n_best", 1))
@@ -80,15 +78,13 @@ def write_best(
             yield from map(str, paths)
 
 
-def draw(task: SequenceToSequence, example: dict[str, Any], folder: Path) -> Sequence[Path]:
+def draw(task: Decoding, example: dict[str, Any], folder: Path) -> Sequence[Path]:
     """Draw the attention to the source for the best target; return the paths."""
-    from ablate.figures import attention_figures
-
     caption = "the target is what the model wrote"
     return attention_figures(task, folder, examples=[example], kinds=["cross"], caption=caption)
 
 
-def write_file(task: SequenceToSequence, source: Path, target: Path) -> str:
+def write_file(task: Decoding, source: Path, target: Path) -> str:
     """Write the target of every line to the same line; the file appears once complete. Return what
     was done."""
     read = read_lines(source)
@@ -118,7 +114,7 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip() for line in lines(str(path), "--input")]
 
 
-def write_captions(task: Captioning, given: Given, folder: Path) -> Iterator[str]:
+def write_captions(task: Decoding, given: Given, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis for --image or --index, with its score after a tab."""
     if ("image" in given) == ("index" in given):
         raise UserError("give --image FILE, or --index N of the validation split")

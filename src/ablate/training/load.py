@@ -8,7 +8,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from ablate.cli.say import say
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError
@@ -16,6 +15,7 @@ from ablate.model.base import Model
 from ablate.run_files import BEST, RESULT, best_weights
 from ablate.run_files.records import read_result
 from ablate.task import Task
+from ablate.terminal.say import say
 from ablate.training.transfer import made_tokens
 
 

@@ -22,8 +22,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-import ablate
-from ablate.cli.say import say
 from ablate.config.check import put, run_folders
 from ablate.config.composition import Composition
 from ablate.config.keys import OURS, targets
@@ -40,10 +38,10 @@ from ablate.run_files import read_mapping, write_json, write_text
 from ablate.run_files.records import read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
+from ablate.terminal.say import say
 from ablate.training.checkpoint import LAST
 from ablate.training.transfer import keep_tokens
-from ablate.version import checkout
-from ablate_attention import NAME
+from ablate.version import NAME, PACKAGE, checkout
 
 FULL = (EDQUOT, ENOSPC, EROFS)
 PACKAGES = (
@@ -136,7 +134,7 @@ def code(package: Path) -> dict[str, Any]:
 
 
 # Computed at import, since files may change while the run trains.
-CODE = code(Path(ablate.__file__).parent)
+CODE = code(PACKAGE)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:

@@ -25,10 +25,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from torch import Tensor
 
-from ablate.cli.say import say
 from ablate.errors import UserError
 from ablate.run_files import Damaged, named, open_file
 from ablate.run_files.shape import misfit
+from ablate.terminal.say import say
 
 TRUST = "ABLATE_TRUST_PICKLE"
 DIGITS = 64  # of a SHA-256, in hexadecimal

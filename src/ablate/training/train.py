@@ -14,17 +14,19 @@ from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
 from torch import Tensor
 
-from ablate.cli.say import printable, say
 from ablate.config.composition import Composition
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
+from ablate.figures.curves import draw_curves
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.run_files import RESULT, best_weights
 from ablate.run_files.records import FINISHED, read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
+from ablate.task.attention import attention_figures
+from ablate.terminal.say import printable, say
 from ablate.training.build import build, build_data, count_flops, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
@@ -255,7 +257,6 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:
     whose places in the folder are returned."""
     if not trainer.is_global_zero:
         return []
-    from ablate.figures import attention_figures, draw_curves
 
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
     attention_figures(task, folder)

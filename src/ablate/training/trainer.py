@@ -9,10 +9,11 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.config.conflicts import TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
-from ablate.schedule import AUTO_STEPS, TOO_LONG, warmup_steps
+from ablate.schedule import AUTO_STEPS, warmup_steps
 from ablate.training.compile import CompileNotice
 from ablate.training.fsdp import Sharded
 from ablate.training.progress import progress

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Count
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.model.attention import Lowered, Score
 

@@ -19,7 +19,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.errors import UserError
 
 

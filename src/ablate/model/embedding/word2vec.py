@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ablate.config.rules import Conflict, Count
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.embedding.learned import Learned
-from ablate_attention import install
+from ablate.version import install
 
 # gensim silently drops the tokens of a sentence beyond this many.
 LONGEST = 10_000

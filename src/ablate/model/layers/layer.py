@@ -14,7 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.mask import Mask

@@ -7,7 +7,7 @@ https://arxiv.org/abs/1905.03197.
 
 from typing import Any
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.model.mask.prefix import Prefix
 
 

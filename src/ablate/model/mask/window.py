@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ablate.config.rules import Conflict, Count
+from ablate.config.facts import Conflict
+from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.model.mask import Mask
 

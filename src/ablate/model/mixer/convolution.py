@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict, Width
+from ablate.config.facts import Conflict
+from ablate.config.rules import Width
 from ablate.model.layers.layer import Context, Layer, Place
 
 

@@ -9,7 +9,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import Linear

@@ -5,7 +5,7 @@ Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
 
 from torch import Tensor, nn
 
-from ablate.config.rules import Conflict
+from ablate.config.facts import Conflict
 
 
 class BatchNorm(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ablate.errors import UserError, suggest
 from ablate.study.analysis.collect import Run, Study
-from ablate_attention import NAME
+from ablate.version import NAME
 
 RULES = ("seeds", "data", "code", "budget")
 TOLERANCE = 0.02  # relative difference of budgets; study.match guarantees as much

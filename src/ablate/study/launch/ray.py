@@ -21,7 +21,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ablate.cli.command import FULL_ERROR, TYPED
-from ablate.cli.say import say
 from ablate.errors import Interrupted, UserError
 from ablate.study.launch.ending import STOPPED
 from ablate.study.launch.forks import POLL, Event, Forks
@@ -31,6 +30,7 @@ from ablate.study.launch.run import Run
 from ablate.study.launch.slots import Slots
 from ablate.study.launch.state import LOCK, RESUMES, State, held, state
 from ablate.study.launch.stop import stopping
+from ablate.terminal.say import say
 
 NAME = "hydra/launcher=ray"
 AT_ONCE = 256  # runs submitted to Ray at once; other launchers may take the rest

@@ -15,13 +15,13 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from ablate.cli.say import say
 from ablate.config.tree import config_dir
 from ablate.errors import Interrupted, RunFailed, UserError, suggest, unwrap
 from ablate.run_files import RESULT
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.state import State, state, state_alone
 from ablate.study.plan.cells import Cell
+from ablate.terminal.say import say
 
 MOVED = "old"  # subfolder of the study, for runs that study.rerun=all replaces
 SINCE = ".rerun_all"  # file in the study's folder, created when a study.rerun=all starts

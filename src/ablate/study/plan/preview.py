@@ -8,7 +8,6 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.table import Column, Table
 
-from ablate.cli.console import Console
 from ablate.config.overrides import value_text
 from ablate.study.analysis.confounding import confused, varied
 from ablate.study.launch.estimate import Done, done, left, seconds
@@ -20,6 +19,7 @@ from ablate.study.plan.fraction import promise
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
+from ablate.terminal.console import Console
 
 KEYS = 4  # at most so many keys in an arm's row
 

@@ -13,7 +13,7 @@ from ablate.run_files import read_json, write_json
 from ablate.study.publish.offline import sync_command
 from ablate.study.publish.specification import specification
 from ablate.study.report import Written
-from ablate_attention import install
+from ablate.version import install
 
 SPECIFICATION = "wandb.json"
 

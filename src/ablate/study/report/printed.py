@@ -4,8 +4,6 @@ import sys
 
 from rich.table import Column, Table
 
-from ablate.cli.console import Console
-from ablate.cli.say import say
 from ablate.study.numbers import number
 from ablate.study.publish.offline import sync_command
 from ablate.study.report import Written
@@ -13,6 +11,8 @@ from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Row
 from ablate.study.report.sentences import difference_words, reference, relative, sure
 from ablate.study.report.words import direction
+from ablate.terminal.console import Console
+from ablate.terminal.say import say
 
 STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
 

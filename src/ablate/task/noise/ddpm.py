@@ -15,7 +15,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ablate.config.rules import Conflict, Int, Probability
+from ablate.config.facts import Conflict
+from ablate.config.rules import Int, Probability
 from ablate.errors import UserError
 from ablate.task.noise import Bounds, Draw, Noise
 

@@ -13,7 +13,7 @@ from typing import Any
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
 from ablate.model.pretrained import known
-from ablate_attention import install
+from ablate.version import install
 
 ACTIVATIONS = {
     "gelu": "gelu",

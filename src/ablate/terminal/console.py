@@ -7,7 +7,7 @@ import rich.console
 from rich.segment import Segment
 from rich.text import Text
 
-from ablate.cli.say import printable
+from ablate.terminal.say import printable
 
 
 class Console(rich.console.Console):

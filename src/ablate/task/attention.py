@@ -1,0 +1,102 @@
+"""The attention maps of a task's model, and their figures: a PNG for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.data import Batch
+from ablate.figures.maps import ALIGNMENT, Map
+from ablate.figures.panels import chosen
+from ablate.figures.save import save
+from ablate.model.base import Seq2Seq
+from ablate.model.layers.multi_head import recording
+from ablate.model.mask import Mask
+from ablate.model.mask.none import NoMask
+from ablate.task import Task
+
+
+@torch.no_grad()
+def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
+    """The maps of all layers in order of application, kind by kind. example: a batch of size 1."""
+    model = task.model
+    was_training = model.training
+    device = next(model.parameters()).device
+    layers = {name: m for name, m in model.named_modules() if hasattr(m, "recorded")}
+    inputs = task.inputs(task.prepared(example))  # for which the model itself may write
+    with recording(model.eval()) as recorded:
+        model(*(tensor.to(device) for tensor in inputs))
+    model.train(was_training)
+    found: dict[str, list[tuple[Tensor, Mask]]] = {}
+    for (name, module), seen in zip(layers.items(), recorded, strict=True):
+        kind = model.map_kind(name, module)
+        mask = getattr(module, "mask", NoMask(causal=False))
+        if kind == "cross" and isinstance(model, Seq2Seq):
+            sources, mask = task.inputs(example)[0].shape[1], NoMask(causal=False)
+            seen = [model.to_source(weights, sources) for weights in seen]
+        # A shared layer records one map per application; a decoder step by step, one row per step.
+        rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]
+        weights = torch.cat([part[0].float().cpu() for part in seen], dim=1)
+        for application in weights.split(rows, dim=1):
+            found.setdefault(kind, []).append((application, mask))
+    return [
+        Map(kind, number, len(maps), weights, allowed(mask, *weights.shape[1:]))
+        for kind, maps in found.items()
+        for number, (weights, mask) in enumerate(maps, 1)
+    ]
+
+
+def allowed(mask: Mask, queries: int, keys: int) -> Tensor:
+    """i j, True where the mask lets a query attend."""
+    return mask.allowed(torch.arange(queries), torch.arange(keys)).expand(queries, keys)
+
+
+def alignments(task: Task, examples: Sequence[dict[str, Any]], maps: Sequence[Map]) -> list[Map]:
+    """The single map of each example; none if the model, whose `maps` are those of the first, has
+    others too."""
+    if all(one.name != ALIGNMENT for one in maps):
+        return []
+    every = (attention_maps(task, example) for example in examples)
+    return [next(one for one in maps if one.name == ALIGNMENT) for maps in every]
+
+
+def attention_figures(
+    task: Task,
+    folder: Path,
+    *,
+    examples: Sequence[dict[str, Any]] | None = None,
+    kinds: Sequence[str] | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    caption: str = "the target is the reference",
+) -> list[Path]:
+    """Draw the attention weights of each head in an example: a PNG per layer.
+
+    examples: batches of size 1, by default the first of validation; several are drawn if every
+    layer has one head. kinds: only these of `Map.kind`. layer, head: that one only, counted from 1;
+    UserError if it does not exist. caption: what the targets of pairs are. For an LSTM language
+    model, which has no attention, the gates are drawn; other models without attention yield no
+    path.
+    """
+    if examples is None:
+        count = min(task.drawn_examples, task.data.length("val"))
+        examples = [task.data.example(index) for index in range(count)]
+    maps = attention_maps(task, examples[0])
+    maps = [one for one in maps if kinds is None or one.kind in kinds]
+    if not maps:
+        return [] if kinds is not None else task.model.figures(examples[0], folder, layer)
+    numbers = chosen("layer", layer, max(one.layer for one in maps))
+    chosen("head", head, max(len(one.weights) for one in maps))
+    draw = task.drawer(examples, maps, caption)
+    heads = {one.name: range(1, len(one.weights) + 1) for one in maps if one.layer in numbers}
+    if head is not None:  # layers may have fewer
+        heads = {name: range(head, head + 1) for name, own in heads.items() if head in own}
+    return [
+        save(draw(one, heads[one.name]), folder / f"{one.name}.png")
+        for one in maps
+        if one.name in heads
+    ]
