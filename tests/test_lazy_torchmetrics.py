@@ -27,7 +27,7 @@ for more in (["model.depth=1"], ["model=vit"]):
     except Enough: pass
     else: raise AssertionError(more)
     heavy = {"transformers", "torchvision", "timm", "sklearn", "scipy", "wandb", "tensorboard",
-             "tokenizers", "sacrebleu", "babel", "gensim", "ablate.figures", "ablate.study.report"}
+             "tokenizers", "sacrebleu", "babel", "gensim", "ablate.study.report"}
     print(sorted(heavy & set(sys.modules)))
 """
 
