@@ -117,7 +117,7 @@ def after_two_steps(model: str, row: Row) -> list[Tensor]:
             parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
         ):
             if gradient is not None:
-                parameter.data.sub_(gradient)
+                parameter.data.sub_(gradient / gradient.norm().clamp(min=1))
     with torch.no_grad():
         return [*network.parameters(), *outputs(network.eval()(*inputs))]
 

@@ -46,7 +46,8 @@ def test_models_state_the_roles_of_their_parameters(tmp_path: Path) -> None:
     assert untied["head.weight"] == "head"
     vit = roles(*images(tmp_path))
     assert {vit[name] for name in vit if name.endswith("bias")} == {"vector"}
-    assert set(vit.values()) == set(ROLES)
+    resnet = roles("model=resnet", "data=digits")
+    assert {*vit.values(), *resnet.values()} == {*ROLES}
 
 
 def test_each_role_has_its_rule(own: Path, tmp_path: Path) -> None:
@@ -73,6 +74,46 @@ def test_each_role_has_its_rule(own: Path, tmp_path: Path) -> None:
             alone.grad = gradients[name].clone()
             rule.step()
         torch.testing.assert_close(model.get_parameter(name), alone, rtol=0, atol=0)
+
+
+def test_muon_trains_matrices_with_the_rate_of_all(tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, "optimizer=muon", "optimizer.lr=3e-3"))
+    task = make_task(cfg, data := build_data(cfg), model := build(cfg, data))
+    optimizer = task.make_optimizer(task.parameter_groups())
+    rules = dict(
+        zip((group["role"] for group in optimizer.param_groups), optimizer.rules, strict=True)
+    )
+    assert {role: type(rule).__name__ for role, rule in rules.items()} == {
+        "embedding": "AdamW", "matrix": "Muon", "vector": "AdamW"
+    }  # fmt: skip
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (3e-3, 0.1), (3e-3, 0.1), (3e-3, 0.0)
+    ]  # fmt: skip
+    name = next(name for name, role in model.roles().items() if role == "matrix")
+    weight = model.get_parameter(name)
+    before = weight.detach().clone()
+    weight.grad = torch.randn_like(weight)
+    rules["matrix"].step()
+    decayed = before * (1 - 3e-3 * 0.1)
+    steps = torch.linalg.svdvals((decayed - weight) / (3e-3 * 0.2 * max(weight.shape) ** 0.5))
+    assert 0.6 < steps.min() < steps.max() < 1.3  # Newton-Schulz brings them near 1
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("optimizer.matrix.momentum=-1", r"optimizer\.matrix: momentum should be >= 0"),
+        ("optimizer.lr=-1", r"optimizer\.lr=-1: must be a number more than 0"),
+    ],
+)
+def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path, given: str, line: str) -> None:
+    def make() -> None:
+        cfg = ablate.compose(*overrides(tmp_path, "optimizer=muon", given))
+        task = make_task(cfg, data := build_data(cfg), build(cfg, data))
+        task.make_optimizer(task.parameter_groups())
+
+    with pytest.raises(UserError, match=line):
+        make()
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -154,17 +154,19 @@ def test_epochs_and_steps_measure_the_same_training(tmp_path):
     assert trainer.val_check_interval == epoch
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "lion"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "lion", "muon"])
 def test_weight_decay_spares_biases_and_norms(tmp_path, optimizer):
     cfg = ablate.compose(*overrides(tmp_path, f"optimizer={optimizer}"))
     data = build_data(cfg)
     trainer, task, *_ = prepare(cfg, tmp_path, data, build(cfg, data))
     task.trainer = trainer
     groups = task.configure_optimizers()["optimizer"].param_groups
-    assert all(p.dim() >= 2 for p in groups[0]["params"])
-    assert groups[0]["weight_decay"] == cfg.optimizer.weight_decay
-    assert all(p.dim() < 2 for p in groups[1]["params"])
-    assert groups[1]["weight_decay"] == 0
+    *matrices, vectors = groups
+    for group in matrices:
+        assert all(p.dim() >= 2 for p in group["params"])
+        assert group["weight_decay"] == cfg.optimizer.weight_decay
+    assert all(p.dim() < 2 for p in vectors["params"])
+    assert vectors["weight_decay"] == 0
     assert sum(len(g["params"]) for g in groups) == len(list(task.parameters()))
 
 

@@ -3,8 +3,9 @@
     # conf/optimizer/NAME.yaml
     _target_: ablate.optimizer.ByRole
     _partial_: true
+    lr: 1e-3
     matrix: {_target_: torch.optim.SGD, _partial_: true, lr: 0.1, momentum: 0.9}
-    others: {_target_: torch.optim.AdamW, _partial_: true, lr: 1e-3}
+    others: {_target_: torch.optim.AdamW, _partial_: true}
 
 One object has one step, one schedule and one state, so that clipping, accumulation and
 checkpoints are those of a single optimizer.
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ablate.config.rules import NotNegative, Positive
 from ablate.errors import UserError
 
 Rule = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -22,6 +24,8 @@ Rule = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 class ByRole(torch.optim.Optimizer):
     """Train the parameters of each role with its own rule; roles without one follow `others`.
+
+    lr, weight_decay: of every rule that does not state its own. Vectors have no weight decay.
 
     The schedule multiplies the learning rate of every rule; train/lr is that of the first group, in
     the order of `ROLES`.
@@ -31,24 +35,40 @@ class ByRole(torch.optim.Optimizer):
 
     def __init__(
         self,
-        groups: list[dict[str, Any]],
+        params: list[dict[str, Any]],
         *,
+        lr: Positive | None = None,
+        weight_decay: NotNegative | None = None,
         embedding: Rule | None = None,
         head: Rule | None = None,
         matrix: Rule | None = None,
+        tensor: Rule | None = None,
         vector: Rule | None = None,
         others: Rule | None = None,
     ):
-        own = {"embedding": embedding, "head": head, "matrix": matrix, "vector": vector}
+        own = {
+            "embedding": embedding,
+            "head": head,
+            "matrix": matrix,
+            "tensor": tensor,
+            "vector": vector,
+        }
         self.rules: list[torch.optim.Optimizer] = []
-        for group in groups:
+        for group in params:
+            name = group["role"] if own[group["role"]] else "others"
             rule = own[group["role"]] or others
             if rule is None:
                 raise UserError(
                     f"optimizer.{group['role']}: the model has parameters of this role, and the"
                     f" optimizer has no rule for them; give one, or optimizer.others"
                 )
-            self.rules.append(rule([group]))
+            for key, value in (("lr", lr), ("weight_decay", weight_decay)):
+                if value is not None and key not in getattr(rule, "keywords", {}):
+                    group.setdefault(key, value)
+            try:
+                self.rules.append(rule([group]))
+            except ValueError as error:  # a value that torch refuses
+                raise UserError(f"optimizer.{name}: {error}") from None
         super().__init__([group for rule in self.rules for group in rule.param_groups], {})
         self._share()
 

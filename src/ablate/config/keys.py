@@ -144,7 +144,8 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
     written = keys_of(target)
     rest = [str(key) for key in node if str(key) not in written]
     if rest:
-        allowed = written if target.startswith(OURS) and written else written | parameters(target)
+        ours = target.startswith(OURS) and written and not path.startswith("optimizer")
+        allowed = written if ours else written | parameters(target)  # of ByRole's, any role
         if "**" not in allowed:
             yield from _wrong(node, path, allowed)
     for key in node:
@@ -214,8 +215,7 @@ def default_of(path: str) -> Any:
     None where none does."""
     group, _, key = path.rpartition(".")
     ours = group and key not in EVERYWHERE
-    files = sorted(config_dir().glob(f"{group}/*.yaml")) if ours else []
-    found = [option_content(file)[0].get(key) for file in files]
+    found = [part.get(key) for part in parts_in(group)] if ours else []
     if isinstance(node := _values().get(group), dict):  # study
         found = [node.get(key)]
     return next((value for value in found if value is not None), None)
@@ -224,9 +224,11 @@ def default_of(path: str) -> Any:
 @cache
 def parts_in(group: str) -> tuple[dict[str, Any], ...]:
     """The content of every option of a group that is a part: that has a `_target_`. A node inside
-    an option, such as optimizer.matrix, has the options of its group."""
-    while group not in groups() and "." in group:
-        group = group.rpartition(".")[0]
+    an option, such as optimizer.matrix, has what stands there, then the options of its group."""
+    if group not in groups() and "." in group:
+        outer, _, name = group.rpartition(".")
+        inner = [node for part in parts_in(outer) if isinstance(node := part.get(name), dict)]
+        return (*(part for part in inner if "_target_" in part), *parts_in(outer))
     files = sorted(config_dir().glob(f"{group}/*.yaml"))
     return tuple(part for file in files if "_target_" in (part := option_content(file)[0]))
 

@@ -50,6 +50,8 @@ def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
         slot, _, key = path.rpartition(".")
         if by_layer := _BY_LAYER.fullmatch(slot):
             slot = group_of(by_layer[1]) or slot
+        elif slot.startswith("optimizer."):  # a rule of ablate.optimizer.ByRole
+            slot = "optimizer"
         if key == "_target_" and "${" not in text:
             if not (_ours(slot, text) or _said(text, allowed) or _of_library(slot, text)):
                 lines.append(f"{path}={text} is no part of ablate, and its code would be run")

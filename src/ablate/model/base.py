@@ -19,7 +19,7 @@ from ablate.errors import UserError
 from ablate.figures.tokens import token_drawer
 from ablate.seeding import derive
 
-ROLES = "embedding", "head", "matrix", "vector"
+ROLES = "embedding", "head", "matrix", "tensor", "vector"
 # What `Model.freeze` keeps as it is.
 Freeze = Literal["none", "embeddings", "encoder"]
 
@@ -71,7 +71,8 @@ class Model(nn.Module):
     def roles(self) -> dict[str, str]:
         """The role of each parameter, by which an optimizer may have rules (`ablate.optimizer`) and
         weight decay is chosen: "vector" (biases, gains: fewer than two axes), "embedding", "head"
-        (a tied one is an embedding), or "matrix"."""
+        (a tied one is an embedding), "matrix", or "tensor" (more than two axes, such as the kernel
+        of a convolution)."""
         return {name: self._role(name, p) for name, p in self.named_parameters()}
 
     def _role(self, name: str, parameter: nn.Parameter) -> str:
@@ -79,7 +80,9 @@ class Model(nn.Module):
             return "vector"
         if name.startswith(self.embeddings):
             return "embedding"
-        return "head" if name.startswith(self.heads) else "matrix"
+        if name.startswith(self.heads):
+            return "head"
+        return "matrix" if parameter.dim() == 2 else "tensor"
 
     def freeze(self, part: Freeze) -> None:
         """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection
