@@ -102,7 +102,7 @@ def test_muon_trains_matrices_with_the_rate_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ("optimizer.matrix.momentum=-1", r"optimizer\.matrix: momentum should be >= 0"),
+        ("optimizer.matrix.adjust_lr_fn=none", r"optimizer\.matrix: .*none"),
         ("optimizer.lr=-1", r"optimizer\.lr=-1: must be a number more than 0"),
     ],
 )
