@@ -15,7 +15,7 @@ from make_data import make, ready
 from torch import Tensor
 
 from ablate.config.composition import compose
-from ablate.data import Request
+from ablate.data import Request, Share
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics
 from ablate.data.text import TextData
@@ -70,6 +70,17 @@ def test_training_windows_are_pieces_of_the_training_split(poem: Path) -> None:
         assert torch.equal(batch["tokens"][:, 1:], batch["targets"][:, :-1])
         for row in torch.cat([batch["tokens"], batch["targets"][:, -1:]], dim=1).tolist():
             assert data.tokenizer.decode(row) in data.texts["train"]
+
+
+def test_every_window_of_the_training_split_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("abcdefgh")
+    data = text(tmp_path / "short.txt", seq_len=2, val_fraction=0.4, batch_size=2)
+    data.setup()
+    order, drawn = data.train_order(Share()), set()
+    for epoch in range(20):
+        order.set_epoch(epoch)
+        drawn |= {start for request in order for start in request.indices.tolist()}
+    assert drawn == {0, 1}  # abc and bcd
 
 
 def test_the_split_is_nanogpts(shared_data: Path) -> None:

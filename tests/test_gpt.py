@@ -90,3 +90,11 @@ def test_without_biases_there_are_none(ffn: str) -> None:
     assert not [name for name in names if "bias" in name]
     with_bias = [name for name, _ in gpt(ffn=ffn).named_parameters() if "bias" in name]
     assert len(with_bias) == 2 * (4 + (3 if ffn == "swiglu" else 2) + 2) + 1
+
+
+def test_the_class_of_a_text_is_read_at_its_last_token() -> None:
+    model = random_parts(gpt(classes=3)).eval()
+    texts = torch.randint(VOCAB, (2, 5), generator=torch.Generator().manual_seed(1))
+    keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    for text, real, found in zip(texts, keep, model(texts, keep), strict=True):
+        torch.testing.assert_close(found, model(text[None, real], real[None, real])[0])

@@ -23,7 +23,7 @@ from ablate.data import IGNORED, Request
 from ablate.data.graph import symmetric
 from ablate.data.planetoid import NAMES, Planetoid
 from ablate.errors import UserError
-from ablate.kernel.sparse import Sparse
+from ablate.kernel.sparse import Sparse, softmax
 from ablate.model.gat import GAT
 from ablate.model.layers.edges import Edges
 
@@ -83,6 +83,13 @@ def test_along_edges_is_as_in_a_matrix(other: str, score: str) -> None:
         torch.testing.assert_close(found, expected)
 
 
+def test_weights_of_large_scores_are_finite() -> None:
+    """Of one head, a query with two edges and one with a single one."""
+    weights = softmax(torch.tensor([[1000.0], [1001.0], [-1000.0]]), torch.tensor([0, 0, 1]), 2)
+    expected = [*torch.tensor([0.0, 1.0]).softmax(0), torch.tensor(1.0)]
+    torch.testing.assert_close(weights[:, 0], torch.stack(expected))
+
+
 def test_edges_in_both_orders() -> None:
     """Of queries 0 to 3, the second and the last of which see nothing, and keys 0 to 2."""
     edges = Edges.of(torch.tensor([[2, 0, 2], [0, 2, 1]]), queries=4, keys=3)
@@ -102,7 +109,7 @@ def test_edges_in_both_orders() -> None:
 
 def test_a_layer_is_the_formula() -> None:
     """Equations 1 to 6 of the paper, node by node."""
-    model = gat(depth=2)
+    model = gat(depth=2, out_heads=2)
     features, edges = graph()
     neighbours = {i: [j for a, j in edges.T.tolist() if a == i] for i in range(NODES)}
     h = features

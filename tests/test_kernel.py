@@ -170,6 +170,16 @@ def test_every_kernel_equals_the_reference(score: str, pos: str, mask: str) -> N
                 torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_padding_is_masked_where_torch_could_mask_the_future_itself(name: str) -> None:
+    """Square, causal and without a bias, which torch has a path for."""
+    attend = make("dot", mask="causal", padding="some")
+    for mine, reference in zip(
+        results(KERNELS[name], attend), results(Reference(), attend), strict=True
+    ):
+        torch.testing.assert_close(mine, reference)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_reference_is_the_formula(mask: str, shape: str) -> None:

@@ -11,19 +11,22 @@ What was found stays in outputs/mutations.json for as long as the mutation, its 
 """
 
 import argparse
+import importlib
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import tomllib
 from contextlib import suppress
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 FOUND = ROOT / "outputs" / "mutations.json"
@@ -41,11 +44,12 @@ class Mutation(NamedTuple):
 
     def applied(self, root: Path = ROOT) -> str:
         """The file's text with the mutation; ValueError if it does not fit the source."""
+        files = (self.file, *self.tests)
+        if missing := [file for file in files if not (root / file).is_file()]:
+            raise ValueError(f"{self.name}: there is no {', '.join(missing)}")
         text = (root / self.file).read_text()
         if (times := text.count(self.old)) != 1:
             raise ValueError(f"{self.name}: {self.file} has its old text {times} times, not once")
-        if missing := [test for test in self.tests if not (root / test).is_file()]:
-            raise ValueError(f"{self.name}: there is no {', '.join(missing)}")
         broken = text.replace(self.old, self.new)
         try:
             compile(broken, self.file, "exec")
@@ -78,31 +82,48 @@ def chosen(words: list[str]) -> list[Mutation]:
 
 
 def failures(copy: Path, *arguments: str) -> list[str]:
-    """The tests that fail in the copy."""
+    """The tests that fail in the copy, by pytest in a fork that need not import torch again."""
     cache, log = copy / ".pytest_cache", copy / ".pytest.log"
     shutil.rmtree(cache, ignore_errors=True)
-    data = os.environ.get("ABLATE_SHARED_DATA", str(ROOT.parent / "shared" / "data"))
-    with log.open("w") as out:
-        pytest = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments],
-            cwd=copy,
-            env=os.environ | {"PYTHONPATH": str(copy / "src"), "ABLATE_SHARED_DATA": data},
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            code = pytest.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            return [f"no end within {LIMIT} s"]
-        finally:  # at Ctrl-C, too
-            with suppress(ProcessLookupError):
-                os.killpg(pytest.pid, signal.SIGKILL)
-            pytest.wait()
+    options = ["-o", f"cache_dir={cache}", *arguments]
+    fork = get_context("fork").Process(target=run_pytest, args=(copy, log, options))
+    fork.start()
+    try:
+        fork.join(LIMIT)
+        ended = not fork.is_alive()
+    finally:  # at Ctrl-C, too
+        with suppress(ProcessLookupError):
+            os.killpg(fork.pid or 0, signal.SIGKILL)
     failed = cache / "v/cache/lastfailed"
-    if code and not failed.exists():
-        raise SystemExit(f"pytest ended with {code}:\n{log.read_text()[-2000:]}")
-    return list(json.loads(failed.read_text())) if code else []
+    if fork.exitcode in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(f"pytest ended with {fork.exitcode}:\n{log.read_text()[-2000:]}")
+    if ended and failed.exists():
+        return list(json.loads(failed.read_text()))
+    said = f"pytest ended with {fork.exitcode}" if ended else f"no end within {LIMIT} s"
+    return [] if fork.exitcode == 0 else [said]
+
+
+def run_pytest(copy: Path, log: Path, options: list[str]) -> NoReturn:
+    os.setsid()
+    os.chdir(copy)
+    with log.open("w") as out:
+        for stream in (1, 2):
+            os.dup2(out.fileno(), stream)
+    data = ROOT.parent / "shared" / "data"
+    os.environ.setdefault("ABLATE_SHARED_DATA", str(data))
+    os.environ["PYTHONPATH"] = sys.path[0] = str(copy / "src")
+    code = int(pytest.main(options))
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def preload() -> None:
+    """Import what most tests import, under the settings of tests/conftest.py."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if not importlib.import_module("torch").cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+    for name in ("lightning.pytorch", "torchmetrics", "hydra", "statsmodels.api", "torch._dynamo"):
+        importlib.import_module(name)
 
 
 def keep(found: dict[str, Any]) -> None:
@@ -162,6 +183,7 @@ def main() -> int:
     found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     if args.again:
         found = {key: it for key, it in found.items() if key not in some}
+    preload()
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "project"
         shutil.copytree(ROOT, copy, symlinks=True, ignore=LEFT_OUT)
