@@ -18,7 +18,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.data import Request
 from ablate.data.pairs import BOS, PAD
-from ablate.errors import RunFailed, UserError
+from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.model.layers.draws import Source, normal
 from ablate.seeding import derive
@@ -39,9 +39,6 @@ def made(*more: str) -> Diffusion:
     task = make_task(cfg, data, build(cfg, data))
     assert isinstance(task, Diffusion)
     return task.eval()
-
-
-# The way to noise
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -83,15 +80,14 @@ def test_a_step_of_ddpm_is_bayes_rule() -> None:
     assert found[1] - found[0] == pytest.approx(precision**-0.5)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 25])
 @pytest.mark.parametrize("noise", options("task.noise"))
-def test_who_knows_the_image_draws_it(noise: str, steps: int) -> None:
+def test_who_knows_the_image_draws_it(noise: str) -> None:
     """From pure noise, whatever the number of steps; on the way the image has the noise of its
     time."""
     process = part("task.noise", noise, **({"eta": 0.0} if noise == "ddpm" else {}))
     image, start = torch.full((1, 1, 2, 2), 0.7).double(), torch.randn(1, 1, 2, 2).double()
-    levels = process.levels(steps)
-    assert (levels[0], levels[-1], len(levels)) == (1, 0, steps + 1)
+    levels = process.levels(4)
+    assert (levels[0], levels[-1], len(levels)) == (1, 0, 5)
     x = process.add(image, start, torch.ones(1, 1, 1, 1))
     for now, after in pairwise(levels):
         x = process.step(x, process.target(image, start), now, after, fresh=None, bounds=WIDE)
@@ -119,9 +115,6 @@ def test_a_predicted_image_is_clipped() -> None:
     assert float(found) == 2
 
 
-# Draws
-
-
 def test_numbers_are_normal_and_of_their_key() -> None:
     like = torch.empty(1, 1, 64, 64)
     one, two, again = one_by_one(normal, [1, 2, 1], like)
@@ -140,10 +133,9 @@ def batch_of(task: Diffusion, count: int = 4) -> dict[str, Tensor]:
     return batch
 
 
-@pytest.mark.parametrize("change", ["model.condition=in_context", "model.dropout=0.5"])
-def test_arms_share_noise_times_and_captions_left_out(change: str) -> None:
+def test_arms_share_noise_times_and_captions_left_out() -> None:
     found = []
-    for more in ([], [change]):
+    for more in ([], ["model.condition=in_context", "model.dropout=0.5"]):
         task = made(*more).train()
         task.draws.keys = task.draws.of_batch(seed=0, step=3)
         found.append(task.prepare(batch_of(task), 3))
@@ -162,9 +154,8 @@ def test_a_batch_in_parts_has_the_draws_of_the_whole() -> None:
         assert all(torch.equal(found[name], whole[name][rows]) for name in found)
 
 
-@pytest.mark.parametrize("noise", options("task.noise"))
-def test_times_are_uniform_and_captions_left_out_as_often_as_asked(noise: str) -> None:
-    task = made(f"task.noise={noise}", "task.drop_caption=0.25").train()
+def test_times_are_uniform_and_captions_left_out_as_often_as_asked() -> None:
+    task = made("task.drop_caption=0.25").train()
     batch = {name: value.repeat(100, *([1] * (value.dim() - 1))) for name, value in
              batch_of(task).items()}  # fmt: skip
     task.draws.keys = task.draws.of_batch(seed=0, step=0)
@@ -177,18 +168,7 @@ def test_times_are_uniform_and_captions_left_out_as_often_as_asked(noise: str) -
     left_out = (words == without_caption(words)).all(1)
     assert float(left_out.float().mean()) == pytest.approx(0.25, abs=0.06)
     assert torch.equal(words[~left_out], batch["target_in"][~left_out])
-    torch.testing.assert_close(
-        task.noise.target(batch["images"], found["aim"]) if noise == "ddpm" else found["aim"],
-        found["aim"],
-    )
-
-
-def test_without_a_caption_the_first_token_is_left() -> None:
-    words = torch.tensor([[BOS, 4, 5], [BOS, 6, PAD]])
-    assert without_caption(words).tolist() == [[BOS, PAD, PAD]] * 2
-
-
-# Sampling
+    assert without_caption(torch.tensor([[BOS, 6, PAD]])).tolist() == [[BOS, PAD, PAD]]
 
 
 def test_guidance_is_a_line_through_what_is_said_without_and_with_a_caption() -> None:
@@ -219,9 +199,6 @@ def test_a_sample_is_of_its_key_and_in_painting_keeps_the_rest(noise: str) -> No
     assert not torch.allclose(filled[..., 12:], both[..., 12:])  # it has seen the other half
 
 
-# A run
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
@@ -247,15 +224,8 @@ def run(folder: Path, judge: Path) -> Run:
 
 def test_a_run_is_measured_by_its_judge(run: Run) -> None:
     metrics = run.result["metrics"]
-    names = {
-        "exact_match",
-        "der",
-        "frechet",
-        "exact_match_reference",
-        "der_reference",
-        "frechet_reference",
-        "loss",
-    }
+    judged = ("exact_match", "der", "frechet")
+    names = {"loss", *judged, *(f"{name}_reference" for name in judged)}
     assert {name.removeprefix("test/") for name in metrics if name.startswith("test/")} == names
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["test/frechet"] > metrics["test/frechet_reference"] > 0
@@ -281,35 +251,6 @@ def test_real_images_in_place_of_samples_are_read_as_real_ones(
     for name in ("exact_match", "der"):
         assert found[f"test/{name}"] == found[f"test/{name}_reference"]
     assert found["test/frechet"] == pytest.approx(0, abs=1e-4)
-
-
-def test_a_stopped_run_ends_as_one_that_was_not(folder: Path, monkeypatch: Any) -> None:
-    """Noise, times, captions left out, and the average of the weights, bit for bit."""
-    typed = tiny.drawings(folder, "seed=3", "checkpoint_every=1", "task.noise=ddpm")
-    cfg = ablate.compose(*typed)
-    ablate.run(cfg, folder / "whole")
-    original = Diffusion.prepare
-
-    def stop(self: Diffusion, batch: Any, step: int) -> Any:
-        if step == 3:
-            raise RunFailed("stopped")
-        return original(self, batch, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Diffusion, "prepare", stop)
-        with pytest.raises(RunFailed, match="stopped"):
-            ablate.run(cfg, folder / "stopped")
-    ablate.run(cfg, folder / "stopped")
-    states = [
-        torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "stopped")
-    ]
-    assert states[0].keys() == states[1].keys()
-    assert any(name.startswith("average.") for name in states[0])
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
-# ablate.generate
 
 
 @pytest.fixture
@@ -355,14 +296,10 @@ def test_it_draws_the_masked_part_anew(command: Command, run: Run, tmp_path: Pat
         (["--image", "a.png"], 'give --prompt "..."'),
         (["--prompt", "3 x"], "--prompt: 'x' is no word of this data; use 0 1 2"),
         (["--prompt", "1 2 3 4"], "--prompt: has 4 digits, and the images of this data at most 3"),
-        (["--prompt", "3", "--image", "nowhere/a.png"], "there is no folder nowhere"),
         (["--prompt", "3", "--image", "a.jpg"], "give a name that ends in .png"),
         (["--prompt", "3", "--mask", "left"], "give --inpaint FILE or --index N, too"),
-        (["--prompt", "3", "--index", "1"], "give --mask left, right or FILE"),
         (["--prompt", "3", "--index", "99", "--mask", "left"], "has examples 0 to 13"),
-        (["--prompt", "3", "--index", "1", "--inpaint", "a.png"], "not both"),
         (["--prompt", "3", "--guidance", "-1"], "--guidance -1.0 must not be negative"),
-        (["--prompt", "3", "--beam", "2"], "is a diffusion model, and its options are --prompt"),
     ],
 )
 def test_what_it_refuses(command: Command, typed: list[str], line: str) -> None:
@@ -372,35 +309,10 @@ def test_what_it_refuses(command: Command, typed: list[str], line: str) -> None:
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        ("task.judge=nowhere", "nowhere is not the folder of a run"),
-        ("task.judge={gpt}", "must be a run of model=captioner"),
-        ("task.judge={judge} data.height=16", "reads images of 12 x 24 pixels, not 16 x 24"),
-    ],
-)
-def test_a_judge_is_a_captioner_of_such_images(
-    typed: str, line: str, folder: Path, judge: Path, run: Run
-) -> None:
-    more = typed.format(gpt=run.path, judge=judge).split()
-    with pytest.raises(UserError, match=line):
-        ablate.run(ablate.compose(*tiny.drawings(folder, *more)))
-
-
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        ("model.patch=5", "model.patch=5 must divide data.height=12 and data.width=40"),
-        ("model.cross_attention=dot", "has nothing to act on with model.condition=adaln_zero"),
-        ("model.residual=false", "set model.residual=true, or use model.condition=adaln"),
-        ("task.drop_caption=0", "never learns with task.drop_caption=0; set task.guidance=1"),
-        ("task.noise=ddpm task.sampling_steps=2000", "is more than task.noise.timesteps=1000"),
-        ("task.noise=ddpm task.noise.timesteps=20", "must be a whole number of at least 21"),
-        ("model.norm_type=batch", "would take the padding of model=dit's batches"),
-    ],
-)
-def test_what_is_refused_before_it_is_built(typed: str, line: str) -> None:
-    with pytest.raises(UserError) as refused:
-        ablate.compose("model=dit", *typed.split())
-    assert line in str(refused.value)
+def test_a_judge_is_a_captioner_of_such_images(folder: Path, judge: Path, run: Run) -> None:
+    for more, line in (
+        ([f"task.judge={run.path}"], "must be a run of model=captioner"),
+        ([f"task.judge={judge}", "data.height=16"], "reads images of 12 x 24 pixels, not 16 x 24"),
+    ):
+        with pytest.raises(UserError, match=line):
+            ablate.run(ablate.compose(*tiny.drawings(folder, *more)))
