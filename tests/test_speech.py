@@ -38,9 +38,6 @@ def chirp(seconds: float = 0.5) -> np.ndarray[Any, Any]:
     return 0.5 * np.sin(2 * np.pi * (300 + 900 * time) * time) + 0.001 * np.sin(1e4 * time**3)
 
 
-# the spectrogram and the distortion
-
-
 def test_log_mels_are_those_of_transformers() -> None:
     audio = pytest.importorskip("transformers.audio_utils")
     bank = audio.mel_filter_bank(
@@ -106,9 +103,6 @@ def test_codes_are_the_nearest_centres_whatever_the_threads() -> None:
     assert (again.centres == book.centres).all()
 
 
-# the synthesiser
-
-
 def test_the_same_list_is_said_alike_and_words_have_their_times() -> None:
     texts = ["three seven two", "one"]
     first, second = (espeak.speak(texts, **VOICE) for _ in range(2))  # type: ignore[arg-type]
@@ -124,11 +118,9 @@ def test_the_same_list_is_said_alike_and_words_have_their_times() -> None:
         espeak.speak(texts, **VOICE | {"voice": "xx"})  # type: ignore[arg-type]
 
 
-# the data
-
-
-@pytest.mark.parametrize("texts", ["numbers", "sentences"])
-@pytest.mark.parametrize("direction", ["synthesis", "recognition"])
+@pytest.mark.parametrize(
+    ("texts", "direction"), [("numbers", "synthesis"), ("sentences", "recognition")]
+)
 def test_texts_and_their_speech(texts: str, direction: str) -> None:
     data = spoken(texts=texts, direction=direction)
     everything = [pair for split in data.texts.values() for pair in split]
@@ -204,11 +196,7 @@ def test_a_mistake_is_one_line(
         data.setup()
 
 
-# recordings
-
-
-@pytest.mark.parametrize("table", [True, False])
-@pytest.mark.parametrize("ending", ["wav", "flac"])
+@pytest.mark.parametrize(("table", "ending"), [(True, "wav"), (False, "flac")])
 def test_recordings_of_ones_own(tmp_path: Path, table: bool, ending: str) -> None:
     write_recordings(tmp_path / "own", table=table, ending=ending)
     data = ready("recordings", root=str(tmp_path / "own"), codes=8, tokenizer="word")
@@ -223,16 +211,10 @@ def test_recordings_of_ones_own(tmp_path: Path, table: bool, ending: str) -> Non
     (tmp_path / "own" / ("wavs" if table else "") / f"03.{ending}").write_bytes(b"no sound at all")
     with pytest.raises(UserError, match=f"03.{ending} cannot be read as sound"):
         ready("recordings", root=str(tmp_path / "own"), codes=8)
-
-
-def test_a_recording_without_a_transcript_is_refused(tmp_path: Path) -> None:
-    write_recordings(tmp_path / "own")
-    (tmp_path / "own" / "05.txt").unlink()
-    with pytest.raises(UserError, match=r"05.wav has no 05.txt"):
-        ready("recordings", root=str(tmp_path / "own"), codes=8)
-
-
-# the task
+    if not table:
+        (tmp_path / "own" / "05.txt").unlink()
+        with pytest.raises(UserError, match=r"05.flac has no 05.txt"):
+            ready("recordings", root=str(tmp_path / "own"), codes=8)
 
 
 @pytest.fixture(scope="module")
@@ -266,29 +248,14 @@ def test_speech_is_measured_by_the_recogniser(runs: tuple[Path, Path]) -> None:
     assert not any("recogniser" in name for name in run.task.state_dict())
 
 
-def test_the_recogniser_counts_by_its_weights(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    hears, says = runs
-    import shutil
-
-    moved = shutil.copytree(hears, tmp_path / "moved")
-    cfg = ablate.compose(*speech(says.parents[2], f"task.recogniser={moved}"))
-    assert Composition(cfg).folder == says
-    (moved / "checkpoints" / "best.safetensors").write_bytes(b"others")
-    assert Composition(cfg).folder != says
-
-
 def test_what_is_no_recogniser_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
     hears, says = runs
     for more, message in (
         ([f"task.recogniser={says}"], "no recogniser"),
         ([f"task.recogniser={hears}", "data.codes=9"], "learned other codes"),
-        (["task.recogniser=nowhere"], "nowhere is not the folder of a run"),
-        (["data.direction=recognition"], "use task=seq2seq"),
     ):
         with pytest.raises(UserError, match=message):
             ablate.run(ablate.compose(*speech(tmp_path, *more)), tmp_path / "refused")
-    with pytest.raises(UserError, match="task=speech needs a text and its speech"):
-        ablate.compose("model=rnn_seq2seq", "data=copy", "task=speech")
 
 
 def test_a_text_becomes_a_file_of_sound(runs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -302,10 +269,8 @@ def test_a_text_becomes_a_file_of_sound(runs: tuple[Path, Path], tmp_path: Path)
     assert lines[0].startswith(f"{path}: ")
     assert lines[1].startswith("the recogniser hears: ")
     for given, message in (
-        ({"text": "three"}, "give --text"),
         ({"text": "thirty", "audio": path}, "have no thirty"),
         ({"text": "three", "audio": tmp_path / "a.mp3"}, "must end with .wav"),
-        ({"text": "three", "audio": tmp_path / "no" / "a.wav"}, "there is no folder"),
     ):
         with pytest.raises(UserError, match=message):
             list(task.generate(given, tmp_path))

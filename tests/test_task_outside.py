@@ -23,7 +23,6 @@ from ablate.training.fsdp import Sharded
 from ablate.training.sealed import read_state, read_weights
 
 WITH_FIGURES = True  # tests/conftest.py
-SOURCE = Path(ablate.__file__).parent
 
 
 @pytest.fixture
@@ -120,13 +119,11 @@ def test_the_average_is_the_sum_over_the_steps(own: Path) -> None:
     assert not task.train().average.training
 
 
-@pytest.mark.parametrize(
-    "module", ["generate", "evaluate", "show", "figures.__init__", "cli.summary"]
-)
-def test_the_commands_know_no_task_by_its_class(module: str) -> None:
-    text = (SOURCE / f"{module.replace('.', '/')}.py").read_text()
-    assert "isinstance" not in text
-    assert not re.search(r"ablate\.(task|model)\.\w", text)
+def test_the_commands_know_no_task_by_its_class() -> None:
+    for module in ("generate", "evaluate", "show", "figures/__init__", "cli/summary"):
+        text = (Path(ablate.__file__).parent / f"{module}.py").read_text()
+        assert "isinstance" not in text
+        assert not re.search(r"ablate\.(task|model)\.\w", text)
 
 
 def test_what_has_no_meaning_is_refused(own: Path) -> None:

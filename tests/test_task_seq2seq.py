@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 import ablate
-from ablate.cli.summary import show_result
 from ablate.config.composition import Composition
 from ablate.data import IGNORED
 from ablate.data.pairs import EOS, PAD, Pairs
@@ -43,8 +42,7 @@ def written(item: str | None = None, lower: bool = False, per_batch: int = 2) ->
     return measures
 
 
-@pytest.mark.parametrize("lower", [False, True])
-@pytest.mark.parametrize("per_batch", [1, 2, 5])
+@pytest.mark.parametrize(("lower", "per_batch"), [(False, 1), (True, 2), (False, 5)])
 def test_corpus_scores_are_sacrebleus(lower: bool, per_batch: int) -> None:
     measures = written(lower=lower, per_batch=per_batch)
     values = measures.compute()
@@ -70,15 +68,6 @@ def test_words_lengths_and_matches() -> None:
         "accuracy/length_51+": 0.0,
     }
     assert float(written(lower=True).compute()["exact_match"]) == pytest.approx(2 / 5)
-
-
-@pytest.mark.parametrize(
-    ("output", "reference"), [("a b", "ab"), ("a", "A"), ("a", "a ."), ("", "a")]
-)
-def test_nearly_is_no_match(output: str, reference: str) -> None:
-    measures = Written(item=None, lower=False)
-    measures.update([output, reference], [reference, reference], torch.tensor([3, 3]))
-    assert float(measures.compute()["exact_match"]) == 0.5
 
 
 def test_phonemes_make_up_a_word() -> None:
@@ -184,7 +173,7 @@ def look(data: Pairs, split: str, batch: dict[str, Tensor], *, shift: int = 0) -
 
 
 @pytest.mark.parametrize(
-    ("split", "testing", "applications"), [("val", False, 1), ("test", True, 1), ("val", False, 3)]
+    ("split", "testing", "applications"), [("test", True, 1), ("val", False, 3)]
 )
 def test_teacher_forcing_alignment_and_texts_of_a_whole_split(
     split: str, testing: bool, applications: int, monkeypatch: pytest.MonkeyPatch
@@ -273,27 +262,11 @@ def test_a_text_is_read_as_the_data_reads_it() -> None:
             assert value == example[name]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Overrides -> config and result of a finished run."""
-    folder, made = tmp_path_factory.mktemp("runs"), {}
-
-    def run(*more: str) -> Any:
-        if more not in made:
-            cfg = ablate.compose(*pairs(folder, *more))
-            made[more] = cfg, ablate.run(cfg)
-        return made[more]
-
-    return run
-
-
-@pytest.mark.parametrize("model", ["rnn_seq2seq", "transformer"])
-def test_flops_are_those_of_pairs_of_mean_length(model: str, tmp_path: Path) -> None:
+def test_flops_are_those_of_pairs_of_mean_length(tmp_path: Path) -> None:
     """The same for every seed, though batches of another seed are of other lengths."""
 
     def flops(*more: str) -> int:
-        small = [o for o in pairs(tmp_path) if not o.startswith("model")]
-        cfg = ablate.compose(*small, f"model={model}", "model.dim=8", *more)
+        cfg = ablate.compose(*pairs(tmp_path, *more))
         data = build_data(cfg)
         return count_flops(cfg, make_task(cfg, data, build(cfg, data)))
 
@@ -305,29 +278,16 @@ def test_flops_are_those_of_pairs_of_mean_length(model: str, tmp_path: Path) -> 
     assert flops("data.min_length=4") > one
 
 
-@pytest.mark.slow
-def test_the_table_names_a_cross_attention_of_its_own(
-    finished: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cfg, result = finished()
-    capsys.readouterr()
-    for option, shown in (("same", False), ("additive", True)):
-        choices = result["choices"] | {"model.cross_attention": option}
-        show_result(result | {"choices": choices}, Composition(cfg).folder, cfg.task._target_)
-        title = capsys.readouterr().out.splitlines()[0]
-        assert title.startswith("model=rnn_seq2seq, ")
-        assert (f"model.cross_attention={option}" in title) == shown
-
-
-def test_a_run_ends_with_all_measures(finished: Any) -> None:
-    cfg, result = finished()
-    names = {name.split("/", 1)[1] for name in result["metrics"]}
+def test_a_run_ends_with_all_measures(tmp_path: Path) -> None:
+    cfg = ablate.compose(*pairs(tmp_path))
+    ablate.run(cfg)
+    folder = Composition(cfg).folder
+    kept = json.loads((folder / "result.json").read_text())
+    names = {name.split("/", 1)[1] for name in kept["metrics"]}
     assert names == {
         "loss", "perplexity", "token_accuracy", "exact_match", "bleu", "chrf", "wer", "aer",
         "accuracy/length_1-5",
     }  # fmt: skip
-    folder = Composition(cfg).folder
-    kept = json.loads((folder / "result.json").read_text())
     assert kept["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert kept["throughput"]["unit"] == "tokens/s"
     assert kept["flops_per_step"] > 0
@@ -335,65 +295,27 @@ def test_a_run_ends_with_all_measures(finished: Any) -> None:
     assert "val/token_accuracy" in header
     assert "val/bleu" not in header, "it wrote in the course of training"
     sample = (folder / "sample.txt").read_text().split("\n\n")
-    data = build_data(cfg)
-    for entry, pair in zip(sample, data.texts["val"], strict=False):
+    run = ablate.load(folder)
+    for entry, pair in zip(sample, run.data.texts["val"], strict=False):  # type: ignore[attr-defined]
         source, reference, output = entry.split("\n")
         assert source == f"source     {pair.source}"
         assert reference == f"reference  {pair.target}"
         assert output.startswith("output     ")
+    task = run.task
+    assert isinstance(task, SequenceToSequence)
+    read = next(iter(run.data.val_dataloader()))["source"]
+    assert task.max_length == run.data.sizes["target_length"]
+    task.max_length = 2
+    written = [found[0].tokens for found in task.search(read)]
+    assert max(map(len, written)) <= 2
+    assert not {PAD, EOS} & {token for tokens in written for token in tokens}
 
 
-def test_no_attention_has_no_alignment_error_rate(finished: Any) -> None:
-    cfg, result = finished("model.attention=none")
+def test_no_attention_has_no_alignment_error_rate(tmp_path: Path) -> None:
+    cfg = ablate.compose(*pairs(tmp_path, "model.attention=none"))
+    result = ablate.run(cfg)
     assert "val/bleu" in result["metrics"]
     assert "val/aer" not in result["metrics"]
     assert not (Composition(cfg).folder / "figures" / "alignment.png").exists()
-
-
-def test_a_beam_finds_no_worse_and_says_so_in_the_config(finished: Any, tmp_path: Any) -> None:
-    cfg, _ = finished()
-    data = build_data(cfg)
-    model = build(cfg, data).eval()
-    source = torch.cat([batch["source"] for batch in data.val_dataloader()][:1])
-    scores = []
-    for beam in (1, 8):
-        changed = ablate.compose(*pairs(tmp_path, f"task.beam={beam}"))
-        task = make_task(changed, data, model)
-        assert isinstance(task, SequenceToSequence)
-        scores.append(sum(found[0].score for found in task.search(source)))
-    assert scores[1] >= scores[0]
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["task.length_penalty=0.6"], r"length_penalty=0.6 .*no effect with task\.beam=1"),
-        (["task.beam=0"], r"task\.beam=0: must be a whole number"),
-        (["data=pydoc"], "task=seq2seq needs pairs of texts, and data=pydoc is text"),
-        (["model=gpt", "data=copy", "task=seq2seq"], "model=gpt is one of next tokens"),
-        (
-            ["task=causal_lm"],
-            "task=causal_lm needs a model of next tokens, and model=rnn_seq2seq is one of",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(more: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ablate.run(ablate.compose("model=rnn_seq2seq", "data=copy", *more))
-
-
-def test_longer_than_any_target_is_refused(tmp_path: Any) -> None:
     with pytest.raises(UserError, match=r"task\.max_length=99: no target .* more than 6 tokens"):
         ablate.run(ablate.compose(*pairs(tmp_path, "task.max_length=99")))
-
-
-def test_max_length_ends_what_is_written(finished: Any) -> None:
-    cfg, _ = finished()
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data).eval())
-    assert isinstance(task, SequenceToSequence)
-    source = next(iter(data.val_dataloader()))["source"]
-    assert task.max_length == data.sizes["target_length"]
-    task.max_length = 2
-    assert max(len(found[0].tokens) for found in task.search(source)) <= 2
-    assert not {PAD, EOS} & {token for found in task.search(source) for token in found[0].tokens}
