@@ -14,6 +14,7 @@ from tiny import images, overrides, pairs
 
 import ablate
 from ablate.config.composition import Composition
+from ablate.data import IGNORED
 from ablate.errors import RunFailed, UserError
 from ablate.study.plan.budget import measured
 from ablate.task.causal_lm import CausalLM
@@ -123,3 +124,18 @@ def test_a_loss_is_said_to_be_none_where_the_model_sees_what_it_is_to_predict(
     cfg = ablate.compose(*make(tmp_path, *choices))
     data = build_data(cfg)
     assert ("caution" in make_task(cfg, data, build(cfg, data)).notes()) == peeks
+
+
+def test_the_loss_is_the_mean_over_all_targets(tmp_path):
+    """The last window of validation is padded, so that its batch has fewer."""
+    cfg = ablate.compose(*overrides(tmp_path))
+    data = build_data(cfg)
+    task, batches = make_task(cfg, data, build(cfg, data)).eval(), [*data.val_dataloader()]
+    assert len({int((batch["targets"] != IGNORED).sum()) for batch in batches}) > 1
+    with torch.no_grad():
+        for batch in batches:
+            task.evaluate(batch)
+        logits = [task.model(batch["tokens"]).flatten(0, 1) for batch in batches]
+    targets = torch.cat([batch["targets"].flatten() for batch in batches])
+    expected = torch.nn.functional.cross_entropy(torch.cat(logits), targets, ignore_index=IGNORED)
+    torch.testing.assert_close(task.measures("val")["loss"], expected)
