@@ -83,25 +83,6 @@ def test_the_decoder_is_the_papers(gating_scalar: bool) -> None:
         torch.testing.assert_close(together[b], naive(model, images()[b], words()[b]))
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_hard_attention_looks_at_one_place_a_word(training: bool) -> None:
-    model = made(normalizer="hard").train(training)
-    contexts: list[Tensor] = []
-    attends = model.decoder.context
-    attends.register_forward_hook(lambda module, inputs, output: contexts.append(output.detach()))
-    annotations = model.encode(images()).memory.states.detach()
-    model(images(), words())
-    assert len(contexts) == I
-    for context in contexts:  # b 1 d: one of the annotation vectors, and no mixture
-        apart = (context - annotations).abs().amax(-1)
-        assert (apart.amin(1) < 1e-9).all()
-    with recording(model) as (seen,):
-        model(images(), words())
-    weights = torch.cat(seen, dim=2)[:, 0]
-    assert ((weights == 0) | (weights == 1)).all()
-    assert (weights.sum(-1) == 1).all()
-
-
 def test_a_place_is_the_centre_of_what_it_sees() -> None:
     model = made(image_size=(72, 80))
     image = normal(1, 1, 72, 80).requires_grad_()

@@ -4,7 +4,6 @@ import itertools
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from make_model import kernel, normal, part, random_parts, scores
@@ -53,45 +52,6 @@ def memory(seed: int = 1) -> Memory:
 def attend(attention: RNNAttention, query: Tensor, read: Memory, start: int = 0) -> Tensor:
     context: Tensor = attention(query, attention.prepare(read), start)
     return context
-
-
-def numpy_scores(name: str, attention: RNNAttention, s: np.ndarray, h: np.ndarray) -> list[float]:
-    """Of one decoder state with every encoder state, from the papers' formulas."""
-    values = {n: p.detach().numpy()[0] for n, p in attention.score.named_parameters()}
-    if name == "additive":  # v_a . tanh(W_a s + U_a h)
-        w, u, v = values["w"].T, values["u"].T, values["v"]
-        return [float(v @ np.tanh(w @ s + u @ one)) for one in h]
-    if name == "general":  # s W_a h
-        return [float(s @ values["weight"] @ one) for one in h]
-    return [float(s @ one) for one in h]
-
-
-@pytest.mark.parametrize("run", ["reference", "auto", "chunked"])
-@pytest.mark.parametrize("name", ["additive", "general", "dot"])
-def test_the_context_is_that_of_numpy(name: str, run: str) -> None:
-    attention, query, read = made(name, run=run), normal(B, I, D, seed=5), memory()
-    with recording(attention) as recorded:
-        context = attend(attention, query, read)
-    for b, length in enumerate(LENGTHS):
-        states = read.states[b, :length].numpy()
-        for i in range(I):
-            raw = np.array(numpy_scores(name, attention, query[b, i].numpy(), states))
-            weights = np.exp(raw) / np.exp(raw).sum()
-            np.testing.assert_allclose(context[b, i].detach().numpy(), weights @ states)
-            np.testing.assert_allclose(recorded[0][0][b, 0, i, :length].detach().numpy(), weights)
-            assert not recorded[0][0][b, 0, i, length:].any()
-
-
-def test_keys_are_prepared_once_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention, calls = made(), []
-    keys = type(attention.score).keys
-    monkeypatch.setattr(
-        type(attention.score), "keys", lambda self, k: calls.append(1) or keys(self, k)
-    )
-    read = attention.prepare(memory())
-    for step in range(3):
-        attention(normal(B, 1, D), read, step)
-    assert len(calls) == 1
 
 
 # Windows
@@ -174,18 +134,6 @@ def test_every_kernel_computes_the_same_or_is_refused(score: str, window: str) -
             # Where a kernel never touches the query, another may multiply it by nothing.
             mine, theirs = (torch.zeros(1) if x is None else x for x in (mine, theirs))
             torch.testing.assert_close(mine, theirs.expand_as(mine).to(mine.dtype))
-
-
-@pytest.mark.parametrize(
-    ("score", "window", "name"),
-    [
-        ("dot", "none", "sdpa"),
-        ("dot", "local_p", "reference"),
-        ("additive", "none", "chunked"),
-    ],
-)
-def test_the_kernel_that_ran_is_described(score: str, window: str, name: str) -> None:
-    assert made(score, window=window, run="auto").kernel.describe() == name
 
 
 def test_no_attention_is_the_last_state_at_every_step() -> None:

@@ -33,58 +33,35 @@ def sam(points: str = "fourier", **changes: Any) -> SAM:
     return random_parts(model)  # type: ignore[return-value]
 
 
-def copy(ours: nn.Module, theirs: nn.Module) -> None:
-    ours.load_state_dict({name: x.detach() for name, x in theirs.state_dict().items()})
+# Names in transformers' modules and ours, in the order in which they are replaced.
+DECODER = {
+    "transformer.layers": "blocks", "layers.0": "layers.1", "proj_in": "layers.0",
+    "proj_out": "layers.2", "transformer.final_attn_token_to_image": "to_image",
+    "transformer.layer_norm_final_attn": "norm", "cross_attn_token_to_image": "to_image",
+    "cross_attn_image_to_token": "to_tokens", "self_attn": "to_itself", "q_proj": "query",
+    "k_proj": "key", "v_proj": "value", "out_proj": "out", "layer_norm1": "norm",
+    "layer_norm2": "image_norm", "layer_norm3": "ffn_norm", "layer_norm4": "tokens_norm",
+    "mlp.lin1": "up", "mlp.lin2": "down", "upscale_conv1": "enlarge",
+    "upscale_layer_norm": "enlarge_norm", "upscale_conv2": "enlarge_again",
+    "output_hypernetworks_mlps": "networks", "iou_prediction_head": "iou",
+}  # fmt: skip
+PROMPTS = {
+    "no_mask_embed": "no_mask", "mask_embed": "masks", "conv1": "first", "conv2": "second", "conv3": "last",
+    "layer_norm1": "first_norm", "layer_norm2": "second_norm",
+    "shared_embedding.positional_embedding": "points.frequencies",
+}  # fmt: skip
 
 
-def copy_attention(ours: Any, theirs: Any) -> None:
-    pairs = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-    for name, other in pairs.items():
-        copy(getattr(ours, name), getattr(theirs, other))
-
-
-def copy_network(ours: Any, theirs: Any) -> None:
-    others = theirs.proj_in, *theirs.layers, theirs.proj_out
-    for layer, other in zip(ours.layers, others, strict=True):
-        copy(layer, other)
-
-
-def copy_all(model: SAM, prompts: Any, decoder: Any) -> None:
-    """The parameters of transformers' modules into ours."""
-    own = model.prompts
-    own.points.frequencies.data = prompts.shared_embedding.positional_embedding.detach().clone()
-    tables = [*prompts.point_embed, prompts.not_a_point_embed]
-    own.labels.weight.data = torch.cat([table.weight.detach() for table in tables])
-    copy(own.no_mask, prompts.no_mask_embed)
-    assert own.masks is not None
-    names = {"first": "conv1", "second": "conv2", "last": "conv3"}
-    norms = {"first_norm": "layer_norm1", "second_norm": "layer_norm2"}
-    for name, other in (names | norms).items():
-        copy(getattr(own.masks, name), getattr(prompts.mask_embed, other))
-    copy(model.decoder.iou_token, decoder.iou_token)
-    copy(model.decoder.mask_tokens, decoder.mask_tokens)
-    for block, other in zip(model.decoder.blocks, decoder.transformer.layers, strict=True):
-        attentions = {
-            "to_itself": "self_attn",
-            "to_image": "cross_attn_token_to_image",
-            "to_tokens": "cross_attn_image_to_token",
-        }
-        for name, theirs in attentions.items():
-            copy_attention(getattr(block, name), getattr(other, theirs))
-        for number, name in enumerate(("norm", "image_norm", "ffn_norm", "tokens_norm"), 1):
-            copy(getattr(block, name), getattr(other, f"layer_norm{number}"))
-        copy(block.up, other.mlp.lin1)
-        copy(block.down, other.mlp.lin2)
-    copy_attention(model.decoder.to_image, decoder.transformer.final_attn_token_to_image)
-    copy(model.decoder.norm, decoder.transformer.layer_norm_final_attn)
-    copy(model.decoder.enlarge, decoder.upscale_conv1)
-    copy(model.decoder.enlarge_norm, decoder.upscale_layer_norm)
-    copy(model.decoder.enlarge_again, decoder.upscale_conv2)
-    for network, other in zip(
-        model.decoder.networks, decoder.output_hypernetworks_mlps, strict=True
-    ):
-        copy_network(network, other)
-    copy_network(model.decoder.iou, decoder.iou_prediction_head)
+def copy(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
+    state = {}
+    for name, value in theirs.state_dict().items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        state[name] = value
+    tables = [state.pop(name) for name in list(state) if "point_embed" in name]
+    if tables:
+        state["labels.weight"] = torch.cat(tables)
+    ours.load_state_dict(state)
 
 
 @pytest.mark.parametrize("prompt", ["click", "box", "box and click", "clicks and mask"])
@@ -113,7 +90,8 @@ def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
             setattr(block, name, attention)
     random_parts(decoder, seed=1)
     model = sam(masks=4, decoder={"depth": 2, "ffn_dim": 24})
-    copy_all(model, prompts, decoder)
+    copy(model.prompts, prompts, PROMPTS)
+    copy(model.decoder, decoder, DECODER)
 
     image, before = normal(1, 16, DIM), None
     clicks: tuple[Tensor, Tensor] | None = None
