@@ -46,8 +46,8 @@ DECODER = {
     "output_hypernetworks_mlps": "networks", "iou_prediction_head": "iou",
 }  # fmt: skip
 PROMPTS = {
-    "no_mask_embed": "no_mask", "mask_embed": "masks", "conv1": "first", "conv2": "second", "conv3": "last",
-    "layer_norm1": "first_norm", "layer_norm2": "second_norm",
+    "no_mask_embed": "no_mask", "mask_embed": "masks", "conv1": "first", "conv2": "second",
+    "conv3": "last", "layer_norm1": "first_norm", "layer_norm2": "second_norm",
     "shared_embedding.positional_embedding": "points.frequencies",
 }  # fmt: skip
 
