@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import pytest
 from make_model import options
 
 # Every config group but `model`, which is the outer loop, and those that train nothing.
@@ -133,15 +132,3 @@ MODELS: dict[str, Tiny] = {
     "rnn_forecaster": Tiny("series", DEEP, {}),
     "transformer_forecaster": Tiny("series", (*BLOCKS, "model.depth=2"), {}),
 }
-
-# Long tests run for these always, for the other models with -m slow.
-BRIEF = ("gpt",)
-
-
-def long_for(model: str) -> list[pytest.MarkDecorator]:
-    """The marks of a long test of a model."""
-    return [] if model in BRIEF else [pytest.mark.slow]
-
-
-# The pairs of a model take minutes.
-EVERY_MODEL = [pytest.param(model, marks=pytest.mark.slow) for model in MODELS]

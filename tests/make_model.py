@@ -1,8 +1,9 @@
 """Models and their parts as the command line makes them: from their YAML, at a tiny size."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from hydra.utils import get_class, instantiate
@@ -27,42 +28,34 @@ from ablate.pos_enc.none import NoPosEnc
 
 CONF = Path(__file__).parents[1] / "conf"
 
+BLOCKS: dict[str, Any] = {
+    "dim": 12,
+    "heads": 3,
+    "depth": 2,
+    "mixer": "attention",
+    "attention": "scaled_dot",
+    "normalizer": "softmax",
+    "mask": "none",
+    "pos_enc": "none",
+    "kernel": "reference",
+}
+PAIRS = {"source_vocab": 12, "target_vocab": 11, "source_length": 8, "target_length": 7}
+CAPTIONS = {"image_size": (12, 24), "channels": 1, "target_vocab": 11, "target_length": 5}
+DECODER = {"dim": 12, "attention": "additive", "normalizer": "softmax", "kernel": "reference"}
+# What each model is made of here, beside what its YAML says.
 SIZES: dict[str, dict[str, Any]] = {
-    "gpt": {"vocab_size": 11, "length": 7},
-    "bert": {"vocab_size": 11, "length": 9, "segments": 2, "next_sentence": True},
-    "vit": {"image_size": (6, 6), "channels": 2, "classes": 3},
-    "transformer": {
-        "source_vocab": 12,
-        "target_vocab": 11,
-        "source_length": 8,
-        "target_length": 7,
-        "joint": False,
-    },
-    "rnn_lm": {"vocab_size": 11, "length": 7},
-}
-SIZES["rnn_seq2seq"] = SIZES["gpt_seq2seq"] = SIZES["transformer"]
-SIZES["dit"] = SIZES["captioner"] = {
-    "image_size": (12, 24),
-    "channels": 1,
-    "target_vocab": 11,
-    "target_length": 5,
-}
-TINY: dict[str, dict[str, Any]] = {
-    "gpt": {"dim": 12, "heads": 3, "depth": 2},
-    "bert": {"dim": 12, "heads": 3, "depth": 2},
-    "gpt_seq2seq": {"dim": 12, "heads": 3, "depth": 2, "dropout": 0.0},
-    "vit": {"dim": 12, "heads": 3, "depth": 2, "patch": 2, "dropout": 0.0},
-    "transformer": {
-        "dim": 12,
-        "heads": 3,
-        "encoder": {"depth": 2},
-        "decoder": {"depth": 2},
-        "dropout": 0.0,
-    },
-    "rnn_lm": {"dim": 12},
-    "rnn_seq2seq": {"dim": 12},
-    "captioner": {"dim": 12},
-    "dit": {"dim": 12, "heads": 3, "depth": 2},
+    "gpt": BLOCKS | {"vocab_size": 11, "length": 7, "mask": "causal"},
+    "bert": BLOCKS | {"vocab_size": 11, "length": 9, "segments": 2, "next_sentence": True},
+    "gpt_seq2seq": BLOCKS | PAIRS | {"joint": False, "mask": "source", "dropout": 0.0},
+    "vit": BLOCKS | {"image_size": (6, 6), "channels": 2, "classes": 3, "patch": 2, "dropout": 0.0},
+    "transformer": {key: value for key, value in BLOCKS.items() if key != "depth"}
+    | PAIRS
+    | {"joint": False, "encoder": {"depth": 2}, "decoder": {"depth": 2}}
+    | {"mask": "causal", "cross_attention": None, "dropout": 0.0},
+    "rnn_lm": {"vocab_size": 11, "length": 7, "dim": 12},
+    "rnn_seq2seq": PAIRS | DECODER | {"joint": False, "window": "none"},
+    "captioner": CAPTIONS | DECODER | {"gate": "none", "pos_enc": "none"},
+    "dit": CAPTIONS | BLOCKS | {"condition": "adaln_zero"},
 }
 
 
@@ -100,146 +93,51 @@ def kernel(option: str, **changes: Any) -> Kernel:
     return made
 
 
-def gpt(**changes: Any) -> GPT:
-    """The model of conf/model/gpt.yaml, tiny; `attention`, `mask`, `pos_enc`: option or part."""
-    model: GPT = _model("gpt", **changes)
-    return model
-
-
-def bert(**changes: Any) -> BERT:
-    """The model of conf/model/bert.yaml, tiny, for pairs of segments."""
-    model: BERT = _model("bert", **changes)
-    return model
-
-
-def vit(**changes: Any) -> ViT:
-    """The model of conf/model/vit.yaml, tiny."""
-    model: ViT = _model("vit", **changes)
-    return model
-
-
-def transformer(**changes: Any) -> Transformer:
-    """The model of conf/model/transformer.yaml, tiny; `cross_attention`: option or part."""
-    cross = changes.pop("cross_attention", None)
-    changes["cross_attention"] = part("model.attention", cross) if isinstance(cross, str) else cross
-    model: Transformer = _model("transformer", **changes)
-    return model
-
-
-def gpt_seq2seq(**changes: Any) -> GPTSeq2Seq:
-    """The model of conf/model/gpt_seq2seq.yaml, tiny."""
-    model: GPTSeq2Seq = _model("gpt_seq2seq", **changes)
-    return model
-
-
-def rnn_lm(**changes: Any) -> RNNLM:
-    """The model of conf/model/rnn_lm.yaml, tiny."""
-    model: RNNLM = build("rnn_lm", **(SIZES["rnn_lm"] | TINY["rnn_lm"] | changes))
-    return model
-
-
-def rnn_seq2seq(
-    *,
-    attention: str | Callable[..., Any] = "additive",
-    normalizer: str = "softmax",
-    window: str | Callable[..., Any] = "none",
-    kernel: str | Kernel = "reference",
-    **changes: Any,
-) -> RNNSeq2Seq:
-    """The model of conf/model/rnn_seq2seq.yaml, tiny; a window is 2 positions to each side."""
-    if isinstance(window, str):
-        window = part("model.window", window, **({} if window == "none" else {"size": 2}))
-    parts = {
-        "attention": part("model.attention", attention)
-        if isinstance(attention, str)
-        else attention,
-        "normalizer": part("model.normalizer", normalizer),
-        "window": window,
-        "kernel": part("kernel", kernel) if isinstance(kernel, str) else kernel,
-    }
-    sizes = SIZES["rnn_seq2seq"] | TINY["rnn_seq2seq"]
-    model: RNNSeq2Seq = build("rnn_seq2seq", **(sizes | parts | changes))
-    return model
-
-
-def captioner(
-    *,
-    attention: str = "additive",
-    normalizer: str = "softmax",
-    gate: str = "none",
-    pos_enc: str = "none",
-    kernel: str = "reference",
-    **changes: Any,
-) -> Captioner:
-    """The model of conf/model/captioner.yaml, tiny."""
-    parts = {
-        "attention": part("model.attention", attention),
-        "normalizer": part("model.normalizer", normalizer),
-        "gate": part("model.gate", gate),
-        "pos_enc": part("pos_enc", pos_enc),
-        "kernel": part("kernel", kernel),
-    }
-    sizes = SIZES["captioner"] | TINY["captioner"]
-    model: Captioner = build("captioner", **(sizes | parts | changes))
-    return model
-
-
-def dit(*, condition: str = "adaln_zero", **changes: Any) -> DiT:
-    """The model of conf/model/dit.yaml, tiny."""
-    model: DiT = _model("dit", condition=part("model.condition", condition), **changes)
-    return model
-
-
-def _model(
-    name: str,
-    *,
-    mixer: str | Any = "attention",
-    attention: str | Callable[..., Any] = "scaled_dot",
-    normalizer: str = "softmax",
-    mask: str | Callable[..., Any] | None = None,
-    pos_enc: str | Callable[..., Any] = "none",
-    kernel: str | Kernel = "reference",
-    **changes: Any,
-) -> Any:
-    mask = mask or ("source" if name == "gpt_seq2seq" else None)
-    mask = mask or ("causal" if name in ("gpt", "transformer") else "none")
-    slots = {
-        "mixer": ("model.mixer", mixer),
-        "attention": ("model.attention", attention),
-        "normalizer": ("model.normalizer", normalizer),
-        "mask": ("model.mask", mask),
-        "pos_enc": ("pos_enc", pos_enc),
-        "kernel": ("kernel", kernel),
-    }
-    parts = {
-        slot: part(group, chosen) if isinstance(chosen, str) else chosen
-        for slot, (group, chosen) in slots.items()
-    }
-    return build(name, **(SIZES[name] | TINY[name] | parts | changes))
-
-
-# Slots whose option may be given by its name; that of the model's YAML is the default.
-NAMED = {"cell", "decoder", "ffn", "norm_type"}
+# Slots whose part may be given as the name of an option, and the groups of these.
+SLOTS = {"pos_enc": "pos_enc", "kernel": "kernel", "cross_attention": "model.attention"} | {
+    slot: f"model.{slot}"
+    for slot in (
+        *("attention", "cell", "condition", "decoder", "ffn", "gate", "mask", "mixer"),
+        *("norm_type", "normalizer", "window"),
+    )
+}
+BY_YAML = {"cell", "decoder", "ffn", "norm_type"}  # whose default is that of the model's YAML
 
 
 def build(name: str, /, **keys: Any) -> Any:
     """The class of conf/model/NAME.yaml with its keys, some of them changed. Errors come bare."""
     content, defaults = option_content(CONF / "model" / f"{name}.yaml")
-    slots = {f"/model.{slot}": slot for slot in NAMED}
     chosen = {
-        slots[key]: option
+        group.removeprefix("/model."): option
         for entry in defaults
         if isinstance(entry, dict)
-        for key, option in entry.items()
-        if key in slots
+        for group, option in entry.items()
+        if group.removeprefix("/model.") in BY_YAML
     }
     node = content | chosen | keys
     if isinstance(node.get("layers"), dict):
         node["layers"] = ()  # every layer is the same
-    for slot in NAMED & node.keys():
-        if isinstance(node[slot], str):
-            node[slot] = part(f"model.{slot}", node[slot])
+    for slot in SLOTS.keys() & node.keys():
+        if isinstance(option := node[slot], str):
+            near = {"size": 2} if slot == "window" and option != "none" else {}
+            node[slot] = part(SLOTS[slot], option, **near)
     return get_class(node.pop("_target_"))(**node)
+
+
+def tiny(name: str, **changes: Any) -> Any:
+    """The model of conf/model/NAME.yaml, tiny; a window is 2 positions to each side."""
+    return build(name, **(SIZES[name] | changes))
+
+
+bert: Callable[..., BERT] = partial(tiny, "bert")
+captioner: Callable[..., Captioner] = partial(tiny, "captioner")
+dit: Callable[..., DiT] = partial(tiny, "dit")
+gpt: Callable[..., GPT] = partial(tiny, "gpt")
+gpt_seq2seq: Callable[..., GPTSeq2Seq] = partial(tiny, "gpt_seq2seq")
+rnn_lm: Callable[..., RNNLM] = partial(tiny, "rnn_lm")
+rnn_seq2seq: Callable[..., RNNSeq2Seq] = partial(tiny, "rnn_seq2seq")
+transformer: Callable[..., Transformer] = partial(tiny, "transformer")
+vit: Callable[..., ViT] = partial(tiny, "vit")
 
 
 def place(dim: int, heads: int, length: int, **changes: Any) -> Place:
@@ -263,7 +161,10 @@ def context(pos: PosEnc | None = None, **keys: Any) -> Context:
     return Context(pos=pos or NoPosEnc(dim=2, heads=1, head_dim=2, length=1, depth=1), **keys)
 
 
-def random_parts(module: nn.Module, *, seed: int = 0, std: float = 0.5) -> nn.Module:
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def random_parts(module: Part, *, seed: int = 0, std: float = 0.5) -> Part:
     """In float64, every parameter away from zeros and ones, which would hide a mistake."""
     rng = torch.Generator().manual_seed(seed)
     module = module.double()

@@ -55,13 +55,12 @@ def pickled(model: str) -> bytes:
     return pickle.dumps(base(model))
 
 
-def base_overrides(model: str) -> list[str]:
+def base_overrides(model: str, data: str | None = None) -> list[str]:
+    """data: instead of the model's default."""
     tiny = MODELS[model]
-    small = {"data": FILES[tiny.data], "schedule": SMALL["schedule"], "trainer": SMALL["trainer"]}
+    small = {"data": FILES[data or tiny.data]} | {g: SMALL[g] for g in ("schedule", "trainer")}
     return [
-        f"model={model}",
-        *tiny.overrides,
-        "logger=none",
+        *(f"model={model}", *([f"data={data}"] if data else []), *tiny.overrides, "logger=none"),
         *(f"{group}.{k}={written(v)}" for group in small for k, v in small[group].items()),
     ]
 

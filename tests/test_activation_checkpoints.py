@@ -1,5 +1,6 @@
 """model.activation_checkpointing: the same values, gradients and dropout, from less memory."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.kernel.reference import Reference
 from ablate.model.base import outputs
 from ablate.model.layers import stack
 from ablate.model.layers.layer import Cache
-from ablate.training.build import build_data, count_flops, make_model
-from ablate.training.train import prepare
+from ablate.training.build import build, build_data, count_flops, make_task
 
 MODELS = {
     "gpt": (gpt, lambda: (tokens(2, 7),)),
@@ -66,9 +65,8 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(
     found = []
     for on in (False, True):
         assert not calls
-        model = random_parts(
-            make(activation_checkpointing=on, **({"dropout": 0.3} | CHANGES[change]))
-        )
+        changes = {"dropout": 0.3} | CHANGES[change]
+        model = random_parts(make(activation_checkpointing=on, **changes))
         found.append(step(model, inputs()))
     assert calls == ([0, 1, 0, 1] if name == "transformer" else [0, 1])
     assert found[0].keys() == found[1].keys() >= dict(model.named_parameters()).keys()
@@ -115,54 +113,22 @@ def test_a_block_keeps_its_input_alone() -> None:
     assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
 
 
-def kept_compiled(depth: int, *, on: bool) -> int:
-    """Bytes that a compiled forward pass leaves for the backward pass."""
-    torch.compiler.reset()
-    model, storages = random_parts(gpt(depth=depth, activation_checkpointing=on)), {}
-    others = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    model.compile(backend="aot_eager", fullgraph=True)
-
-    def look(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in others:
-            storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
-        _output = model(tokens(2, 7))
-    return sum(storages.values())
-
-
-@pytest.mark.slow
-def test_a_compiled_block_keeps_its_input_alone() -> None:
-    b, i, d, double = 2, 7, 12, 8
-    one, all_of_it = (kept_compiled(3, on=on) - kept_compiled(2, on=on) for on in (True, False))
-    assert one == b * i * d * double
-    assert all_of_it > 10 * one
-
-
 def test_a_cache_is_filled_once() -> None:
     """Generation may run with gradients on; keys read twice would be there twice."""
-    model, cache, x = (
-        random_parts(gpt(activation_checkpointing=True)),
-        Cache(),
-        tokens(1, 6),
-    )
+    model, cache, x = random_parts(gpt(activation_checkpointing=True)), Cache(), tokens(1, 6)
     parts = [model(part, cache=cache) for part in x.split(2, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), model(x))
     assert cache.length() == 6
 
 
-def test_a_run_is_the_same_run(tmp_path: Any) -> None:
+def test_a_run_is_the_same_run(tmp_path: Path) -> None:
     """One id, one cost; the option reaches the blocks of what is trained."""
     found = []
-    for on in ("false", "true"):
-        cfg = ablate.compose(
-            *overrides(tmp_path, f"model.activation_checkpointing={on}", "model.depth=2")
-        )
+    for on in (False, True):
+        given = [f"model.activation_checkpointing={on}", "model.depth=2"]
+        cfg = ablate.compose(*overrides(tmp_path, *given))
         data = build_data(cfg)
-        model = make_model(cfg, data, Reference())
-        _, task, _, _ = prepare(cfg, tmp_path, data, model)
-        assert model.stack.activation_checkpointing == (on == "true")
+        task = make_task(cfg, data, build(cfg, data))
+        assert task.model.stack.activation_checkpointing == on
         found.append((Composition(cfg).id, count_flops(cfg, task)))
     assert found[0] == found[1]

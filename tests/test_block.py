@@ -31,7 +31,7 @@ def stack(**changes: Any) -> Stack:
         "bias": True, "share_layers": False, "pos_enc": part("pos_enc", "none"),
         "kernel": kernel("reference"),
     }  # fmt: skip
-    return random_parts(Stack(D, **(parts | sizes | changes)))  # type: ignore[return-value]
+    return random_parts(Stack(D, **(parts | sizes | changes)))
 
 
 # torch's encoder
@@ -204,24 +204,6 @@ def test_batch_norm_can_be_that_of_several_processes() -> None:
 
 
 KINDS = [name for name in options("model.ffn") if name != "none"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_feed_forward_is_its_formula(kind: str) -> None:
-    feed = part("model.ffn", kind)(D, hidden=HIDDEN, bias=True)
-    random_parts(feed)
-    x = normal(B, N, D)
-    up, down = feed.up(x), feed.down
-    normal_cdf = torch.distributions.Normal(0.0, 1.0).cdf
-    if kind == "gelu_tanh":
-        activated = up * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (up + 0.044715 * up**3))) / 2
-    elif feed.gate is None:
-        activated = up.clamp(min=0) if kind == "relu" else up * normal_cdf(up)
-    else:
-        gate = feed.gate(x)
-        activated = up * gate * (torch.sigmoid(gate) if kind == "swiglu" else normal_cdf(gate))
-    torch.testing.assert_close(feed(x), down(activated))
-    assert (feed.gate is not None) == (kind in ("swiglu", "geglu"))
 
 
 @pytest.mark.parametrize("dim", [32, 768])

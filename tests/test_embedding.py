@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from make_data import ready
 from make_model import gpt, part, rnn_lm, rnn_seq2seq, tokens, transformer
 from omegaconf import OmegaConf
 from test_resume import assert_equal, at_step, strike
@@ -190,13 +189,6 @@ def test_pairs_are_read_as_the_model_reads_them(tmp_path: Path) -> None:
         rows = [[t for t in row if t != PAD] for row in batch[name].tolist()]
         assert read == rows
         assert all((row[-1] == EOS) if name == "source" else (row[0] == BOS) for row in read)
-
-
-def test_recall_is_read_row_by_row() -> None:
-    small = {"train_examples": 6, "val_examples": 4, "test_examples": 4, "batch_size": 2}
-    data = ready("recall", vocab_size=32, seq_len=8, pairs=[2], **small)
-    rows = data.splits["train"][Request(0, torch.arange(6))]["tokens"]
-    assert [row.tolist() for row in data.sequences("tokens")] == rows.tolist()
 
 
 def test_each_side_of_a_transformer_learns_from_its_own() -> None:

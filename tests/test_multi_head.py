@@ -28,14 +28,14 @@ def ours(
     score: str = "scaled_dot", *, mask: str = "none", run: str = "reference", **changes: Any
 ) -> Attention:
     changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": KERNELS[run]}
-    return random_parts(Attention(place(D, H, M, score=score, **changes)))  # type: ignore[return-value]
+    return random_parts(Attention(place(D, H, M, score=score, **changes)))
 
 
 def crossing(
     score: str = "scaled_dot", *, run: str = "reference", **changes: Any
 ) -> CrossAttention:
     made = CrossAttention(place(D, H, M, score=score, kernel=KERNELS[run], **changes))
-    return random_parts(made)  # type: ignore[return-value]
+    return random_parts(made)
 
 
 def remembered(mine: CrossAttention, source: Tensor, keep: Tensor) -> Context:

@@ -1,7 +1,9 @@
 """bfloat16: every part computes in it, and what comes out is near what float32 gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +15,16 @@ from make_model import (
     options,
     part,
     random_parts,
+    scores,
     together,
     tokens,
     vit,
 )
-from make_pairs import refusal
 from torch import Tensor, nn
 
 from ablate.model.vit import ViT
 
 LENGTH = SIZES["gpt"]["length"]
-SCORES, ENCODINGS, KERNELS = options("model.attention"), options("pos_enc"), [*kernels(), "triton"]
 # Length of the error in units of the length of the result. bfloat16 keeps 8 bits, so a rounding is
 # off by up to 2^-9 of a number, and some dozens follow each other here.
 NEAR = 16 * 2**-9
@@ -61,29 +62,20 @@ def results(network: nn.Module, dtype: torch.dtype, around: Around) -> tuple[Ten
     return output.detach().float(), torch.cat([grad.flatten().float() for grad in gradients])
 
 
-def is_refused(score: str, pos_enc: str, kernel: str) -> bool:
-    model = "vit" if pos_enc.endswith("_2d") else "gpt"
-    row = {"model.attention": score, "pos_enc": pos_enc, "kernel": kernel}
-    return refusal(model, row) is not None
+def cases() -> Iterator[Any]:
+    """Every score with every encoding; by default each once."""
+    for score, pos_enc in product(scores(), options("pos_enc")):
+        if together(score, pos_enc):
+            once = pos_enc == "none" or score == "scaled_dot"
+            yield pytest.param(score, pos_enc, marks=[] if once else [pytest.mark.slow])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pos_enc", ENCODINGS)
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(("score", "pos_enc"), cases())
 def test_every_combination_computes_in_bfloat16(score: str, pos_enc: str) -> None:
-    no_score_of_theirs = is_refused(score, "none", "reference")  # for decoders with a state alone
-    if no_score_of_theirs or not together(score, pos_enc):
-        assert all(is_refused(score, pos_enc, kernel) for kernel in KERNELS)
-        return
     exact = results(made(score, pos_enc, "reference"), torch.float32, nullcontext)
     func = part("model.attention", score).func
-    computes = {
-        "sdpa": func.lowers and pos_enc != "relative",
-        "triton": func.sums and not pos_enc.startswith("relative"),
-    }
-    for kernel in KERNELS:
-        if not computes.get(kernel, True):
-            assert is_refused(score, pos_enc, kernel)
+    for kernel in kernels():
+        if kernel == "sdpa" and (not func.lowers or pos_enc == "relative"):
             continue
         for dtype, around in PRECISIONS.values():
             found = results(made(score, pos_enc, kernel), dtype, around)

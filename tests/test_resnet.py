@@ -19,7 +19,7 @@ def resnet(**changes: Any) -> ResNet:
     """The model of conf/model/resnet.yaml, tiny."""
     changes["gate"] = part("model.gate", changes.get("gate", "none"))
     model: ResNet = build("resnet", **(SIZES | {"dim": 4} | changes))
-    return random_parts(model)  # type: ignore[return-value]
+    return random_parts(model)
 
 
 @pytest.mark.parametrize(("channels", "reduction"), [(12, 4), (6, 1), (3, 8)])
