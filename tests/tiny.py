@@ -22,21 +22,10 @@ def overrides(folder: Path, *more: str) -> list[str]:
     if not text.exists():
         write_text(text)
     return [
-        "data=text",
-        f"data.path={text}",
-        "data.seq_len=16",
-        "data.batch_size=4",
-        "model.dim=16",
-        "model.depth=1",
-        "model.heads=2",
-        "model.dropout=0.1",
-        "trainer.max_steps=12",
-        "trainer.val_check_interval=4",
-        "trainer.log_every_n_steps=1",
-        "schedule.warmup=2",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
-        *more,
+        *("data=text", f"data.path={text}", "data.seq_len=16", "data.batch_size=4"),
+        *("model.dim=16", "model.depth=1", "model.heads=2", "model.dropout=0.1"),
+        *("trainer.max_steps=12", "trainer.val_check_interval=4", "trainer.log_every_n_steps=1"),
+        *("schedule.warmup=2", "logger=none", f"output_dir={folder / 'outputs'}", *more),
     ]
 
 
@@ -52,128 +41,52 @@ def second_run(folder: Path) -> Path:
     return Composition(second).folder
 
 
+def four_steps(folder: Path) -> list[str]:
+    steps = "trainer.max_steps=4 trainer.val_check_interval=2 schedule.warmup=1 logger=none"
+    return [*steps.split(), f"output_dir={folder / 'outputs'}"]
+
+
+COUNTS = "data.train_examples=40 data.val_examples=14 data.test_examples=11 data.batch_size=4"
+DIGITS = f"data.height=12 data.width=24 data.max_digits=3 {COUNTS} model.dim=8".split()
+OBJECTS = (
+    f"model=sam data.size=16 data.scale=1 {COUNTS}"
+    " model.dim=16 model.heads=2 model.depth=2 model.decoder.ffn_dim=24"
+).split()
+PAIRS = (
+    "data=copy data.symbols=5 data.min_length=2 data.max_train_length=4 data.test_max_length=5"
+    f" {COUNTS}"
+).split()
+SPEECH = f"data=speech task=speech data.codes=16 {COUNTS} model.dim=8".split()
+
+
 def images(folder: Path, *more: str) -> list[str]:
     """A tiny ViT on the digits."""
-    return [
-        "model=vit",
-        "model.patch=4",
-        "model.dim=16",
-        "model.depth=1",
-        "model.heads=2",
-        "trainer.max_epochs=null",
-        "trainer.max_steps=4",
-        "trainer.check_val_every_n_epoch=null",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
-        *more,
-    ]
-
-
-def four_steps(folder: Path) -> list[str]:
-    return [
-        "trainer.max_steps=4",
-        "trainer.val_check_interval=2",
-        "schedule.warmup=1",
-        "logger=none",
-        f"output_dir={folder / 'outputs'}",
-    ]
-
-
-DIGITS = [
-    "data.height=12",
-    "data.width=24",
-    "data.max_digits=3",
-    "data.train_examples=40",
-    "data.val_examples=14",
-    "data.test_examples=11",
-    "data.batch_size=4",
-    "model.dim=8",
-]
+    model = "model=vit model.patch=4 model.dim=16 model.depth=1 model.heads=2"
+    steps = "trainer.max_epochs=null trainer.check_val_every_n_epoch=null"
+    return [*model.split(), *steps.split(), *four_steps(folder), *more]
 
 
 def captions(folder: Path, *more: str) -> list[str]:
     """A tiny captioner."""
-    return [
-        "model=captioner",
-        *DIGITS,
-        *four_steps(folder),
-        *more,
-    ]
+    return ["model=captioner", *DIGITS, *four_steps(folder), *more]
 
 
 def speech(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that speaks numbers."""
-    return [
-        "model=rnn_seq2seq",
-        "data=speech",
-        "task=speech",
-        "data.codes=16",
-        "data.train_examples=40",
-        "data.val_examples=10",
-        "data.test_examples=10",
-        "data.batch_size=4",
-        "model.dim=8",
-        *four_steps(folder),
-        *more,
-    ]
-
-
-OBJECTS = [
-    "model=sam",
-    "data.size=16",
-    "data.scale=1",
-    "data.train_examples=40",
-    "data.val_examples=14",
-    "data.test_examples=11",
-    "data.batch_size=4",
-    "model.dim=16",
-    "model.heads=2",
-    "model.depth=2",
-    "model.decoder.ffn_dim=24",
-]
+    return ["model=rnn_seq2seq", *SPEECH, *four_steps(folder), *more]
 
 
 def masks(folder: Path, *more: str) -> list[str]:
     """A tiny SAM."""
-    return [
-        *OBJECTS,
-        *four_steps(folder),
-        *more,
-    ]
+    return [*OBJECTS, *four_steps(folder), *more]
 
 
 def drawings(folder: Path, *more: str) -> list[str]:
     """A tiny diffusion model."""
-    return [
-        "model=dit",
-        *DIGITS,
-        *("model.heads=2", "model.depth=1", "task.sampling_steps=3", "task.samples=6"),
-        *four_steps(folder),
-        *more,
-    ]
-
-
-PAIRS = [
-    "data=copy",
-    "data.symbols=5",
-    "data.min_length=2",
-    "data.max_train_length=4",
-    "data.test_max_length=5",
-    "data.train_examples=40",
-    "data.val_examples=14",
-    "data.test_examples=11",
-    "data.batch_size=4",
-]
+    own = "model.heads=2 model.depth=1 task.sampling_steps=3 task.samples=6"
+    return ["model=dit", *DIGITS, *own.split(), *four_steps(folder), *more]
 
 
 def pairs(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that copies numbers."""
-    return [
-        "model=rnn_seq2seq",
-        *PAIRS,
-        "model.dim=8",
-        *four_steps(folder),
-        *more,
-    ]
+    return ["model=rnn_seq2seq", *PAIRS, "model.dim=8", *four_steps(folder), *more]
