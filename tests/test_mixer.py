@@ -7,14 +7,10 @@ import pytest
 import torch
 from make_model import (
     context,
-    gpt,
     normal,
-    options,
     part,
     place,
     random_parts,
-    tokens,
-    transformer,
 )
 from torch import Tensor, nn
 
@@ -23,7 +19,6 @@ from ablate.model.mask.causal import Causal
 from ablate.model.mask.none import NoMask
 from ablate.model.mask.window import Window
 
-OTHERS = [name for name in options("model.mixer") if name != "attention"]
 MIXING = ["convolution", "fixed"]
 DIM, HEADS, LENGTH = 6, 3, 8
 
@@ -94,38 +89,6 @@ def test_padding_is_not_read(name: str) -> None:
     other[1, 4:] += 1
     torch.testing.assert_close(mixer(x, read), mixer(other, read))
     assert not torch.allclose(mixer(x, context()), mixer(other, context()))
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_no_token_sees_a_later_one(name: str) -> None:
-    model, seen = random_parts(gpt(mixer=name)).eval(), tokens(1, 7)
-    other = seen.clone()
-    other[0, 4] = (other[0, 4] + 1) % 11
-    ours, theirs = model(seen), model(other)
-    torch.testing.assert_close(ours[:, :4], theirs[:, :4])
-    moved = (ours != theirs).any(-1)[0]
-    assert moved.tolist() == [False] * 4 + [True] + [name != "none"] * 2
-
-
-@pytest.mark.parametrize("name", options("model.mixer"))
-def test_a_cache_holds_what_a_mixer_read(name: str) -> None:
-    """Tokens that are read in pieces, of one batch that is reordered in between."""
-    model, read = random_parts(gpt(mixer=name)).eval(), tokens(3, 7)
-    cache, rows = model.new_cache(), torch.tensor([2, 0, 0])
-    first = [model(read[:, a:b], cache=cache) for a, b in ((0, 1), (1, 5))]
-    torch.testing.assert_close(torch.cat(first, dim=1), model(read)[:, :5])
-    cache.select(rows)
-    then = model(read[rows][:, 5:], cache=cache)
-    torch.testing.assert_close(then, model(read[rows])[:, 5:])
-
-
-@pytest.mark.parametrize("name", options("model.mixer"))
-def test_a_transformer_decodes_as_it_reads(name: str) -> None:
-    model = random_parts(transformer(mixer=name)).eval()
-    source, target = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
-    state = model.encode(source)
-    steps = [model.step(target[:, i], state) for i in range(5)]
-    torch.testing.assert_close(torch.stack(steps, dim=1), model(source, target))
 
 
 def test_fixed_weights_have_no_more_positions_than_in_training() -> None:

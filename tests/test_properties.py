@@ -124,16 +124,20 @@ DECODERS: list[dict[str, Any]] = [
     {"decoder": "luong", "input_feeding": True},
     {"decoder": "bahdanau"},
 ]
+MIXERS = ("convolution", "fixed")
 # Models that write one token after another, from what they have read.
 LANGUAGE = [
     *(case("rnn_lm", cell=cell, depth=2, residual=True) for cell in options("model.cell")),
     case("rnn_lm", embedding_dim=5, tie_embeddings=False),
     *(case("gpt", mask=WINDOW, pos_enc="t5", kernel=k) for k in ("reference", "sdpa", "chunked")),
     case("gpt", share_layers=True, depth=3, norm_type="batch"),
+    *(case("gpt", mixer=name) for name in MIXERS),
+    *(case("gpt", normalizer=name) for name in options("model.normalizer")),
 ]
 WRITERS = [
     *(case("transformer", cross_attention=score, kernel="auto") for score in scores()),
     *(case("transformer", pos_enc="t5", kernel=k) for k in ("sdpa", "chunked")),
+    *(case("transformer", mixer=name) for name in MIXERS),
     case("transformer", mask=WINDOW, norm="post", share_layers=True, decoder={"depth": 3}),
     *(case("gpt_seq2seq", pos_enc=name) for name in ONE_D),
     *(case("gpt_seq2seq", pos_enc="learned", mask=mask) for mask in ("causal", WINDOW)),
