@@ -27,7 +27,7 @@ SMALL = ["model=vit", "model.dim=12", "model.depth=2", "model.heads=3", "model.p
 class Sizes:
     """In place of data: what a model asks of it."""
 
-    sizes = SIZES["vit"]
+    sizes = {key: SIZES["vit"][key] for key in ("image_size", "channels", "classes")}
 
 
 def started(*overrides: str, name: str = NAME) -> Model:
