@@ -17,6 +17,7 @@ from ablate.config.composition import Composition
 from ablate.data import IGNORED
 from ablate.errors import RunFailed, UserError
 from ablate.study.plan.budget import measured
+from ablate.task import total
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
 from ablate.training.build import build, build_data, make_task
@@ -139,3 +140,7 @@ def test_the_loss_is_the_mean_over_all_targets(tmp_path):
     targets = torch.cat([batch["targets"].flatten() for batch in batches])
     expected = torch.nn.functional.cross_entropy(torch.cat(logits), targets, ignore_index=IGNORED)
     torch.testing.assert_close(task.measures("val")["loss"], expected)
+
+
+def test_the_terms_of_a_loss_are_added():
+    assert total({"loss": torch.tensor(2.0), "balance": torch.tensor(3.0)}) == 5
