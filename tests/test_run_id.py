@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ablate.config.check import leaves
 from ablate.config.composition import Composition, compose
+from ablate.config.keys import plain
 from ablate.config.run_id import run_id
 
 COMPOSITIONS = [
@@ -116,3 +117,8 @@ def test_choices_and_hydra_are_not_part_of_the_work() -> None:
         del with_more["choices"]
         with_more.hydra = {"run": {"dir": "${run_id:}"}}
     assert run_id(with_more, "x") == run_id(cfg, "x")
+
+
+def test_the_order_of_keys_does_not_count() -> None:
+    values = plain(compose())
+    assert run_id(dict(reversed(values.items())), "x") == run_id(values, "x")
