@@ -44,10 +44,16 @@ def only(*differences, mode="min", **options):
 
 
 def test_pairs_are_made_by_seed_whatever_the_order():
-    values = {"b": {0: 1.0, 1: 2.0, 2: 4.0}, "a": {2: 4.5, 0: 1.25, 1: 2.125}}
+    values = {"b": {1: 2.0, 0: 1.0, 2: 4.0}, "a": {2: 4.5, 0: 1.25, 1: 2.125}}
     (found,) = pair(values, "b")
     assert found.seeds == (0, 1, 2)
     assert found.differences.tolist() == [0.25, 0.125, 0.5]
+
+
+def test_an_arm_has_the_mean_and_deviation_of_a_sample():
+    values = {"b": {0: 1.0, 1: 2.0, 2: 6.0}, "a": {0: 0.0, 1: 0.0, 2: 0.0}}
+    found = compare(values, baseline="b", mode="min").summaries["b"]
+    assert (found.n, found.mean, found.sd) == (3, 3.0, pytest.approx(math.sqrt(14 / 2)))
 
 
 def test_a_run_given_twice_is_refused():
