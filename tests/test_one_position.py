@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import SIZES, bert, gpt, normal, options, part, random_parts, tokens, vit
+from make_model import bert, gpt, normal, options, part, random_parts, tokens, vit
 from torch import Tensor, nn
 
 from ablate.model.layers.multi_head import recording
@@ -93,7 +93,7 @@ def test_a_vit_computes_what_is_read(changes: dict[str, Any], expected: list[int
 def test_a_bert_for_classes_reads_its_first_token_where_that_sees_all(
     mask: str, expected: list[int]
 ) -> None:
-    sizes = SIZES["bert"] | {"segments": 1, "next_sentence": False, "classes": 3}
+    sizes = {"segments": 1, "next_sentence": False, "classes": 3}
     model = random_parts(bert(mask=mask, **sizes)).eval()
     keep = torch.arange(9) < torch.tensor([[9], [5]])
     text = tokens(2, 9)
