@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-from make_model import SIZES, normal
+from make_model import SIZES, normal, random_parts
 from omegaconf import OmegaConf
-from test_vit import timms
 from timm.layers import LayerNorm, RmsNorm
-from timm.models.vision_transformer import ResPostBlock
+from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from torch import nn
 
 from ablate.config import history
@@ -36,6 +35,22 @@ def started(*overrides: str, name: str = NAME) -> Model:
     return build(cfg, Sizes()).double().eval()  # type: ignore[arg-type]
 
 
+def timms(**changes: Any) -> VisionTransformer:
+    """A small ViT of timm with random weights."""
+    keys: dict[str, Any] = {
+        "img_size": 6,
+        "patch_size": 2,
+        "in_chans": SIZES["vit"]["channels"],
+        "num_classes": SIZES["vit"]["classes"],
+        "embed_dim": 12,
+        "depth": 2,
+        "num_heads": 3,
+    }
+    network = VisionTransformer(**(keys | changes))
+    random_parts(network, seed=7, std=0.3)
+    return network.eval()
+
+
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Say of what timm's network is made, instead of a download."""
@@ -56,7 +71,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("changes", "overrides"),
     [
-        ({}, []),
+        *(({}, [f"kernel={kernel}"]) for kernel in ("reference", "sdpa", "chunked")),
         ({"act_layer": "gelu_tanh"}, ["model.ffn=gelu_tanh"]),
         (
             {"norm_layer": lambda *a, **k: LayerNorm(*a, **(k | {"eps": 0.1}))},
@@ -65,13 +80,18 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"class_token": False, "global_pool": "avg", "fc_norm": False}, ["model.pool=mean"]),
         ({"mlp_ratio": 2}, ["model.ffn_dim=24", "model.dropout=0.5", "model.drop_path=0.1"]),
     ],
-    ids=["plain", "gelu_tanh", "norm_eps", "mean", "ffn_dim"],
+    ids=["reference", "sdpa", "chunked", "gelu_tanh", "norm_eps", "mean", "ffn_dim"],
 )
 def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], network: Any) -> None:
     theirs = network(**changes)
     mine = started(*overrides)
     images = normal(2, SIZES["vit"]["channels"], *SIZES["vit"]["image_size"])
-    torch.testing.assert_close(mine(images), theirs.double()(images), atol=1e-11, rtol=1e-11)
+    found, expected = mine(images), theirs.double()(images)
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-11)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    patches: Any = mine.patches
+    torch.testing.assert_close(patches.weight.grad, theirs.patch_embed.proj.weight.grad)
     assert mine.started_from is not None
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
 
@@ -103,6 +123,10 @@ def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) 
         ({"norm_layer": RmsNorm}, "has RmsNorm; LayerNorm can be read"),
         ({"global_pool": "max", "fc_norm": False}, "pools its outputs by 'max'"),
         ({"img_size": (6, 24)}, "reads images or patches of 6 x 24"),
+        ({"mlp_ratio": 2}, "shapes: "),
+        ({"depth": 3}, "other parts than this model: model.depth=3"),
+        ({"qk_norm": True}, "q_norm"),
+        ({"reg_tokens": 2}, "reg_token"),
     ],
     ids=str,
 )
