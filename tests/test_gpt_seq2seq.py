@@ -52,30 +52,6 @@ def test_it_is_a_gpt_with_a_prefix() -> None:
     torch.testing.assert_close(model(source, target_in), expected)
 
 
-@pytest.mark.parametrize(
-    ("mask", "earlier", "later"),
-    [("source", True, False), ("causal", False, False), ("none", True, True)],
-)
-def test_what_each_position_sees(mask: str, earlier: bool, later: bool) -> None:
-    """earlier: a source token changes those before it, and so, with one layer of memory, how they
-    are read; later: a target token changes the logits before it."""
-    model = random_model(mask=mask)
-    source, target_in = (tokens[:1] for tokens in batch())
-    logits = model(source, target_in)
-    other = target_in.clone()
-    other[0, 4] = 4 + (other[0, 4] - 3) % (VOCAB - 4)
-    assert torch.equal(logits[:, :4], model(source, other)[:, :4]) != later
-    assert not torch.equal(logits[:, 4:], model(source, other)[:, 4:])
-    states = model.stack(_embedded(model, source, target_in))[:, 0]
-    source[0, 5] = 4 + (source[0, 5] - 3) % (WORDS - 4)
-    assert torch.equal(states, model.stack(_embedded(model, source, target_in))[:, 0]) != earlier
-    assert not torch.equal(logits, model(source, target_in))
-
-
-def _embedded(model: GPTSeq2Seq, source: Tensor, target_in: Tensor) -> Tensor:
-    return torch.cat([model.source_embedding(source), model.target_embedding(target_in)], dim=1)
-
-
 def test_a_source_beyond_training_is_refused() -> None:
     source, target_in = batch()
     with pytest.raises(UserError, match="trained for 8 at most"):

@@ -14,9 +14,7 @@ from torch.nn import functional as F
 import ablate
 from ablate import evaluate, generate
 from ablate.config.composition import Composition
-from ablate.data.masked import Masked
 from ablate.errors import UserError
-from ablate.study.plan.budget import DataSets
 from ablate.task.masked_lm import MaskedLM
 from ablate.training.build import build, build_data, make_task
 
@@ -188,14 +186,3 @@ def test_the_surest_is_filled_in_first(tmp_path: Path) -> None:
     first = places[likely.argmax()]
     assert read[1][0, first] == filled[first] != mask
     assert (filled[places] < task.data.tokenizer.text_size).all()
-
-
-def test_data_is_shared_by_those_who_ask_for_the_same(tmp_path: Path) -> None:
-    sets = DataSets()
-    same, other = "model.norm=pre", "task.mask_rate=0.3"
-    first, second, third = (
-        sets(ablate.compose(*overrides(tmp_path, *more))) for more in ((), (same,), (other,))
-    )
-    assert first is second
-    assert first is not third
-    assert first.task_settings == Masked(True, 0.15, 0.8, 0.1)
