@@ -299,6 +299,41 @@ def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Pat
         assert torch.equal(drawn, rolled.tokens[:, place + 1])
 
 
+def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path: Path) -> None:
+    task = built(tmp_path, "task.samples=3", "task.kl=0.5")
+    task.model.initialise(1)
+    prompts = task.first_prompts(4)
+    made = task.prepare(prompts, 0)
+    with torch.no_grad():
+        here, there = (
+            of_response(log_probabilities(m, made["tokens"]), made["tokens"], made["written"])
+            for m in (task.model, task.reference)
+        )
+    torch.testing.assert_close(made["old"], here)
+    rolled = Rollout(made["tokens"], made["written"])
+    gold = task.scores(rolled, prompts["prompt"].repeat_interleave(3))["gold"]
+    returns = (gold - 0.5 * (here.sum(1) - there.sum(1))).tolist()
+    for n, found in enumerate(made["advantages"].tolist()):
+        others = [returns[m] for m in range(n - n % 3, n - n % 3 + 3) if m != n]
+        assert found == pytest.approx(returns[n] - sum(others) / 2, abs=1e-5)
+
+
+def test_a_reward_model_gives_the_chosen_text_the_higher_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = built(tmp_path, kind="reward")
+    batch = task.data.splits["train"][Request(0, torch.arange(4))]
+    scores = task.model(batch["tokens"], batch["keep"]).flatten().tolist()
+    pairs = zip(scores[::2], scores[1::2], strict=True)
+    losses = [math.log(1 + math.exp(rejected - chosen)) for chosen, rejected in pairs]
+    assert task.loss(batch).item() == pytest.approx(sum(losses) / 4, rel=1e-5)
+    monkeypatch.setattr(task, "leads", lambda batch: torch.tensor([1.0, 0.0, -2.0, 3.0]))
+    batch["gold"] = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
+    task.evaluate(batch)
+    found = {name: float(value) for name, value in task.measures("val").items()}
+    assert (found["accuracy"], found["rule_accuracy"], found["ceiling"]) == (0.625, 0.75, 0.625)
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     cfg = composed(tmp_path, "task.algorithm=ppo")

@@ -100,6 +100,8 @@ def test_the_average_is_measured_and_kept_and_the_reference_stays(
     tables = [list(csv.DictReader((tmp_path / f / "metrics.csv").open())) for f in ("run", "plain")]
     for one, other in zip(*tables, strict=True):  # trained alike, validated otherwise
         assert one["train/loss"] == other["train/loss"]
+        terms = float(one["train/noise"]) + float(one["train/pull"])
+        assert float(one["train/loss"]) == pytest.approx(terms, rel=1e-5)
         assert not one["val/error"] or one["val/error"] != other["val/error"]
     names = read_weights(tmp_path / "plain/checkpoints/best.safetensors")
     assert not [name for name in names if name.startswith("average")]
