@@ -1,13 +1,17 @@
-"""Tiny runs for the local launcher, and studies of them as processes of their own."""
+"""Tiny runs for the launchers, studies of them as processes of their own, and what they leave."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accident import OVERRIDE
+from make_sweep import tiny_for, write_sweep
 from tiny import overrides
 
 import ablate
@@ -15,6 +19,18 @@ from ablate.config.composition import Composition
 from ablate.study.launch.local import Settings, launch, targets
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
+
+PATIENCE = 900.0  # seconds; importing torch can take minutes on a machine in use
+MODULES = targets({"task": {"_target_": "accident.AccidentProne"}})
+Command = Callable[..., "subprocess.Popen[str]"]
+
+
+def until(happened: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Waits for it."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def line(folder: Path, seed: int, *more: str) -> list[str]:
@@ -52,10 +68,9 @@ def launched(
     more: Mapping[str, str] | None = None,
     **own: Any,
 ) -> list[State]:
-    """Train them by the launcher, in this process."""
+    """Train them by the local launcher, in this process."""
     around = environment(accident, **(more or {}))
-    modules = targets({"task": {"_target_": "accident.AccidentProne"}})
-    return launch(wanted, settings(**own), modules=modules, environment=around)
+    return launch(wanted, settings(**own), modules=MODULES, environment=around)
 
 
 def study(folder: Path, seeds: str, *more: str) -> list[str]:
@@ -63,13 +78,71 @@ def study(folder: Path, seeds: str, *more: str) -> list[str]:
     return ["-m", *overrides(folder, OVERRIDE, "study.name=mine", f"seed={seeds}", *more)]
 
 
-def command(folder: Path, seeds: str, *more: str, accident: str = "") -> "subprocess.Popen[str]":
-    """That study as a process, in a session of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "ablate", *study(folder, seeds, *more)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env=environment(accident),
-    )
+STUDY = "{factors: {pos_enc: [none]}, seeds: 2}"
+
+
+def study_line(folder: Path, output: str, *more: str) -> list[str]:
+    """What a person types for a study of four runs with checkpoints; it lies in OUTPUT/mine."""
+    tiny = [text for text in tiny_for(STUDY, folder) if not text.startswith("output_dir=")]
+    place = f"output_dir={folder / output}"
+    return [*write_sweep(folder, STUDY), *tiny, OVERRIDE, place, "checkpoint_every=1", *more]
+
+
+@contextmanager
+def commands() -> Iterator[Command]:
+    """Starts studies as processes in sessions of their own; what is left of them is stopped."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*line: str, accident: str = "") -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ablate", *line],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=environment(accident),
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Exit code, and what was printed."""
+    said, _ = process.communicate(timeout=PATIENCE)
+    return process.returncode, said
+
+
+def folders(study: Path) -> dict[str, Path]:
+    """Arm and seed -> folder, once the plan is written."""
+    until((study / "plan.json").exists)
+    cells = json.loads((study / "plan.json").read_text())["cells"]
+    return {f"{cell['arm']} {cell['seed']}": study / cell["folder"] for cell in cells}
+
+
+def printed(folder: Path) -> str:
+    return (folder / "stdout.log").read_text()
+
+
+def tries(folder: Path) -> int:
+    """How often a process began in a run's folder."""
+    return sum(line.startswith("python -m ablate ") for line in printed(folder).splitlines())
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return found
+
+
+def process_of(folder: Path) -> int:
+    """The pid of a run, as its folder tells."""
+    until((folder / "progress.json").exists)
+    return int(json.loads((folder / "progress.json").read_text())["pid"])
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -3,7 +3,6 @@
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from make_launch import environment
+from make_launch import MODULES, environment, until
 
 from ablate.config.tree import config_dir
-from ablate.study.launch.local import targets
 from ablate.study.launch.ray import Settings, launch
 from ablate.study.launch.run import Run
 from ablate.study.launch.state import State
@@ -41,20 +39,14 @@ def cluster(place: Path) -> Iterator[dict[str, str]]:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env=environment(**own), start_new_session=True
         )
+    address = place / "ray_current_cluster"
     try:
-        yield own | {"RAY_ADDRESS": _address(place, process)}
+        until(lambda: address.exists() or process.poll() is not None, 300)
+        assert address.exists(), (place / "started.out").read_text()
+        yield own | {"RAY_ADDRESS": address.read_text().strip()}
     finally:
         process.terminate()  # and with it what it has started
         process.wait()
-
-
-def _address(place: Path, process: "subprocess.Popen[bytes]", seconds: float = 300.0) -> str:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
-        if (file := place / "ray_current_cluster").exists():
-            return file.read_text().strip()
-        time.sleep(0.2)
-    raise AssertionError((place / "started.out").read_text())
 
 
 def launched(wanted: Sequence[Run], accident: str = "", **own: Any) -> list[State]:
@@ -65,8 +57,7 @@ def launched(wanted: Sequence[Run], accident: str = "", **own: Any) -> list[Stat
         remote=file["remote"] | own,
         grace=60,
     )
-    modules = targets({"task": {"_target_": "accident.AccidentProne"}})
-    return launch(wanted, settings, modules=modules)
+    return launch(wanted, settings, modules=MODULES)
 
 
 def around(accident: str) -> dict[str, dict[str, str]]:

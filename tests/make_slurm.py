@@ -9,14 +9,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
+from make_launch import until
 
 import ablate
 from ablate.config.tree import config_dir
@@ -28,7 +28,6 @@ from ablate.study.launch.state import QUEUED, State
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "munged")
 PACKAGES = ("submitit", "hydra_plugins.hydra_submitit_launcher")
 CPUS = 8
-PATIENCE = 900.0  # seconds; the machine may be in use
 
 # A job that is requeued waits until its credential has expired. Jobs of `low` give way to those of
 # `urgent` at once, those of `slow_to_go` after a time of grace.
@@ -75,14 +74,6 @@ def missing() -> str:
     return f"not installed: {', '.join(absent)}" if absent else ""
 
 
-def until(happened: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Waits for it."""
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 @contextmanager
 def slurm(place: Path) -> Iterator[Path]:
     """Runs while the block does; gives the configuration, for the variable SLURM_CONF."""
@@ -95,14 +86,9 @@ def slurm(place: Path) -> Iterator[Path]:
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     around = {**os.environ, "SLURM_CONF": str(conf)}
-    files = {
-        "socket": "munge.sock",
-        "key-file": "munge.key",
-        "pid-file": "munge.pid",
-        "log-file": "munge.log",
-        "seed-file": "munge.seed",
-    }
-    munge = [f"--{option}={place / name}" for option, name in files.items()]
+    files = {"socket": "sock", "key-file": "key", "pid-file": "pid", "log-file": "log",
+             "seed-file": "seed"}  # fmt: skip
+    munge = [f"--{option}={place / 'munge'}.{end}" for option, end in files.items()]
     commands = (
         ["munged", "--foreground", "--force", *munge],
         ["slurmctld", "-D", "-f", str(conf)],

@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from tiny import overrides
 
 from ablate.config.check import check_direction
@@ -16,8 +14,6 @@ from ablate.errors import UserError
 
 pytest_plugins = ["command_line"]
 
-Command = Callable[..., tuple[int, str, str]]
-Runs = list[tuple[DictConfig, Path]]
 OPTUNA = ["-m", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=5"]
 FOUND = "optimization_results.yaml"  # what the sweeper leaves
 CAUSAL_LM = OmegaConf.create({"_target_": "ablate.task.causal_lm.CausalLM"})
@@ -33,25 +29,7 @@ def optuna() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
-def test_a_search_goes_by_what_runs_return(
-    ablate_command: Command, runs: Runs, tmp_path: Path
-) -> None:
-    """The training stands in: its value is the rate."""
-    argv = [*OPTUNA, "hydra.sweeper.n_trials=4", "optimizer.lr=interval(0.001,0.01)"]
-    code, _, err = ablate_command(*argv, *overrides(tmp_path), "hydra/launcher=basic")
-    assert code == 0, err
-    rates = [cfg.optimizer.lr for cfg, _ in runs]
-    assert len(set(rates)) == 4
-    found = yaml.safe_load((runs[0][1].parent / FOUND).read_text())
-    assert found["best_value"] == min(rates)
-    assert found["best_params"] == {"optimizer.lr": min(rates)}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("optuna")
-def test_a_refused_trial_ends_the_search_and_loses_no_run(
-    ablate_command: Command, runs: Runs, tmp_path: Path
-) -> None:
+def test_a_refused_trial_ends_the_search_and_loses_no_run(ablate_command, runs, tmp_path):
     tiny = [text for text in overrides(tmp_path) if "heads" not in text]
     argv = [*OPTUNA, *tiny, "model.heads=range(1,4)", "hydra/launcher=basic"]
     argv += ["hydra.sweeper.n_trials=30", "hydra.sweeper.n_jobs=1"]
@@ -64,21 +42,10 @@ def test_a_refused_trial_ends_the_search_and_loses_no_run(
     assert ablate_command(*argv, "hydra.sweeper.max_failure_rate=1")[0] == 0
 
 
-@pytest.mark.usefixtures("optuna")
-def test_a_search_for_the_worst_value_is_refused(
-    ablate_command: Command, runs: Runs, tmp_path: Path
-) -> None:
-    argv = [*OPTUNA, *overrides(tmp_path), "optimizer.lr=interval(0.001,0.01)"]
-    code, _, err = ablate_command(*argv, "hydra.sweeper.direction=maximize")
-    assert (code, runs) == (2, [])
-    assert "val/loss alone, whose best is the minimum; write hydra.sweeper.direction=min" in err
-
-
 @pytest.mark.parametrize(
     ("sweeper", "task", "refused"),
     [
         ({"params": None}, CAUSAL_LM, False),
-        ({"direction": "minimize"}, CAUSAL_LM, False),
         ({"direction": ["minimize"]}, CAUSAL_LM, False),
         ({"direction": "maximize"}, CAUSAL_LM, True),
         ({"direction": ["minimize", "minimize"]}, CAUSAL_LM, True),
@@ -86,7 +53,7 @@ def test_a_search_for_the_worst_value_is_refused(
         ({"direction": "maximize"}, CLASSES, False),
     ],
 )
-def test_the_direction_is_the_metrics_own(sweeper: dict, task: DictConfig, refused: bool) -> None:
+def test_the_direction_is_the_metrics_own(sweeper, task, refused):
     if refused:
         with pytest.raises(UserError, match=r"write hydra\.sweeper\.direction="):
             check_direction(OmegaConf.create(sweeper), task)
@@ -96,10 +63,9 @@ def test_the_direction_is_the_metrics_own(sweeper: dict, task: DictConfig, refus
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("optuna")
-@pytest.mark.parametrize("launcher", ["local", "basic"])
-def test_optuna_runs_for_real(tmp_path: Path, launcher: str) -> None:
+def test_optuna_runs_for_real(tmp_path):
     argv = [*OPTUNA, "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=3"]
-    argv += ["optimizer.lr=interval(0.001,0.01)", f"hydra/launcher={launcher}"]
+    argv += ["optimizer.lr=interval(0.001,0.01)", "hydra/launcher=local"]
     line = [sys.executable, "-m", "ablate", *argv, *overrides(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from conftest import AREAS, EVERY_NTH, areas
+from conftest import AREAS, areas
 
 from ablate.config.composition import compose
 
@@ -36,18 +36,16 @@ def test_ci_runs_the_two_lines_of_the_start():
     assert done.stdout.splitlines() == re.findall(r"^    (.*)$", start, re.MULTILINE)
 
 
-@pytest.mark.parametrize("overrides", sorted({c.strip() for c in COMMANDS}))
-def test_every_command_composes(overrides, tmp_path):
+def test_every_command_composes(tmp_path):
     file = tmp_path / "FILE"
     file.write_text("text")
-    words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
-    if not any(word.startswith("--") for word in words):
-        compose(*words)
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"python -m ablate\.(\w+)", PROMISES))))
-def test_every_other_command_exists(name):
-    assert callable(import_module(f"ablate.{name}").main)
+    assert len(COMMANDS) > 10
+    for overrides in sorted({c.strip() for c in COMMANDS}):
+        words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
+        if not any(word.startswith("--") for word in words):
+            compose(*words)
+    for name in set(re.findall(r"python -m ablate\.(\w+)", PROMISES)):
+        assert callable(import_module(f"ablate.{name}").main)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -83,9 +81,3 @@ def test_every_test_file_has_an_area_that_contributing_names():
         assert len(areas(path.stem)) == 1, path.name
     for area in AREAS:
         assert f"-m {area}`" in CONTRIBUTING, area
-
-
-def test_what_is_tested_by_turns_is_there():
-    for family in EVERY_NTH:
-        file, name = family.split("::")
-        assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), family

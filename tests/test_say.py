@@ -4,7 +4,6 @@ import io
 import logging
 import sys
 from logging.config import DictConfigurator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -23,26 +22,27 @@ HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
 SHOWN = r"a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
 
 
-def test_control_characters_are_written_as_python_does() -> None:
+def test_control_characters_are_written_as_python_does():
     assert printable(HOSTILE) == SHOWN
     for text in ("a line\nand a\ttab", "x ≤ y, naïve, 日本", ""):
         assert printable(text) == text
 
 
-@pytest.mark.parametrize("error", [UserError(HOSTILE), ValueError(HOSTILE)])
-def test_errors(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise error
+def test_errors(capsys):
+    for error in (UserError(HOSTILE), ValueError(HOSTILE)):
 
-    with pytest.raises(SystemExit):
-        command(main)
-    told = capsys.readouterr().err
-    assert r"a\x1b[2Jb\x07\x9b31m" in told
-    assert told.replace("\n", "").isprintable()
+        def main(error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(SystemExit):
+            command(main)
+        told = capsys.readouterr().err
+        assert r"a\x1b[2Jb\x07\x9b31m" in told
+        assert told.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("what", ["line", "text", "table", "title", "markup"])
-def test_tables_and_lines(what: str) -> None:
+def test_tables_and_lines(what):
     console = Console(file=io.StringIO(), force_terminal=True, width=80, highlight=False)
     table = Table(title=HOSTILE if what == "title" else None)
     table.add_column(HOSTILE)
@@ -58,16 +58,14 @@ def test_tables_and_lines(what: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["console", "simple"])
-def test_what_is_logged(name: str) -> None:
+def test_what_is_logged(name):
     logging_of = yaml.safe_load((config_dir() / "config.yaml").read_text())["hydra"]["job_logging"]
     made = DictConfigurator({}).configure_formatter(logging_of["formatters"][name])
     assert isinstance(made, logging.Formatter)
     assert made.format(logging.makeLogRecord({"msg": "%s", "args": (HOSTILE,)})).endswith(SHOWN)
 
 
-def test_output_is_escaped_on_a_terminal_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_is_escaped_on_a_terminal_alone(monkeypatch, capsys):
     put("a\x1bb")
     assert capsys.readouterr().out == "a\x1bb\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -76,12 +74,7 @@ def test_output_is_escaped_on_a_terminal_alone(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--status"]])
-def test_a_strangers_study(
-    arguments: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_strangers_study(arguments, tmp_path, monkeypatch, capsys):
     study = scores(tmp_path)
     plan = study / "plan.json"
     plan.write_text(plan.read_text().replace("model.attention=general", r"\u001b[2Jgeneral"))

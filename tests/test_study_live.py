@@ -14,7 +14,8 @@ from rich.console import Console
 from ablate import report
 from ablate.cli.command import command
 from ablate.study.launch import live
-from ablate.study.launch.live import View, status_table
+from ablate.study.launch.estimate import Done, done, left, seconds
+from ablate.study.launch.live import View, time_left
 from ablate.study.launch.state import State
 
 DOT = "model.attention=dot"
@@ -74,7 +75,7 @@ def shown(terminal: Console) -> list[str]:
     return lines(terminal.export_text())
 
 
-def test_a_terminal_shows_how_the_runs_stand(study: Path, terminal: Console) -> None:
+def test_a_terminal_shows_how_the_runs_stand(study, terminal):
     with View.of([to_do(study), training(study)], slots=1) as view:
         view.update([])
         assert shown(terminal) == [
@@ -101,26 +102,7 @@ def test_a_terminal_shows_how_the_runs_stand(study: Path, terminal: Console) -> 
     assert rows[-1] == FAILED
 
 
-def test_slots_that_nobody_knows_are_as_many_as_run(study: Path, terminal: Console) -> None:
-    with View.of([to_do(study), training(study)], slots=None) as view:
-        view.update([])
-        assert shown(terminal)[0] == f"3 finished, 2 queued, 1 failed; {BEST}"
-        view.update([training(study)])
-        assert shown(terminal)[0].endswith("; about 50 s left")
-
-
-def test_the_folders_are_looked_at_once_a_second(
-    study: Path, terminal: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "SECONDS", 3600.0)
-    with View.of([training(study)], slots=1) as view:
-        view.update([training(study)])
-        assert RUNNING in shown(terminal)
-        view.update([training(study)])
-        assert shown(terminal) == []
-
-
-def test_where_nobody_watches_a_run_that_ends_is_a_line(study: Path) -> None:
+def test_where_nobody_watches_a_run_that_ends_is_a_line(study):
     console = Console(file=StringIO(), record=True, width=40)
     view = View([to_do(study), training(study)], slots=1, console=console, live=None)
     view.update([training(study)])
@@ -133,9 +115,7 @@ def test_where_nobody_watches_a_run_that_ends_is_a_line(study: Path) -> None:
     ]
 
 
-def test_the_status_command_tells_the_same(
-    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_command_tells_the_same(study, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(sys, "argv", ["ablate.report", str(study), "--status"])
     with pytest.raises(SystemExit) as end:
@@ -150,10 +130,35 @@ def test_the_status_command_tells_the_same(
     assert not (study / "report.html").exists()
 
 
-def test_of_many_failures_the_first_are_shown(tmp_path: Path) -> None:
-    study = make_study(tmp_path / "scores", {"baseline": arm(["failed: x"] * 25)})
-    console = Console(file=StringIO(), record=True, width=80)
-    console.print(status_table(study))
-    head, _, *rows, more = shown(console)
-    assert (head, more) == ("25 failed", "and 5 more")
-    assert rows == [f"baseline, seed {seed} failed x" for seed in range(20)]
+def test_the_time_left():
+    quick, long = (State("finished", result={"wall_seconds": s}) for s in (60.0, 3600.0))
+    half, to_do = State("running", step=50, steps=100, rate=2.0), State("queued")
+    for runs, slots, told in (
+        ({"a-0": to_do}, 1, None),
+        ({"a-0": quick}, 1, None),
+        ({"a-0": quick, "a-1": to_do, "a-2": to_do}, 1, "2 min 00 s"),
+        ({"a-0": quick, "a-1": to_do, "a-2": to_do}, 2, "60 s"),
+        ({"a-0": quick, "a-1": half}, 1, "25 s"),
+        ({"a-0": half, "a-1": to_do}, 1, "75 s"),  # a whole run takes 50 s, as it looks
+        ({"a-0": quick, "b=c-0": long, "b=c-1": to_do, "a-1": to_do}, 2, "1 h 00 min"),
+        ({"a-1": quick, "a-2": to_do, "a-b-3": to_do}, 1, "2 min 00 s"),  # a-b: as the rest
+    ):
+        assert time_left(runs, slots) == told
+
+
+RESULT = {"status": "finished", "arm": "baseline", "wall_seconds": 12.0, "train_seconds": 10.0,
+          "flops_per_step": 5, "steps": 20}  # fmt: skip
+
+
+def test_seconds_of_planned_runs_are_those_of_finished_ones():
+    assert done(RESULT) == Done("baseline", wall_seconds=12.0, train_seconds=10.0, flops=100.0)
+    assert done({"status": "running", "arm": "baseline", "flops_per_step": 5}) is None
+    own = [Done("a", wall, 1.0, 10.0) for wall in (30.0, 10.0, 11.0)]
+    assert seconds("a", 999.0, [*own, Done("b", 500.0, 1.0, 1.0)]) == 11.0
+    others = [Done("a", 12.0, 10.0, 100.0), Done("b", 43.0, 40.0, 400.0)]
+    assert seconds("c", 200.0, others) == pytest.approx(20.0 + 2.5)  # by FLOPs
+    assert seconds("c", 200.0, [Done("a", 9.0, 8.0, 0.0)]) is None
+    assert left([], 2) == 0.0
+    assert left([4.0, 1.0, 1.0, 1.0], 2) == 4.0  # the short ones share a slot
+    assert left([1.0, 1.0, 4.0], 2) == 5.0  # the long one waits
+    assert left([1.0, None], 2) is None

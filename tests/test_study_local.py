@@ -4,7 +4,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,49 +54,35 @@ def found_by(run: Run) -> list[dict[str, Any]]:
     return sorted(map(json.loads, lines), key=lambda found: found["rank"])
 
 
-def test_runs_finish(told: tuple[list[Run], list[State]]) -> None:
+def test_runs_finish_and_everything_printed_is_in_their_folders(told):
+    """After the command, which is what a person can type."""
     wanted, found = told
     assert [one.name for one in found] == ["finished", "finished"], found
     for run in wanted:
         assert not (run.folder / "queued.json").exists()
         assert not (run.folder / "progress.json").exists()
-
-
-def test_everything_printed_is_in_the_folder(told: tuple[list[Run], list[State]]) -> None:
-    """After the command, which is what a person can type."""
-    for run in told[0]:
         first, *rest = printed(run)
         assert shlex.split(first) == ["python", "-m", "ablate", *run.arguments]
         assert {"by the descriptor", "by another program"} <= set(rest)
         assert not [line for line in rest if "leaked" in line or "Warning" in line]
 
 
-def test_a_run_finds_the_command_line_and_its_share_of_the_machine(
-    told: tuple[list[Run], list[State]],
-) -> None:
-    run = told[0][0]
-    (found,) = found_by(run)
+def test_a_run_finds_the_command_line_and_its_share_of_the_machine(told):
+    alone, both = told[0]
+    (found,) = found_by(alone)
     assert found["module"] == "ablate.__main__"
-    assert found["arguments"] == run.arguments
+    assert found["arguments"] == alone.arguments
     assert (found["threads"], found["gpus"], found["full_error"]) == (1, "4", None)
     assert found["session"] == found["pid"]  # Ctrl-C at the terminal is not for it
-
-
-def test_a_run_of_two_processes_starts_the_right_second_one(
-    told: tuple[list[Run], list[State]],
-) -> None:
-    run = told[0][1]
-    first, second = found_by(run)
+    first, second = found_by(both)
     assert (first["rank"], second["rank"], first["processes"]) == (0, 1, 2)
-    assert second["arguments"][: len(run.arguments)] == run.arguments
+    assert second["arguments"][: len(both.arguments)] == both.arguments
     assert first["gpus"] == second["gpus"] == "7"
     assert second["session"] == first["pid"]
 
 
 @pytest.mark.slow
-def test_where_forking_is_not_safe_every_run_starts_afresh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_forking_is_not_safe_every_run_starts_afresh(tmp_path, monkeypatch):
     monkeypatch.setattr(forks, "PRELOADED", False)
     run = telling(tmp_path, 0)
     (found,) = launched([run])
@@ -106,9 +91,7 @@ def test_where_forking_is_not_safe_every_run_starts_afresh(
     assert found_by(run)[0]["arguments"] == run.arguments
 
 
-def test_a_parent_that_cannot_start_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parent_that_cannot_start_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ablate.RunFailed, match="no process can be started"):
         launched(runs(tmp_path, [0]))
@@ -117,7 +100,7 @@ def test_a_parent_that_cannot_start_is_one_line(
 # Shares
 
 
-def test_cores_are_divided_unless_the_person_said_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_divided_unless_the_person_said_how_many(monkeypatch):
     monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(8)))
     assert local.threads(3, {}) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
     assert local.threads(20, {})["OMP_NUM_THREADS"] == "1"
@@ -128,111 +111,73 @@ def test_cores_are_divided_unless_the_person_said_how_many(monkeypatch: pytest.M
     ("outer", "slots", "each", "shares"),
     [
         (None, 2, 0, [None, None]),
-        (None, 2, 1, ["0", "1"]),
         (None, 2, 2, ["0,1", "2,3"]),
         ("2,GPU-ab", 2, 1, ["2", "GPU-ab"]),
-        ("3,1", 1, 2, ["3,1"]),
     ],
 )
-def test_gpus_are_handed_out(
-    monkeypatch: pytest.MonkeyPatch,
-    outer: str | None,
-    slots: int,
-    each: int,
-    shares: Sequence[str | None],
-) -> None:
-    seen = 4 if outer is None else len(outer.split(","))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+def test_gpus_are_handed_out(monkeypatch, outer, slots, each, shares):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4 if outer is None else 2)
     around = {} if outer is None else {"CUDA_VISIBLE_DEVICES": outer}
     found = local.gpus(slots, each, around)
-    assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == list(shares)
+    assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == shares
 
 
 @pytest.mark.parametrize(
     ("gpus", "cores", "each", "slots"),
     [
         (0, 2, 0, 2),
-        (0, 1, 0, 1),
         (0, 64, 0, 4),
         (1, 64, 0, 1),  # runs that see all GPUs take turns
-        (8, 64, 1, 8),
         (8, 64, 3, 2),
         (1, 64, 2, 1),  # and gpus() refuses it
     ],
 )
-def test_auto_slots(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, cores: int, each: int, slots: int
-) -> None:
+def test_auto_slots(monkeypatch, gpus, cores, each, slots):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(cores)))
     assert settings(slots="auto", gpus_per_run=each).at_once({}) == slots
     assert settings(slots=3, gpus_per_run=each).at_once({}) == 3
 
 
-def test_more_gpus_than_there_are_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_more_gpus_than_there_are_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for seen, number in (("1,2,7", 3), ("", 0)):
         with pytest.raises(UserError, match=f"needs 4 GPUs, and this machine .* see {number}"):
             launched([], slots=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"slots": 0},
-        {"slots": 1.5},
-        {"slots": True},
-        {"slots": None},
-        {"gpus_per_run": -1},
-        {"retries": "many"},
-        {"timeout": 0},
-        {"timeout": "1h"},
-        {"grace": -1},
-        {"grace": None},
-    ],
-)
-def test_settings_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:
-    (name,) = wrong
-    with pytest.raises(UserError, match=f"hydra.launcher.{name}="):
-        settings(**wrong)
+def test_settings_without_a_meaning_are_refused():
+    wrong = {"slots": (0, 1.5, True, None), "gpus_per_run": (-1,), "retries": ("many",),
+             "timeout": (0, "1h"), "grace": (-1, None)}  # fmt: skip
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(UserError, match=f"hydra.launcher.{name}="):
+                settings(**{name: value})
 
 
 # Between Hydra and the launcher
 
 
-def hydras(overrides: Sequence[str], *, own: str | None = None, name: str = "config") -> Any:
-    """As much of the composition of a sweep as says how it was started."""
-    sources = [SimpleNamespace(provider="main", path="/conf")]
-    sources += [SimpleNamespace(provider="command-line", path=own)] if own else []
+def test_the_command_of_a_run_knows_nothing_of_its_sweep():
+    typed = ["hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.slots=2"]
+    sources = [("main", "/conf"), ("command-line", "/mine")]
     node = SimpleNamespace(
-        overrides=SimpleNamespace(hydra=list(overrides)),
-        runtime=SimpleNamespace(config_sources=sources),
-        job=SimpleNamespace(config_name=name),
+        overrides=SimpleNamespace(hydra=[*typed, "hydra.verbose=true"]),
+        runtime=SimpleNamespace(
+            config_sources=[SimpleNamespace(provider=who, path=path) for who, path in sources]
+        ),
+        job=SimpleNamespace(config_name="config"),
     )
-    return SimpleNamespace(hydra=node)
-
-
-def test_the_command_of_a_run_knows_nothing_of_its_sweep() -> None:
-    config = hydras(
-        [
-            "hydra.mode=MULTIRUN",
-            "hydra/launcher=local",
-            "hydra.launcher.slots=2",
-            "hydra.verbose=true",
-        ],
-        own="/mine",
-    )
-    typed = ["sweep=x", "seed=1", "hydra.sweep.subdir=a=b-0123"]
-    assert arguments(config, typed, Path("/o/a=b-0123")) == [
+    config: Any = SimpleNamespace(hydra=node)
+    job = ["sweep=x", "seed=1", "hydra.sweep.subdir=a=b-0123"]
+    assert arguments(config, job, Path("/o/a=b-0123")) == [
         *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],
         *["hydra.mode=RUN", 'hydra.run.dir="/o/a=b-0123"'],
     ]
     assert not OF_SWEEPS.match("hydra.runtime.x=1")
 
 
-def test_hydra_gets_the_status_of_every_run(tmp_path: Path) -> None:
+def test_hydra_gets_the_status_of_every_run(tmp_path):
     done = State("finished", result={"metric": {"name": "val/loss", "value": 1.5, "mode": "min"}})
     assert job_return(["seed=0"], tmp_path, done).return_value == 1.5
     failed = job_return(["seed=0"], tmp_path, State("failed", "killed by SIGKILL"))
@@ -241,7 +186,7 @@ def test_hydra_gets_the_status_of_every_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_parent_starts_no_threads_and_touches_no_gpu(tmp_path: Path) -> None:
+def test_the_parent_starts_no_threads_and_touches_no_gpu(tmp_path):
     """What was imported stays safe to fork."""
     script = tmp_path / "look.py"
     script.write_text(

@@ -1,12 +1,10 @@
 """Mistakes in a study: one line each, exit code 2, and no folder is left."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from make_sweep import tiny_for, write_sweep
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from tiny import overrides
 
@@ -19,84 +17,77 @@ from ablate.study.plan.request import parse_request
 
 pytest_plugins = ["command_line"]
 
-Command = Callable[..., tuple[int, str, str]]
-Runs = list[tuple[DictConfig, Path]]
 ONE = "{factors: {pos_enc: [none]}}"
 
 # The node `study`, what is typed beside it, and what the line of refusal holds.
 MISTAKES = [
     # factors and options
-    ("{factors: {model.atention: [dot]}}", [], ["no key model.atention", "'model.attention'?"]),
-    ("{factors: {modle: [gpt]}}", [], ["no key or group modle", "did you mean 'model'?"]),
-    ("{factors: {model.attention: [dto]}}", [], ["model.attention=dto: no such option", "'dot'?"]),
-    ("{factors: {model.heads: [two]}}", [], ["1 of 2 arms", "model.heads=two: must be a whole"]),
-    ("{factors: {x: {y: [model.hed=2]}}}", [], ["no key model.hed", "did you mean"]),
-    ("{factors: {x: {y: [model]}}}", [], ["study.factors: x: y: cannot read 'model'"]),
-    ("{factors: {x: {y: ['pos_enc=a,b']}}}", [], ["'pos_enc=a,b' names several values"]),
-    ("{factors: {x: {y: 3}}}", [], ["study.factors: x: y must be a list of overrides"]),
-    ("{factors: {x: {y: [seed=3]}}}", [], ["x: y sets seed, which no factor may"]),
-    ("{factors: {pos_enc: []}}", [], ["study.factors: pos_enc has no options"]),
-    ("{factors: {pos_enc: [none, none]}}", [], ["pos_enc: has the option none twice"]),
-    ("{factors: {pos_enc: [learned]}}", [], ["pos_enc has no option beside learned"]),
-    ("{factors: {seed: [1, 2]}}", [], ["the seeds of a study are study.seeds"]),
-    ("{factors: {output_dir: [a, b]}}", [], ["output_dir: changes no result"]),
-    ("{factors: 3}", [], ["study.factors=3: must be {KEY: VALUE, ...}"]),
+    ("{factors: {model.atention: [dot]}}", "", ["no key model.atention", "'model.attention'?"]),
+    ("{factors: {modle: [gpt]}}", "", ["no key or group modle", "did you mean 'model'?"]),
+    ("{factors: {model.attention: [dto]}}", "", ["model.attention=dto: no such option", "'dot'?"]),
+    ("{factors: {model.heads: [two]}}", "", ["1 of 2 arms", "model.heads=two: must be a whole"]),
+    ("{factors: {x: {y: [model]}}}", "", ["study.factors: x: y: cannot read 'model'"]),
+    ("{factors: {x: {y: ['pos_enc=a,b']}}}", "", ["'pos_enc=a,b' names several values"]),
+    ("{factors: {x: {y: 3}}}", "", ["study.factors: x: y must be a list of overrides"]),
+    ("{factors: {x: {y: [seed=3]}}}", "", ["x: y sets seed, which no factor may"]),
+    ("{factors: {pos_enc: []}}", "", ["study.factors: pos_enc has no options"]),
+    ("{factors: {pos_enc: [none, none]}}", "", ["pos_enc: has the option none twice"]),
+    ("{factors: {pos_enc: [learned]}}", "", ["pos_enc has no option beside learned"]),
+    ("{factors: {seed: [1, 2]}}", "", ["the seeds of a study are study.seeds"]),
+    ("{factors: {output_dir: [a, b]}}", "", ["output_dir: changes no result"]),
+    ("{factors: 3}", "", ["study.factors=3: must be {KEY: VALUE, ...}"]),
     # the baseline
-    ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", [], ["baseline", "'post'?"]),
-    ("{baseline: [model.nrom=pre], factors: {pos_enc: [none]}}", [], ["no key model.nrom"]),
-    ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", [], ["the baseline is not legal"]),
-    (
-        "{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}",
-        [],
-        ["the baseline is not among the cells that can be run", "excluded by"],
-    ),
+    ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", "", ["baseline", "'post'?"]),
+    ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", "", ["the baseline is not legal"]),
+    ("{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}", "",
+     ["the baseline is not among the cells that can be run", "excluded by"]),
     # seeds
-    ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", [], ["holds the seed 1 twice"]),
-    ("{factors: {pos_enc: [none]}, seeds: 0}", [], ["study.seeds=0: must be"]),
-    ("{factors: {pos_enc: [none]}, seeds: []}", [], ["study.seeds=[]: must be"]),
-    (ONE, ["seed=3"], ["'seed=3': the seeds of a study are study.seeds=[..]"]),
+    ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", "", ["holds the seed 1 twice"]),
+    ("{factors: {pos_enc: [none]}, seeds: 0}", "", ["study.seeds=0: must be"]),
+    (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds=[..]"]),
     # plans
-    ("{design: factorial}", [], ["study.design needs study.factors"]),
-    ("{factors: {model.heads: [3]}, on_invalid: skip}", [], ["no arm is left beside the baseline"]),
-    ("{factors: {pos_enc: [none]}, seeds: 501}", [], ["1,002 runs", "study.confirm_large=true"]),
-    ("{factors: {pos_enc: [none], model.attention: [dot, additive]}, design: leave_one_out}", [],
-     ["leave_one_out: model.attention has 2 options"]),
-    ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", [], ["no factor pos_en"]),
-    ("{factors: {pos_enc: [none]}, desing: pairs}", [], ["no key study.desing", "'study.design'?"]),
-    ("{factors: {pos_enc: [none]}, design: pair}", [], ["study.design=pair: must be one_factor"]),
-    ("{factors: {start: {old: [init_from=nowhere]}}}", [], ["init_from=nowhere is not the folder"]),
+    ("{design: factorial}", "", ["study.design needs study.factors"]),
+    ("{factors: {model.heads: [3]}, on_invalid: skip}", "", ["no arm is left beside the baseline"]),
+    ("{factors: {pos_enc: [none]}, seeds: 501}", "", ["1,002 runs", "study.confirm_large=true"]),
+    ("{factors: {pos_enc: [none]}, exclude: [{pos_en: none}]}", "", ["no factor pos_en"]),
+    ("{factors: {pos_enc: [none]}, exclude: [{pos_enc: nne}]}", "", ["no option nne", "'none'"]),
+    ("{factors: {pos_enc: [none]}, exclude: [{}]}", "", ["would leave out every cell"]),
+    ("{factors: {pos_enc: [none]}, desing: pairs}", "", ["no key study.desing", "'study.design'?"]),
+    ("{factors: {pos_enc: [none]}, design: pair}", "", ["study.design=pair: must be one_factor"]),
+    ("{factors: {start: {old: [init_from=nowhere]}}}", "", ["init_from=nowhere is not the folder"]),
     # the command line of a study
-    (ONE, ["pos_enc=rotary"], ["'pos_enc=rotary': the study changes it"]),
-    (ONE, ["study.rerun=finished"], ["study.rerun=finished: must be missing, failed or all"]),
+    (ONE, "pos_enc=rotary", ["'pos_enc=rotary': the study changes it"]),
+    (ONE, "study.rerun=finished", ["study.rerun=finished: must be missing, failed or all"]),
 ]  # fmt: skip
-# Those that planning leaves to the command.
+# Those that planning leaves to the command; an empty node is none.
 OF_THE_COMMAND = [
-    ("{factors: {model.attention: [dot]}}", ["model=timm"], ["model=timm has no model.attention"]),
-    ("{seeds: 1}", [], ["sweep=mine is empty", "study.factors"]),
-    ("{factors: {pos_enc: [none]}, metric: loss}", [], ["study.metric=loss: must be a name"]),
-    ("{factors: {pos_enc: [none]}, metric: val/perplexity}", [], ["say what is best, study.mode"]),
-    ("{factors: {pos_enc: [none]}, metric: val/nope}", [],
-     ["study.metric=val/nope: a run of the baseline measures val/loss, val/perplexity, val/bits"]),
-    ("{factors: {pos_enc: [none]}, metric: val/perplexty}", [], ["mean 'val/perplexity'?"]),
-    ("{factors: {pos_enc: [none]}, metric: test/loss}", [], ["study.metric=test/loss: a run of"]),
-    ("{factors: {pos_enc: [none]}, match: flops, match_by: model.nope}", [],
-     ["study.match_by=model.nope: must be a whole number of the model: ", "model.ffn_dim"]),
-    ("{factors: {pos_enc: [none]}, match: flops, match_by: model.ffn_dm}", [], ["'model.ffn_dim'"]),
-    (ONE, ["study.match_by=model.dim"], ["study.match_by=model.dim has no effect without"]),
-    (ONE, ["hydra.launcher.slots=0"], ["slots=0: must be a whole number from 1 to 10,000, or"]),
-    (ONE, ["hydra.launcher.slots=x"], ["hydra.launcher.slots=x: must be"]),
-    (ONE, ["hydra.launcher.slots=1000000000", "study.dry_run=true"], ["whole number from 1 to 10"]),
-    (ONE, ["study.pack=8"], ["no key study.pack; ", "; hydra.launcher.slots=N trains N runs at"]),
-    (ONE, ["+hydra.launcher.slot=2"], ["launcher.slot: no such key", "did you mean 'slots'?"]),
-    (ONE, ["~hydra.launcher.grace"], ["hydra.launcher.grace is missing"]),
-    (ONE, ["hydra.launcher.gpus_per_run=99", "hydra.launcher.slots=2"], ["needs 198 GPUs"]),
-    ("{factors: {pos_enc: [none]}, mode: max}", [], ["study.mode=max: of val/loss the best is"]),
-    (ONE, ["model.norm=pre,post"], ["'model.norm=pre,post' names several values in a study"]),
-    (ONE, ["study.seeds=1,2"], ["write study.seeds=[1,2]"]),
-    (ONE, ["study.sed=1"], ["no key study.sed", "did you mean 'study.seeds'?"]),
-    (ONE, ["hydra/launcher=joblib"], ["no such option", "pip install hydra-joblib-launcher"]),
-    (ONE, ["hydra/sweeper=ax"], ["no such option", "pip install hydra-ax-sweeper"]),
-    (ONE, ["hydra.mode=RUN"], ["study.factors is a plan of several runs"]),
+    ("{seeds: 1}", "", ["sweep=mine is empty", "study.factors"]),
+    ("{factors: {pos_enc: [none]}, metric: loss}", "", ["study.metric=loss: must be a name"]),
+    ("{factors: {pos_enc: [none]}, metric: val/perplexity}", "", ["say what is best, study.mode"]),
+    ("{factors: {pos_enc: [none]}, metric: val/perplexty}", "", ["mean 'val/perplexity'?"]),
+    ("{factors: {pos_enc: [none]}, mode: max}", "", ["study.mode=max: of val/loss the best is"]),
+    ("{factors: {pos_enc: [none]}, match: flops, match_by: model.ffn_dm}", "", ["'model.ffn_dim'"]),
+    (ONE, "study.match_by=model.dim", ["study.match_by=model.dim has no effect without"]),
+    (ONE, "hydra.launcher.slots=0", ["slots=0: must be a whole number from 1 to 10,000, or"]),
+    (ONE, "study.pack=8", ["no key study.pack; ", "; hydra.launcher.slots=N trains N runs at"]),
+    (ONE, "+hydra.launcher.slot=2", ["launcher.slot: no such key", "did you mean 'slots'?"]),
+    (ONE, "~hydra.launcher.grace", ["hydra.launcher.grace is missing"]),
+    (ONE, "hydra.launcher.gpus_per_run=99", ["needs 99 GPUs"]),
+    (ONE, "model.norm=pre,post", ["'model.norm=pre,post' names several values in a study"]),
+    (ONE, "study.seeds=1,2", ["write study.seeds=[1,2]"]),
+    (ONE, "hydra/launcher=joblib", ["no such option", "pip install hydra-joblib-launcher"]),
+    (ONE, "hydra/sweeper=ax", ["no such option", "pip install hydra-ax-sweeper"]),
+    (ONE, "hydra.mode=RUN", ["study.factors is a plan of several runs"]),
+    ("", "-m", ["nothing varies"]),
+    ("", "-m seed=1,1", ["names 1 twice"]),
+    ("", "-m seed=1,x", ["seed=x: must be a whole number"]),
+    ("", "-m seed=1,2 study.seeds=3", ["give one"]),
+    ("", "-m optimizer.lr=interval(0,1)", ["has no separate values"]),
+    ("", "-m pos_enc=glob(q*)", ["matches no option"]),
+    ("", "-m pos_enc=none,nnoe", ["did you mean 'none'?"]),
+    ("", "study.seeds=3", ["study.seeds says how several runs are planned"]),
+    ("", "hydra/launcher=slurm", ["hydra/launcher says where several runs are trained"]),
+    ("", "hydra.launcher.slots=2", ["hydra.launcher.slots says where several runs are trained"]),
 ]  # fmt: skip
 
 
@@ -117,9 +108,9 @@ def plan(argv: list[str], own: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
-def test_a_mistake_is_found_in_planning(number: int, sweeps: Path) -> None:
+def test_a_mistake_is_found_in_planning(number, sweeps):
     study, typed, parts = MISTAKES[number]
-    argv = [f"sweep=mistake_{number}", *tiny_for(study, sweeps), *typed]
+    argv = [f"sweep=mistake_{number}", *tiny_for(study, sweeps), *typed.split()]
     with pytest.raises(UserError) as refused:
         plan(argv, sweeps / "own")
     line = str(refused.value)
@@ -127,17 +118,20 @@ def test_a_mistake_is_found_in_planning(number: int, sweeps: Path) -> None:
     assert all(part in line for part in parts), line
 
 
-@pytest.mark.parametrize(("study", "typed", "parts"), [*MISTAKES[:1], *OF_THE_COMMAND])
-def test_a_mistake_is_one_line(
-    study: str, typed: list[str], parts: list[str], ablate_command: Command, tmp_path: Path
-) -> None:
-    tiny = [] if "model=timm" in typed else tiny_for(study, tmp_path)
-    code, out, err = ablate_command(*write_sweep(tmp_path, study), *tiny, *typed)
-    assert code == 2, err
+@pytest.mark.parametrize(
+    ("study", "typed", "parts"),
+    [
+        pytest.param(*row, marks=pytest.mark.slow if number % 3 else ())
+        for number, row in enumerate([MISTAKES[0], *OF_THE_COMMAND])
+    ],
+)
+def test_a_mistake_is_one_line(study, typed, parts, ablate_command, tmp_path):
+    """Every third by default: they differ in what is said, hardly in the way there."""
+    planned = [*write_sweep(tmp_path, study), *tiny_for(study, tmp_path)] if study else []
+    code, out, err = ablate_command(*planned, *typed.split())
+    assert (code, err.count("\n")) == (2, 1), err
     assert err.startswith("ablate: ")
-    assert err.count("\n") == 1, err
-    for part in parts:
-        assert part in err
+    assert all(part in err for part in parts), err
     assert "Traceback" not in out
     assert not (tmp_path / "outputs").exists()
 
@@ -145,45 +139,14 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (["-m"], "nothing varies"),
-        (["-m", "seed=1"], "nothing varies"),
-        (["-m", "seed=1,1"], "names 1 twice"),
-        (["-m", "seed=1,x"], "seed=x: must be a whole number"),
-        (["-m", "pos_enc=none,none"], "names none twice"),
-        (["-m", "seed=1,2", "study.seeds=3"], "give one"),
-        (["-m", "optimizer.lr=interval(0,1)"], "has no separate values"),
-        (["-m", "pos_enc=glob(q*)"], "matches no option"),
-        (["-m", "seed=range(0,1000000000000)"], "names more than 10,000 values"),
-        (["-m", "pos_enc=none,nnoe"], "did you mean 'none'?"),
-        (["study.seeds=3"], "study.seeds says how several runs are planned"),
-        (["study.dry_run=true"], "study.dry_run says how several runs are planned"),
-        (["hydra/launcher=slurm"], "hydra/launcher says where several runs are trained"),
-        (["hydra.launcher.slots=2"], "hydra.launcher.slots says where several runs are trained"),
-    ],
-)
-def test_mistakes_without_a_sweep(
-    argv: list[str], part: str, ablate_command: Command, tmp_path: Path
-) -> None:
-    code, _, err = ablate_command(*argv)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert part in err
-    assert not (tmp_path / "outputs").exists()
-
-
-@pytest.mark.parametrize(
-    ("argv", "part"),
-    [
         (["study.seeds=1000000000", "pos_enc=none,learned"], "1,000,000,000 seeds, and at most"),
-        (["optimizer.lr=range(0,1,1e-12)"], "names more than 10,000 values"),
         (["optimizer.lr=shuffle(range(0,1,1e-12))"], "names more than 10,000 values"),
         (["model.heads=range(1,5,0)"], "the step of a range must not be 0"),
         (["seed=0,1", "study.name=../../x"], "a folder inside of output_dir, without '..'"),
         (["seed=0,1", "study.name=/tmp/x"], "a folder inside of output_dir, without '..'"),
     ],
 )
-def test_values_are_counted_and_folders_looked_at_before_they_are_made(
-    argv: list[str], part: str
-) -> None:
+def test_values_are_counted_and_folders_looked_at_before_they_are_made(argv, part):
     with open_tree() as tree:
         command = tree.load([one for one in argv if one.startswith("study.")])
         with pytest.raises(UserError, match=re.escape(part)) as refused:
@@ -191,12 +154,7 @@ def test_values_are_counted_and_folders_looked_at_before_they_are_made(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["runs", "debug/a b", "a..b", "ä"])
-def test_names_of_studies(name: str) -> None:
-    assert compose(f"study.name='{name}'").study.name == name
-
-
-def test_a_value_made_of_itself_is_refused() -> None:
+def test_a_value_made_of_itself_is_refused():
     cfg = compose("optimizer.weight_decay=0.5")
     cfg.optimizer.weight_decay = "${run_folder:}"
     with pytest.raises(OmegaConfBaseException, match="is made of its values"):
@@ -204,7 +162,7 @@ def test_a_value_made_of_itself_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_of_another_study(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
+def test_a_folder_of_another_study(ablate_command, runs, tmp_path):
     tiny = [*overrides(tmp_path), "hydra/launcher=basic"]
     argv = [*write_sweep(tmp_path, ONE), *tiny]
     assert ablate_command(*argv)[0] == 0
@@ -218,10 +176,9 @@ def test_a_folder_of_another_study(ablate_command: Command, runs: Runs, tmp_path
 
 
 @pytest.mark.slow
-def test_data_that_has_changed_since(ablate_command: Command, runs: Runs, tmp_path: Path) -> None:
+def test_data_that_has_changed_since(ablate_command, runs, tmp_path):
     """Half of a study on other data than the other half would compare nothing."""
-    tiny = [*overrides(tmp_path), "hydra/launcher=basic"]
-    argv = [*write_sweep(tmp_path, ONE), *tiny]
+    argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path), "hydra/launcher=basic"]
     assert ablate_command(*argv)[0] == 0
     text = (tmp_path / "tiny.txt").rename(tmp_path / "moved.txt")
     moved = [one.replace("tiny.txt", "moved.txt") for one in argv]
@@ -229,39 +186,28 @@ def test_data_that_has_changed_since(ablate_command: Command, runs: Runs, tmp_pa
     before = (plan := tmp_path / "outputs" / "mine" / "plan.json").read_text()
     text.write_text(text.read_text() + " and more")
     code, _, err = ablate_command(*moved)
-    assert (code, err.count("\n")) == (2, 1)
+    assert (code, err.count("\n"), len(runs)) == (2, 1, 2)
     assert "outputs/mine belongs to a study of other data: it has changed since" in err
-    assert len(runs) == 2
-    text.unlink()
-    assert "moved.txt" in ablate_command(*moved)[2]
     assert plan.read_text() == before
 
 
-def test_a_plan_that_cannot_be_read(ablate_command: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "outputs" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text("{")
-    code, _, err = ablate_command(*write_sweep(tmp_path, ONE), *overrides(tmp_path))
-    assert (code, err.count("\n")) == (2, 1)
-    assert "plan.json cannot be read" in err
-
-
-def test_a_folder_that_cannot_be_written(ablate_command: Command, tmp_path: Path) -> None:
-    (tmp_path / "outputs").write_text("")
-    code, _, err = ablate_command(*write_sweep(tmp_path, ONE), *overrides(tmp_path))
-    assert (code, err.count("\n")) == (2, 1)
-    assert "output_dir: cannot write" in err
-
-
-def test_a_full_disk(
-    ablate_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ablate.study.plan import planfile
+def test_a_plan_that_cannot_be_read_or_written(ablate_command, tmp_path, monkeypatch):
+    argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path)]
 
     def full(path: Path, content: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(planfile, "write_json", full)
-    code, _, err = ablate_command(*write_sweep(tmp_path, ONE), *overrides(tmp_path))
-    assert (code, err.count("\n")) == (2, 1)
-    assert "No space left on device" in err
+    (tmp_path / "outputs").write_text("")
+    assert "output_dir: cannot write" in refusal(ablate_command(*argv))
+    (tmp_path / "outputs").unlink()
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
+    (tmp_path / "outputs" / "mine" / "plan.json").write_text("{")
+    assert "plan.json cannot be read" in refusal(ablate_command(*argv))
+    (tmp_path / "outputs" / "mine" / "plan.json").unlink()
+    monkeypatch.setattr("ablate.study.plan.planfile.write_json", full)
+    assert "No space left on device" in refusal(ablate_command(*argv))
+
+
+def refusal(ended: tuple[int, str, str]) -> str:
+    assert (ended[0], ended[2].count("\n")) == (2, 1)
+    return ended[2]

@@ -1,24 +1,30 @@
 """hydra/launcher=ray on a real Ray, private to these tests."""
 
-import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import make_ray
 import pytest
-from accident import OVERRIDE
-from make_launch import environment, runs
+from make_launch import (
+    Command,
+    commands,
+    ended,
+    folders,
+    metrics,
+    parent_of,
+    printed,
+    process_of,
+    runs,
+    study_line,
+    tries,
+    until,
+)
 from make_ray import launched
-from make_slurm import until
-from make_sweep import tiny_for, write_sweep
 
 import ablate
 from ablate.errors import UserError
@@ -27,8 +33,6 @@ from ablate.study.launch.ray import Settings, train
 from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line"]
-STUDY = "{factors: {pos_enc: [none]}, seeds: 2}"
-PATIENCE = 900.0  # seconds; the machine may be in use
 
 
 @pytest.fixture(scope="module")
@@ -47,70 +51,26 @@ def member(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def study_line(folder: Path, output: str, *more: str, accident: str = "") -> list[str]:
-    tiny = [text for text in tiny_for(STUDY, folder) if not text.startswith("output_dir=")]
-    own = [f"output_dir={folder / output}", "checkpoint_every=1", OVERRIDE]
-    if "hydra/launcher=ray" in more:
-        variables = make_ray.around(accident)["env_vars"]
-        written = ", ".join(f"{name}: '{value}'" for name, value in variables.items())
-        own.append(f"+hydra.launcher.ray.init.runtime_env={{env_vars: {{{written}}}}}")
-    return [*write_sweep(folder, STUDY), *tiny, *own, *more]
-
-
 @pytest.fixture
-def command(member: None) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts studies; what a test leaves of them is stopped."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*line: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ablate", *line],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env=environment(),
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def command(member: None) -> Iterator[Command]:
+    with commands() as start:
+        yield start
 
 
-def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    said, _ = process.communicate(timeout=PATIENCE)
-    return process.returncode, said
-
-
-def folders(study: Path) -> dict[str, Path]:
-    """Arm and seed -> folder, once the plan is written."""
-    until((study / "plan.json").exists)
-    cells = json.loads((study / "plan.json").read_text())["cells"]
-    return {f"{cell['arm']} {cell['seed']}": study / cell["folder"] for cell in cells}
-
-
-def tries(folder: Path) -> int:
-    return len(re.findall("^python -m ablate ", (folder / "stdout.log").read_text(), re.MULTILINE))
-
-
-def metrics(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
-    return found
+def on_ray(folder: Path, *more: str, accident: str = "") -> list[str]:
+    variables = make_ray.around(accident)["env_vars"]
+    written = ", ".join(f"{name}: '{value}'" for name, value in variables.items())
+    own = f"+hydra.launcher.ray.init.runtime_env={{env_vars: {{{written}}}}}"
+    return study_line(folder, "ray", own, "hydra/launcher=ray", *more)
 
 
 @pytest.mark.slow
-def test_a_study_measures_what_it_does_locally_and_only_what_failed_runs_again(
-    command: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
-) -> None:
-    first = command(*study_line(tmp_path, "ray", "hydra/launcher=ray", accident="die 0 5 1"))
-    code, said = ended(first)
+def test_a_study_measures_what_it_does_locally_and_only_what_failed_runs_again(command, tmp_path):
+    code, said = ended(command(*on_ray(tmp_path, accident="die 0 5 1")))
     assert code == 1, said
     assert "2 of 4 runs are not finished" in said
     assert "killed by SIGKILL (perhaps out of memory); last lines: step 4" in said
-    line = study_line(tmp_path, "ray", "hydra/launcher=ray")
+    line = on_ray(tmp_path)
     both = [command(*line), command(*line)]  # two at once do no run twice
     for each in both:
         code, said = ended(each)
@@ -126,13 +86,9 @@ def test_a_study_measures_what_it_does_locally_and_only_what_failed_runs_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_controller_is_stopped_and_started_again(
-    command: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_the_controller_is_stopped_and_started_again(command, tmp_path, number):
     """Its runs write checkpoints and end, although the cluster lives on."""
-    typed = ("hydra/launcher=ray", "study.seeds=1")
-    line = study_line(tmp_path, "ray", *typed)
-    first = command(*study_line(tmp_path, "ray", *typed, accident="pause-once 0 5 0"))
+    first = command(*on_ray(tmp_path, "study.seeds=1", accident="pause-once 0 5 0"))
     found = list(folders(tmp_path / "ray" / "mine").values())
     for folder in found:
         until((folder / "met").exists)
@@ -144,22 +100,18 @@ def test_the_controller_is_stopped_and_started_again(
     until(lambda: [state(folder).name for folder in found] == ["missing"] * 2)
     for folder in found:
         assert "stopped by SIGTERM after step 6" in state(folder).detail
-    code, said = ended(command(*line))
+    code, said = ended(command(*on_ray(tmp_path, "study.seeds=1")))
     assert code == 0, said
     assert [tries(folder) for folder in found] == [2, 2]
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(
-    member: None, tmp_path: Path
-) -> None:
+def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(member, tmp_path):
     (run,) = wanted = runs(tmp_path, [0], "checkpoint_every=1")
 
     def strike() -> None:
         until((run.folder / "met").exists)
-        until((run.folder / "progress.json").exists)
-        parent = parent_of(json.loads((run.folder / "progress.json").read_text())["pid"])
-        os.kill(parent_of(parent), signal.SIGKILL)
+        os.kill(parent_of(parent_of(process_of(run.folder))), signal.SIGKILL)
 
     striking = threading.Thread(target=strike)
     striking.start()
@@ -167,42 +119,24 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(
     striking.join()
     assert found.name == "finished", found
     assert tries(run.folder) == 2
-    assert "resuming from" in (run.folder / "stdout.log").read_text()
+    assert "resuming from" in printed(run.folder)
     straight = ablate.run(ablate.compose(*run.arguments[:-2]), tmp_path / "straight")
     assert metrics(run.folder) == straight["metrics"]
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@pytest.mark.slow
-def test_settings_that_ray_refuses_are_one_line(member: None, tmp_path: Path) -> None:
-    wanted = runs(tmp_path, [0])
-    with pytest.raises(UserError, match=r"^hydra.launcher.ray.remote: .*num_cpu"):
-        launched(wanted, num_cpu=1)
-    assert not wanted[0].folder.exists()
 
 
 # Without a Ray
 
 
-def test_a_folder_that_a_node_does_not_see_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="output_dir must lie where all nodes look"):
         train([], str(tmp_path / "no"), modules=[], grace=1, cwd=".", typed=None)
+    wrong: Any
+    for wrong in (0, None, "long", True):
+        with pytest.raises(UserError, match=f"hydra.launcher.grace={wrong}: must be"):
+            Settings(init={}, remote={}, grace=wrong)
 
 
-@pytest.mark.parametrize("grace", [0, -1, None, "long", True])
-def test_a_grace_without_a_meaning_is_refused(grace: Any) -> None:
-    with pytest.raises(UserError, match=f"hydra.launcher.grace={grace}: must be"):
-        Settings(init={}, remote={}, grace=grace)
-
-
-def test_a_missing_package_is_one_line(
-    ablate_command: Callable[..., tuple[int, str, str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_is_one_line(ablate_command, tmp_path, monkeypatch):
     monkeypatch.setattr(launcher, "find_spec", lambda name: None)
     code, _, err = ablate_command(*study_line(tmp_path, "outputs"), "hydra/launcher=ray")
     assert (code, err) == (2, "ablate: hydra/launcher=ray needs the package ray: pip install ray\n")

@@ -1,18 +1,16 @@
 """study.rerun=all does every run once more, whoever else is at it and however often it is killed;
-what it rests on: claims of folders that are moved away, and what is known of Slurm's queue."""
+what it rests on: claims of folders that are moved away."""
 
 import fcntl
 import json
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
 
 from ablate.errors import Interrupted
-from ablate.study.launch import state as state_module
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
@@ -47,9 +45,7 @@ class Launcher:
             write(self.study / name, status="failed" if name in self.fails else "finished")
 
 
-def trained(
-    study: Path, rerun: str, planned: Sequence[Cell] | None = None, **own: Any
-) -> list[str]:
+def trained(study, rerun, planned=None, **own):
     """What a command runs."""
     launcher = Launcher(study, **own)
     try:
@@ -67,12 +63,14 @@ def moved(study: Path) -> list[list[str]]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
+    """One of its runs was stopped halfway, which begins anew."""
     for name in NAMES:
         write(tmp_path / name, was="old")
+    write(tmp_path / "a", status="failed", error=f"stopped after step 7; {RESUMES} from there")
     return tmp_path
 
 
-def test_all_is_everything_each_time(study: Path) -> None:
+def test_all_is_everything_each_time(study):
     assert trained(study, "all") == [*NAMES]
     assert trained(study, "missing") == []
     assert trained(study, "all") == [*NAMES]
@@ -81,9 +79,7 @@ def test_all_is_everything_each_time(study: Path) -> None:
     assert not list(study.rglob("queued.json"))
 
 
-def test_everything_that_was_killed_resumes(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_everything_that_was_killed_resumes(study, capsys):
     assert trained(study, "all", stops_at="b") == ["a"]
     assert capsys.readouterr().out == ""
     assert trained(study, "all", stops_at="c") == ["b"]
@@ -93,9 +89,7 @@ def test_everything_that_was_killed_resumes(
     assert trained(study, "all") == [*NAMES]
 
 
-def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(study, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Claim, "release", lambda claim: (_ for _ in ()).throw(Interrupted("killed")))
         with pytest.raises(Interrupted):
@@ -105,7 +99,7 @@ def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(
     assert moved(study) == [[*NAMES]]
 
 
-def test_all_that_was_killed_after_its_tuning_keeps_that(study: Path) -> None:
+def test_all_that_was_killed_after_its_tuning_keeps_that(study):
     tuning = cells(("t", "u"), kind="tune")
     for cell in tuning:
         write(study / cell.folder)
@@ -117,14 +111,14 @@ def test_all_that_was_killed_after_its_tuning_keeps_that(study: Path) -> None:
 
 
 @pytest.mark.parametrize("rerun", ["all", "missing"])
-def test_a_command_that_comes_to_its_end_ends_all(study: Path, rerun: str) -> None:
+def test_a_command_that_comes_to_its_end_ends_all(study, rerun):
     """Also where a run failed, and where another command did the rest."""
     assert trained(study, "all", stops_at="b") == ["a"]
     assert trained(study, rerun, fails="c") == ["b", "c"]
     assert trained(study, "all") == [*NAMES]
 
 
-def test_another_command_joins_all_instead_of_beginning_it_anew(study: Path) -> None:
+def test_another_command_joins_all_instead_of_beginning_it_anew(study):
     class Joined(Launcher):
         def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
             super().launch(jobs[:2], 0)
@@ -136,7 +130,7 @@ def test_another_command_joins_all_instead_of_beginning_it_anew(study: Path) -> 
     assert trained(study, "missing") == []
 
 
-def test_a_run_that_somebody_has_stays(study: Path) -> None:
+def test_a_run_that_somebody_has_stays(study):
     """Such as one between its failure and its retry, or one that is trained by hand."""
     write(study / "a", status="failed", error="it will be tried again")
     claim = Claim.take(study / "a", launcher="local")
@@ -152,15 +146,7 @@ def test_a_run_that_somebody_has_stays(study: Path) -> None:
     assert moved(study) == [[*NAMES]]
 
 
-def test_a_run_that_was_stopped_halfway_begins_anew(study: Path) -> None:
-    write(study / "a", status="failed", error=f"stopped after step 7; {RESUMES} from there")
-    assert trained(study, "all") == [*NAMES]
-    assert moved(study) == [[*NAMES]]
-
-
-def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(study, monkeypatch):
     lock = fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
@@ -174,12 +160,3 @@ def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(
     assert held(study / "a" / CLAIM)
     assert not held(study / "elsewhere" / CLAIM)
     claim.release()
-
-
-def test_one_answer_of_the_queue_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    state_module._slurm_jobs.cache_clear()
-    for moment in range(3):
-        state_module._slurm_jobs(moment)
-    assert state_module._slurm_jobs.cache_info().currsize == 1
-    state_module._slurm_jobs.cache_clear()

@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 import ablate
 from ablate.config.overrides import parse
 from ablate.errors import UserError
-from ablate.study import sweeper
 from ablate.study.plan.tune import choose, tuning
 
 pytest_plugins = ["command_line"]
@@ -51,20 +50,6 @@ def test_every_point_with_every_seed():
     assert made({}) is None
 
 
-def test_overrides_are_read_as_the_values_that_were_written():
-    values = {
-        "optimizer.lr": [1e-05, 2],
-        "optimizer.betas": [[0.9, 0.95]],
-        "trainer.gradient_clip_val": [None, 1.0],
-        "model.norm": ["post"],
-    }
-    for trial in made(values).trials():
-        cfg = ablate.compose(*trial.overrides)
-        for key, value in trial.point.items():
-            assert OmegaConf.select(cfg, key) == value
-        assert cfg.seed == 1000
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -73,13 +58,9 @@ def test_overrides_are_read_as_the_values_that_were_written():
         ({"tune_seeds": 2, "seeds": (7, 1001)}, "tune_seeds=2: 1001 is one of"),
         ({"tune_seeds": [5, 5]}, "holds a seed twice"),
         ({"tune_seeds": 0}, "at least one seed"),
-        ({"tune_seeds": []}, "at least one seed"),
         ({"keys": {"optimizer.lr": []}}, r"optimizer\.lr: \[\] must be a list"),
-        ({"keys": {"optimizer.lr": 0.1}}, r"optimizer\.lr: 0.1 must be a list"),
-        ({"keys": {"optimizer.lr": "0.1"}}, "must be a list"),
         ({"keys": {"optimizer.lr": [0.1, 0.10]}}, r"optimizer\.lr has the value 0.1 twice"),
         ({"keys": {"seed": [1, 2]}}, "study.tune: seed"),
-        ({"keys": {"hydra/launcher": ["local"]}}, "study.tune: hydra/launcher"),
         ({"taken": ["optimizer.lr"]}, r"optimizer\.lr is set by the study already"),
     ],
 )
@@ -98,11 +79,8 @@ def test_the_best_mean_over_the_seeds(mode, lr):
     assert [row["mean"] for row in found.rows] == pytest.approx([2.5, 2.4, 2.6])
     assert [row["point"] for row in found.rows if row["chosen"]] == [found.point]
     assert found.rows[0]["values"] == {"1000": 2.0, "1001": 3.0}
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_of_equal_points_the_first(mode):
-    assert chosen(map(result, [2.0, 2.0, 2.0]), mode).point == {"optimizer.lr": 0.0003}
+    equal = chosen(map(result, [2.0, 2.0, 2.0]), mode)
+    assert equal.point == {"optimizer.lr": 0.0003}  # the first
 
 
 def test_the_edge_of_the_grid_is_said():
@@ -175,25 +153,7 @@ def test_every_arm_counts_with_its_own_value_and_the_same_command_resumes(tuned,
 
 
 @pytest.mark.slow
-def test_while_a_grown_study_is_tuned_its_plan_keeps_the_runs_that_count(
-    tuned, tmp_path, monkeypatch
-):
-    assert tuned("study.seeds=1")[0] == 0
-    kinds, launch = [], sweeper.launch
-
-    def look(*arguments):
-        kinds.append([cell["kind"] for cell in plan_of(tmp_path)["cells"]])
-        return launch(*arguments)
-
-    monkeypatch.setattr(sweeper, "launch", look)
-    assert tuned("study.seeds=2")[0] == 0
-    assert [one.count("run") for one in kinds] == [4, 8]
-
-
-@pytest.mark.slow
-def test_an_arm_without_a_value_that_runs_is_left_out_and_the_others_go_on(
-    tuned, runs, fail, tmp_path, monkeypatch
-):
+def test_an_arm_without_a_value_that_runs_is_left_out(tuned, runs, fail, tmp_path, monkeypatch):
     trained = (module := import_module("ablate.training.train")).train
 
     def train(cfg, run_dir):

@@ -1,4 +1,4 @@
-"""A study from its plan to W&B, by the commands that a person types, at a server of our own."""
+"""What a run is filed under, and a study from its plan to W&B by what a person types."""
 
 import json
 import os
@@ -8,12 +8,43 @@ from pathlib import Path
 
 import offline_wandb
 import pytest
+from make_study import arm, make_study
 from tiny import overrides
 from wandb_server import running
+
+from ablate.logger.role import Role
+from ablate.logger.wandb import fitted
 
 STUDY = ["-m", "model.attention=dot,cosine", "study.seeds=[0,1]", "study.name='a study'"]
 TUNE = "study.tune={optimizer.lr: [0.001]}"
 DOT, COSINE = "model.attention=dot", "model.attention=cosine"
+
+
+def test_a_run_is_filed_under_its_arm_and_what_that_changes(tmp_path):
+    both = "model.norm=post model.residual=false"
+    arms = {"baseline": arm([1.0], tuned={"optimizer.lr": 1e-3}), both: arm([1.2])}
+    study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [1e-3, 3e-3]})
+
+    def role(name: str) -> Role:
+        folder = min(study.glob(f"{name.replace(' ', '_')}-*"))
+        return Role.of(folder, "s", name.removeprefix("tune-"))
+
+    assert role("baseline") == Role("s", "baseline", is_baseline=True)
+    assert role("tune-baseline") == Role("s", "baseline (tuning)", is_baseline=False, tunes=True)
+    found = role(both)
+    assert (found.factor, found.option) == ("model.norm + model.residual", "post + false")
+    assert Role.of(tmp_path / "0123456789ab", "runs", None) == Role("runs")
+    for damage in ("", '{"cells": ['):
+        (tmp_path / "plan.json").write_text(damage)
+        assert Role.of(tmp_path / "a=1-0123456789ab", "s", "a=1") == Role("s", "a=1")
+
+
+def test_long_names_are_shortened_and_stay_apart():
+    names = ["x" * 64, "x" * 64 + "a", "x" * 64 + "b"]
+    short = [fitted(name, 64) for name in names]
+    assert [len(name) for name in short] == [64, 64, 64]
+    assert short[0] == names[0]
+    assert len(set(short)) == 3
 
 
 def typed(command: str | list[str], folder: Path, **more: str) -> str:
@@ -34,7 +65,7 @@ def typed(command: str | list[str], folder: Path, **more: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_study_ends_at_wandb(tmp_path: Path) -> None:
+def test_a_study_ends_at_wandb(tmp_path):
     arguments = [text for text in overrides(tmp_path) if not text.startswith("logger=")]
     study = tmp_path / "outputs" / "a study"
     python = [sys.executable, "-m"]
@@ -42,22 +73,28 @@ def test_a_study_ends_at_wandb(tmp_path: Path) -> None:
     # Trained without a key: every run lies offline, and says what it is.
     printed = typed([*python, "ablate", *STUDY, TUNE, *arguments], tmp_path)
     cells = json.loads((study / "plan.json").read_text())["cells"]
-    groups: dict[str, list[str]] = {}
+    results: dict[tuple[str, int], tuple[str, float]] = {}
     for cell in cells:
         (offline,) = offline_wandb.run_folders(study / cell["folder"])
         run = offline_wandb.read(offline)
-        groups.setdefault(run.group, []).append(run.job_type)
-        assert run.run_id == cell["run_id"]
-        block = run.config["ablate"]
-        assert (block["study"], block["seed"]) == ("a study", cell["seed"])
-        assert run.group == f"a study/{block['arm']}"
-        assert block["is_baseline"] == (cell["arm"] == DOT and cell["kind"] == "run")
+        result = json.loads((study / cell["folder"] / "result.json").read_text())
+        counts = cell["kind"] == "run"
+        if counts:
+            results[cell["arm"], cell["seed"]] = run.run_id, result["metrics"]["val/loss"]
         changed = ("model.attention", "cosine") if cell["arm"] == COSINE else (None, None)
-        assert (block["factor"], block["option"]) == changed
-    assert groups == {
-        **{f"a study/{arm} (tuning)": ["tune"] for arm in (DOT, COSINE)},
-        **{f"a study/{arm}": ["train", "train"] for arm in (DOT, COSINE)},
-    }
+        assert run.run_id == cell["run_id"]
+        assert run.job_type == ("train" if counts else "tune")
+        assert run.group == f"a study/{cell['arm']}" + ("" if counts else " (tuning)")
+        assert run.config["ablate"] == {
+            "study": "a study",
+            "arm": run.group.partition("/")[2],
+            "factor": changed[0],
+            "option": changed[1],
+            "seed": cell["seed"],
+            "is_baseline": counts and cell["arm"] == DOT,
+            "parameters": result["parameters"]["total"],
+            "flops": result["flops_per_step"],
+        }
 
     with running() as server:
         # One printed command sends them all.
@@ -66,24 +103,13 @@ def test_a_study_ends_at_wandb(tmp_path: Path) -> None:
         assert set(server.runs) == {cell["run_id"] for cell in cells}
         assert {len(run["history"]) > 3 for run in server.runs.values()} == {True}
 
-        # The report, and each run's difference.
-        report = [*python, "ablate.report", str(study), "--wandb"]
-        printed = typed(report, tmp_path, **server.environment)
-        assert "wandb sync" not in printed
-        values = {}
-        for cell in cells:
-            if cell["kind"] == "run":
-                metrics = json.loads((study / cell["folder"] / "result.json").read_text())[
-                    "metrics"
-                ]
-                values[cell["arm"], cell["seed"]] = cell["run_id"], metrics["val/loss"]
-        for (_, seed), (name, value) in values.items():
+        # The report, and each run's difference; once more, and nothing piles up.
+        for _ in range(2):
+            report = [*python, "ablate.report", str(study), "--wandb"]
+            assert "wandb sync" not in typed(report, tmp_path, **server.environment)
+            assert not server.unknown
+            assert len(server.views) == 3
+            assert len(server.runs) == len(cells) + 1
+        for (_, seed), (name, value) in results.items():
             difference = server.summary(name)["difference/val/loss"]
-            assert difference == pytest.approx(value - values[DOT, seed][1])
-        assert not server.unknown
-        assert len(server.views) == 3
-
-        # Once more: nothing piles up.
-        typed(report, tmp_path, **server.environment)
-        assert len(server.views) == 3
-        assert len(server.runs) == len(cells) + 1
+            assert difference == pytest.approx(value - results[DOT, seed][1])

@@ -20,14 +20,8 @@ from urllib.parse import unquote
 KEY = "0123456789" * 4
 ENTITY = "me"
 Answer = dict[str, Any]
-FIELDS = {
-    "displayName": "displayName",
-    "groupName": "group",
-    "jobType": "jobType",
-    "tags": "tags",
-    "config": "config",
-    "summaryMetrics": "summaryMetrics",
-}
+RUN = {"config": "{}", "summaryMetrics": "{}", "tags": [], "group": "", "jobType": ""}
+PAGE = {"endCursor": None, "hasNextPage": False}
 
 
 class Server:
@@ -38,7 +32,6 @@ class Server:
         self.url = ""
         self.runs: dict[str, dict[str, Any]] = {}
         self.views: dict[str, dict[str, Any]] = {}
-        self.writes: list[tuple[str, dict[str, Any]]] = []  # name and variables of each mutation
         self.unknown: list[str] = []
         self.stopping = Event()
         self.lock = Lock()
@@ -48,21 +41,12 @@ class Server:
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
 
     def run(self, name: str) -> dict[str, Any]:
-        empty = {"config": "{}", "summaryMetrics": "{}", "tags": [], "group": "", "jobType": ""}
-        fresh = {"id": f"id-{name}", "name": name, **empty, "history": [], "files": {}}
+        fresh = {"id": f"id-{name}", "name": name, **RUN, "history": [], "files": {}}
         return self.runs.setdefault(name, fresh)
-
-    def config(self, name: str) -> dict[str, Any]:
-        """Key -> value, as it was logged."""
-        found = json.loads(self.runs[name]["config"])
-        return {key: one["value"] for key, one in found.items() if isinstance(one, dict)}
 
     def summary(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.runs[name]["summaryMetrics"])
         return found
-
-    def written(self, mutation: str) -> list[dict[str, Any]]:
-        return [variables for name, variables in self.writes if name == mutation]
 
     def graphql(self, query: str, variables: dict[str, Any]) -> Answer:
         found = re.search(r"(query|mutation)\s+(\w+)", query)
@@ -74,23 +58,13 @@ class Server:
             self.unknown.append(name)
             return {"errors": [{"message": f"this server knows no {kind} {name}"}]}
         with self.lock:
-            if kind == "mutation":
-                self.writes.append((name, variables))
             return {"data": answer(variables)}
 
     # Who I am, what there is.
 
     def on_Viewer(self, _: dict[str, Any]) -> Answer:
-        return {
-            "viewer": {
-                "id": "user",
-                "entity": ENTITY,
-                "username": ENTITY,
-                "email": "me@example.org",
-                "flags": "{}",
-                "teams": {"edges": []},
-            }
-        }
+        user = {"id": "user", "entity": ENTITY, "username": ENTITY, "email": "me@example.org"}
+        return {"viewer": {**user, "flags": "{}", "teams": {"edges": []}}}
 
     on_GetDefaultEntity = on_Viewer
 
@@ -101,28 +75,16 @@ class Server:
         return {"project": {"id": "p", "internalId": "1"}}
 
     def on_GetProjects(self, variables: dict[str, Any]) -> Answer:
-        node = {
-            "id": "p",
-            "name": "ablate",
-            "entityName": ENTITY,
-            "createdAt": "2026-11-20T00:00:00Z",
-            "isBenchmark": False,
-            "user": None,
-        }
-        page = {"endCursor": None, "hasNextPage": False}
-        return {"models": {"edges": [{"node": node, "cursor": "1"}], "pageInfo": page}}
+        node = {"id": "p", "name": "ablate", "entityName": ENTITY, "isBenchmark": False,
+                "createdAt": "2026-11-20T00:00:00Z", "user": None}  # fmt: skip
+        return {"models": {"edges": [{"node": node, "cursor": "1"}], "pageInfo": PAGE}}
 
     # Runs.
 
     def on_RunResumeStatus(self, variables: dict[str, Any]) -> Answer:
         run = self.runs.get(variables["name"])
         bucket = run and {
-            "id": run["id"],
-            "name": run["name"],
-            "summaryMetrics": run["summaryMetrics"],
-            "displayName": run.get("displayName"),
-            "config": run["config"],
-            "tags": run["tags"],
+            **{key: run.get(key) for key in ("id", "name", "displayName", *RUN)},
             "historyLineCount": len(run["history"]),
             "logLineCount": 0,
             "eventsLineCount": 0,
@@ -135,7 +97,8 @@ class Server:
     def on_UpsertBucket(self, variables: dict[str, Any]) -> Answer:
         by_id = {run["id"]: name for name, run in self.runs.items()}
         run = self.run(variables.get("name") or by_id[variables["id"]])
-        run |= {FIELDS[k]: v for k, v in variables.items() if k in FIELDS and v is not None}
+        given = {"group": variables.get("groupName"), **variables}
+        run |= {k: given[k] for k in ("displayName", *RUN) if given.get(k) is not None}
         project = {"id": "p", "name": "ablate", "entity": self._entity()}
         shown = {key: run.get(key) for key in ("id", "name", "displayName", "config")}
         bucket = {**shown, "historyLineCount": len(run["history"]), "project": project}
@@ -164,14 +127,16 @@ class Server:
 
     def on_Runs(self, variables: dict[str, Any]) -> Answer:
         wanted = json.loads(variables["filters"])["name"]["$in"]
-        keys = ("id", "name", "displayName", "config", "summaryMetrics", "tags", "group", "jobType")
+        keys = ("id", "name", "displayName", *RUN)
         edges = [
-            {"node": {"projectId": 1, "state": "finished", **{k: run.get(k) for k in keys}}}
+            {
+                "node": {"projectId": 1, "state": "finished", **{k: run.get(k) for k in keys}},
+                "cursor": "1",
+            }
             for name, run in self.runs.items()
             if name in wanted
         ]
-        page = {"endCursor": None, "hasNextPage": False}
-        runs = {"edges": [{**edge, "cursor": "1"} for edge in edges], "pageInfo": page}
+        runs = {"edges": edges, "pageInfo": PAGE}
         return {"project": {"internalId": 1, "runCount": len(edges), "runs": runs}}
 
     def stream(self, run: str, content: dict[str, Any]) -> None:
