@@ -50,7 +50,6 @@ def make_study(
     folder: Path,
     arms: Mapping[str, MadeArm],
     *,
-    seeds: Sequence[int] | None = None,
     metric: str = "val/loss",
     mode: str = "min",
     design: str = "one_factor",
@@ -58,7 +57,6 @@ def make_study(
     margin: float | None = None,
     match: Mapping[str, str] | None = None,
     tune: Mapping[str, Any] | None = None,
-    tune_seeds: Sequence[int] = (1000,),
     illegal: Mapping[str, str] | None = None,
     excluded: Mapping[str, Mapping[str, str]] | None = None,
     sweep: str | None = None,
@@ -68,23 +66,21 @@ def make_study(
 ) -> Path:
     """Write it and return the folder, whose name is the study's.
 
-    seeds: 0, 1, ... unless given. factors: read from the arms' changes unless given, the baseline's
-    own option first.
+    factors: read from the arms' changes unless given, the baseline's own option first.
     tune: key -> values tried; an arm's `tuned` says which was chosen, and its tuning runs are
     written for every value. Curves have `validations` points.
     """
-    seeds = list(range(max(len(a.values) for a in arms.values()))) if seeds is None else seeds
+    seeds = range(max(len(a.values) for a in arms.values()))
     arms = {name: replace(a, changes=_changes(name, a)) for name, a in arms.items()}
     points = (validations, rows_per_validation)
     cells: list[dict[str, Any]] = []
     for number, (name, made) in enumerate(arms.items()):
         texts = Texts(folder.name, name, made, metric=metric, mode=mode, points=points)
         for key, tried in (tune or {}).items():
-            for seed in tune_seeds:
-                for value in tried:
-                    cell = _cell(name, made, seed, "tune", extra=[f"{key}={value}"])
-                    cells.append(cell)
-                    write_run(folder / cell["folder"], cell, texts, _tuning_value(value))
+            for value in tried:
+                cell = _cell(name, made, 1000, "tune", extra=[f"{key}={value}"])
+                cells.append(cell)
+                write_run(folder / cell["folder"], cell, texts, _tuning_value(value))
         for seed, value in zip(seeds, made.values, strict=False):
             cell = _cell(made.same_as or name, made, seed, "run") | {"arm": name}
             cells.append(cell)
@@ -106,7 +102,7 @@ def make_study(
         "metric": {"name": metric, "mode": mode},
         "margin": margin,
         "match": match,
-        "tune": {"keys": dict(tune), "seeds": list(tune_seeds)} if tune else {},
+        "tune": {"keys": dict(tune), "seeds": [1000]} if tune else {},
         "baseline": {"overrides": [], "config": CONFIG | {"choices": CHOICES}},
         "arms": [
             _arm(name, a, baseline=not n) | {"tuning": _tuning(a, tune or {})}

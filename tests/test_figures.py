@@ -72,30 +72,20 @@ def test_one_png_for_each_layer_or_for_the_chosen_one(gpt, tmp_path):
             attention_figures(gpt, tmp_path, **wrong)
 
 
-def test_drawing_changes_nothing(gpt, tmp_path):
+def test_maps_are_weights_and_drawing_them_changes_nothing(gpt, tmp_path):
+    example = gpt.data.example()
     model = gpt.model.train()
-    tokens = gpt.data.example()["tokens"]
     torch.manual_seed(0)
-    before = model(tokens)
+    before = model(example["tokens"])
     attention_figures(gpt, tmp_path)
     torch.manual_seed(0)
     assert model.training
-    assert_close(model(tokens), before, rtol=0, atol=0)
-
-
-def test_maps_are_weights(gpt):
-    maps = attention_maps(gpt, gpt.data.example())
-    assert [one.name for one in maps] == ["attention_layer_01", "attention_layer_02"]
-    for one in maps:
+    assert_close(model(example["tokens"]), before, rtol=0, atol=0)
+    for one in attention_maps(gpt, example):
         assert one.weights.shape == (2, 16, 16)
         assert_close(one.weights.sum(-1), torch.ones(2, 16))
         assert torch.equal(one.allowed, torch.ones(16, 16).tril().bool())
         assert not one.weights[:, ~one.allowed].any()
-
-
-def test_shared_layer_is_drawn_each_time_it_is_applied(tmp_path):
-    task = built(*tiny.overrides(tmp_path, "model.depth=3", "model.share_layers=true"))
-    assert len(attention_figures(task, tmp_path / "maps")) == 3
 
 
 def test_tokens_are_named_and_the_masked_is_grey():
@@ -169,16 +159,8 @@ def test_long_texts_name_every_nth_token():
     assert names[:2] == ["0 t0", "4 t4"]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("model.window=local_p",),
-        pytest.param(("model.decoder=bahdanau",), marks=pytest.mark.slow),
-        pytest.param(("model.input_feeding=true", "model.attention=dot"), marks=pytest.mark.slow),
-    ],
-)
-def test_an_rnn_has_one_alignment(more, tmp_path):
-    task = built("model=rnn_seq2seq", *DATES, *more)
+def test_an_rnn_has_one_alignment(tmp_path):
+    task = built("model=rnn_seq2seq", *DATES, "model.window=local_p")
     example = task.data.example(2)
     (one,) = attention_maps(task, example)
     size = 1, len(example["target_labels"]), len(example["source_labels"])
@@ -222,58 +204,35 @@ def test_several_examples_each_with_its_tokens_and_true_fields():
     assert "said by whom; outlined: where it comes from" in figure.get_suptitle()
 
 
-@pytest.mark.slow
-def test_a_transformer_has_maps_of_each_kind(tmp_path):
+def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_path):
     task = built(*TRANSFORMER)
     example = task.data.example()
-    i, j = len(example["target_labels"]), len(example["source_labels"])
+    source, target = example["source_labels"], example["target_labels"]
+    i, j = len(target), len(source)
     sizes = {"encoder": (2, j, j), "decoder": (2, i, i), "cross": (2, i, j)}
     maps = attention_maps(task, example)
+    draw = task.drawer([example], maps, "")
     for one in maps:
         assert one.weights.shape == sizes[one.kind]
         assert_close(one.weights.sum(-1), torch.ones(one.weights.shape[:2]))
         assert one.allowed.all() == (one.kind != "decoder")
-    paths = attention_figures(task, tmp_path)
-    kinds = ["cross_layer_01", "cross_layer_02", "decoder_layer_01", "decoder_layer_02"]
-    assert sorted(names(paths)) == [f"{name}.png" for name in (*kinds, "encoder_layer_01")]
-    assert all(drawn(path) for path in paths)
-    one = attention_figures(task, tmp_path / "one", kinds=["cross"], layer=2, head=2)
-    assert names(one) == ["cross_layer_02.png"]
-
-
-def test_the_axes_say_what_was_read_and_written():
-    task = built(*TRANSFORMER)
-    example = task.data.example()
-    maps = attention_maps(task, example)
-    draw = task.drawer([example], maps, "")
-    for one in maps:
         left, right, *_ = draw(one, [1, 2]).axes
-        queries, keys = (
-            [t.get_text() for t in labels]
-            for labels in (left.get_yticklabels(), right.get_xticklabels())
-        )
-        source, target = example["source_labels"], example["target_labels"]
         assert right.get_title() == "head 2"
         assert not right.get_yticklabels(), "the same tokens as at the left"
+        queries = [t.get_text() for t in left.get_yticklabels()]
         assert queries == (source if one.kind == "encoder" else target)
+        keys = [t.get_text() for t in right.get_xticklabels()]
         assert keys == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
+    assert len(maps) == 5
+    (path,) = attention_figures(task, tmp_path, kinds=["cross"], layer=2, head=2)
+    assert path.name == "cross_layer_02.png"
+    assert drawn(path)
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.pool=mean", "model.patch=4", "model.stride=2")])
-def test_vit(overrides, tmp_path):
-    paths = attention_figures(built(*VIT, *overrides), tmp_path)
-    assert len(paths) == 2
-    assert all(drawn(path) for path in paths)
-
-
-def test_patches_go_back_to_their_place():
-    patches = PatchEmbedding(1, 4, 2, 2)
+def test_patches_go_back_to_their_place_and_overlapping_ones_are_averaged():
     weights = torch.arange(6.0)
     expected = weights.view(2, 3).repeat_interleave(2, 0).repeat_interleave(2, 1)
-    assert_close(spread(weights, patches, 4, 6), expected)
-
-
-def test_overlapping_patches_are_averaged():
+    assert_close(spread(weights, PatchEmbedding(1, 4, 2, 2), 4, 6), expected)
     # One row of three pixels' height: patches over columns 0-2 and 1-3 of a 3 x 4 image.
     heat = spread(torch.tensor([1.0, 3.0]), PatchEmbedding(1, 4, 3, 1), 3, 4)
     assert_close(heat, torch.tensor([1.0, 2.0, 2.0, 3.0]).expand(3, 4))

@@ -51,6 +51,8 @@ def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path):
     )
     assert first.endswith(f"| {folder.relative_to(tmp_path)}")
     assert second.startswith("step 5/5: ")
+    assert done.stdout.splitlines()[-1].startswith("  python -m ablate ")
+    assert "leaked" not in done.stdout
     assert "train/loss" in (folder / "metrics.csv").read_text()
     assert not (folder / "train.log").exists()  # else it would be empty
 

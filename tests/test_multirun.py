@@ -132,21 +132,6 @@ def test_stopping_one_run_stops_the_study(ablate_command, fail, runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_params_in_a_file_are_read_as_before(ablate_command, runs, tmp_path):
-    own = tmp_path / "own" / "sweep"
-    own.mkdir(parents=True)
-    (own / "mine.yaml").write_text(
-        "# @package _global_\n# Mine.\nhydra:\n  sweeper:\n    params:\n"
-        "      model.depth: range(1,3)\n      seed: 3,4\n"
-    )
-    tiny = [text for text in overrides(tmp_path) if "depth" not in text]
-    argv = ["--config-dir", str(tmp_path / "own"), "sweep=mine", *tiny, HERE]
-    assert ablate_command(*argv)[0] == 0
-    assert [(cfg.model.depth, cfg.seed) for cfg, _ in runs] == [(1, 3), (2, 3), (1, 4), (2, 4)]
-    assert {folder.parent.name for _, folder in runs} == {"mine"}
-
-
-@pytest.mark.slow
 def test_hydras_own_sweeper_still_works(ablate_command, runs, tmp_path):
     code, out, err = ablate_command("-m", "model.heads=2,3,4,5", *OLD)
     assert code == 2

@@ -27,21 +27,6 @@ def optuna() -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason=reason)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("optuna")
-def test_a_refused_trial_ends_the_search_and_loses_no_run(ablate_command, runs, tmp_path):
-    tiny = [text for text in overrides(tmp_path) if "heads" not in text]
-    argv = [*OPTUNA, *tiny, "model.heads=range(1,4)", "hydra/launcher=basic"]
-    argv += ["hydra.sweeper.n_trials=30", "hydra.sweeper.n_jobs=1"]
-    code, _, err = ablate_command(*argv)
-    assert code == 2
-    assert err.splitlines()[-1] == "ablate: model.heads=3 does not divide model.dim=16"
-    assert {cfg.model.heads for cfg, _ in runs} <= {1, 2, 4}
-    assert len(runs) > 0
-    assert all((folder / "result.json").exists() for _, folder in runs)
-    assert ablate_command(*argv, "hydra.sweeper.max_failure_rate=1")[0] == 0
-
-
 @pytest.mark.parametrize(
     ("sweeper", "task", "refused"),
     [

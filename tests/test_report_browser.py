@@ -3,7 +3,6 @@
 Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
 """
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,109 +134,11 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
     assert not page.locator("#tip").is_visible()
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_names_do_not_overlap_and_only_tables_scroll_sideways(opened, tmp_path, width):
-    """Of many arms with alike values, and of many options with long names."""
-    arms = {"baseline": arm(BASE, seconds=30)}
-    for n in range(20):
-        name = f"model.dim={n}" if n % 2 else f"model.attention=a_long_name_of_somebody_{n}"
-        arms[name] = arm(shifted(0.01 + n / 1e4), seconds=30 + 3 * n)
-    arms[f"data.path={'long' * 30}"] = arm(shifted(0.1))
-    folder = make_study(tmp_path / "many", arms)
+def test_only_tables_scroll_sideways(opened, tmp_path):
+    arms = {"baseline": arm(BASE), f"data.path={'long' * 30}": arm(shifted(0.1))}
+    folder = make_study(tmp_path / "long", arms)
     write(folder)
-    page = opened(folder, width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    texts, overlaps = page.evaluate(
-        """() => {
-            let texts = 0, overlaps = [];
-            for (const svg of document.querySelectorAll("svg.chart")) {
-                const all = [...svg.querySelectorAll("text")];
-                const boxes = all.map(one => one.getBoundingClientRect());
-                texts += all.length;
-                for (let a = 0; a < all.length; a++) for (let b = 0; b < a; b++) {
-                    const [one, two] = [boxes[a], boxes[b]];
-                    if (one.left < two.right - 1 && two.left < one.right - 1
-                        && one.top < two.bottom - 2 && two.top < one.bottom - 2)
-                        overlaps.push([all[a].textContent, all[b].textContent]);
-                }
-            }
-            return [texts, overlaps];
-        }"""
-    )
-    assert texts > 50
-    assert not overlaps
-
-
-# Texts that are markup or code where they are not escaped.
-HOSTILE = (
-    "<script>hacked = 1</script>",
-    "</script><img src=https://example.org/x onerror=hacked=1>",
-    '" onmouseover=hacked=1 style=background:url(https://example.org/x) x="',
-    "' onfocus=hacked=1 autofocus x='",
-    "</style><iframe src=javascript:hacked=1>",
-    "</title><base href=https://example.org/><a href=javascript:hacked=1>x</a>",
-    "[x](javascript:hacked=1) ![x](https://example.org/x) ```\n<img src=x onerror=hacked=1>",
-    "&lt;img src=x onerror=hacked=1&gt; {{7*7}} ${7*7} $style \u2028 ]]><img src=x>",
-)
-OURS = """html head meta link title style body main div script h1 h2 p section ul li b dl dt dd
-    details summary pre code table thead tbody tr th td button span wbr figure
-    svg g path use defs clippath rect circle line polygon text tspan"""
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_no_text_is_run(opened, tmp_path, hostile):
-    """A hostile text in every field that a study, its runs and their files hold."""
-    kept = {"commit": hostile, "source": hostile, "host": hostile, "fingerprint": hostile}
-    b, c, typed = f"{hostile}b", f"{hostile}c", [f"model.{hostile.partition('=')[0]}={hostile}"]
-    own = {"overrides": typed, "tuned": {"optimizer.lr": 0.01}}
-    arms = {
-        "baseline": arm(BASE, seconds=10, **kept),
-        hostile: arm(shifted(0.1), changes={hostile: b}, seconds=12, **kept),
-        c: arm(shifted(0.3), changes={hostile: c}, **own),
-        "failed": arm([f"failed: {hostile}"] * 5, changes={hostile: "d"}),
-        "same": arm(BASE, changes={hostile: "e"}, no_effect=True),
-        "two": arm(shifted(0.5), changes={hostile: b, "b": hostile}),
-    }
-    factors = {
-        hostile: {option: [f"a={option}"] for option in ("a", b, c, "d")},
-        "b": {"0": [], hostile: [f"b={hostile}"]},
-    }
-    folder = make_study(
-        tmp_path / hostile.replace("/", "\u2215")[:60],
-        arms,
-        factors=factors,
-        asks=f"{hostile}? {hostile}",
-        sweep=hostile,
-        tune={"optimizer.lr": [0.01, 0.1]},
-        illegal={f"{hostile}f": hostile},
-        excluded={f"{hostile}g": {hostile: hostile}},
-        validations=3,
-    )
-    write(folder, allow=["seeds", "data", "code", "budget"])
-    page = opened(folder)
-    for mark in page.locator("[data-tip], th button, td").all()[:60]:
-        mark.dispatch_event("mouseover")
-        mark.dispatch_event("pointermove")
-    found = page.evaluate(
-        """() => {
-            const all = [...document.querySelectorAll("*")];
-            return {
-                hacked: typeof hacked,
-                names: all.map(one => one.tagName.toLowerCase()),
-                events: all.flatMap(
-                    one => one.getAttributeNames().filter(name => name.startsWith("on"))),
-                links: all.map(one => one.getAttribute("href") ?? one.getAttribute("src"))
-                    .filter(to => to !== null && !to.startsWith("#") && to !== "data:,"),
-                said: document.body.textContent,
-            };
-        }"""
-    )
-    assert (found["hacked"], found["events"], found["links"]) == ("undefined", [], [])
-    assert set(found["names"]) <= set(OURS.split())
-    assert hostile.split()[0] in found["said"]
-    text = (folder / "report.md").read_text()
-    inside = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", text)  # a fence shows what is in it
-    assert not re.search(r"(?<!\\)<\w|(?<!\\)\[x\]", inside)
+    assert opened(folder, 400).evaluate("document.documentElement.scrollWidth") <= 400
 
 
 def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser, study):

@@ -6,8 +6,8 @@ import re
 import shutil
 import subprocess
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
-from statistics import fmean, stdev
 
 import numpy as np
 import pytest
@@ -128,31 +128,77 @@ def test_the_same_study_makes_the_same_page_and_no_id_twice(everything):
     assert set(re.findall(r'(?:href="|url\()#(\w+)', page)) <= set(ids)
 
 
-@pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>&\"'|`_x_`<img/src=x/onerror=alert(1)>", "$x^2$a\x1bb"]
+# Texts that are markup, code or a formula where they are not escaped.
+HOSTILE = (
+    "<script>hacked = 1</script>",
+    "</style></title><base href=https://example.org/><a href=javascript:hacked=1>x</a>",
+    "\" onmouseover=hacked=1 style=background:url(https://example.org/x) x='",
+    "[x](javascript:hacked=1) ![x](https://example.org/x) ```\n<img/src=x onerror=hacked=1>",
+    "&lt;img src=x&gt; {{7*7}} ${7*7} $x^2$ \u2028 a\x1bb | `_x_`",
 )
-def test_names_are_no_markup_no_formulas_and_no_control_characters(tmp_path, name):
-    made = {
-        "baseline": arm(BASE),
-        "odd": arm(shifted(0.1), changes={name: name}),
-        "b=1": arm(shifted(0.2), changes={"b": "1"}),
-        "both": arm(shifted(0.5), changes={name: name, "b": "1"}),
+OURS = """html head meta link title style body main div script h1 h2 p section ul li b dl dt dd
+    details summary pre code table thead tbody tr th td button span wbr figure
+    svg g path use defs clippath rect circle line polygon text tspan"""
+
+
+class Page(HTMLParser):
+    """The tags, attributes and links of a page as a browser finds them."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: set[str] = set()
+        self.events: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.tags.add(tag)
+        self.events += [name for name, _ in attrs if name.startswith("on")]
+        self.links += [value for name, value in attrs if name in ("href", "src")]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_text_becomes_markup(tmp_path, hostile):
+    """A hostile text in every field that a study, its runs and their files hold."""
+    kept = {"commit": hostile, "source": hostile, "host": hostile, "fingerprint": hostile}
+    b, c, typed = f"{hostile}b", f"{hostile}c", [f"model.{hostile.partition('=')[0]}={hostile}"]
+    own = {"overrides": typed, "tuned": {"optimizer.lr": 0.01}}
+    arms = {
+        "baseline": arm(BASE, seconds=10, **kept),
+        hostile: arm(shifted(0.1), changes={hostile: b}, seconds=12, **kept),
+        c: arm(shifted(0.3), changes={hostile: c}, **own),
+        "failed": arm([f"failed: {hostile}"] * 5, changes={hostile: "d"}),
+        "same": arm(BASE, changes={hostile: "e"}, no_effect=True),
+        "two": arm(shifted(0.5), changes={hostile: b, "b": hostile}),
     }
-    factors = {name: {"baseline": [], name: []}, "b": {"0": [], "1": []}}
-    asks = f"Is {name} run?"
-    study = make_study(tmp_path / "s", made, factors=factors, design="factorial", asks=asks)
-    write(study)
-    page = (study / "report.html").read_text()
-    assert "<script>alert" not in page
-    assert "<img/" not in page
-    assert re.findall(r'(?:src|href)="([^"#][^"]*)"', page) == ["data:,"]
-    assert not re.search(r"url\((?!#\w+\))|@import", page)
-    text = (study / "report.md").read_text()
-    assert not re.search(r"(?<!\\)<\w", text)
-    table = [line for line in text.splitlines() if line.startswith("|")][:6]
+    factors = {
+        hostile: {option: [f"a={option}"] for option in ("a", b, c, "d")},
+        "b": {"0": [], hostile: [f"b={hostile}"]},
+    }
+    folder = make_study(
+        tmp_path / hostile.replace("/", "\u2215")[:60],
+        arms,
+        factors=factors,
+        asks=f"{hostile}? {hostile}",
+        sweep=hostile,
+        tune={"optimizer.lr": [0.01, 0.1]},
+        illegal={f"{hostile}f": hostile},
+        excluded={f"{hostile}g": {hostile: hostile}},
+        validations=3,
+    )
+    write(folder, allow=["seeds", "data", "code", "budget"])
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert page.tags <= set(OURS.split())
+    assert page.events == []
+    assert [to for to in page.links if not to.startswith("#")] == ["data:,"]
+    assert not re.search(r"url\((?!#\w+\))|@import", re.sub(r">[^<]*<|=\"[^\"]*\"", "", text))
+    assert "\x1b" not in text
+    assert hostile.split()[0] in unescape(text)
+    inside = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", (folder / "report.md").read_text())
+    assert not re.search(r"(?<!\\)<\w|(?<!\\)\[x\]", inside)  # but in a fence
+    table = [line for line in inside.splitlines() if line.startswith("|")][:6]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
-    shown = [unescape(one) for one in re.findall(r"<text [^>]*>([^<]*)</text>", page)]
-    assert any(name[:20].replace("\x1b", "\ufffd") in one for one in shown)  # in its charts
 
 
 ODD = r"data.path=a_b & 50%$x^2#{\~}<>"
@@ -212,7 +258,7 @@ def test_learning_curves_say_what_they_show(tmp_path, points, drawn, says):
 
 
 def test_a_curve_has_a_band_where_there_are_two_seeds(tmp_path):
-    """As high as two standard deviations; of one seed nothing is known."""
+    """Of one seed nothing is known."""
     values = {"baseline": BASE, "a=1": shifted(0.3), "a=2": [1.6]}
     study = make_study(tmp_path / "s", {name: arm(own) for name, own in values.items()})
     write(study)
@@ -223,19 +269,6 @@ def test_a_curve_has_a_band_where_there_are_two_seeds(tmp_path):
         for name, kind in kinds.items()
     }
     assert [len(bands[name]) for name in values] == [1, 1, 0]
-
-    def last(name: str) -> float:
-        body = re.findall(rf'<g class="curve {kinds[name]}" .*?</g></g>', page)[0]
-        return float(re.findall(r'<use x="[\d.]*" y="([\d.]*)"', body)[-1])
-
-    unit = (last("baseline") - last("a=1")) / (fmean(values["a=1"]) - fmean(BASE))  # in points
-    for name in ("baseline", "a=1"):
-        points = [tuple(map(float, point.split())) for point in bands[name][0].split("L")]
-        (x, above), (same, below) = sorted(points[7:9], key=lambda point: point[1])
-        assert (len(points), x) == (16, same)  # 8 validations, there and back
-        assert below - above == pytest.approx(2 * stdev(values[name]) * unit, rel=0.03)
-        assert (above + below) / 2 == pytest.approx(last(name), abs=0.2)
-    assert pixels(study / "figures" / "curves.png", COLOURS[0], alpha=0.14) > 500
 
 
 def pixels(figure: Path, colour: str, alpha: float = 1.0) -> int:
@@ -271,20 +304,6 @@ def test_one_comparison_has_one_p(tmp_path):
         assert "model.norm × model.heads: the step from pre to post is 0.4" in text  # noqa: RUF001
 
 
-@pytest.mark.parametrize(("spread", "said"), [(0.04, True), (0.004, False), (0.4, False)])
-def test_options_that_differ_only_together_are_explained(tmp_path, spread, said):
-    """One option is as far above the baseline as the other is below it."""
-    base, shifts = [1.5, 1.6, 1.4], {"a=1": [0.1, 0.1 - spread, 0.1 + spread],
-                                     "a=2": [-0.1, -0.1 + spread, -0.1 - spread]}  # fmt: skip
-    arms = {"baseline": arm(base)}
-    arms |= {name: arm([*map(sum, zip(base, by, strict=True))]) for name, by in shifts.items()}
-    study = make_study(tmp_path / "s", arms, design="factorial")
-    kinds = {row.kind for row in write(study).report.others}
-    assert (kinds == {"open"}) == (spread > 0.004)
-    together = "the options of a differ while no arm that changes it alone is shown to differ"
-    assert [together in text for text in texts_of(study)] == [said] * 2
-
-
 @pytest.mark.parametrize(
     ("base", "other"),
     [
@@ -309,13 +328,10 @@ def test_odd_studies_are_reported(tmp_path, base, other):
     ("said", "words"),
     [
         (number(-0.5, 2), "\u22120.50"),
-        (signed(-0.001, 2), "0.00"),
         (signed(1234.5, 1), "+1,234.5"),
         (share(0.0312), "+3.1 %"),
         (share(-1.5), "\u2212150 %"),
         (amount(814_720), "815 k"),
-        (amount(2.1e12), "2.1 T"),
-        (duration(18.31), "18.3 s"),
         (duration(7805), "2 h 10 min"),
         (duration(1e6), "11.5 days"),
         (str(decimals([1.5, 1.6], [0.012, 0.03])), "3"),

@@ -17,7 +17,7 @@ from make_study import arm, make_study
 from ablate.study.launch import state as state_module
 from ablate.study.launch.claim import Claim
 from ablate.study.launch.ending import Mark, settle
-from ablate.study.launch.state import RESUMES, State, held, last_lines, state, state_alone, states
+from ablate.study.launch.state import RESUMES, State, held, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
 
@@ -70,19 +70,6 @@ def test_looking_at_a_lock_does_not_take_it(folder):
     assert not held(folder / ".lock")
     lock.acquire(timeout=0)
     assert not held(folder / "none")
-
-
-def test_the_last_lines_are_those_of_the_last_try(folder):
-    assert last_lines(folder) == "it printed nothing"
-    tries = ["python -m ablate seed=0", "old", "python -m ablate seed=0", "a", "", "  b"]
-    for text, lines in (
-        ("\n".join(tries), "a | b"),
-        ("x" * 50_000 + "\nlast\n", "last"),
-        ("\n".join(["y" * 300, "z" * 300, "x" * 190]), f"{'z' * 300} | {'x' * 190}"),
-        ("x" * 50_000, "x" * 500),
-    ):
-        (folder / "stdout.log").write_text(text)
-        assert last_lines(folder) == lines
 
 
 # Claims

@@ -72,14 +72,9 @@ def test_a_run_without_a_number_is_missing_not_averaged(nothing):
     assert allowed.arms[0].difference == pytest.approx(1.25)
     assert "3 of 4 seeds" in allowed.arms[0].verdict.words()
     assert "'a' has no result for seed 2" in allowed.warnings
-
-
-def test_seeds_missing_from_the_baseline_are_named_too():
-    values = {"b": {0: None, 1: 1.0}, "a": {0: 1.0, 1: 1.0, 7: 1.0}, "c": {}}
-    a, c = compare(values, baseline="b", mode="min").incomplete
-    assert a.words() == "the baseline has no result for seeds 0, 7"
-    assert c.missing == (0, 1)
-    assert compare(values, baseline="b", mode="min", allow_missing=True).incomplete == (c,)
+    values |= {"b": {0: nothing, 1: 1.0}, "a": {0: 1.0, 1: 1.0, 7: 1.0}}
+    (found,) = compare(values, baseline="b", mode="min").incomplete
+    assert found.words() == "the baseline has no result for seeds 0, 7"
 
 
 def test_an_unknown_baseline_and_a_margin_of_nothing_are_refused():
@@ -150,6 +145,7 @@ def test_students_sleep():
     """t 4.0621, p 0.002833, 95 % 0.7001 to 2.4599: R's t.test(extra ~ group, paired = TRUE)."""
     found = only(*SLEEP)
     assert found.difference == pytest.approx(1.58)
+    assert (found.sd, found.baseline_sd) == (pytest.approx(np.std(SLEEP, ddof=1)), 0.0)
     assert found.tests.t_p == pytest.approx(0.002833, abs=5e-7)
     assert found.t_interval.low == pytest.approx(0.7001142, abs=1e-6)
     assert found.t_interval.high == pytest.approx(2.4598858, abs=1e-6)

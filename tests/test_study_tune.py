@@ -29,24 +29,19 @@ def chosen(results, mode="min", keys=LR, tune_seeds=1):
     return choose("arm", made(keys, tune_seeds).trials(), results, metric="val/loss", mode=mode)
 
 
-def test_a_trial_is_trained_with_the_values_of_its_point():
+def test_every_point_with_every_seed_and_the_values_that_were_written():
     values = [[None, 1], "true", "null", "inf", [[0.5, True], "a b"]]
-    keys = OmegaConf.create({"optimizer.betas": values})
-    found = [parse(trial.overrides[0]).value() for trial in made(keys).trials()]
+    trials = made(OmegaConf.create({"optimizer.betas": values})).trials()
+    found = [parse(trial.overrides[0]).value() for trial in trials]
     assert json.loads(json.dumps(found, default=str)) == values
-
-
-def test_every_point_with_every_seed():
     keys = OmegaConf.create({"optimizer.lr": [0.1, 0.2], "optimizer": ["adam", "sgd"]})
-    found = made(keys, 2)
-    trials = found.trials()
+    trials = made(keys, 2).trials()
     assert [trial.overrides for trial in trials[:3]] == [
         ["optimizer.lr=0.1", "optimizer=adam", "seed=1000"],
         ["optimizer.lr=0.1", "optimizer=adam", "seed=1001"],
         ["optimizer.lr=0.1", "optimizer=sgd", "seed=1000"],
     ]
-    assert len(trials) == 8
-    assert len({tuple(trial.overrides) for trial in trials}) == 8
+    assert len({tuple(trial.overrides) for trial in trials}) == len(trials) == 8
     assert made({}) is None
 
 

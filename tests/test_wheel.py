@@ -1,6 +1,5 @@
 """The built wheel works by itself, from any folder: conf/ and sweeps/ are inside."""
 
-import ctypes
 import json
 import os
 import re
@@ -13,8 +12,6 @@ import pytest
 from tiny import overrides
 
 ROOT = Path(__file__).parents[1]
-# Of Linux's prctl and capabilities.
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 
 
 @pytest.fixture(scope="module")
@@ -117,45 +114,3 @@ def test_processes_that_a_command_starts_find_the_part_too(site, tmp_path, form)
     ablate(site, tmp_path, "-m", *words, "seed=0,1", "study.name=seeds", form=form)
     results = (tmp_path / "outputs" / "seeds").glob("*/result.json")
     assert [json.loads(one.read_text())["status"] for one in results] == ["finished"] * 2
-
-
-def bound_by_modes():
-    """Root, too, writes only where the mode of a file says so; called in the new process."""
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)
-
-
-@pytest.fixture
-def sealed(site, tmp_path):
-    """The installed wheel and a folder `sealed`, which cannot be written."""
-    (tmp_path / "sealed").mkdir()
-    folders = [tmp_path / "sealed", *(p for p in (site, *site.rglob("*")) if p.is_dir())]
-    for folder in folders:
-        folder.chmod(0o555)
-    try:
-        line = ["touch", str(tmp_path / "sealed" / "file")]
-        if not subprocess.run(line, preexec_fn=bound_by_modes, capture_output=True).returncode:
-            pytest.skip("this user may write anywhere")
-        yield tmp_path / "sealed"
-    finally:
-        for folder in folders:
-            folder.chmod(0o755)
-
-
-@pytest.mark.slow
-def test_an_installation_that_cannot_be_written(site, sealed, tmp_path):
-    """Nor can the current folder: refused in a line, and nothing is left."""
-
-    def ablate(place, *words):
-        return started(site, place, FORMS[1], *words, preexec_fn=bound_by_modes)
-
-    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
-    run = ablate(tmp_path, *overrides(tmp_path))
-    assert run.returncode == 0, run.stderr
-    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
-    (folder,) = (tmp_path / "outputs" / "runs").iterdir()
-    here = [word for word in overrides(tmp_path) if not word.startswith("output_dir=")]
-    for words in (here, ["show", str(folder), "--out", "maps"]):
-        done = ablate(sealed, *words)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert "ermission denied" in done.stderr
-    assert not list(sealed.iterdir())
