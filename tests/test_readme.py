@@ -36,11 +36,12 @@ def test_ci_runs_the_two_lines_of_the_start():
     assert done.stdout.splitlines() == re.findall(r"^    (.*)$", start, re.MULTILINE)
 
 
-def test_every_command_composes(tmp_path):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_every_command_composes(tmp_path, every):
     file = tmp_path / "FILE"
     file.write_text("text")
     assert len(COMMANDS) > 10
-    for overrides in sorted({c.strip() for c in COMMANDS}):
+    for overrides in sorted({c.removesuffix("...").strip() for c in COMMANDS})[::every]:
         words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
         if not any(word.startswith("--") for word in words):
             compose(*words)

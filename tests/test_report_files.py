@@ -193,7 +193,9 @@ def test_no_text_becomes_markup(tmp_path, hostile):
     assert page.events == []
     assert [to for to in page.links if not to.startswith("#")] == ["data:,"]
     assert not re.search(r"url\((?!#\w+\))|@import", re.sub(r">[^<]*<|=\"[^\"]*\"", "", text))
-    assert "\x1b" not in text
+    drawn = unescape("".join(re.findall(r"<text [^>]*>([^<]*)</text>", text)))
+    assert hostile[:20].replace("\x1b", "\ufffd") in drawn
+    assert "\x1b" not in drawn
     assert hostile.split()[0] in unescape(text)
     inside = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", (folder / "report.md").read_text())
     assert not re.search(r"(?<!\\)<\w|(?<!\\)\[x\]", inside)  # but in a fence

@@ -46,6 +46,7 @@ def test_runs_without_a_record_are_not_compared(tmp_path, both):
     ("other", "refused"),
     [
         ({"tokens": 2048}, True),  # batches or windows of another size, accumulated gradients
+        ({"tokens": 1100}, True),
         ({"tokens": 1034}, False),  # processes that share texts count their own ones
         ({"seconds": 91.7}, False),
         ({"steps": 800}, True),

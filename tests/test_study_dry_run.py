@@ -11,7 +11,7 @@ pytest_plugins = ["command_line"]
 
 WHAT = """{factors: {model.depth: [2], again: {x: [model.depth=2]}, model.ffn_dim: [64],
     model.heads: [3], many: {x: [model.ffn=relu, model.norm=post, model.norm_type=rms,
-    model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, on_invalid: skip}"""
+    model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, on_invalid: skip, seeds: 3}"""
 
 
 def rows(out: str) -> dict[str, list[list[str]]]:
@@ -32,7 +32,7 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
     code, out, err = ablate_command(*write_sweep(tmp_path, WHAT), *tiny, "study.dry_run=true")
     assert (code, err, runs) == (0, "", [])
     assert not (tmp_path / "outputs").exists()
-    for words in ("5 arms, 5 seeds, 25 runs", "0 finished, 25 to do", "val/loss (min)", "0/5"):
+    for words in ("0 finished, 12 to do", "They are compared by val/loss (min).", "0/3"):
         assert words in " ".join(out.split())
     found = rows(out)
     assert {arm: cells[1] for arm, cells in found.items()} == {

@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,10 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.study.launch import forks, local
+from ablate.study.launch.forks import Event
 from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return
 from ablate.study.launch.run import Run
-from ablate.study.launch.state import State
+from ablate.study.launch.state import State, state
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
@@ -95,6 +97,65 @@ def test_a_parent_that_cannot_start_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ablate.RunFailed, match="no process can be started"):
         launched(runs(tmp_path, [0]))
+
+
+class MadeUp:
+    """A parent of no processes: what a run's argument says happens to it."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.happened: list[Event] = []
+
+    def start(self, run: int, arguments: list[str], folder: Path, environment: object) -> None:
+        (what,) = arguments
+        self.started.append(what)
+        self.happened.append(Event(run))
+        if what == "finishes":
+            (folder / "result.json").write_text('{"status": "finished"}')
+        if what != "hangs":
+            self.happened.append(Event(run, code=0 if what == "finishes" else -9))
+
+    def events(self, seconds: float) -> list[Event]:
+        time.sleep(seconds / 10)
+        happened, self.happened = self.happened, []
+        return happened
+
+    def ask(self, run: int) -> None:
+        self.happened.append(Event(run, code=130))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """What is started, and the launcher of runs that are made up."""
+    parent = MadeUp()
+    monkeypatch.setattr(local, "Forks", lambda *_, **__: parent)
+
+    def launch(*what: str, **own: Any) -> list[State]:
+        wanted = [Run(tmp_path / "s" / f"{n}", [one]) for n, one in enumerate(what)]
+        return local.launch(wanted, settings(**own), modules=[], environment={})
+
+    return parent.started, launch
+
+
+def test_what_fails_or_takes_too_long_is_tried_again(made_up):
+    started, launch = made_up
+    found = launch("finishes", "dies", "hangs", "finishes", slots=1, retries=1, timeout=0.1)
+    assert started == ["finishes", "dies", "dies", "hangs", "hangs", "finishes"]
+    assert [one.name for one in found] == ["finished", "failed", "failed", "finished"]
+    assert "hydra.launcher.timeout=0.1" in found[2].detail
+
+
+def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ablate.study.launch.ending.write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        made_up[1]("dies", "dies", slots=1)
+    assert [state(tmp_path / "s" / name).name for name in "01"] == ["missing"] * 2
 
 
 # Shares

@@ -23,7 +23,6 @@ from make_launch import (
     printed,
     process_of,
     runs,
-    settings,
     study,
     tries,
     until,
@@ -32,9 +31,6 @@ from make_launch import (
 import ablate
 from ablate.errors import Interrupted
 from ablate.study import sweeper
-from ablate.study.launch import local
-from ablate.study.launch.forks import Event
-from ablate.study.launch.run import Run
 from ablate.study.launch.state import state
 
 pytest_plugins = ["command_line"]
@@ -182,30 +178,6 @@ def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_pat
     assert "nowhere.txt" in state(refused.folder).detail
     assert state(stopped.folder).name == "missing"
     assert "stopped by SIGTERM after step 9; the same command" in state(stopped.folder).detail
-
-
-def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(tmp_path, monkeypatch):
-    """What its processes do is made up: how they ended is what cannot be written down."""
-
-    class Ending:
-        def start(self, run: int, *_: object) -> None:
-            self.happened = [Event(run), Event(run, code=1)]
-
-        def events(self, seconds: float) -> list[Event]:
-            return self.happened
-
-        def close(self) -> None:
-            pass
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("ablate.study.launch.ending.write_json", full)
-    monkeypatch.setattr(local, "Forks", lambda *_, **__: Ending())
-    wanted = [Run(tmp_path / "s" / name, ["seed=0"]) for name in ("a", "b")]
-    with pytest.raises(OSError, match="No space left"):
-        local.launch(wanted, settings(slots=1), modules=[], environment={})
-    assert [state(run.folder).name for run in wanted] == ["missing"] * 2
 
 
 @pytest.mark.slow

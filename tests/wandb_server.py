@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,15 +25,14 @@ PAGE = {"endCursor": None, "hasNextPage": False}
 
 
 class Server:
-    """`refuse`: the HTTP status of every answer; `knows`: the only requests it answers at all."""
+    """`refuse`: the HTTP status of every answer."""
 
-    def __init__(self, *, refuse: int | None = None, knows: set[str] | None = None) -> None:
-        self.refuse, self.knows = refuse, knows
+    def __init__(self, refuse: int | None = None) -> None:
+        self.refuse = refuse
         self.url = ""
         self.runs: dict[str, dict[str, Any]] = {}
         self.views: dict[str, dict[str, Any]] = {}
         self.unknown: list[str] = []
-        self.stopping = Event()
         self.lock = Lock()
 
     @property
@@ -51,8 +50,6 @@ class Server:
     def graphql(self, query: str, variables: dict[str, Any]) -> Answer:
         found = re.search(r"(query|mutation)\s+(\w+)", query)
         kind, name = found.groups() if found else ("query", "?")
-        if self.knows is not None and name not in self.knows:
-            self.stopping.wait()
         answer: Callable[[dict[str, Any]], Answer] | None = getattr(self, f"on_{name}", None)
         if answer is None:
             self.unknown.append(name)
@@ -177,8 +174,8 @@ class Server:
 
 
 @contextmanager
-def running(*, refuse: int | None = None, knows: set[str] | None = None) -> Iterator[Server]:
-    server = Server(refuse=refuse, knows=knows)
+def running(*, refuse: int | None = None) -> Iterator[Server]:
+    server = Server(refuse)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -228,5 +225,4 @@ def running(*, refuse: int | None = None, knows: set[str] | None = None) -> Iter
         try:
             yield server
         finally:
-            server.stopping.set()
             listening.shutdown()
