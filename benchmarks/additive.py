@@ -14,6 +14,7 @@ from ablate.kernel import Attend, Parts
 from ablate.kernel.chunked import Chunked
 from ablate.model.attention.additive import Additive
 from ablate.model.mask.none import NoMask
+from ablate.model.normalizer.softmax import Softmax
 from ablate.pos_enc.none import NoPosEnc
 
 SIZES = ((1, 4, 1024, 64), (16, 4, 64, 16), (16, 4, 128, 32))  # batch, heads, length, head width
@@ -27,7 +28,16 @@ def fastest(size: tuple[int, int, int, int], rounds: int) -> dict[str, float]:
     score = Additive(hidden=None, heads=heads, query_dim=width, key_dim=width, length=length)
     torch.nn.init.normal_(score.v)
     pos = NoPosEnc(dim=heads * width, heads=heads, head_dim=width, length=length, depth=1)
-    attend = Attend(q=q, k=k, v=v, score=score, mask=NoMask(causal=False), pos=pos, layer=0)
+    attend = Attend(
+        q=q,
+        k=k,
+        v=v,
+        score=score,
+        normalizer=Softmax(),
+        mask=NoMask(causal=False),
+        pos=pos,
+        layer=0,
+    )
     kernels = {
         name: Chunked(chunk=None, compile=compile).resolve(Parts(score, pos))  # type: ignore[arg-type]
         for name, compile in WAYS.items()

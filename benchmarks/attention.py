@@ -84,6 +84,7 @@ def ours(
     from ablate.kernel import Attend, Parts
     from ablate.model.mask.causal import Causal
     from ablate.model.mask.none import NoMask
+    from ablate.model.normalizer.softmax import Softmax
 
     def part(group: str, name: str) -> Any:
         return instantiate(OmegaConf.load(config_dir() / group / f"{name}.yaml"))
@@ -104,7 +105,9 @@ def ours(
     # Scores that do not look get a tensor of width 0, as in the model.
     q = q if made.query else q[..., :0]
     k = k if made.key else k[..., :0]
-    return lambda: how(Attend(q=q, k=k, v=v, score=made, mask=mask, pos=pos, layer=0))
+    return lambda: how(
+        Attend(q=q, k=k, v=v, score=made, normalizer=Softmax(), mask=mask, pos=pos, layer=0)
+    )
 
 
 def memory(device: str, *, peak: bool) -> float:

@@ -1,4 +1,4 @@
-"""What dropout costs: draws by splitmix64 (ablate.model.layers.draws) beside torch's generator.
+"""What dropout costs: draws by splitmix64 (ablate.random.draws) beside torch's generator.
 
     OMP_NUM_THREADS=1 python benchmarks/draws.py [--rounds 30]
 
@@ -12,8 +12,8 @@ import time
 import torch
 from torch.nn import functional as F
 
-from ablate.model.layers.draws import Source
-from ablate.model.layers.dropout import dropout, scales
+from ablate.random.draws import Source
+from ablate.random.dropout import dropout, scales
 
 RATE = 0.1
 SHAPES = [(32, 64, 128), (64, 64, 128), (8, 4, 256, 256)]

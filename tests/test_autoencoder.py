@@ -15,7 +15,7 @@ from ablate.config.composition import Composition
 from ablate.data.digit_strings import DigitStrings
 from ablate.errors import UserError
 from ablate.model.autoencoder import Autoencoder
-from ablate.model.layers.draws import Draws
+from ablate.random.draws import Draws
 from ablate.task.autoencoding import Autoencoding, divergence
 from ablate.task.diffusion import Diffusion
 from ablate.training.build import build_data

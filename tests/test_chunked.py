@@ -19,6 +19,7 @@ from ablate.errors import UserError
 from ablate.kernel import Attend, Kernel, Parts, additive_cpu, chunked, heap
 from ablate.kernel.chunked import Chunked, RunScore
 from ablate.kernel.reference import Reference
+from ablate.model.normalizer.softmax import Softmax
 
 
 @pytest.mark.parametrize("chunk", range(1, LENGTH + 2))
@@ -55,7 +56,9 @@ def cost(run: Kernel, length: int, *, mask: str = "causal") -> tuple[int, int]:
     q, k, v = (normal(1, 2, length, 8, seed=n).requires_grad_() for n in range(3))
     structure = part("model.mask", mask, **MASKS[mask])(causal=True)
     pos = part("pos_enc", "alibi")(**sizes)
-    attend = Attend(q=q, k=k, v=v, score=score.double(), mask=structure, pos=pos, layer=0)
+    attend = Attend(
+        q=q, k=k, v=v, score=score.double(), normalizer=Softmax(), mask=structure, pos=pos, layer=0
+    )
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -88,7 +91,9 @@ def peak(run: Kernel, length: int) -> int:
     sizes = {"dim": 16, "heads": 2, "head_dim": 8, "length": length, "depth": 1}
     q, k, v = (normal(1, 2, length, 8, seed=n).requires_grad_() for n in range(3))
     mask, pos = part("model.mask", "causal")(causal=True), part("pos_enc", "none")(**sizes)
-    attend = Attend(q=q, k=k, v=v, score=score.double(), mask=mask, pos=pos, layer=0)
+    attend = Attend(
+        q=q, k=k, v=v, score=score.double(), normalizer=Softmax(), mask=mask, pos=pos, layer=0
+    )
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         run(attend).sum().backward()
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]

@@ -27,9 +27,9 @@ from tiny import images
 from torch import Tensor, nn
 
 import ablate
-from ablate.model.layers import draws, dropout
-from ablate.model.layers.draws import Draws, Source, draw, draw_at, uniform
-from ablate.model.layers.dropout import Dropout
+from ablate.random import draws, dropout
+from ablate.random.draws import Draws, Source, draw, draw_at, uniform
+from ablate.random.dropout import Dropout
 
 KEY = torch.tensor(-0x123456789ABCDEF)
 

@@ -6,7 +6,7 @@ from make_model import kernel
 from test_kernel import KERNELS, make, make_pos, make_score
 
 from ablate.kernel import Attend, Parts
-from ablate.model.layers.dropout import Dropout
+from ablate.random.dropout import Dropout
 
 NAMES = ["reference", *KERNELS]
 

@@ -24,7 +24,7 @@ from ablate.data.planetoid import NAMES, Planetoid
 from ablate.errors import UserError
 from ablate.kernel.sparse import Sparse, softmax
 from ablate.model.gat import GAT
-from ablate.model.layers.edges import Edges
+from ablate.interface.edges import Edges
 
 WITH_FIGURES = True  # tests/conftest.py
 

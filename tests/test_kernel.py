@@ -18,6 +18,7 @@ from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
 from ablate.kernel.sdpa import SDPA, SHORT
 from ablate.model.attention import Score
+from ablate.model.normalizer.softmax import Softmax
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.relative import Relative
 
@@ -99,6 +100,7 @@ def make(
         k=k,
         v=v,
         score=reads,
+        normalizer=Softmax(),
         mask=structure,
         pos=make_pos(pos, causal=not structure.look_ahead),
         layer=1,

@@ -12,8 +12,8 @@ from ablate.errors import UserError
 from ablate.kernel import Parts
 from ablate.kernel.auto import Auto
 from ablate.kernel.reference import Reference
-from ablate.model.layers.draws import Source
 from ablate.model.normalizer import Normalizer
+from ablate.random.draws import Source
 
 NAMES = options("model.normalizer")
 SUM_TO_ONE = [name for name in NAMES if name != "sigmoid"]

@@ -25,6 +25,7 @@ from ablate.kernel import triton as module
 from ablate.kernel.reference import Reference
 from ablate.kernel.triton import Triton, interpreted
 from ablate.model.layers.stack import kernels
+from ablate.model.normalizer.softmax import Softmax
 
 pytest.importorskip("triton", reason="triton comes with torch on Linux alone")
 from ablate.kernel import additive_triton
@@ -145,6 +146,7 @@ def test_blocks_are_put_together(
             k=k,
             v=v,
             score=random_parts(score),  # type: ignore[arg-type]
+            normalizer=Softmax(),
             pos=random_parts(pos),  # type: ignore[arg-type]
             mask=part("model.mask", mask, **MASKS[mask])(causal=True),
             layer=0,

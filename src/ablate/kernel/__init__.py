@@ -6,7 +6,7 @@ or refuses the layer. Letters: b batch, i query, j key, h heads, k head width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -14,14 +14,13 @@ from torch import Tensor
 
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
-from ablate.model.attention import Score
-from ablate.model.layers.draws import Source
-from ablate.model.layers.dropout import dropout
-from ablate.model.layers.edges import Edges
-from ablate.model.mask import Mask, combine
-from ablate.model.normalizer import Normalizer
-from ablate.model.normalizer.softmax import Softmax
+from ablate.interface.edges import Edges
+from ablate.interface.mask import Mask, combine
+from ablate.interface.normalizer import Normalizer
+from ablate.interface.score import Score
 from ablate.pos_enc import PosEnc
+from ablate.random.draws import Source
+from ablate.random.dropout import dropout
 
 
 @dataclass
@@ -32,6 +31,7 @@ class Attend:
     k: Tensor  # b h j k (likewise for the key)
     v: Tensor  # b h j k
     score: Score
+    normalizer: Normalizer
     mask: Mask
     pos: PosEnc
     layer: int  # index of the layer, for encodings with a table per layer
@@ -41,7 +41,6 @@ class Attend:
     prepared: Tensor | None = None  # score.keys(k), if already computed
     edges: Edges | None = None  # of a graph, if queries attend only along them
     factors: Tensor | None = None  # b 1 i j, multiply the weights; a key with factor 0 is masked
-    normalizer: Normalizer = field(default_factory=Softmax)
     dropout: float = 0.0  # on the attention weights; 0 in evaluation
     training: bool = False  # a normalizer may sample its weights in training
     stream: Tensor | None = None  # key of the random stream of `dropout` and such a normalizer

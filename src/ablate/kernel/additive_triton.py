@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ablate.kernel import additive_triton_kernels as kernels
 from ablate.kernel.additive_cpu import LIMITS
-from ablate.model.layers.dropout import BITS
+from ablate.random.dropout import BITS
 
 # Size of a block of scores: columns lie along the threads of a warp, rows within a thread.
 ROWS, COLUMNS = 64, 32
@@ -48,7 +48,7 @@ def sum_attention(
 
     q: b h i d, k: b h j d, v: h d, values: b h j w -> b h i w. table: the bias, b h i r or
     broadcastable to it. slope: f is the LeakyReLU with this negative slope; None: f is tanh.
-    stream: key of the draws of dropout: see ablate.model.layers.draws.
+    stream: key of the draws of dropout: see ablate.random.draws.
     """
     if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and the softmax ignores the constant
         v = -2 * v

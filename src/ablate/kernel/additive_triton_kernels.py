@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ablate.model.layers import draws
+from ablate.random import draws
 
 STEP = tl.constexpr(16)  # columns multiplied at once: more of them need more registers
 # Whether inline assembly for NVIDIA GPUs can be used.
@@ -106,7 +106,7 @@ def scores(
 
 @triton.jit
 def dropped(x, stream, b, h, ii, jj, RATE: tl.constexpr, DROPPED: tl.constexpr):
-    """x after dropout, with the draws of ablate.model.layers.draws. DROPPED: how many of the 2^16
+    """x after dropout, with the draws of ablate.random.draws. DROPPED: how many of the 2^16
     numbers drop a unit."""
     if DROPPED > 0:
         place = b * EXAMPLE + h * HEAD + ii.to(tl.int64) * ROW + (jj // LANES).to(tl.int64)

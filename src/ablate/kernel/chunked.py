@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ablate.config.rules import Count
 from ablate.errors import UserError
+from ablate.interface.score import Score
 from ablate.kernel import Attend, Kernel, Parts, attention_weights, mix
 from ablate.kernel.heap import Holes
-from ablate.model.attention import Score
 
 RunScore = Callable[[Score, Tensor, Tensor], Tensor]
 

@@ -16,7 +16,6 @@ from ablate.kernel import (
     hides_weights,
     mix,
 )
-from ablate.model.mask.causal import Causal
 
 SHORT = 256  # keys
 
@@ -58,7 +57,7 @@ class SDPA(Kernel):
         if (missing := attend.v.shape[-1] - q.shape[-1]) > 0:
             q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
         square = attend.queries == attend.keys and attend.start == 0
-        if isinstance(attend.mask, Causal) and square and attend.keep is None:
+        if attend.mask.lower_triangle and square and attend.keep is None:
             i, j = attend.positions()
             if attend.pos.bias(attend.q, i, j, attend.layer) is None:
                 return self._run(attend, q, k, None, scale, causal=True)

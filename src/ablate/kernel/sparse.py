@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ablate.config.facts import Conflict
+from ablate.interface.edges import Edges
 from ablate.kernel import Attend, Kernel, Parts
-from ablate.model.layers.dropout import dropout_at
-from ablate.model.layers.edges import Edges
+from ablate.random.dropout import dropout_at
 
 PIECE = 2**18  # numbers: 1 MB of float32
 

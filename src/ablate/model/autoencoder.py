@@ -15,8 +15,8 @@ from ablate.config.facts import Conflict
 from ablate.config.rules import Int, Width
 from ablate.errors import UserError
 from ablate.model.base import Model
-from ablate.model.layers.draws import Source, Stream, normal
 from ablate.model.layers.linear import KaimingConv
+from ablate.random.draws import Source, Stream, normal
 
 Halvings = Annotated[int, Int(0, 8)]
 # What the check says before a run, and the constructor to whoever calls it.

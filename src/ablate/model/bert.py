@@ -18,9 +18,9 @@ from ablate.data.text_files import TextFiles
 from ablate.model.base import Freeze, Model
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Bias, Embedding, Linear, width_std
 from ablate.model.layers.stack import Stack
+from ablate.random.dropout import Dropout
 
 
 class Predictions(NamedTuple):

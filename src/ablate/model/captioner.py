@@ -23,7 +23,6 @@ from ablate.model.attention import Score
 from ablate.model.base import Seq2Seq, State
 from ablate.model.cell import MakeCell
 from ablate.model.decoder import RNNState
-from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Embedding, Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import uniform
@@ -32,6 +31,7 @@ from ablate.model.recurrent.show_attend_tell import Xu
 from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, trunk
 from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
+from ablate.random.dropout import Dropout
 
 # What the check says before a run, and the constructor to whoever calls it.
 STAGED = (

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Depth, KeysOf, Share, Width
+from ablate.interface.edges import Edges
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
 from ablate.model.base import Model
-from ablate.model.layers.draws import Stream
-from ablate.model.layers.dropout import Dropout
-from ablate.model.layers.edges import Edges
 from ablate.model.layers.linear import Bias
 from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
+from ablate.random.draws import Stream
+from ablate.random.dropout import Dropout
 
 
 class Glorot(nn.Linear):

@@ -23,9 +23,9 @@ from ablate.model.cell import MakeCell
 from ablate.model.cell.lstm import LSTM
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden, Recurrent, uniform
+from ablate.random.dropout import Dropout
 
 
 class ReadOut(nn.Module):

@@ -24,13 +24,13 @@ from ablate.model.base import Seq2Seq, State
 from ablate.model.decoder import MakeDecoder, RNNState
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
-from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.linear import Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import Recurrent, uniform
 from ablate.model.recurrent.rnn_attention import Memory, RNNAttention, make_context
 from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut, require_tied_widths
 from ablate.model.window import Window
+from ablate.random.dropout import Dropout
 
 # What the check says before a run, and the constructor to whoever calls it.
 DIRECTIONS = (

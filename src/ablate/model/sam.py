@@ -26,7 +26,6 @@ from ablate.figures.masks import Clicked, decoder_drawer
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
 from ablate.model.base import Model
-from ablate.model.layers.draws import Stream
 from ablate.model.layers.layer import Place
 from ablate.model.layers.linear import Embedding, width_std
 from ablate.model.layers.stack import Stack
@@ -36,6 +35,7 @@ from ablate.model.normalizer import Normalizer
 from ablate.model.points import MakePoints
 from ablate.model.vit import WHOLE_PATCHES, PatchEmbedding, patch_grid
 from ablate.pos_enc.none import NoPosEnc
+from ablate.random.draws import Stream
 
 # What the check says before a run, and the constructor to whoever calls it.
 DIVIDED = (

@@ -26,8 +26,8 @@ from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
 from ablate.figures.maps import Map
 from ablate.model.base import ROLES, Model
-from ablate.model.layers.draws import Draws
 from ablate.model.layers.stack import Stack
+from ablate.random.draws import Draws
 from ablate.run_files import write_text
 from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated

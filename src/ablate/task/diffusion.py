@@ -18,7 +18,7 @@ from ablate.config.rules import Count, NotNegative, Probability, RunDir
 from ablate.data import Batch
 from ablate.figures.diffusion import block_drawer
 from ablate.figures.maps import Map
-from ablate.model.layers.draws import Draws, Source, Stream, normal, uniform_alone
+from ablate.random.draws import Draws, Source, Stream, normal, uniform_alone
 from ablate.seeding import derive
 from ablate.task.judge import Judge
 from ablate.task.noise import Noise

@@ -15,7 +15,7 @@ from ablate.data.digit_strings import DigitStrings
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.model.dit import DiT
-from ablate.model.layers.draws import Source, normal
+from ablate.random.draws import Source, normal
 from ablate.seeding import derive
 from ablate.task import Task
 from ablate.task.noise import Noise

@@ -27,8 +27,8 @@ from ablate.data.prompts import (
 from ablate.data.segments import Segments
 from ablate.figures.masks import Answered, draw_answers
 from ablate.figures.save import save
-from ablate.model.layers.draws import Source, uniform
 from ablate.model.sam import SAM, Prompt, chosen, picked
+from ablate.random.draws import Source, uniform
 from ablate.task import Task
 from ablate.task.segment import own_images, write_own
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from ablate.config.rules import KeysOf, Positive, Share, Width
 from ablate.model.attention import Score
 from ablate.model.ffn import MakeFeedForward
-from ablate.model.layers.dropout import Dropout, StochasticDepth
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import width_std
 from ablate.model.layers.modulation import MakeModulation, Modulation
 from ablate.model.layers.multi_head import CrossAttention
 from ablate.model.mixer import MakeMixer
 from ablate.model.norm_type import MakeNorm
+from ablate.random.dropout import Dropout, StochasticDepth
 
 
 class Sublayer(nn.Module):

@@ -17,12 +17,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, Parts, attention_weights
-from ablate.model.layers.draws import Stream
 from ablate.model.layers.layer import Context, Layer, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
+from ablate.random.draws import Stream
 
 
 class MultiHeadAttention(Layer):

@@ -16,10 +16,10 @@ from ablate.config.rules import Depth, KeysOf, Positive, Share
 from ablate.kernel import Kernel
 from ablate.kernel.sdpa import SDPA
 from ablate.model.layers.block import make_block
-from ablate.model.layers.dropout import Dropout
 from ablate.model.layers.layer import Cache, Context, Layer, Memory
 from ablate.model.mask import Mask
 from ablate.pos_enc import PosEnc, acts_in
+from ablate.random.dropout import Dropout
 
 
 class Stack(nn.Module):

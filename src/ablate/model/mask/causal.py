@@ -3,6 +3,8 @@
 Vaswani et al. 2017, "Attention is all you need", section 3.2.3, https://arxiv.org/abs/1706.03762.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ class Causal(Mask):
     """Masks the future: every key after the query."""
 
     ranges = True
+    lower_triangle: ClassVar[bool] = True
     looks_ahead = False
 
     @property

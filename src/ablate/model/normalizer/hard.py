@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ablate.config.rules import Positive
-from ablate.model.layers.draws import Source, uniform
 from ablate.model.normalizer import Normalizer
+from ablate.random.draws import Source, uniform
 
 
 class Hard(Normalizer):

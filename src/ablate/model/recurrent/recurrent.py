@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ablate.config.rules import Depth, Share
 from ablate.model.cell import MakeCell
-from ablate.model.layers.dropout import Dropout
+from ablate.random.dropout import Dropout
 
 # The state of a layer after a step: h, and c of an lstm, each `directions b width`.
 Hidden = tuple[Tensor, ...]

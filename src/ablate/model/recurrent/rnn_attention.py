@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
 from ablate.model.attention import Score
-from ablate.model.layers.draws import Stream
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
 from ablate.pos_enc.none import NoPosEnc
+from ablate.random.draws import Stream
 
 
 @dataclass

@@ -7,7 +7,7 @@ Unlike torch.nn.Dropout they drop the same units whatever else the model draws: 
 import torch
 from torch import Tensor
 
-from ablate.model.layers.draws import Source, Stream, draw, draw_at, drawn_at
+from ablate.random.draws import Source, Stream, draw, draw_at, drawn_at
 
 BITS = 16  # random bits per unit: the rate is rounded to 1 / 2^16
 

@@ -1,0 +1,1 @@
+"""What model and kernel agree on: the bases of the parts of attention, and a graph's edges."""

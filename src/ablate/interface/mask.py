@@ -1,0 +1,76 @@
+"""The base of masks: which key positions a query may attend to."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+
+class Mask:
+    """Which keys a query may attend to, by their absolute positions alone.
+
+    When there are fewer queries than keys, as with a KV cache, the queries are the last positions:
+    a causal mask is then aligned at its bottom right. `causal` says that the model is a decoder;
+    `grid` and `extra` are those of PosEnc: the rows and columns of an image's patches, and the
+    leading tokens outside it. source: leading positions that are the source of a target, all read
+    before the target is written.
+    """
+
+    # False: every query attends to every key.
+    restricts: ClassVar[bool] = True
+    # Whether later keys are attended to, of a mask that says nothing else; None: it says more.
+    looks_ahead: ClassVar[bool | None] = None
+    # Whether a query attends to every key up to its own position, and to no other.
+    lower_triangle: ClassVar[bool] = False
+    # Whether queries attend only along the edges of a graph; see `Attend.edges`.
+    edges: ClassVar[bool] = False
+    # Whether the keys of each query are one contiguous range, which `between` returns.
+    ranges: bool = False
+
+    def __init__(
+        self,
+        *,
+        causal: bool,
+        grid: tuple[int, int] | None = None,
+        extra: int = 0,
+        source: int = 0,
+    ) -> None:
+        self.causal, self.grid, self.extra, self.source = causal, grid, extra, source
+
+    @property
+    def look_ahead(self) -> bool:
+        """Whether any query may attend to a later key."""
+        raise NotImplementedError
+
+    @property
+    def peeks(self) -> bool:
+        """Whether any query may attend to a later key of the target, which is to be predicted."""
+        return self.look_ahead
+
+    def allowed(self, i: Tensor, j: Tensor) -> Tensor:
+        """Positions of queries and keys -> `i j`, True = may attend."""
+        raise NotImplementedError
+
+    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        """The half-open range of keys that each query attends to, `i` twice; it may reach beyond
+        the `keys` positions. Only if `ranges`.
+        """
+        raise NotImplementedError
+
+    def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
+        """The half-open range of the `keys` positions that queries in [first, last) may attend to.
+
+        No query among them attends to a key outside it, so a kernel may skip the rest.
+        """
+        raise NotImplementedError
+
+
+def combine(mask: Mask, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor | None:
+    """The mask combined with the padding mask: `i j`, or `b 1 i j` with padding; None: no mask.
+
+    `keep` is `b j`, True = a real token.
+    """
+    allowed = mask.allowed(i, j) if mask.restricts else None
+    if keep is None:
+        return allowed
+    real = keep[:, None, None, :].expand(-1, 1, len(i), -1)
+    return real if allowed is None else real & allowed

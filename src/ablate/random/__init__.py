@@ -1,0 +1,1 @@
+"""Random numbers by seed, step and place alone, and dropout by them."""
