@@ -22,9 +22,9 @@ from ablate.data import IGNORED, Request
 from ablate.data.graph import symmetric
 from ablate.data.planetoid import NAMES, Planetoid
 from ablate.errors import UserError
+from ablate.interface.edges import Edges
 from ablate.kernel.sparse import Sparse, softmax
 from ablate.model.gat import GAT
-from ablate.interface.edges import Edges
 
 WITH_FIGURES = True  # tests/conftest.py
 
