@@ -18,7 +18,7 @@ from ways import WAYS, called, changes
 from ablate import report
 from ablate.cli.command import command
 from ablate.run_files import Damaged
-from ablate.training.sealed import read_weights
+from ablate.run_files.sealed import read_weights
 
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
 WHOLE: dict[str, Callable[[bytes], bytes]] = {

@@ -15,8 +15,8 @@ from ablate.config import history
 from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.model.base import Model
-from ablate.model.pretrained import ANY, COMMON, require_parts
 from ablate.training.build import build
+from ablate.training.pretrained import ANY, COMMON, require_parts
 from ablate.training.transfer import parts_of
 
 NAME = "vit_tiny_patch16_224"

@@ -15,8 +15,8 @@ from make_study import ADDITIVE, BASE, scores, shifted
 from wandb_server import KEY, Server, running
 
 from ablate.errors import RunFailed, UserError
+from ablate.study.analysis.offline import sync_command
 from ablate.study.publish import publish, require_workspaces
-from ablate.study.publish.offline import sync_command
 from ablate.study.publish.specification import specification, title
 from ablate.study.report import Written, write
 

@@ -20,11 +20,11 @@ from tiny import overrides
 import ablate
 from ablate.errors import Interrupted
 from ablate.run_files import best_weights
+from ablate.run_files.sealed import read_weights
 from ablate.task.causal_lm import CausalLM
 from ablate.training import train as training
 from ablate.training.checkpoint import STOPS, Checkpoints
 from ablate.training.curves import Curves
-from ablate.training.sealed import read_weights
 
 WITH_FIGURES = True  # tests/conftest.py
 

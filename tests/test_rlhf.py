@@ -22,10 +22,10 @@ from ablate.data.preference_rules import RULES
 from ablate.decode.rollout import Rollout, log_probabilities, of_response, rollout
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
+from ablate.run_files.sealed import read_state
 from ablate.task.policy import leave_one_out
 from ablate.task.rlhf import RLHF, clipped, policy_gradient
 from ablate.training.build import build, build_data, make_task
-from ablate.training.sealed import read_state
 
 WITH_FIGURES = True  # tests/conftest.py
 

@@ -33,8 +33,8 @@ from ablate.config.run_id import weights
 from ablate.config.trust import require_trusted
 from ablate.errors import UserError
 from ablate.run_files import Damaged
+from ablate.run_files.sealed import ZEROS, read_state, read_weights, write_state, write_weights
 from ablate.training.load import without_weights
-from ablate.training.sealed import ZEROS, read_state, read_weights, write_state, write_weights
 from ablate.version import checkout
 
 SOURCE = Path(ablate.__file__).parents[1]

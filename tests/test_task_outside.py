@@ -18,9 +18,9 @@ import ablate
 from ablate import evaluate, generate, show
 from ablate.cli.summary import show_result
 from ablate.errors import UserError
+from ablate.fsdp import Sharded
+from ablate.run_files.sealed import read_state, read_weights
 from ablate.training.build import build, build_data, make_task
-from ablate.training.fsdp import Sharded
-from ablate.training.sealed import read_state, read_weights
 
 WITH_FIGURES = True  # tests/conftest.py
 

@@ -15,8 +15,8 @@ from ablate.config.composition import Composition
 from ablate.config.saved import read_config
 from ablate.errors import UserError
 from ablate.run_files import best_weights
+from ablate.run_files.sealed import read_weights
 from ablate.training.build import build, build_data
-from ablate.training.sealed import read_weights
 from ablate.training.transfer import Source, describe_transfer
 
 

@@ -54,7 +54,7 @@ class Model(nn.Module):
     # What stands at a position of the input, in figures.
     item: ClassVar[str] = "token"
 
-    # The name of the pretrained weights that the model starts from (ablate.model.pretrained).
+    # The name of the pretrained weights that the model starts from (ablate.training.pretrained).
     pretrained: str | None = None
     # A record of the weights that the model starts from, if they are another run's or pretrained.
     started_from: dict[str, Any] | None = None

@@ -25,13 +25,13 @@ from ablate.config.rules import Share
 from ablate.data import Batch, Data
 from ablate.errors import RunFailed, UserError
 from ablate.figures.maps import Map
+from ablate.fsdp import Sharded
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.stack import Stack
 from ablate.random.draws import Draws
 from ablate.run_files import write_text
 from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated
-from ablate.training.fsdp import Sharded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,10 +18,10 @@ from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
-from ablate.model import pretrained
 from ablate.model.base import Model
 from ablate.seeding import derive
 from ablate.task import Task
+from ablate.training import pretrained
 from ablate.training.flops import flops_per_step
 from ablate.training.transfer import WITH_TOKENS, Source, start_from
 

@@ -4,7 +4,7 @@
     best.safetensors    the weights with the best validation so far
 
 Each file is written under a temporary name in the same folder, flushed to disk, then renamed.
-ablate.training.sealed says how a file is verified when it is read.
+ablate.run_files.sealed says how a file is verified when it is read.
 """
 
 import os
@@ -22,8 +22,8 @@ from torch import nn
 from ablate.errors import Interrupted
 from ablate.model.layers.stack import kernels_ran, note_kernels
 from ablate.run_files import BEST, Damaged
+from ablate.run_files.sealed import read_state, write_state, write_weights
 from ablate.task import Task, require_finite
-from ablate.training.sealed import read_state, write_state, write_weights
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

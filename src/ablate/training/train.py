@@ -19,10 +19,12 @@ from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
+from ablate.fsdp import Sharded
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.run_files import RESULT, best_weights
 from ablate.run_files.records import FINISHED, read_result
+from ablate.run_files.sealed import read_weights
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
@@ -31,12 +33,10 @@ from ablate.training.build import build, build_data, count_flops, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
-from ablate.training.fsdp import Sharded
 from ablate.training.ignored import refuse_ignored
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
 from ablate.training.record import only_one, recorded, stops_unwritten
-from ablate.training.sealed import read_weights
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer, few
 

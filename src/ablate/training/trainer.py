@@ -13,9 +13,9 @@ from ablate.config.conflicts import TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data
 from ablate.errors import UserError
+from ablate.fsdp import Sharded
 from ablate.schedule import AUTO_STEPS, warmup_steps
 from ablate.training.compile import CompileNotice
-from ablate.training.fsdp import Sharded
 from ablate.training.progress import progress
 
 

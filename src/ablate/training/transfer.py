@@ -154,7 +154,7 @@ def _value(parts: dict[str, Any], key: str) -> str:
 
 def start_from(model: Model, cfg: DictConfig) -> None:
     """Load the weights of cfg.init_from into the model; record it in `model.started_from`."""
-    from ablate.training.sealed import read_weights
+    from ablate.run_files.sealed import read_weights
 
     source = Source.of(cfg)
     source.require_same_parts(cfg)

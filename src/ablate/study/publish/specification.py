@@ -8,7 +8,7 @@ from typing import Any
 from ablate.errors import UserError
 from ablate.logger.wandb import LONGEST_NAME, TRAIN, fitted
 from ablate.study.analysis.collect import Study
-from ablate.study.publish.offline import logger_of
+from ablate.study.analysis.offline import logger_of
 from ablate.study.report import Written
 from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import curve_column

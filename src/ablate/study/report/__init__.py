@@ -13,6 +13,7 @@ from ablate.study.report import figures
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.html import page
 from ablate.study.report.points import gather
+from ablate.study.report.printed import show
 from ablate.study.report.rows import Report, assemble
 from ablate.study.report.tables import latex, markdown, runs_csv
 
@@ -36,10 +37,8 @@ def write_report(
     mode: str | None = None,
 ) -> Written:
     """Write everything into the study's folder and print the table."""
-    from ablate.study.report.printed import show
-
     written = write(study_dir, allow=allow, metric=metric, mode=mode)
-    show(written)
+    show(written.report, written.crossed, written.files, written.refusals)
     return written
 
 

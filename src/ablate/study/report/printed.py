@@ -1,14 +1,16 @@
 """Print the table of the report and the paths of its files."""
 
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 from rich.table import Column, Table
 
+from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.offline import sync_command
 from ablate.study.numbers import number
-from ablate.study.publish.offline import sync_command
-from ablate.study.report import Written
 from ablate.study.report.crossed import in_short
-from ablate.study.report.rows import Row
+from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import difference_words, reference, relative, sure
 from ablate.study.report.words import direction
 from ablate.terminal.console import Console
@@ -17,9 +19,10 @@ from ablate.terminal.say import say
 STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
 
 
-def show(written: Written) -> None:
+def show(
+    report: Report, crossed: Effects | str | None, files: Iterable[Path], refusals: Iterable[str]
+) -> None:
     """Print to standard output; the rules that kept arms from comparison go to standard error."""
-    report = written.report
     table = Table(
         Column("arm", overflow="fold"),
         Column("n", justify="right"),
@@ -45,16 +48,16 @@ def show(written: Written) -> None:
         )
     console = Console(highlight=False, markup=False)
     console.print(table, markup=False)
-    effects = [f"{line}." for line in in_short(report, written.crossed)]
+    effects = [f"{line}." for line in in_short(report, crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:
         console.print(line, markup=False)
     console.print("Output:", style="bold")
-    for path in written.files:
+    for path in files:
         console.print(f"  {path}", markup=False, soft_wrap=True)
     if command := sync_command(report.study):
         console.print("To send its runs to W&B:", style="bold")
         console.print(f"  {command}", markup=False, soft_wrap=True)
-    for line in written.refusals:
+    for line in refusals:
         say(line, file=sys.stderr)
 
 

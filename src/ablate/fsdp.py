@@ -30,7 +30,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.model.layers.block import Block
-from ablate.training.sealed import read_state
+from ablate.run_files.sealed import read_state
 
 # Full tensors by name, as in a single process; the first process writes the file.
 IN_FILE = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
-from ablate.model.pretrained import known
+from ablate.training.pretrained.values import known
 from ablate.version import install
 
 ACTIVATIONS = {

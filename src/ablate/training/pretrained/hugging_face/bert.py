@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.pretrained.hugging_face import sizes, special_tokens
+from ablate.training.pretrained.hugging_face import sizes, special_tokens
 
 NETWORKS = (
     "BertModel",

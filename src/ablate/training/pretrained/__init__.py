@@ -6,7 +6,6 @@ what its parameters are called here (`translate`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ablate.config.history import ADDED
 from ablate.config.overrides import value_text
 from ablate.config.rules import HUGGING_FACE
 from ablate.errors import UserError
+from ablate.training.pretrained import hugging_face
 from ablate.training.transfer import FREE, TOKEN_KEYS, by_option, load_into, parts_of
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def start_from(model: Model, cfg: DictConfig) -> None:
 
 def _family(name: str, model: Model) -> tuple[ModuleType, Any]:
     """The module that reads a network, and the network."""
-    from ablate.model.pretrained import hugging_face, timm
-
     if name.startswith(HUGGING_FACE):
         return hugging_face.fetch(name)
+    from ablate.training.pretrained import timm  # which takes a second to import
+
     patches: Any = model.get_submodule("patches")
     return timm, timm.fetch(name, channels=patches.in_channels)
 
@@ -75,18 +75,3 @@ def require_parts(cfg: DictConfig, theirs: dict[str, Any], what: str) -> None:
         if not key.startswith(inside)
     ]:
         raise UserError(f"{what} is made of other parts than this model: {' '.join(lines)}")
-
-
-def known(found: str, names: Mapping[str, str], what: str) -> str:
-    """Our name of an activation; UserError if we have none."""
-    if found not in names:
-        raise UserError(f"{what}: its activation is {found}; known: {', '.join(sorted(names))}")
-    return names[found]
-
-
-def side(size: int | tuple[int, int] | list[int], what: str) -> int:
-    """The side of a square image or patch; UserError for others."""
-    rows, columns = (size, size) if isinstance(size, int) else size
-    if rows != columns:
-        raise UserError(f"{what}: reads images or patches of {rows} x {columns}, not squares")
-    return rows

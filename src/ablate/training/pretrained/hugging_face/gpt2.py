@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.pretrained.hugging_face import sizes
+from ablate.training.pretrained.hugging_face import sizes
 
 NETWORKS = ("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 TOP = {

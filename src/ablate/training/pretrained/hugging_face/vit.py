@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.model.pretrained import side
-from ablate.model.pretrained.hugging_face import sizes
+from ablate.training.pretrained.hugging_face import sizes
+from ablate.training.pretrained.values import side
 
 NETWORKS = ("ViTModel", "ViTForImageClassification")
 TOP = {

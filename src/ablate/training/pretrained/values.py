@@ -1,0 +1,20 @@
+"""What a pretrained network says, as a value of our keys; UserError where we have none."""
+
+from collections.abc import Mapping
+
+from ablate.errors import UserError
+
+
+def known(found: str, names: Mapping[str, str], what: str) -> str:
+    """Our name of an activation; UserError if we have none."""
+    if found not in names:
+        raise UserError(f"{what}: its activation is {found}; known: {', '.join(sorted(names))}")
+    return names[found]
+
+
+def side(size: int | tuple[int, int] | list[int], what: str) -> int:
+    """The side of a square image or patch; UserError for others."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    if rows != columns:
+        raise UserError(f"{what}: reads images or patches of {rows} x {columns}, not squares")
+    return rows
