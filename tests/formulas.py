@@ -115,7 +115,7 @@ def attention() -> Any:
         k=tensor([1.0], [0.0])[None, None],
         v=tensor([3.0], [6.0])[None, None],
         score=part("model.attention", "scaled_dot")(heads=1, query_dim=1, key_dim=1, length=2),
-        normalizer=part("model.normalizer", "softmax")(),
+        normalizer=part("model.normalizer", "softmax"),
         mask=part("model.mask", "none")(causal=False),
         pos=NoPosEnc(dim=1, heads=1, head_dim=1, length=2, depth=1),
         layer=0,
