@@ -53,8 +53,8 @@ AREAS = {
         resume damaged_folders full_disk ignored schedule security sizes threads train transfer
         trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
-    "cli": """cli command commands figures first_screen generate imports mutations package pipe readme
-        say show versions wheel""",
+    "cli": """cli command commands figures first_screen generate imports mutations package pipe
+        readme say show versions wheel""",
 }
 
 

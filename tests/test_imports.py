@@ -60,5 +60,8 @@ def test_no_import_goes_up() -> None:
 def test_no_files_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for file, other in ARROWS:
-        graph.setdefault(file, set()).add(other)
+        # Python imports the packages around a module before it.
+        around = {".".join(other.split(".")[:depth]) for depth in range(2, other.count(".") + 1)}
+        outer = {package for package in around if not f"{file}.".startswith(f"{package}.")}
+        graph.setdefault(file, set()).update({other} | outer)
     TopologicalSorter(graph).prepare()  # CycleError names the circle
