@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 ALIGNMENT = "alignment"  # the name of the single map of an RNN
 
