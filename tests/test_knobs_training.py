@@ -20,7 +20,7 @@ from test_rlhf import KNOBS
 from torch import Tensor
 
 from ablate.config.composition import Composition, compose
-from ablate.config.keys import option_content
+from ablate.config.keys import flatten, option_content
 from ablate.errors import UserError
 from ablate.kernel import chunked
 from ablate.training.build import build, build_data, make_task
@@ -32,7 +32,8 @@ from ablate.training.train import prepare
 OTHER = {
     "optimizer": {
         **{"lr": "0.01", "betas": "[0.5,0.5]", "eps": "0.1", "weight_decay": "0.5"},
-        **{"momentum": "0.5", "nesterov": "true"},
+        **{"momentum": "0.5", "nesterov": "true", "ns_steps": "2", "adjust_lr_fn": "original"},
+        "matrix.nesterov": "false",
     },
     "schedule": {"warmup": "3", "floor": "0.5"},
     "task=causal_lm": {"label_smoothing": "0.3"},
@@ -67,16 +68,22 @@ MODEL_OF = {
 
 def keys_in(group: str, option: str) -> set[str]:
     content = option_content(CONF / group / f"{option}.yaml")[0]
-    return {str(key) for key in content.get(group, content)} - {"_target_", "_partial_", "defaults"}
+    keys = flatten(content.get(group, content))
+    return {key for key in keys if not key.endswith(("_target_", "_partial_", "defaults"))}
 
 
 def cases() -> list[Any]:
     """A choice, its key and another value. The second option with a key is a slow test."""
     found = [
-        (f"{group}={name}", f"{group}.{key}", OTHER[group][key])
+        (
+            f"{group}={name}",
+            f"{group}.{key}",
+            OTHER[group].get(key) or OTHER[group][key.rpartition(".")[2]],
+        )
         for group in ("optimizer", "schedule")
         for name in options(group)
-        for key in sorted(keys_in(group, name) - {"fused"})
+        for key in sorted(keys_in(group, name))
+        if not key.endswith("fused")
     ]
     of_tasks = [one for one in OTHER if "=" in one]
     found += [(one, f"task.{key}", value) for one in of_tasks for key, value in OTHER[one].items()]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pin import cases, measured, pinned, wrong
 
-from ablate.model.layers import dropout
+from ablate.random import dropout
 
 
 def slow(command: str) -> list[pytest.MarkDecorator]:
