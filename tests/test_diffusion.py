@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,17 @@ def test_a_batch_in_parts_has_the_draws_of_the_whole() -> None:
         found = task.prepare({name: value[rows] for name, value in batch.items()}, 3)
         whole = found if whole is None else whole
         assert all(torch.equal(found[name], whole[name][rows]) for name in found)
+
+
+def test_every_seed_is_validated_with_the_same_noise() -> None:
+    first, other = made(), made("seed=1")
+    other.model.load_state_dict(first.model.state_dict())
+    batch, losses = next(iter(first.data.val_dataloader())), []
+    for task in (first, other):
+        task.trainer = SimpleNamespace(testing=False)  # type: ignore[assignment]
+        task.evaluate(batch)
+        losses.append(task.mean_loss.compute())
+    assert torch.equal(*losses)
 
 
 def test_times_are_uniform_and_captions_left_out_as_often_as_asked() -> None:
