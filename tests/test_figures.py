@@ -149,16 +149,6 @@ def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatc
                 assert not inside.padded(-1).overlaps(other.get_tightbbox())
 
 
-def test_long_texts_name_every_nth_token():
-    weights, allowed = torch.full((200, 200), 1 / 200), torch.ones(200, 200).bool()
-    labels = [f"t{n}" for n in range(200)]
-    panel = Panel("head", weights, labels, labels, allowed)
-    axis = draw_panels([panel], "", 1.0, query="", key="").axes[0]
-    names = [t.get_text() for t in axis.get_xticklabels()]
-    assert len(names) <= 64
-    assert names[:2] == ["0 t0", "4 t4"]
-
-
 def test_an_rnn_has_one_alignment(tmp_path):
     task = built("model=rnn_seq2seq", *DATES, "model.window=local_p")
     example = task.data.example(2)

@@ -153,11 +153,14 @@ def test_half_written_and_foreign_folders_are_runs_without_a_result(study):
     (folders[2] / "metrics.csv").write_text("step,val/loss\n1,")
     change(folders[3] / "result.json", run_id="another")
     change(folders[4] / "result.json", metrics={"val/loss": None})
+    failed = next(study.glob("model.attention=cosine-*"))
+    change(failed / "result.json", status="failed")  # although it has measured something
     (study / "notes").mkdir()
     found = collect(study)
     states = sorted(run.state for run in found.runs_of(ADDITIVE).values())
     assert states == ["finished", "finished", "missing", "missing", "missing"]
     assert len(found.values(ADDITIVE, "val/loss")) == 1
+    assert len(found.values("model.attention=cosine", "val/loss")) == 4
     assert kinds(judged(study))[ADDITIVE] == "refused"
 
 

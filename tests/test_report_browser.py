@@ -134,13 +134,6 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
     assert not page.locator("#tip").is_visible()
 
 
-def test_only_tables_scroll_sideways(opened, tmp_path):
-    arms = {"baseline": arm(BASE), f"data.path={'long' * 30}": arm(shifted(0.1))}
-    folder = make_study(tmp_path / "long", arms)
-    write(folder)
-    assert opened(folder, 400).evaluate("document.documentElement.scrollWidth") <= 400
-
-
 def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser, study):
     """Even if a text were to become markup."""
     opened = browser.new_page()

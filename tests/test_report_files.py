@@ -259,20 +259,6 @@ def test_learning_curves_say_what_they_show(tmp_path, points, drawn, says):
     assert (study / "figures" / "curves.png").exists() == drawn
 
 
-def test_a_curve_has_a_band_where_there_are_two_seeds(tmp_path):
-    """Of one seed nothing is known."""
-    values = {"baseline": BASE, "a=1": shifted(0.3), "a=2": [1.6]}
-    study = make_study(tmp_path / "s", {name: arm(own) for name, own in values.items()})
-    write(study)
-    page = (study / "report.html").read_text()
-    kinds = {"baseline": "base", "a=1": "c1", "a=2": "c2"}
-    bands = {
-        name: re.findall(rf'class="curve band {kind}" [^>]*><path d="M ([^Z"]*?) z', page)
-        for name, kind in kinds.items()
-    }
-    assert [len(bands[name]) for name in values] == [1, 1, 0]
-
-
 def pixels(figure: Path, colour: str, alpha: float = 1.0) -> int:
     """How many have that colour on white."""
     wanted = 1 - alpha * (1 - np.array(to_rgb(colour)))
@@ -288,22 +274,6 @@ def test_what_has_nothing_to_show_is_not_drawn(tmp_path):
     written = write(study)
     assert [path.name for path in (study / "figures").iterdir()] == ["cost.png"]
     assert [path.name for path in written.files if path.suffix == ".png"] == ["cost.png"]
-
-
-def test_one_comparison_has_one_p(tmp_path):
-    """A grid of two options is one comparison; with a second factor the effects are averages."""
-    noise = [0.0, 0.03, -0.02, 0.01, 0.02]
-    other = [value + more for value, more in zip(shifted(0.02), noise, strict=True)]
-    arms = {"baseline": arm(BASE), "model.norm=post": arm(other)}
-    study = make_study(tmp_path / "one", arms, design="factorial")
-    write(study)
-    assert [len(re.findall(r"Holm p|F tests", text)) for text in texts_of(study)] == [0, 0]
-    arms |= {"model.heads=8": arm(shifted(0.1)), "model.norm=post model.heads=8": arm(shifted(0.6))}
-    study = make_study(tmp_path / "two", arms, design="factorial")
-    write(study)
-    for text in texts_of(study):
-        assert "The p values here are of F tests" in text
-        assert "model.norm × model.heads: the step from pre to post is 0.4" in text  # noqa: RUF001
 
 
 @pytest.mark.parametrize(
