@@ -172,10 +172,11 @@ def test_every_kernel_equals_the_reference(score: str, pos: str, mask: str) -> N
                 torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("shape", "padding"), [("square", "some"), ("cached", "none")])
 @pytest.mark.parametrize("name", KERNELS)
-def test_padding_is_masked_where_torch_could_mask_the_future_itself(name: str) -> None:
-    """Square, causal and without a bias, which torch has a path for."""
-    attend = make("dot", mask="causal", padding="some")
+def test_a_causal_mask_that_torch_does_not_know(name: str, shape: str, padding: str) -> None:
+    """Without a bias torch masks the future itself: of all queries, and without padding."""
+    attend = make("dot", mask="causal", shape=shape, padding=padding)
     for mine, reference in zip(
         results(KERNELS[name], attend), results(Reference(), attend), strict=True
     ):
