@@ -3,12 +3,13 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from make_study import BASE, arm, make_study
 
-from ablate.study.analysis.collect import collect
+from ablate.study.analysis.collect import Run, collect
 from ablate.study.analysis.comparable import objections
 from ablate.training.record import CODE, code, provenance
 
@@ -103,3 +104,9 @@ def test_the_record_of_the_code(tmp_path, monkeypatch):
 def test_a_run_records_the_code_that_its_process_has_read():
     assert provenance("of some data").items() >= CODE.items()
     assert len(CODE["source"]) == 16
+
+
+def test_only_a_finished_run_has_a_value():
+    run = Run("a", 0, "x", Path(), (), "failed", "", {"metrics": {"val/loss": 1.0}}, {})
+    assert run.value("val/loss") is None
+    assert replace(run, state="finished").value("val/loss") == 1
