@@ -127,14 +127,6 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         assert compose("optimizer=own", config_dir=tmp_path).optimizer.lr == lr
 
 
-def test_groups_with_a_dot_are_chosen_with_a_dot() -> None:
-    cfg = compose("model.attention=additive", "pos_enc=learned", "model.attention.hidden=8")
-    assert cfg.model.attention._target_ == "ablate.model.attention.additive.Additive"
-    assert cfg.model.attention.hidden == 8
-    assert cfg.choices["model.attention"] == "additive"
-    assert "hydra" not in cfg
-
-
 def test_a_model_brings_its_own_parts_and_the_command_line_wins() -> None:
     vit = compose("model=vit")
     assert (vit.choices.data, vit.choices.task) == ("digits", "classification")
@@ -187,7 +179,14 @@ def test_composing_leaves_no_trace_in_hydra() -> None:
     assert not GlobalHydra.instance().is_initialized()
 
 
-@pytest.mark.parametrize("name", options("sweep"))
+# The others are slow tests.
+SOME = ("attention_scores", "embeddings", "normalizers", "rlhf", "speech")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in SOME else pytest.mark.slow) for n in options("sweep")],
+)
 def test_every_sweep_composes_every_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The run that one of them starts from is trained first: test_transfer.py.
     monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
@@ -200,11 +199,3 @@ def test_every_sweep_composes_every_run(name: str, monkeypatch: pytest.MonkeyPat
         assert len(layout.arms) > 1
         assert layout.baseline.arm.is_baseline
         assert not layout.invalid
-
-
-def test_each_file_says_in_its_first_line_what_it_is() -> None:
-    for path in config_dir().glob("*/*.yaml"):
-        lines = path.read_text().splitlines()
-        first = lines[1] if "@package" in lines[0] else lines[0]
-        assert first.startswith("# "), path
-        assert len(first) > 15, path

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import make_files
 import numpy as np
 import pytest
 import torch
 from hydra.utils import get_object
 from make_data import ready
-from make_files import mask_folder, write_recordings
-from make_model import CONF, options, part
+from make_files import FILES
+from make_model import CONF, options
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
-from PIL import Image
 from test_compose import NEEDS
 from torch import nn
 
@@ -178,76 +178,26 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
     assert_learns(network, *data.inputs)
 
 
-def place(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What a data set that does not travel with Python is given; skips where it is not here."""
-    if name == "text":
-        (tmp_path / "text.txt").write_text("A quick brown fox jumps over the lazy dog. " * 99)
-        return {"path": str(tmp_path / "text.txt")}
-    if name == "parallel":
-        lines = (f"{n} {word}\n" for n in range(999) for word in ("Hase", "Igel"))
-        (tmp_path / "lines.txt").write_text("".join(lines))
-        both = dict.fromkeys(("source", "target"), str(tmp_path / "lines.txt"))
-        return both | {"tokenizer": "word"}
-    if name == "image_folder":
-        for colour in ("red", "blue"):
-            (tmp_path / colour).mkdir()
-            for n in range(40):
-                shade = Image.new("RGB", (9, 9), colour)
-                shade.putpixel((n % 9, n // 9), (n, n, n))
-                shade.save(tmp_path / colour / f"{n}.png")
-        return {"root": str(tmp_path), "size": 8}
-    if name == "recordings":
-        write_recordings(tmp_path / "own")
-        return {"root": str(tmp_path / "own"), "codes": 8}
-    if name == "mask_folder":
-        mask_folder(tmp_path, np.random.default_rng(0))
-        return {"root": str(tmp_path), "size": 8}
-    if name in ("series", "text_files", "preferences"):
-        return {}  # the sunspots come with statsmodels, paragraphs with Python
-    folder = request.getfixturevalue("shared_data") / {"shakespeare": "tinyshakespeare"}.get(
-        name, name
-    )
-    if not folder.is_dir():
-        pytest.skip(f"real data is not on this machine: {folder}")
-    return {"path": str(folder / "input.txt")} if name == "shakespeare" else {"root": str(folder)}
-
-
-LONG = ("multi30k", "cmudict")  # to read
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
-        for name in options("data")
-    ],
+READ = (
+    *("images", "tokens", "keep", "source", "target_in", "points", "labels", "values"),
+    *("features", "edges"),
 )
+
+
+@pytest.mark.parametrize("name", options("data"))
 def test_every_data_set_feeds_its_model(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {}
-    if {"path", "root", "source"} & set(OmegaConf.load(CONF / "data" / f"{name}.yaml")):
-        given = place(name, tmp_path, request)
-    override = f"data={name}"
-    overrides = [override, *NEEDS.get(override, []), *(f"data.{k}={v}" for k, v in given.items())]
+    make_files.write(tmp_path, monkeypatch)
+    given = FILES.get(name, {})
+    typed = [f"data.{key}={'null' if v is None else v}" for key, v in given.items()]
+    overrides = [f"data={name}", *NEEDS.get(f"data={name}", []), *typed]
     cfg = compose(*overrides, *tiny(compose(*overrides).choices.model))
     data = ready(name, **given)
     batch = data.splits["train"][Request(0, torch.arange(2))]
     if cfg.choices.model == "sam":  # the mask before a click comes from the task
         cfg.model.mask_prompt = False
-    read = (
-        "images",
-        "tokens",
-        "keep",
-        "source",
-        "target_in",
-        "points",
-        "labels",
-        "values",
-        "features",
-        "edges",
-    )
-    assert_learns(build(cfg, data), *(batch[name] for name in read if name in batch))
+    assert_learns(build(cfg, data), *(batch[key] for key in READ if key in batch))
 
 
 # conf/ and src/ have the same names
@@ -284,15 +234,6 @@ def test_every_module_is_an_option(group: str) -> None:
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     named = set(options(group)) - ({"none"} if group == "logger" else set())
     assert modules == named | SHARED.get(group, set())
-
-
-def test_data_sets_and_architectures_are_ours() -> None:
-    for name in options("data"):
-        assert target("data", name).startswith("ablate.data.")
-    for group in ("optimizer", "schedule"):
-        for name in options(group):
-            assert callable(get_object(target(group, name)))
-            assert callable(part(group, name))
 
 
 def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:

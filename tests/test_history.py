@@ -177,21 +177,6 @@ def test_a_captioner_with_scaled_positions_is_not_read_as_one_without() -> None:
     assert history.upgrade(old).pos_enc.scale is True  # no part takes it: refused when it is built
 
 
-def test_the_config_of_tokens_is_read_too() -> None:
-    """It holds the data, the task, the model and the seed of a run, and no choices."""
-    cfg = ablate.compose("model=rnn_lm")
-    part = OmegaConf.create({key: cfg[key] for key in ("data", "task", "model", "seed")})
-    old = part.copy()
-    old.model.cell = "lstm"
-    assert history.upgrade(old) == part
-
-
-def test_a_norm_of_ones_own_counts_whole(tmp_path: Path) -> None:
-    cfg = ablate.compose()
-    for key, other in (("_target_", "my.norm.LayerNorm"), ("slope", 2)):
-        assert run_id(grown(cfg, f"model.norm_type.{key}", other), "x") != run_id(cfg, "x")
-
-
 def test_the_message_says_since_when_a_default_is_another_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

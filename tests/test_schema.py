@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from make_rules import rules_of_keys, rules_of_options
 from omegaconf import OmegaConf
 
-from ablate.config.check import leaves, ruled
+from ablate.config.check import ruled
 from ablate.config.composition import compose
 from ablate.config.keys import EVERYWHERE, locate, option_content
 from ablate.config.rules import (
@@ -26,7 +26,7 @@ from ablate.config.rules import (
     one_of,
     or_null,
 )
-from ablate.config.schema import OPTIMIZER, VALUES, rule_of
+from ablate.config.schema import VALUES, rule_of
 from ablate.config.stated import parameter_rules
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
@@ -93,27 +93,6 @@ def test_files_are_read_as_omegaconf_reads_them() -> None:
                 continue
             assert value == expected[key], (path.name, key)
             assert type(value) is type(expected[key]) or isinstance(value, dict), (path.name, key)
-
-
-def test_the_fragment_of_a_block_is_in_every_model_with_blocks() -> None:
-    fragment = OmegaConf.load(config_dir() / "_block.yaml")
-    having = {
-        path.stem for path in config_dir().glob("model/*.yaml") if "_block" in path.read_text()
-    }
-    assert having == {
-        *("bert", "dit", "gpt", "gpt_seq2seq", "sam"),
-        *("transformer", "transformer_forecaster", "vit"),
-    }
-    for name in having:
-        assert set(fragment) <= set(compose(f"model={name}").model)
-
-
-def test_every_rule_by_path_has_a_key() -> None:
-    cfg = compose("debug=profile")
-    trainers = [compose(f"trainer={name}") for name in ("ddp", "fsdp")]
-    assert {path for one in (cfg, *trainers) for path, _ in leaves(one)} >= VALUES.keys()
-    optimizers = {name for name in rules_of_keys() if name.startswith("optimizer.")}
-    assert {f"optimizer.{key}" for key in OPTIMIZER} <= optimizers
 
 
 @pytest.mark.parametrize(
@@ -207,8 +186,6 @@ def test_a_rule_of_ours_is_not_one_for_other_peoples_classes(typed: str, others:
         ("data=wiki data.part=row", "data.part=row: must be raw or clean; did you mean 'raw'?"),
         ("data=wiki data.least=2", "data.least=2: must be a whole number of at least 3"),
         ("data=wiki data.batch_size=0", "data.batch_size=0: must be a whole number of at least 1"),
-        ("data=wiki data.seq_len=x", "data.seq_len=x: must be a whole number of at least 1"),
-        ("optimizer=adan optimizer.lr=0", "optimizer.lr=0: must be a number more than 0"),
         ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),
         ("optimizer=mixed optimizer.others.lr=0", "optimizer.others.lr=0: must be a number more"),
         ("data=planetoid data.name=x", "data.name=x: must be cora, citeseer or pubmed"),
