@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
@@ -45,7 +44,7 @@ AREAS = {
         init knobs layers local_attention mask mixer multi_head normalizer
         one_position pairs pos_enc precision pretrained properties recurrent resnet rnn_* sam timm
         transformer vit""",
-    "kernel": "additive_cpu chunked compiled devices flex gpu kernel triton",
+    "kernel": "chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech
         task task_outside task_seq2seq""",
@@ -55,18 +54,6 @@ AREAS = {
     "study": "multirun optuna publish report report_* study_*",
     "cli": """cli command commands figures first_screen generate imports mutations package pipe
         readme say show versions wheel""",
-}
-
-
-# Tests with many parameters: every n-th belongs to the default run, the others are slow tests.
-# Where several axes are crossed, n shares no factor with their lengths: every option has its turn.
-EVERY_NTH = {
-    "test_kernel.py::test_every_kernel_equals_the_reference": 5,
-    "test_flex.py::test_it_computes_what_the_reference_computes": 7,
-    "test_triton.py::test_it_equals_the_reference": 3,
-    "test_compiled.py::test_a_model_is_captured_whole": 3,
-    "test_compiled.py::test_other_lengths_are_not_compiled_again": 2,
-    "test_flex.py::test_it_is_compiled_with_all_the_rest": 2,
 }
 
 
@@ -82,13 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    turns: Counter[str] = Counter()
     for item in items:
-        family = item.nodeid.rpartition("/")[2].partition("[")[0]
-        if family in EVERY_NTH and not item.get_closest_marker("slow"):
-            if turns[family] % EVERY_NTH[family]:
-                item.add_marker(pytest.mark.slow)
-            turns[family] += 1
         if item.path.stem in SMOKE:
             item.add_marker(pytest.mark.smoke)
         for area in areas(item.path.stem):

@@ -25,6 +25,7 @@ from ablate.kernel.flex import Flex
 from ablate.kernel.reference import Reference
 
 PRODUCTS = [name for name in SCORES if part("model.attention", name.split(",")[0]).func.lowers]
+T5 = pytest.param("t5", "some", marks=pytest.mark.slow)
 BIASES = [name for name in ENCODINGS if not make_pos(name).value_term]
 
 
@@ -34,8 +35,14 @@ def agrees(attend: Attend) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize(
+    ("bias", "mask"),
+    [
+        pytest.param(bias, mask, marks=[] if m == b % len(MASKS) else pytest.mark.slow)
+        for b, bias in enumerate(BIASES)
+        for m, mask in enumerate(MASKS)
+    ],
+)
 def test_it_computes_what_the_reference_computes(bias: str, mask: str) -> None:
     for shape, padding in itertools.product(SHAPES, ("none", "empty rows")):
         if shape != "cross" or bias == "none":  # two sequences have no distance
@@ -48,7 +55,9 @@ def test_every_product_can_be_computed(score: str) -> None:
     agrees(make(score, "alibi", "causal"))
 
 
-@pytest.mark.parametrize(("bias", "padding"), [("alibi", "none"), ("t5", "some")])
+@pytest.mark.parametrize(
+    ("bias", "padding"), [("alibi", "none"), pytest.param("t5", "some", marks=pytest.mark.slow)]
+)
 def test_it_is_compiled_with_all_the_rest(
     monkeypatch: pytest.MonkeyPatch, bias: str, padding: str
 ) -> None:

@@ -147,17 +147,24 @@ def resolved(score: str, pos: str) -> Iterator[Kernel]:
             yield each.resolve(Parts(make_score(score), make_pos(pos)))
 
 
-def combined() -> list[tuple[str, str]]:
-    """A bias that reads the query needs a score that does: the rest is refused, test_pairs.py."""
-    return [
+def combined() -> list[Any]:
+    """Each score and encoding with one mask by default, and with all of them in slow tests.
+
+    A bias that reads the query needs a score that does: the rest is refused, test_pairs.py.
+    """
+    pairs = [
         (score, pos)
         for score, pos in itertools.product(SCORES, ENCODINGS)
         if make_score(score).query or not make_pos(pos).reads_query
     ]
+    return [
+        pytest.param(*pair, mask, marks=[] if m == n % len(MASKS) else pytest.mark.slow)
+        for n, pair in enumerate(pairs)
+        for m, mask in enumerate(MASKS)
+    ]
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize(("score", "pos"), combined())
+@pytest.mark.parametrize(("score", "pos", "mask"), combined())
 def test_every_kernel_equals_the_reference(score: str, pos: str, mask: str) -> None:
     """Every shape and every padding; between them the masks have every pair of the two."""
     kernels = list(resolved(score, pos))
