@@ -342,16 +342,6 @@ def test_a_decoder_says_what_computes_its_attention(captured: Counted) -> None:
 
 
 @pytest.mark.slow
-def test_every_run_compiles_anew() -> None:
-    """More runs in one process than torch keeps versions of one code."""
-    for number in range(10):
-        network = made("gpt", f"model.dim={8 + 2 * number}")[0].double()
-        callback = Compiled()
-        callback.begin(network, backend="eager")
-        network(torch.zeros(1, 4, dtype=torch.long))
-
-
-@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
     from test_ddp import command, weights

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from make_model import CONF, KERNEL_NEEDS, options
 from omegaconf import OmegaConf
@@ -167,16 +166,6 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path: Path) -> Non
     assert cfg.hydra.runtime.choices["model.attention"] == "own"
     expected = OmegaConf.load(config_dir() / "optimizer" / f"{first['optimizer']}.yaml")
     assert cfg.optimizer == expected
-
-
-def test_composing_leaves_no_trace_in_hydra() -> None:
-    assert not GlobalHydra.instance().is_initialized()
-    with open_tree() as outer:
-        hydra = GlobalHydra.instance().hydra
-        assert compose("model=vit").choices.model == "vit"
-        assert GlobalHydra.instance().hydra is hydra
-        assert outer.load(["model=timm"]).hydra.runtime.choices.model == "timm"
-    assert not GlobalHydra.instance().is_initialized()
 
 
 # The others are slow tests.

@@ -46,15 +46,6 @@ def test_a_run_makes_its_data_once(tmp_path: Path, calls: list[str]) -> None:
     assert calls == ["check", "data"]
 
 
-def test_the_name_of_a_folder_is_of_its_own_composition() -> None:
-    one, two = (ablate.compose(f"seed={seed}") for seed in (0, 1))
-    Composition._named = named = Composition(one)
-    assert Composition.of(two) is not named
-    Composition._named = named
-    assert Composition.of(one) is named
-    assert Composition.of(one) is not named  # a second run reads its own data
-
-
 def test_a_composition_is_never_changed(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path))
     made = Composition(cfg)

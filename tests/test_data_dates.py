@@ -147,13 +147,6 @@ def test_the_alignment_finds_what_the_target_says(data: Dates, split: str) -> No
         assert when.month in ([int(month)] if month.isdigit() else months[month])
 
 
-def test_positions_are_tokens(data: Dates) -> None:
-    source, target = data.texts["val"][0]
-    assert len(data.source_tokenizer.encode(source)) == len(source)
-    assert data.target_tokenizer.decode(data.target_tokenizer.encode(target)) == target
-    assert data.sizes["target_length"] == len("2015-03-03") + 1
-
-
 def test_the_alignment_follows_what_was_dropped() -> None:
     data = make("dates", **SMALL)
     assert isinstance(data, Dates)
@@ -191,23 +184,6 @@ def test_no_text_comes_twice_or_has_two_readings() -> None:
     for source, target in pairs:
         assert named[source] == {target}
     assert any(source.count("/") for source, _ in pairs)
-
-
-def test_every_form_of_the_default_is_drawn(data: Dates) -> None:
-    drawn = {(form.locale, form.style) for form, _ in data._drawn["train"]}
-    forms = find_forms(data.locales, STYLES, range(1950, 2050))
-    assert drawn == {(form.locale, form.style) for form in forms}
-
-
-def test_the_fingerprint_changes_with_what_is_written(data: Dates) -> None:
-    changes: dict[str, Any] = {
-        "locales": ["en_US", "de_DE"],
-        "styles": ["full"],
-        "years": [1950, 2000],
-        "val_examples": 201,
-    }
-    found = {dates(**SMALL | {key: value}).fingerprint() for key, value in changes.items()}
-    assert len(found | {data.fingerprint()}) == 5
 
 
 def test_a_format_that_says_more_than_a_date_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

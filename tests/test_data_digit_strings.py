@@ -83,13 +83,6 @@ def test_places_and_lengths_are_all_there_are(data: DigitStrings) -> None:
     assert {box.columns.start for one in boxes for box in one} == set(range(48 - SIDE + 1))
 
 
-def test_a_full_row_of_digits_has_one_place_for_each() -> None:
-    full = ready("digit_strings", **SMALL | {"min_digits": 3, "max_digits": 3, "width": 24})
-    assert isinstance(full, DigitStrings)
-    for number in range(100):
-        assert [box.columns.start for box in full.boxes("val", number)] == [0, 8, 16]
-
-
 def test_a_batch_holds_images_and_the_words_before_and_after(data: DigitStrings) -> None:
     batch = data.splits["val"][Request(0, torch.arange(20))]
     assert batch["images"].shape == (20, 1, 24, 48)

@@ -180,19 +180,6 @@ def test_a_redirection_to_http_needs_a_sha256(
     assert not [path for path in own_cache.iterdir() if path.suffix == ".txt"]
 
 
-def test_other_protocols_are_refused() -> None:
-    assert "must be a file or an http:// or https:// URL" in refusal(text("ftp://host/file"))
-
-
-def test_a_cache_that_cannot_be_written_is_refused(
-    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
-    line = refusal(text(url(server), sha256=SHA256))
-    assert "set the environment variable ABLATE_CACHE" in line
-
-
 # Multi30k
 
 
@@ -215,19 +202,6 @@ def made(root: Path | None, **changes: Any) -> Multi30k:
     return data
 
 
-@pytest.mark.slow
-def test_the_real_files(shared_data: Path) -> None:
-    root = shared_data / "multi30k"
-    data = made(root, tokenizer="bpe", vocab_size=8000)
-    data.setup()
-    counts = {"train": 29_000, "val": 1_014, "test": 1_000}
-    assert {split: len(pairs) for split, pairs in data.texts.items()} == counts
-    assert data.sizes["source_vocab"] == data.sizes["target_vocab"] == 8000
-    assert data.texts["test"][0].target == "a man in an orange hat starring at something."
-    for name, expected in multi30k.SHA256.items():
-        assert hashlib.sha256((root / name).read_bytes()).hexdigest() == expected
-
-
 @pytest.mark.parametrize("pair", [["de", "en"], ["en", "fr"], ["fr", "de"]])
 def test_each_pair_of_languages(captions: Path, pair: list[str]) -> None:
     data = made(captions, pair=pair)
@@ -236,21 +210,6 @@ def test_each_pair_of_languages(captions: Path, pair: list[str]) -> None:
         files = [gzip.decompress((captions / f"{name}.{one}.gz").read_bytes()) for one in pair]
         texts = [file.decode().splitlines() for file in files]
         assert data.texts[split] == list(zip(*texts, strict=True))
-
-
-def test_files_of_other_lengths_and_long_captions_are_named(
-    captions: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = captions / "train.de.gz"
-    lines = gzip.decompress(file.read_bytes()).splitlines()
-    lines[5] = b"ein " * 9
-    file.write_bytes(gzip.compress(b"\n".join(lines)))
-    made(captions, max_length=8).setup()
-    said = capsys.readouterr().out
-    assert "1 dropped, longer than data.max_length=8; the first is line 6 of train.de and" in said
-    assert "train.en, 9 tokens" in said
-    file.write_bytes(gzip.compress(b"\n".join(lines[1:])))
-    assert "train.de has 79 lines and train.en has 80" in refusal(made(captions))
 
 
 def test_packed_plain_and_downloaded_files_are_the_same(

@@ -157,13 +157,6 @@ def test_a_path_that_can_be_none_is_refused(path: str, line: str) -> None:
 # Text
 
 
-@pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
-def test_other_encodings_are_not_read_as_utf_8(tmp_path: Path, code: str) -> None:
-    (tmp_path / "it").write_bytes("plain text".encode(code))
-    with pytest.raises(UserError, match=r"iconv"):
-        source.text(source.read(str(tmp_path / "it")), "it")
-
-
 # Folders of classes
 
 

@@ -15,7 +15,7 @@ from make_files import write_cifar10
 from PIL import Image
 
 from ablate.data import Data, Request
-from ablate.data.images import Images, Normalised
+from ablate.data.images import Images
 from ablate.data.split import hold_out, three_way
 from ablate.errors import UserError
 
@@ -53,13 +53,6 @@ def test_digits_are_all_there_once(digits: Images) -> None:
     ]
     assert len(images[0] | images[1] | images[2]) == 1797
     assert digits.sizes == {"image_size": (8, 8), "channels": 1, "classes": 10}
-
-
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_digits_of_every_class_are_in_every_split(digits: Images, split: str) -> None:
-    counts = np.bincount(everything(digits, split)["targets"], minlength=10)
-    assert digits.class_names == list("0123456789")
-    assert counts.min() > counts.mean() / 2
 
 
 def test_the_training_split_is_normalised(digits: Images) -> None:
@@ -208,19 +201,6 @@ def test_half_of_the_training_images_are_flipped(cifar: Path) -> None:
     assert 90 < count < 170
 
 
-@pytest.mark.parametrize("options", [{"flip": True}, {"randaugment": "rand-m9"}], ids=str)
-def test_every_epoch_and_seed_changes_images_in_its_own_way(
-    cifar: Path, options: dict[str, Any]
-) -> None:
-    first, other = (augmented(cifar, **options, seed=s).splits["train"] for s in (0, 1))
-    indices = torch.arange(32)
-    images = [
-        split[Request(epoch, indices)]["images"] for split in (first, other) for epoch in (0, 1)
-    ]
-    assert all(not a.equal(b) for n, a in enumerate(images) for b in images[:n])
-    assert images[1].equal(first[Request(1, indices)]["images"])
-
-
 def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar: Path) -> None:
     options = {"flip": True, "randaugment": "rand-m9-mstd0.5"}
     random.seed(1)
@@ -230,6 +210,8 @@ def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar: Path) -> No
     after = training(augmented(cifar, **options, workers=2), 2)
     assert all(a.equal(b) for a, b in zip(before, after, strict=True))
     assert state == (random.getstate(), np.random.get_state()[1].tolist())
+    for changes, epoch in ((options, 3), (options | {"seed": 1}, 2)):
+        assert not before[0].equal(training(augmented(cifar, **changes), epoch)[0])
     resumed = training(augmented(cifar, **options), 2, start=9)
     assert all(a.equal(b) for a, b in zip(resumed, before[9:], strict=True))
 
@@ -240,17 +222,6 @@ def test_only_training_images_are_augmented(cifar: Path) -> None:
     for split in ("val", "test"):
         assert everything(data, split)["images"].equal(everything(plain, split)["images"])
     assert not everything(data, "train")["images"].equal(everything(plain, "train")["images"])
-
-
-def test_grey_images_can_be_augmented_too(shared_data: Path) -> None:
-    root = str(shared_data / "fashion_mnist")
-    data = ready("fashion_mnist", root=root, randaugment="rand-m9-n2")
-    split = data.splits["train"]
-    assert isinstance(split, Normalised)
-    batch = split[Request(0, torch.arange(16))]
-    assert batch["images"].shape == (16, 1, 28, 28)
-    split.augment = None
-    assert not batch["images"].equal(split[Request(0, torch.arange(16))]["images"])
 
 
 # Folders

@@ -237,16 +237,6 @@ def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs: TextDa
     assert list(special.array("[CLS]")) == special.plain.encode("[CLS]")
 
 
-@pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
-def test_every_tokenizer_gets_its_special_tokens(tokenizer: str) -> None:
-    data = masked(tokenizer=tokenizer)
-    special = specials(data)
-    assert data.sizes["vocab_size"] == special.plain.vocab_size + 3
-    assert special.decode(special.encode("größer [MASK] déjà")) == "größer [MASK] déjà"
-    examples = batch(data, 50)
-    assert (restored(examples)[:, 0] == special.cls).all()
-
-
 def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
     own = pairs.own("a[MASK]c[SEP]d")
     assert own["labels"] == ["[CLS]", "a", "[MASK]", "c", "[SEP]", "d", "[SEP]"]

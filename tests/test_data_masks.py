@@ -1,5 +1,6 @@
 """Images whose objects have masks: overlapping digits, and one's own folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,38 +129,21 @@ def test_numbers_palettes_and_colours_say_the_same(folder: Path) -> None:
     assert batch(own(folder))["masks"].sum() == first.sum()
 
 
-def break_sizes(folder: Path) -> None:
-    Image.new("L", (5, 5)).save(folder / "masks" / "0.png")
+MASK = Path("masks", "0.png")
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "is 5 pixels wide and 5 high, and its image 12 and 9": lambda folder: Image.new(
+        "L", (5, 5)
+    ).save(folder / MASK),
+    "more than 8 bits": lambda folder: Image.new("I;16", (12, 9)).save(folder / MASK),
+    "cannot decode the mask": lambda folder: (folder / MASK).write_bytes(b"no image"),
+    "0.png has no mask": lambda folder: (folder / MASK).unlink(),
+    "no images in images": lambda folder: (folder / "images").rename(folder / "pictures"),
+}
 
 
-def break_depth(folder: Path) -> None:
-    Image.new("I;16", (12, 9)).save(folder / "masks" / "0.png")
-
-
-def break_file(folder: Path) -> None:
-    (folder / "masks" / "0.png").write_bytes(b"no image")
-
-
-def remove_mask(folder: Path) -> None:
-    (folder / "masks" / "0.png").unlink()
-
-
-def remove_images(folder: Path) -> None:
-    (folder / "images").rename(folder / "pictures")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "line"),
-    [
-        (break_sizes, "is 5 pixels wide and 5 high, and its image 12 and 9"),
-        (break_depth, "more than 8 bits"),
-        (break_file, "cannot decode the mask"),
-        (remove_mask, "0.png has no mask"),
-        (remove_images, "no images in images"),
-    ],
-)
-def test_a_spoilt_folder_is_one_line(folder: Path, spoil: Any, line: str) -> None:
-    spoil(folder)
+@pytest.mark.parametrize("line", SPOILT)
+def test_a_spoilt_folder_is_one_line(folder: Path, line: str) -> None:
+    SPOILT[line](folder)
     with pytest.raises(UserError, match=line) as caught:
         own(folder)
     assert "\n" not in str(caught.value)

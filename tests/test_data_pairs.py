@@ -118,14 +118,6 @@ def test_rare_words_are_unknown() -> None:
     assert words.decode(words.encode("a b c")) == "a b <unk>"
 
 
-@pytest.mark.parametrize("kind", ["char", "word", "bpe"])
-def test_small_letters(kind: str) -> None:
-    tokenizer = pair_tokenizer.make(
-        kind, ["Der KÄSE " + both(TRAINING[0])], lower=True, vocab_size=260
-    )
-    assert tokenizer.decode(tokenizer.encode("Der KÄSE")) == "der käse"
-
-
 def test_the_first_word_of_a_sentence_is_the_token_that_it_is_elsewhere() -> None:
     bpe = KNOWN["bpe"]
     assert bpe.encode("the the") == 2 * bpe.encode("the")
@@ -166,17 +158,6 @@ def test_sizes_are_those_of_the_longest_of_all_splits() -> None:
         "target_length": 31,
         "joint": False,
     }
-
-
-def test_an_example_has_its_words() -> None:
-    example = toy().example(2)
-    assert example["index"].tolist() == [2]
-    for side in ("source", "target"):
-        labels = example[f"{side}_labels"]
-        text = getattr(TRAINING[2], side)
-        assert labels[-1] == SPECIALS[EOS]
-        assert "".join(labels[:-1]).replace("￭", "") == text.replace(" ", "")
-        assert len(labels) == example["source" if side == "source" else "target_in"].shape[1]
 
 
 def batches(loader: Loader) -> list[list[int]]:
@@ -249,17 +230,6 @@ def test_other_data_is_measured_with_the_tokens_of_training() -> None:
     batch = other.splits["val"][Request(0, torch.tensor([0]))]
     assert batch["source"].tolist() == [[*trained.source_tokenizer.encode("the"), UNKNOWN, EOS]]
     assert batch["targets"][0, 0] == trained.target_tokenizer.encode("cat")[0]
-
-
-def test_a_typical_batch_is_as_long_as_pairs_are_on_average() -> None:
-    data = toy(max_length=9)
-    batch, pairs = data.typical_batch(), data.texts["train"]
-    sources = [len(data.source_tokenizer.encode(pair.source)) + 1 for pair in pairs]
-    targets = [len(data.target_tokenizer.encode(pair.target)) + 1 for pair in pairs]
-    assert len(set(sources)) > 1
-    for name, lengths in (("source", sources), ("target_in", targets)):
-        assert batch[name].shape == (data.batch_size, round(sum(lengths) / len(lengths)))
-        assert (batch[name] != PAD).all()
 
 
 # Sequences of integers
@@ -379,28 +349,6 @@ def test_entries_are_read(small: Path) -> None:
     assert {p.target for p in stressed if p.source == "a"} == {"AH0", "EY1"}
 
 
-@pytest.mark.slow
-def test_pronunciations_of_a_word_stay_together(shared_data: Path) -> None:
-    data = cmudict(shared_data / "cmudict", variants="all", stress=True)
-    words = [{pair.source for pair in pairs} for pairs in data.read().values()]
-    assert len(set.union(*words)) == sum(map(len, words)) == 126_052
-    share = [len(split) / 126_052 for split in words]
-    assert share == pytest.approx([0.90, 0.05, 0.05], abs=0.003)
-    pairs = sum(map(len, data.read().values()))
-    assert pairs > 130_000
-
-
-@pytest.mark.slow
-def test_letters_become_phonemes(shared_data: Path) -> None:
-    data = cmudict(shared_data / "cmudict")
-    data.setup()
-    assert data.sizes["target_vocab"] == 39 + 4
-    assert data.item == "phoneme"
-    tokens = data.target_tokenizer.encode("AA R D V AA R K")
-    assert " ".join(map(data.target_tokenizer.label, tokens)) == "AA R D V AA R K"
-    assert len(data.source_tokenizer.encode("aardvark")) == 8
-
-
 def test_a_split_does_not_depend_on_the_other_words(small: Path) -> None:
     before = cmudict(small).read()
     path = small / "cmudict.dict"
@@ -423,12 +371,3 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, content: str, line: str) -
     with pytest.raises(UserError, match=r"^data\.root=") as caught:
         cmudict(tmp_path).setup()
     assert line in str(caught.value)
-
-
-def test_long_words_are_named_by_their_line(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cmudict(small, max_length=3).setup()
-    said = capsys.readouterr().out
-    assert "dropped, longer than data.max_length=3; the first is line 1 of cmudict.dict" in said
-    assert "5 tokens" in said

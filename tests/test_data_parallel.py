@@ -149,16 +149,6 @@ def test_tokens_come_from_the_training_split_alone(
     assert (made.source_tokenizer is made.target_tokenizer) == joint == made.sizes["joint"]
 
 
-def test_a_joint_vocabulary_knows_both_sides(tmp_path: Path) -> None:
-    paths = {
-        "source": write(tmp_path / "a", [f"ja nein {n}" for n in range(180)]),
-        "target": write(tmp_path / "b", ["yes no"] * 180),
-    }
-    joint, apart = ready(**paths, joint=True), ready(**paths)
-    assert joint.target_tokenizer.decode(joint.target_tokenizer.encode("nein yes")) == "nein yes"
-    assert apart.target_tokenizer.decode(apart.target_tokenizer.encode("nein yes")) == "<unk> yes"
-
-
 # mistakes
 
 
@@ -226,20 +216,3 @@ def test_the_command_refuses_in_one_line_and_leaves_no_folder(
     assert line in err
     assert "no key data.source" not in err  # which is there, without a value
     assert sorted(Path().iterdir()) == before
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_the_limit_drops_nothing_that_is_measured(
-    files: dict[str, str],
-    more: dict[str, str],
-    split: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    source, target = (Path(more[f"{split}_{side}"]) for side in ("source", "target"))
-    long = [f"{text} {'und ' * 50}" for text in sentences(20)]
-    write(source, long)
-    write(target, long)
-    data = ready(**files, **more, max_length=30)
-    assert [pair.source for pair in data.texts[split]] == [text.strip() for text in long]
-    assert data.sizes["source_length"] > 50
-    assert not capsys.readouterr().out

@@ -1,6 +1,5 @@
 """data=series: which values are read and which are targets, and what a file may not hold."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -127,26 +126,6 @@ def test_another_series_is_measured_with_the_runs_normalisation(tmp_path: Path) 
     two.measure_as(run)
     with pytest.raises(UserError, match=r"trained on 1 column\(s\), these are 2: x, y"):
         two.setup()
-
-
-def test_the_fingerprint_is_of_the_content_and_the_splits(tmp_path: Path) -> None:
-    places = np.arange(float(COUNT))
-    first = write(tmp_path / "a.csv", places, places**2)
-    (tmp_path / "moved.csv.gz").write_bytes(gzip.compress(Path(first).read_bytes()))
-    changed = write(tmp_path / "b.csv", places + (places == 50), places**2)
-
-    def fingerprint(path: str, column: str = "x", **changes: object) -> str:
-        return make("series", path=path, columns=[column], **(SMALL | changes)).fingerprint()
-
-    same = fingerprint(first)
-    assert same == fingerprint(str(tmp_path / "moved.csv.gz")) == fingerprint(first, window=9)
-    others = {
-        fingerprint(changed),
-        fingerprint(first, "y"),
-        fingerprint(first, val_fraction=0.3),
-        fingerprint(first, test_fraction=None),
-    }
-    assert len(others | {same}) == 5
 
 
 # Content of a file, the columns, and what the line says.

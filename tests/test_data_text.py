@@ -1,9 +1,5 @@
 """Texts: splits, tokenizers, windows and the mistakes people make."""
 
-import gzip
-import os
-import subprocess
-import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,14 +10,12 @@ import torch
 from make_data import make, ready
 from torch import Tensor
 
-from ablate.config.composition import compose
 from ablate.data import Request, Share
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics
 from ablate.data.text import TextData
 from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
-from ablate.training.build import build_data
 
 POEM = "The quick brown fox — déjà vu — jumps over the lazy dog.\nŻółć, größe, 世界!\n" * 40
 TOKENIZERS = ["char", "byte", "bpe"]
@@ -116,22 +110,6 @@ def test_the_tokenizer_sees_the_training_split_alone(tmp_path: Path, tokenizer: 
     assert vocabularies[0] == vocabularies[1]
 
 
-@pytest.mark.slow
-def test_bpe_is_the_same_in_another_process(poem: Path) -> None:
-    script = (
-        "from make_data import ready;"
-        f"d = ready('text', path={str(poem)!r}, tokenizer='bpe', vocab_size=300, seq_len=16);"
-        "print(d.tokenizer.encode(d.texts['train']))"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
-    other = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    data = text(poem, tokenizer="bpe", vocab_size=300)
-    data.setup()
-    assert other.stdout.strip() == str(data.tokenizer.encode(data.texts["train"]))
-
-
 def test_unknown_characters_of_the_validation_split_share_one_token(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("abcd " * 90 + "a? ! " * 10)
     data = text(tmp_path / "t.txt")
@@ -163,16 +141,6 @@ def test_characters_per_token_counts_what_is_predicted(
     assert low <= data.characters_per_token(split) <= high
 
 
-def test_the_example_is_the_first_window_with_a_label_for_each_token(poem: Path) -> None:
-    data = text(poem)
-    data.setup()
-    example = data.example()
-    assert example["tokens"].shape == (1, 16)
-    assert data.tokenizer.decode(example["tokens"][0].tolist()) == data.texts["val"][:16]
-    assert len(example["labels"]) == 16
-    assert all(label.isprintable() and label for label in example["labels"])
-
-
 def test_pydoc_is_long_english_from_this_python() -> None:
     data = ready("pydoc")
     assert isinstance(data, TextData)
@@ -180,32 +148,6 @@ def test_pydoc_is_long_english_from_this_python() -> None:
     assert len(joined) > 400_000
     assert data.texts["train"].startswith('assert\n\nThe "assert" statement')
     assert data.fingerprint() == make("pydoc", seed=5).fingerprint()
-
-
-def test_the_fingerprint_is_of_the_content_and_the_split(poem: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "elsewhere.md"
-    copy.write_bytes(poem.read_bytes())
-    same = text(poem).fingerprint()
-    assert len(same) == 16
-    assert text(copy, seq_len=8, seed=3).fingerprint() == same
-    assert text(poem, val_fraction=0.2).fingerprint() != same
-    copy.write_bytes(poem.read_bytes() + b".")
-    assert text(copy).fingerprint() != same
-
-
-def test_home_is_understood(poem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(poem.parent))
-    text("~/poem.txt").setup()
-
-
-def test_setup_loads_once(poem: Path) -> None:
-    data = text(poem)
-    data.setup()
-    splits = data.splits
-    poem.unlink()
-    data.setup("fit")
-    assert data.splits is splits
-    assert data.test_dataloader() is None
 
 
 # Texts with classes
@@ -267,14 +209,6 @@ def test_a_folder_for_each_class(folder: Path) -> None:
     assert sum(data.length(split) for split in data.splits) == 60
 
 
-def test_packed_files_are_read_too(folder: Path) -> None:
-    plain = {split: read(texts(folder), split) for split in ("train", "val", "test")}
-    for path in folder.glob("*/*.txt"):
-        # The name decides the split, so it must stay.
-        path.write_bytes(gzip.compress(path.read_bytes()))
-    assert plain == {split: read(texts(folder), split) for split in plain}
-
-
 def test_a_batch_is_filled_up_to_its_longest_text_and_no_further(folder: Path) -> None:
     data = texts(folder, seq_len=500)
     batch = data.splits["train"][Request(0, torch.arange(8))]
@@ -295,21 +229,6 @@ def test_longer_texts_are_cut_and_that_is_said(
         in caplog.text
     )
     assert "data.seq_len=500" not in caplog.text
-
-
-def test_bert_reads_them_between_its_special_tokens(folder: Path) -> None:
-    cfg = compose(
-        *("model=bert", "task=classification", "data=text_files", f"data.root={folder}"),
-        *("data.tokenizer=char", "data.seq_len=8"),
-    )
-    data = build_data(cfg)
-    batch = data.splits["train"][Request(0, torch.arange(3))]
-    plain = texts(folder, seq_len=6)
-    expected = plain.splits["train"][Request(0, torch.arange(3))]
-    assert batch["tokens"][:, 1:-1].equal(expected["tokens"])
-    cls, sep = plain.tokenizer.vocab_size, plain.tokenizer.vocab_size + 1
-    assert batch["tokens"][:, 0].eq(cls).all()
-    assert batch["tokens"][:, -1].eq(sep).all()
 
 
 def test_a_model_of_classes_does_not_see_padding() -> None:

@@ -12,13 +12,9 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
-from ablate.config.tree import open_tree
 from ablate.data import Data
 from ablate.debug.profile import print_table
 from ablate.errors import RunFailed, UserError
-from ablate.study.plan.cells import Composer
-from ablate.study.plan.layout import lay_out
-from ablate.study.plan.request import parse_request
 from ablate.training.build import build_data
 
 WITH_FIGURES = True  # tests/conftest.py
@@ -76,23 +72,6 @@ def test_every_model_and_experiment_can_be_looked_at(name: str) -> None:
         assert (cfg.choices.debug, cfg.study.name) == (name, "debug"), choice
         assert cfg.trainer.max_steps == own.trainer.max_steps, choice
         assert cfg.choices.logger == "none", choice
-
-
-@pytest.mark.parametrize(
-    "sweep", marked(options("sweep"), ("norm_warmup_depth", "embeddings", "channel_attention"))
-)
-def test_every_study_can_be_looked_at(sweep: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The run that one of them starts from is trained first: test_transfer.py.
-    monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
-    with open_tree() as tree:
-        typed = [f"sweep={sweep}", "debug=fast"]
-        command = tree.load(typed)
-        asked = parse_request(command, typed, tree.loader)
-        assert asked.name == f"debug/{sweep}"
-        layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
-        assert not layout.invalid
-        assert {arm.config.trainer.max_steps for arm in layout.arms} == {4}
-        assert {arm.config.study.name for arm in layout.arms} == {f"debug/{sweep}"}
 
 
 @pytest.mark.usefixtures("no_figures")

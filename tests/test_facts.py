@@ -33,16 +33,6 @@ def test_what_is_read_of_a_class_is_what_it_states(group: str, attribute: str) -
     assert found
 
 
-def test_sizes_and_vocabularies_that_a_class_fixes() -> None:
-    for name in ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"):
-        cfg = compose("model=vit", f"data={name}")
-        assert Facts(cfg).side == locate(cfg.data._target_).side
-    folder = compose("model=vit", "data=image_folder", "data.root=x", "data.size=40")
-    assert Facts(folder).side == 40
-    for name, joint in (("dates", False), ("reverse", True), ("cmudict", False)):
-        assert Facts(compose("model=transformer", f"data={name}")).joint == joint
-
-
 def test_a_check_imports_no_torch() -> None:
     code = (
         "import sys; from ablate.config.composition import compose;"

@@ -55,9 +55,7 @@ def test_every_product_can_be_computed(score: str) -> None:
     agrees(make(score, "alibi", "causal"))
 
 
-@pytest.mark.parametrize(
-    ("bias", "padding"), [("alibi", "none"), pytest.param("t5", "some", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("bias", "padding"), [("alibi", "none"), T5])
 def test_it_is_compiled_with_all_the_rest(
     monkeypatch: pytest.MonkeyPatch, bias: str, padding: str
 ) -> None:

@@ -101,11 +101,6 @@ def test_a_file_with_a_schedule_of_its_first_home_is_read(tmp_path: Path, name: 
     assert read_config(tmp_path / "config.yaml").schedule == cfg.schedule
 
 
-def test_nulls_of_a_persons_own_part_count() -> None:
-    cfg = grown(ablate.compose(), "schedule._target_", "my.schedule")
-    assert run_id(grown(cfg, "schedule.rate", None), "x") != run_id(cfg, "x")
-
-
 def test_an_old_file_is_read_by_todays_names() -> None:
     for today, first in history.RENAMED.items():
         cfg = ablate.compose()
@@ -175,14 +170,3 @@ def test_a_captioner_with_scaled_positions_is_not_read_as_one_without() -> None:
     OmegaConf.set_struct(old, False)
     old.pos_enc.scale = True
     assert history.upgrade(old).pos_enc.scale is True  # no part takes it: refused when it is built
-
-
-def test_the_message_says_since_when_a_default_is_another_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    before = ablate.compose("model.depth=2")
-    write_json(tmp_path / PLAN, {"baseline": {"asked": content_of(before)}})
-    monkeypatch.setitem(history.CHANGED, "model.depth", ("2027-01-01", 2))
-    said = r"model.depth=2 there and 4 here \(the default since 2027-01-01\)"
-    with pytest.raises(UserError, match=said):
-        refuse_other(tmp_path, content_of(ablate.compose("model.depth=4")), {})

@@ -19,7 +19,6 @@ SIDE = 16
 RAMP = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)  # 0 .. 255, from black to white
 GREY = RAMP.astype(np.uint8)
 DEEP = (RAMP * 257).astype(np.uint16)  # the same between 0 and 65535
-TAG = "PhotometricInterpretation"
 
 
 def png(values: NDArray[np.uint16], kind: int, *chunks: tuple[bytes, bytes]) -> bytes:

@@ -15,14 +15,12 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from make_knobs import Run, equal, keys_of, overrides, trained
-from make_model import CONF, KERNEL_NEEDS, gpt, kernel, options
+from make_model import CONF, KERNEL_NEEDS, options
 from test_rlhf import KNOBS
-from torch import Tensor
 
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import flatten, option_content
 from ablate.errors import UserError
-from ablate.kernel import chunked
 from ablate.training.build import build, build_data, make_task
 from ablate.training.preflight import check_devices
 from ablate.training.train import prepare
@@ -248,35 +246,6 @@ def test_no_key_of_a_kernel_is_left_out() -> None:
         choice = f"kernel={name}"
         cfg = compose(choice, *KERNEL_NEEDS.get(name, []))
         assert keys_of(cfg, "kernel") == KERNELS.get(choice, set())
-
-
-def scored(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> tuple[list[int], bool]:
-    """Queries of each call of the score, and whether it was compiled."""
-    sizes: list[int] = []
-    asked = False
-
-    def score(part: Any, q: Tensor, k: Tensor) -> Tensor:
-        sizes.append(q.shape[2])
-        return chunked_score(part, q, k)
-
-    def compiled() -> Callable[..., Tensor]:
-        nonlocal asked
-        asked = True
-        return score
-
-    chunked_score = chunked.run_score
-    with monkeypatch.context() as patch:
-        patch.setattr(chunked, "run_score", score)
-        patch.setattr(chunked, "compiled_score", compiled)
-        patch.setattr(chunked, "compiler", lambda device: True)
-        gpt(kernel=kernel("chunked", **keys), depth=1)(torch.zeros(1, 7, dtype=torch.long))
-    return sizes, asked
-
-
-def test_every_knob_of_a_kernel_changes_how_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert scored(monkeypatch, chunk=None, compile=False) == ([7], False)
-    assert scored(monkeypatch, chunk=3, compile=False) == ([3, 3, 1], False)
-    assert scored(monkeypatch, chunk=None, compile=True) == ([7], True)
 
 
 def test_every_knob_at_the_top_changes_what_it_says() -> None:

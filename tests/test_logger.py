@@ -10,7 +10,7 @@ import yaml
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
-from ablate.config.composition import Composition, compose
+from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
@@ -146,26 +146,9 @@ def test_what_a_person_gives_counts_more_than_the_environment(
 
 
 @pytest.mark.usefixtures("environment")
-def test_null_is_the_runs_own(tmp_path: Path) -> None:
-    null = {key: None for key, *_ in ENVIRONMENT.values() if key not in ("project", "entity")}
-    make("wandb", tmp_path / "run", **null).finish(RESULT)
-    found = written_to(tmp_path / "run")
-    assert found["name"] == "gpt dot none text seed 3"
-    assert (found["group"], found["job_type"]) == ("a_study", "train")
-    assert (found["tags"], found["notes"]) == ([], "")
-
-
-@pytest.mark.usefixtures("environment")
 def test_the_command_line_counts_more_than_the_environment() -> None:
     cfg = compose("logger.tags=[c]", "logger.name=null")
     assert (cfg.logger.project, cfg.logger.tags, cfg.logger.name) == ("theirs", ["c"], None)
-
-
-def test_the_environment_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Composition(compose()).id
-    for variable, (_, value, _) in ENVIRONMENT.items():
-        monkeypatch.setenv(variable, value)
-    assert Composition(compose()).id == before
 
 
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +157,6 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = compose().logger
     assert logger.project == "ablate"
     assert {logger[key] for key, *_ in ENVIRONMENT.values() if key != "project"} == {None}
-
-
-def test_a_run_that_tunes_keeps_its_job_type(tmp_path: Path) -> None:
-    role = Role("a_study", "an_arm (tuning)", tunes=True)
-    make("wandb", tmp_path, role=role, job_type="mine").finish(RESULT)
-    assert written_to(tmp_path)["job_type"] == "tune"
 
 
 def test_the_command_to_send_a_run_names_its_folders_alone(tmp_path: Path) -> None:
@@ -276,14 +253,6 @@ def test_a_dead_wandb_process_does_not_stop_the_run(
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
     assert caplog.text.count("W&B has stopped; the run continues without it") == 1
-
-
-def test_a_name_that_wandb_refuses_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_PROJECT", "team/theirs")
-    with pytest.raises(UserError, match=r"logger.project=team/theirs: Invalid project name"):
-        make("wandb", tmp_path)
 
 
 def test_finish_never_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

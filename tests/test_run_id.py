@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from ablate.config import revision as module
 from ablate.config.check import leaves
@@ -93,23 +93,6 @@ def test_the_data_counts_by_its_content(tmp_path: Path) -> None:
         Composition(compose("data=text", f"data.path={tmp_path}/{n}")).id for n in ("x", "y")
     ]
     assert missing[0] == missing[1] != ids[0]
-
-
-def test_the_folder_of_a_run() -> None:
-    cfg = compose("output_dir=/results", "study.name=positions")
-    name = Composition(cfg).id
-    assert Composition(cfg).folder == Path("/results/positions") / name
-    assert len(name) == 12
-    assert int(name, 16) >= 0
-
-
-def test_choices_and_hydra_are_not_part_of_the_work() -> None:
-    cfg = compose()
-    with_more = cfg.copy()
-    with open_dict(with_more):
-        del with_more["choices"]
-        with_more.hydra = {"run": {"dir": "${run_id:}"}}
-    assert run_id(with_more, "x") == run_id(cfg, "x")
 
 
 def test_the_order_of_keys_does_not_count() -> None:

@@ -4,12 +4,10 @@ from math import cos, pi
 from pathlib import Path
 
 import pytest
-from make_model import options
 
 from ablate.config.composition import compose
-from ablate.config.tree import open_tree
 from ablate.errors import UserError
-from ablate.schedule import AUTO_SHARE, AUTO_STEPS, warmup_steps
+from ablate.schedule import AUTO_STEPS, warmup_steps
 from ablate.schedule.constant import constant
 from ablate.schedule.cosine import cosine
 from ablate.schedule.linear import linear
@@ -48,12 +46,6 @@ def test_linear_and_constant_by_hand():
     assert [constant(step, 10, warmup=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("schedule", [cosine, linear])
-def test_no_warm_up_starts_at_the_peak(schedule):
-    assert schedule(0, 10, warmup=0, floor=0.0) == 1.0
-    assert schedule(10, 10, warmup=0, floor=0.0) == pytest.approx(0.0)
-
-
 @pytest.mark.parametrize(
     ("warmup", "total", "steps"),
     [(0, 10, 0), (7, 10, 7), (0.1, 300, 30), (0.375, 400, 150), (0.1, 3, 1), (0.999, 10, 10)],
@@ -81,26 +73,6 @@ def test_a_share_and_auto_are_the_steps_that_they_stand_for(schedule):
         assert schedule(step, 60, warmup=0.25, **floor) == schedule(step, 60, warmup=15, **floor)
         given = schedule(step, 60, warmup=auto, **floor)
         assert schedule(step, 60, warmup="auto", **floor) == given
-
-
-@pytest.mark.slow
-def test_no_composition_of_ours_is_too_short_for_the_usual_warm_up():
-    found = 0
-    for group in ("model", "experiment", "sweep"):
-        for name in options(group):
-            with open_tree() as tree:
-                cfg = tree.load([f"{group}={name}"])
-            if cfg.schedule.warmup != "auto":
-                continue
-            steps = cfg.trainer.max_steps
-            if cfg.trainer.max_epochs is not None:
-                # The shortest: Fashion-MNIST has 30 times as many images, for 1 epoch or more.
-                digits = "digits" in cfg.data._target_
-                steps = (19 if digits else 400) * cfg.trainer.max_epochs
-            usual = AUTO_STEPS[cfg.schedule._target_.split(".")[-1]]
-            assert steps >= usual / AUTO_SHARE, f"{group}={name}"
-            found += 1
-    assert found > 20
 
 
 def told(capsys, *more):

@@ -193,14 +193,6 @@ def test_arms_share_data_order_and_initial_values(tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(tokens, batches[0], strict=True))
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_seed_changes_everything(tmp_path):
-    one, two = (ablate.compose(*overrides(tmp_path, f"seed={seed}")) for seed in (0, 1))
-    a, b = build(one), build(two)
-    drawn = [n for n, p in a.named_parameters() if p.dim() >= 2]
-    assert not any(torch.equal(a.get_parameter(n), b.get_parameter(n)) for n in drawn)
-
-
 def test_the_exact_command(tmp_path):
     """`python -m ablate model.attention=additive pos_enc=learned`, made small by what follows."""
     line = [sys.executable, "-m", "ablate", "model.attention=additive", "pos_enc=learned"]
@@ -217,28 +209,6 @@ def test_the_exact_command(tmp_path):
     assert result["choices"]["pos_enc"] == "learned"
     assert set(result["kernels"].values()) == {"chunked (fused)"}
     assert "python -m ablate.generate" in done.stdout
-
-
-def test_a_mistake_reaches_python_as_it_was_raised(tmp_path):
-    cfg = ablate.compose(*overrides(tmp_path))
-    cfg.pos_enc = {"_target_": "ablate.pos_enc.relative.Relative", "_partial_": True,
-                   "max_distance": 0, "keys": True, "values": True}  # fmt: skip
-    with pytest.raises(UserError, match=r"pos_enc\.max_distance=0"):
-        build(cfg)
-
-
-def test_a_strange_constructor_error_is_shown_and_ends(tmp_path):
-    """Not one of ours: it must come out as it is, and not be searched for ever."""
-    from hydra.errors import InstantiationException
-
-    from ablate.errors import unwrap
-
-    cfg = ablate.compose(*overrides(tmp_path))
-    cfg.model = {"_target_": "ablate.model.gpt.GPT", "nonsense": 1}
-    with pytest.raises(InstantiationException, match=r"ablate\.model\.gpt\.GPT") as caught:
-        build(cfg)
-    caught.value.__cause__ = caught.value
-    assert unwrap(caught.value) is None
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -261,25 +231,6 @@ def test_the_curve_ends_with_the_last_weights_and_the_result_has_the_best(tmp_pa
 def test_every_precision_trains_and_draws(tmp_path, tiny, precision):
     cfg = ablate.compose(*tiny(tmp_path, f"trainer.precision={precision}"))
     assert ablate.run(cfg)["status"] == "finished"
-
-
-@pytest.mark.slow
-def test_a_run_with_weights_and_biases_is_all_there(tmp_path):
-    from offline_wandb import read, run_folders
-
-    cfg = ablate.compose(*overrides(tmp_path, "logger=wandb"))
-    result = ablate.run(cfg)
-    (folder,) = run_folders(Composition(cfg).folder)
-    found = read(folder)
-    assert found.config["choices"]["model.attention"] == "scaled_dot"
-    assert found.config["model"]["dim"] == 16
-    assert found.config["parameters"]["total"] == result["parameters"]["total"]
-    losses = [row["val/loss"] for row in found.history if "val/loss" in row]
-    assert len(losses) == 3
-    assert any("train/loss" in row for row in found.history)
-    assert found.summary["result"]["status"] == "finished"
-    assert found.summary["val/loss"] == pytest.approx(result["metrics"]["val/loss"])
-    assert any("attention_layer_01" in path.name for path in folder.rglob("*.png"))
 
 
 def test_training_took_the_time_that_the_gpu_needed(

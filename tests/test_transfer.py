@@ -162,15 +162,6 @@ def test_other_parts_are_refused_with_the_difference(
     assert says in refusal(*classes(tmp_path), f"init_from={first}", *more)
 
 
-def test_a_folder_that_is_no_run_is_refused(first: Path, tmp_path: Path) -> None:
-    said = refusal(*classes(tmp_path), f"init_from={tmp_path}")
-    assert said == f"init_from={tmp_path} is not the folder of a run: it has no config.yaml"
-    shutil.copytree(first, tmp_path / "young")
-    best_weights(tmp_path / "young").unlink()
-    said = refusal(*classes(tmp_path), f"init_from={tmp_path / 'young'}")
-    assert "has no weights yet: checkpoints/best.safetensors is missing" in said
-
-
 @pytest.mark.parametrize("part", ["embeddings", pytest.param("encoder", marks=pytest.mark.slow)])
 def test_what_is_frozen_stays_and_all_else_learns(part: str, first: Path, tmp_path: Path) -> None:
     cfg = ablate.compose(*classes(tmp_path), f"init_from={first}", f"model.freeze={part}")
