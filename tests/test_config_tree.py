@@ -224,7 +224,10 @@ def test_a_file_is_named_after_its_module(group: str, name: str) -> None:
 SHARED = {
     "kernel": {"additive_cpu", "additive_triton", "additive_triton_kernels", "heap"},
     "logger": {"role"},
-    "task": {"accumulation", "judge", "paint", "policy", "segment", "text_metrics", "translate"},
+    "task": {
+        *("accumulation", "attention", "decoding", "judge", "paint", "policy", "sampler"),
+        *("segment", "text_metrics", "translate"),
+    },
 }
 
 
