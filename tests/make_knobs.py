@@ -23,7 +23,7 @@ OWN = {
     "bert": ["task.mask_share=0.2"],  # few are masked, so that others are replaced
     "vit": ["model.patch=4", "model.dropout=0"],
     "rnn_seq2seq": ["model.depth=1"],
-    "sam": ["task.clicks=1"],
+    "sam": ["task.clicks=1", "model.mask_prompt=false"],
 }
 
 

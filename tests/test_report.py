@@ -146,6 +146,14 @@ def test_a_baseline_without_a_seed_stops_every_arm(tmp_path):
     assert len(lines(objections(collect(study), "val/loss"))) == 1
 
 
+def test_an_arm_with_the_runs_of_another_is_compared_once(tmp_path):
+    same = arm(shifted(0.1), same_as="a=1")
+    arms = {"baseline": arm(BASE), "a=1": arm(shifted(0.1)), "a=2": same}
+    first, second = judged(make_study(tmp_path / "s", arms)).rows[1:]
+    assert first.comparison.tests == second.comparison.tests
+    assert first.comparison.tests.p_holm == first.comparison.tests.p
+
+
 def test_half_written_and_foreign_folders_are_runs_without_a_result(study):
     folders = sorted(study.glob(f"{ADDITIVE}-*"))
     (folders[0] / "result.json").write_text('{"status": "fini')
