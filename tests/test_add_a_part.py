@@ -121,8 +121,8 @@ def test_every_walk_within_the_repository(tmp_path: Path) -> None:
     for section in (KEY, QK_NORM, KV_HEADS):
         change(SECTIONS[section], tmp_path)
     added = (
-        "l2 or rotate or nadam or residual_scale or qk_norm or kv_heads or first_version"
-        " or axes_hold or block_has_an_effect"
+        "l2 or rotate or nadam or acts[gpt-True] or acts[transformer-True] or acts_by_layer"
+        " or first_version or axes_hold"
     )
     files = [f"tests/test_{name}.py" for name in ("config_tree", "knobs", "history", "pairs")]
     # Whether an option's turn comes by default depends on its place in a list: ask for all (-m "").
@@ -134,9 +134,9 @@ def test_every_walk_within_the_repository(tmp_path: Path) -> None:
         "every_parameter_gets_a_gradient[data-rotate]",
         "every_data_set_feeds_its_model[rotate]",
         "every_parameter_gets_a_gradient[optimizer-nadam]",
-        "every_knob_of_a_model_changes_something[gpt-model.residual_scale=0.5]",
-        "every_knob_of_a_model_changes_something[gpt-model.qk_norm=rms]",
-        "every_knob_of_a_model_changes_something[transformer-model.kv_heads=1]",
+        "every_key_of_a_model_acts[gpt-True]",
+        "every_key_of_a_model_acts[transformer-True]",
+        "every_key_of_a_block_acts_by_layer",
         "a_run_of_the_first_version_has_its_id[model=gpt]",
         "the_axes_hold_every_value_that_is_allowed",
     ):
