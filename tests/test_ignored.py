@@ -108,7 +108,7 @@ def after_two_steps(model: str, row: Row) -> list[Tensor]:
     data = data_of(model)
     network = build(cfg, data)
     task = make_task(cfg, data, network)
-    inputs = task.inputs(task.prepared(data.typical_batch()))
+    inputs = task.inputs(task.prepared(next(iter(data.train_dataloader()))))
     parameters = [p for p in network.parameters() if p.requires_grad]
     for step in range(2):
         torch.manual_seed(step)
@@ -119,7 +119,9 @@ def after_two_steps(model: str, row: Row) -> list[Tensor]:
             if gradient is not None:
                 parameter.data.sub_(gradient / gradient.norm().clamp(min=1))
     with torch.no_grad():
-        return [*network.parameters(), *outputs(network.eval()(*inputs))]
+        found = [*network.parameters(), *outputs(network.eval()(*inputs))]
+    assert all(tensor.isfinite().all() for tensor in found)  # nan would equal nothing
+    return found
 
 
 @cache
