@@ -22,7 +22,7 @@ from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.random.draws import Source, normal
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task.diffusion import FIXED, Diffusion, one_by_one, without_caption
 from ablate.task.noise.ddpm import DDPM
 from ablate.task.noise.rectified_flow import RectifiedFlow

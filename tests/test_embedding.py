@@ -20,7 +20,7 @@ from ablate.data.pairs import BOS, EOS, PAD
 from ablate.errors import UserError
 from ablate.model.embedding import word2vec
 from ablate.model.embedding.word2vec import Word2vec
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.training.build import build, build_data
 
 UNTIED = {"tie_embeddings": False}

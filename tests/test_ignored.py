@@ -23,7 +23,7 @@ from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.training import ignored
 from ablate.training.build import build, build_data, make_task
-from ablate.training.ignored import LEFT_OUT, refuse_ignored
+from ablate.training.ignored import left_out, refuse_ignored
 
 
 def ask(folder: Path, *given: str) -> None:
@@ -88,7 +88,7 @@ def rows(model: str) -> Iterator[tuple[str, Row]]:
     """Every key of the model with another value, alone and beside every option of its groups;
     also what is refused."""
     axes = {name: axis for name, axis in axes_of(model).items() if name.startswith("model.")}
-    keys = {k: v for k, v in axes.items() if k not in GROUPS and not k.startswith(LEFT_OUT)}
+    keys = {k: v for k, v in axes.items() if k not in GROUPS and not left_out(k)}
     groups = [axis for axis in [*axes, "pos_enc"] if axis in GROUPS and axis in axes_of(model)]
     beside = [{}, *({group: option} for group in groups for option in axes_of(model)[group])]
     for key, values in keys.items():

@@ -33,14 +33,6 @@ CONFLICTS = [
         "model.drop_path={model.drop_path} drops whole sublayers and needs model.residual=true",
     ),
     Conflict(
-        lambda c: c("model.norm") == "none" and c.option("model.norm_type") != "layer",
-        "model.norm_type={model.norm_type} has no effect with model.norm=none",
-    ),
-    Conflict(
-        lambda c: c.option("model.ffn") == "none" and c("model.ffn_dim") is not None,
-        "model.ffn_dim={model.ffn_dim} has no effect with model.ffn=none",
-    ),
-    Conflict(
         lambda c: c("model.share_layers") and c("model.depth") == 1,
         "model.share_layers=true has no effect with model.depth=1",
     ),

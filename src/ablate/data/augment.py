@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 Pixels = NDArray[np.uint8]
 

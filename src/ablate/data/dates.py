@@ -19,7 +19,7 @@ from ablate.data.date_forms import Form, ambiguous, check_locale, fields_of, fin
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 TARGET = {"year": range(0, 4), "month": range(5, 7), "day": range(8, 10)}  # in 2015-03-03
 

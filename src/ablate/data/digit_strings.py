@@ -30,7 +30,7 @@ from ablate.data.pair_tokenizer import PAD, Words
 from ablate.data.pairs import Sentences
 from ablate.data.targets import Targets
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 SIDE = 8  # pixels of a digit
 ENCODED = 1000  # images at once

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ablate.errors import LOST_WORKER, RunFailed, UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 
 class Share(NamedTuple):

@@ -31,7 +31,7 @@ from ablate.data import Batch, Request
 from ablate.data.text import Cut, TextData
 from ablate.data.tokenizer import Tokenizer
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 SPECIALS = ("[CLS]", "[SEP]", "[MASK]")
 VALIDATION = derive(0, "masked", "val")  # the same tokens are masked for every seed of a run

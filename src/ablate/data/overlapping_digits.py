@@ -25,7 +25,7 @@ from ablate.data.digits import Digits
 from ablate.data.images import Source
 from ablate.data.segments import Objects, Segments
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 INK = 1 / 4  # share of the darkest ink from which a pixel belongs to a digit
 VISIBLE = 1 / 4  # least share of a digit that is visible when it is an example

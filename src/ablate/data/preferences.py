@@ -34,7 +34,7 @@ from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
 from ablate.decode.rollout import rollout
 from ablate.errors import UserError
 from ablate.model.base import LanguageModel
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 if TYPE_CHECKING:
     from ablate.training.load import Run

@@ -24,7 +24,7 @@ from ablate.config.rules import TOKENS, Count, Int, Seed, refusal
 from ablate.data import IGNORED, Data, digest, rows
 from ablate.data.loader import Batch, Request
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 POWER = 0.01  # a in the power law, Zoology's value
 CHUNK = 4096  # sequences made at a time, which bounds the memory

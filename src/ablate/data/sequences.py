@@ -16,7 +16,7 @@ from ablate.config.rules import TOKENS, Count, Int, Seed
 from ablate.data.pair_tokenizer import PairTokenizer, Words
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 
 class Sequences(Pairs):

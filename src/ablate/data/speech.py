@@ -21,7 +21,7 @@ from ablate.data.pair_tokenizer import SPECIALS, PairTokenizer, make
 from ablate.data.pairs import Link, Pair, Pairs
 from ablate.data.split import three_way
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.speech.codebook import Codebook, Frames
 from ablate.speech.espeak import speak
 from ablate.speech.mel import FRAMES, HOP, RATE, log_mel

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.figures.tokens import token_drawer
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 ROLES = "embedding", "head", "matrix", "tensor", "vector"
 # What `Model.freeze` keeps as it is.

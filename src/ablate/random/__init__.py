@@ -1,1 +1,1 @@
-"""Random numbers by seed, step and place alone, and dropout by them."""
+"""Random numbers by seed, name, step and place alone, and dropout by them."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 
 LANES = 4  # draws of 16 bits in a number of 64
 # The counter of a number: four draws of a row are one number. Sizes beyond these repeat draws.

@@ -29,8 +29,8 @@ from ablate.fsdp import Sharded
 from ablate.model.base import ROLES, Model
 from ablate.model.layers.stack import Stack
 from ablate.random.draws import Draws
+from ablate.random.seeding import derive
 from ablate.run_files import write_text
-from ablate.seeding import derive
 from ablate.task.accumulation import Accumulated
 
 if TYPE_CHECKING:

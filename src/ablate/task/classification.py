@@ -14,7 +14,7 @@ from ablate.data import Batch
 from ablate.data.images import Images
 from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task import Task
 
 TOP = 5

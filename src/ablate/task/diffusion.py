@@ -19,7 +19,7 @@ from ablate.data import Batch
 from ablate.figures.diffusion import block_drawer
 from ablate.figures.maps import Map
 from ablate.random.draws import Draws, Source, Stream, normal, uniform_alone
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task.judge import Judge
 from ablate.task.noise import Noise
 from ablate.task.paint import draw_samples, paint

@@ -15,7 +15,7 @@ from torch import Tensor
 from ablate.errors import UserError
 from ablate.figures.diffusion import draw_pictures
 from ablate.figures.save import save
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task.sampler import Sampler
 
 if TYPE_CHECKING:

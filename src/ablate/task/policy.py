@@ -18,7 +18,7 @@ from ablate.decode.rollout import Rollout, log_probabilities, rollout
 from ablate.errors import UserError
 from ablate.figures.preference import draw_preference
 from ablate.model.base import LanguageModel
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task import write_sample
 from ablate.task.causal_lm import CausalLM
 from ablate.task.reward import Reward

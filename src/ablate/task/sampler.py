@@ -16,7 +16,7 @@ from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.model.dit import DiT
 from ablate.random.draws import Source, normal
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task import Task
 from ablate.task.noise import Noise
 

@@ -19,7 +19,7 @@ from ablate.data import Data
 from ablate.kernel import Kernel
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task import Task
 from ablate.training import pretrained
 from ablate.training.flops import flops_per_step

@@ -25,6 +25,11 @@ LARGEST = 20_000_000  # parameters of a model that is compared: larger ones woul
 LEFT_OUT = ("model.pretrained", "model.embedding", *EXCLUDED)
 
 
+def left_out(path: str) -> bool:
+    """Whether a key, or the node that it stands in, is left out: not model.embedding_dim."""
+    return any(f"{path}.".startswith(f"{name}.") for name in LEFT_OUT)
+
+
 def refuse_ignored(composition: Composition, data: Data) -> None:
     """Raise UserError for keys and options of the model that change nothing.
 
@@ -97,7 +102,7 @@ def _values(
 def _replaced(
     cfg: DictConfig, path: str, value: Any, new: Any, default: Any
 ) -> Iterator[tuple[str, str, DictConfig]]:
-    if path.startswith(LEFT_OUT):
+    if left_out(path):
         return
     other = cfg.copy()
     with read_write(other), open_dict(other):

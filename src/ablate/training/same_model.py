@@ -14,7 +14,7 @@ from ablate.data import Batch, Data, Request
 from ablate.data.pairs import Pairs, Split
 from ablate.kernel.reference import Reference
 from ablate.model.base import Model, outputs
-from ablate.seeding import derive
+from ablate.random.seeding import derive
 from ablate.task import Task
 from ablate.training.build import build, make_model, make_task
 from ablate.training.record import count_parameters

@@ -5,10 +5,18 @@ Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
 
 from torch import nn
 
+from ablate.config.facts import Conflict
+
 
 class RMSNorm(nn.RMSNorm):
     """torch's, which has no bias."""
 
+    conflicts = (
+        Conflict(
+            lambda c: c("model.norm") == "none",
+            "model.norm_type=rms has no effect with model.norm=none",
+        ),
+    )
     images = False
 
     def __init__(self, dim: int, *, bias: bool, eps: float) -> None:
