@@ -103,7 +103,7 @@ def test_latents_are_the_autoencoders_with_deviation_one(folder: Path, autoencod
     torch.testing.assert_close(
         data.example(3)["images"], data.images(data.originals("val", torch.tensor([3])))
     )
-    torch.testing.assert_close(data.pictures(images), task.reconstructed(seen))
+    torch.testing.assert_close(data.to_pixels(images), task.reconstructed(seen))
 
 
 def test_a_model_draws_in_latents(folder: Path, autoencoder: Path) -> None:

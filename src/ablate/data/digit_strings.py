@@ -183,21 +183,21 @@ class DigitStrings(Targets):
 
     def grey(self, image: Tensor) -> Tensor:
         """Undo the normalisation: 1 y x -> y x between black 0 and white 1."""
-        return self.pictures(image[None])[0]
+        return self.to_pixels(image[None])[0]
 
-    def pictures(self, images: Tensor) -> Tensor:
+    def to_pixels(self, images: Tensor) -> Tensor:
         """What is seen in images as a model reads or makes them: b c y x -> b y x between black 0
         and white 1."""
         if self.latents is not None:
-            return self.latents.pictures(images)
+            return self.latents.to_pixels(images)
         grey = images[:, 0].float() * self.std.float() + self.mean.float()
         return grey.clamp(0, 1).cpu()
 
-    def images(self, pictures: Tensor) -> Tensor:
+    def images(self, pixels: Tensor) -> Tensor:
         """The other way: b y x between black 0 and white 1 -> b c y x."""
         if self.latents is not None:
-            return self.latents.images(pictures)
-        return (pictures[:, None] - self.mean.float()) / self.std.float()
+            return self.latents.images(pixels)
+        return (pixels[:, None] - self.mean.float()) / self.std.float()
 
     @property
     def reduction(self) -> int:
@@ -218,9 +218,9 @@ class DigitStrings(Targets):
 
     def read_image(self, file: Path) -> Tensor:
         """An image file, white on black, as the model reads it: 1 c y x."""
-        return self.images(self.read_picture(file, key="--image"))
+        return self.images(self.read_pixels(file, key="--image"))
 
-    def read_picture(self, file: Path, *, key: str) -> Tensor:
+    def read_pixels(self, file: Path, *, key: str) -> Tensor:
         """An image file, 1 y x between black 0 and white 1. key: for messages."""
         height, width = self.size
         read = image_file.read(file, key=key, background="black")
@@ -325,13 +325,13 @@ class Latents:
             scaled = (train - self.mean) / self.std
             self.bounds = float(scaled.min()), float(scaled.max())
 
-    def _encode(self, pictures: Tensor) -> Tensor:
-        parts = pictures.split(ENCODED)
+    def _encode(self, pixels: Tensor) -> Tensor:
+        parts = pixels.split(ENCODED)
         return torch.cat([self.model.encode(self.data.images(part)) for part in parts])
 
-    def images(self, pictures: Tensor) -> Tensor:
-        return (self._encode(pictures) - self.mean) / self.std
+    def images(self, pixels: Tensor) -> Tensor:
+        return (self._encode(pixels) - self.mean) / self.std
 
-    def pictures(self, images: Tensor) -> Tensor:
+    def to_pixels(self, images: Tensor) -> Tensor:
         latents = images.cpu().float() * self.std + self.mean
-        return self.data.pictures(self.model.decode(latents))
+        return self.data.to_pixels(self.model.decode(latents))

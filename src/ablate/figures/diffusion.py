@@ -1,4 +1,4 @@
-"""Pictures in rows, such as samples of a diffusion model, and where its blocks look."""
+"""Images in rows, such as samples of a diffusion model, and where its blocks look."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_pictures(
-    pictures: Sequence[Sequence[Tensor]],
+def draw_images(
+    images: Sequence[Sequence[Tensor]],
     title: str,
     *,
     names: Sequence[str] = (),
     labels: Sequence[str] = (),
     line: int | None = None,
 ) -> Figure:
-    """Rows of pictures, y x, black 0 to white 1.
+    """Rows of images, y x, black 0 to white 1.
 
     names: of the columns, above the first row. labels: of the rows. line: a column of pixels on
-    whose left a line is drawn in all pictures but the first.
+    whose left a line is drawn in all images but the first.
     """
-    figure, axes = rows(len(pictures), len(pictures[0]), *pictures[0][0].shape)
-    for number, (row, shown) in enumerate(zip(axes, pictures, strict=True)):
-        for place, (axis, picture) in enumerate(zip(row, shown, strict=True)):
-            show(axis, picture, names[place] if names and not number else "")
+    figure, axes = rows(len(images), len(images[0]), *images[0][0].shape)
+    for number, (row, shown) in enumerate(zip(axes, images, strict=True)):
+        for place, (axis, image) in enumerate(zip(row, shown, strict=True)):
+            show(axis, image, names[place] if names and not number else "")
             if line is not None and place:
                 axis.axvline(line - 0.5, color="#ff5555", linewidth=1)
         if labels:
@@ -106,7 +106,7 @@ def words(one: Map, heads: Sequence[int], labels: Sequence[str], title: str) -> 
     return draw_panels(panels, title, top, query="word", key="attended word")
 
 
-def show(axis: Axes, picture: Tensor, title: str) -> None:
-    axis.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+def show(axis: Axes, image: Tensor, title: str) -> None:
+    axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=TITLE)

@@ -12,7 +12,7 @@ from torchmetrics.aggregation import MeanMetric
 from ablate.config.rules import NotNegative
 from ablate.data import Batch
 from ablate.data.digit_strings import DigitStrings
-from ablate.figures.diffusion import draw_pictures
+from ablate.figures.diffusion import draw_images
 from ablate.figures.save import save
 from ablate.model.autoencoder import Autoencoder
 from ablate.task import Task
@@ -56,7 +56,7 @@ class Autoencoding(Task):
     def evaluate(self, batch: Batch) -> None:
         images, (made, _, _) = batch["images"], self.model(batch["images"])
         self.mean_loss.update(F.mse_loss(made, images).float(), len(images))
-        seen = F.mse_loss(self.data.pictures(made), self.data.pictures(images))
+        seen = F.mse_loss(self.data.to_pixels(made), self.data.to_pixels(images))
         self.seen_error.update(seen.to(self.device), len(images))
 
     def measures(self, split: str) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ class Autoencoding(Task):
         known = self.data.originals("val", torch.arange(count))
         pixels = math.prod(self.data.size)
         numbers = pixels // self.model.reduction**2 * self.model.latent
-        figure = draw_pictures(
+        figure = draw_images(
             [list(known), list(self.reconstructed(known))],
             "Validation images, and what the autoencoder makes of their latents:"
             f" {numbers} numbers for {pixels} pixels",
@@ -78,9 +78,9 @@ class Autoencoding(Task):
         return [save(figure, folder / "figures" / "reconstructions.png")]
 
     @torch.no_grad()
-    def reconstructed(self, pictures: Tensor) -> Tensor:
+    def reconstructed(self, pixels: Tensor) -> Tensor:
         """b y x, black 0 to white 1 -> the same from their latents."""
-        return self.data.pictures(self.model(self.data.images(pictures))[0])
+        return self.data.to_pixels(self.model(self.data.images(pixels))[0])
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:

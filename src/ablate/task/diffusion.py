@@ -164,13 +164,13 @@ class Diffusion(Sampler):
             return
         keys = [derive(FIXED, "sample", number) for number in index[chosen].tolist()]
         words = batch["target_in"][chosen.to(self.device)]
-        drawn = self.data.pictures(self.sample(words, keys))
+        drawn = self.data.to_pixels(self.sample(words, keys))
         captions = [self.data.reference("test", number) for number in index[chosen].tolist()]
-        for pictures, right, errors in (
+        for pixels, right, errors in (
             (drawn, self.right, self.errors),
             (real[chosen], self.real_right, self.real_errors),
         ):
-            read = judge.read(pictures)
+            read = judge.read(pixels)
             same = [one == other for one, other in zip(read, captions, strict=True)]
             right.update(torch.tensor(same, device=self.device).float())
             errors.update(read, captions)
@@ -207,7 +207,7 @@ class Diffusion(Sampler):
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
     ) -> Callable[[Map, Sequence[int]], Figure]:
-        image = self.data.pictures(self.prepared(examples[0])["images"])[0]
+        image = self.data.to_pixels(self.prepared(examples[0])["images"])[0]
         labels = ["time", "BOS", *examples[0]["target_labels"][:-1]]
         return block_drawer(image, labels, self.model.grid, self.model.condition.tokens)
 

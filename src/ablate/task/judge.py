@@ -35,17 +35,17 @@ class Judge:
         return self.describe(torch.zeros(1, *self.data.size)).shape[1]
 
     @torch.no_grad()
-    def read(self, pictures: Tensor) -> list[str]:
+    def read(self, pixels: Tensor) -> list[str]:
         """b y x, black 0 to white 1 -> captions."""
         decode = self.task.data.target_tokenizer.decode
         return [
             decode(found[0].tokens)
-            for part in self.data.images(pictures.cpu()).split(BATCH)
+            for part in self.data.images(pixels.cpu()).split(BATCH)
             for found in self.task.search(part)
         ]
 
     @torch.no_grad()
-    def describe(self, pictures: Tensor) -> Tensor:
+    def describe(self, pixels: Tensor) -> Tensor:
         """b y x -> b d: the mean of the annotation vectors, which its encoder makes of an image."""
-        parts = self.data.images(pictures.cpu()).split(BATCH)
+        parts = self.data.images(pixels.cpu()).split(BATCH)
         return torch.cat([self.task.model.encoder(part).mean(dim=(2, 3)) for part in parts])

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.figures.diffusion import draw_pictures
+from ablate.figures.diffusion import draw_images
 from ablate.figures.save import save
 from ablate.random.seeding import derive
 from ablate.task.sampler import Sampler
@@ -44,10 +44,10 @@ def paint(task: Sampler, given: Mapping[str, Any], folder: Path) -> Iterator[str
     if (known := to_fill(task, given)) is None:
         if "mask" in given:
             raise UserError("--mask says what is drawn anew: give --inpaint FILE or --index N, too")
-        picture = task.data.pictures(task.sample(words, keys, **how))[0]
+        pixels = task.data.to_pixels(task.sample(words, keys, **how))[0]
     else:
-        picture = task.fill(words, keys, known, mask_of(task, given), **how)[0]
-    Image.fromarray((255 * picture.numpy()).round().astype(np.uint8)).save(target)
+        pixels = task.fill(words, keys, known, mask_of(task, given), **how)[0]
+    Image.fromarray((255 * pixels.numpy()).round().astype(np.uint8)).save(target)
     yield str(target)
 
 
@@ -56,7 +56,7 @@ def to_fill(task: Sampler, given: Mapping[str, Any]) -> Tensor | None:
     if {"inpaint", "index"} <= given.keys():
         raise UserError("give --inpaint FILE, or --index N of the validation split, not both")
     if "inpaint" in given:
-        return task.data.read_picture(Path(given["inpaint"]), key="--inpaint")
+        return task.data.read_pixels(Path(given["inpaint"]), key="--inpaint")
     if "index" in given:
         return task.data.originals("val", task.numbered(given["index"])["index"])
     return None
@@ -70,7 +70,7 @@ def mask_of(task: Sampler, given: Mapping[str, Any]) -> Tensor:
     columns = torch.arange(width).expand(1, height, width)
     if given["mask"] in ("left", "right"):
         return (columns < width // 2) == (given["mask"] == "left")
-    return task.data.read_picture(Path(given["mask"]), key="--mask") > 0.5
+    return task.data.read_pixels(Path(given["mask"]), key="--mask") > 0.5
 
 
 def draw_samples(task: Sampler, folder: Path) -> list[Path]:
@@ -85,9 +85,9 @@ def captions(task: Sampler) -> list[str]:
 
 
 def drawn(task: Sampler, text: str, **how: Any) -> Tensor:
-    """The picture for a caption, y x, from the noise that all figures have."""
+    """The image drawn for a caption, y x, from the noise that all figures have."""
     images = task.sample(task.caption(text), [derive(0, "drawn")], **how)
-    return task.data.pictures(images)[0]
+    return task.data.to_pixels(images)[0]
 
 
 def samples(task: Sampler) -> Figure:
@@ -95,7 +95,7 @@ def samples(task: Sampler) -> Figure:
     texts = captions(task)
     guided = GUIDANCE if task.drop_caption else (1.0,)
     without = "; at 0 the caption is not read" if 0 in guided else ""
-    return draw_pictures(
+    return draw_images(
         [[drawn(task, text, guidance=guidance) for guidance in guided] for text in texts],
         f"Images drawn for captions (left), from the same noise{without}",
         names=[f"guidance {guidance:g}" for guidance in guided],
@@ -109,8 +109,8 @@ def denoising(task: Sampler) -> Figure:
     last = drawn(task, text, path=path)
     count = min(SHOWN, len(path))
     numbers = [round(n * len(path) / count) for n in range(count)]
-    return draw_pictures(
-        [[*(task.data.pictures(path[number])[0] for number in numbers), last]],
+    return draw_images(
+        [[*(task.data.to_pixels(path[number])[0] for number in numbers), last]],
         f'From noise to an image of "{text}"',
         names=[f"after step {n}" if n else "noise" for n in [*numbers, len(path)]],
     )
@@ -123,7 +123,7 @@ def inpainting(task: Sampler) -> Figure:
     mask = (torch.arange(known.shape[2]) >= middle).expand_as(known)
     texts = [task.data.reference("val", 0), *captions(task)]
     filled = [task.fill(task.caption(t), [derive(0, "drawn")], known, mask)[0] for t in texts]
-    return draw_pictures(
+    return draw_images(
         [[known[0], *filled]],
         "In-painting: what is right of the line is drawn anew, the left half is kept",
         names=[f'validation image "{texts[0]}"', *(f'anew for "{text}"' for text in texts)],

@@ -105,11 +105,11 @@ class Sampler(Task):
     def fill(
         self, words: Tensor, keys: list[int], known: Tensor, mask: Tensor, **how: Any
     ) -> Tensor:
-        """Pictures, b y x, with what the mask marks, b y x, drawn anew for captions, b j."""
+        """Pixels, b y x, with what the mask marks, b y x, drawn anew for captions, b j."""
         shrunk = F.max_pool2d(mask[:, None].float(), self.data.reduction) > 0
         images = self.data.images(known).to(self.device)
         drawn = self.sample(words, keys, known=(images, shrunk.to(self.device)), **how)
-        return torch.where(mask, self.data.pictures(drawn), known)
+        return torch.where(mask, self.data.to_pixels(drawn), known)
 
 
 def without_caption(words: Tensor) -> Tensor:
