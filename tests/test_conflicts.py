@@ -31,6 +31,7 @@ model.share_layers=true model.depth=1
 model=transformer model.share_layers=true model.encoder.depth=1 model.decoder.depth=1
 model=bert model.embedding_scale=2
 model.norm=none model.norm_type=rms
+model=vit model.norm=none model.norm_type=batch
 model.norm_type=batch model.bias=false
 model.activation_checkpointing=true model.norm_type=batch
 model=vit model.activation_checkpointing=true model.freeze=encoder
