@@ -79,15 +79,12 @@ model=gpt model.mask=source
 data=preferences task=rlhf debug=overfit
 data=preferences task=rlhf task.clip=0.1
 data=preferences task=reward data.path=pairs data.temperature=2
-data=preferences task=reward data.path=pairs data.train_examples=9
 data=preferences task=reward data.prompt=64 data.seq_len=64
 model=dit task.guidance=2 task.drop_caption=0
 model=sam data.size=8 data.scale=2
 model=captioner data.autoencoder=RUN
 model=autoencoder data.autoencoder=RUN
 data=preferences task=rlhf task.minibatches=2
-data=preferences task=reward data.path=pairs data.val_examples=9
-data=preferences task=reward data.path=pairs data.test_examples=9
 data=preferences task=reward data.path=pairs data.writer=RUN
 data=preferences task=rlhf data.path=pairs
 model=dit task.noise=ddpm task.sampling_steps=2000

@@ -122,6 +122,11 @@ def test_pairs_of_a_file_are_cut_and_padded(tmp_path: Path) -> None:
     everything = {(x["prompt"][-3:], x["chosen"][:5], x["rejected"][:5]) for x in lines}
     assert found <= everything
     assert batch["gold"].isnan().all()
+    few: Any = make("preferences", path=str(path), tokenizer="byte", train_examples=7)
+    few.setup()
+    assert (few.length("train"), few.length("val")) == (7, made.length("val"))
+    assert few.splits["train"].pairs == made.splits["train"].pairs[:7]
+    assert few.fingerprint() != made.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -180,9 +185,7 @@ def test_dpo_is_the_formula_of_the_paper(tmp_path: Path) -> None:
     """Rafailov et al. 2023, equation 7, token by token."""
     path = tmp_path / "pairs.jsonl"
     write_preferences(path)
-    task = built(tmp_path, f"data.path={path}", *(
-        f"data.{split}_examples=null" for split in ("train", "val", "test")
-    ), kind="dpo").double()  # fmt: skip
+    task = built(tmp_path, f"data.path={path}", kind="dpo").double()
     task.model.initialise(1)
     batch = task.data.splits["train"][Request(0, torch.arange(6))]
 

@@ -5,6 +5,7 @@ import wave
 from pathlib import Path
 from typing import Any
 
+import jiwer
 import numpy as np
 import pytest
 import torch
@@ -242,7 +243,6 @@ def test_speech_is_measured_by_the_recogniser(runs: tuple[Path, Path]) -> None:
     assert run.task.recogniser is not None
     pairs = run.task.data.texts["val"]
     heard = run.task.recogniser.hear(run.task.speak([pair.source for pair in pairs]))
-    jiwer = pytest.importorskip("jiwer")
     rate = jiwer.wer([pair.source for pair in pairs], heard)
     assert metrics["val/wer"] == pytest.approx(rate, abs=1e-6)
     assert not any("recogniser" in name for name in run.task.state_dict())

@@ -114,7 +114,8 @@ class Preferences(Data):
     temperature: of the noise of made preferences, in units of the rule; null: 1.
     prompt: the most tokens of a prompt, of which the last ones are kept. The other tokens of
     `seq_len` are for the response, which is cut after them.
-    train_examples and the like: pairs that are made; null: as `MADE` says.
+    train_examples and the like: pairs that are made, null: as `MADE` says; or the most pairs of a
+    file's split, null: all of them.
     """
 
     kind: ClassVar[str] = "preferences"
@@ -132,7 +133,7 @@ class Preferences(Data):
                 f"data.{key}={{data.{key}}} is for pairs that are made, and data.path={{data.path}}"
                 f" has pairs; set data.{key}=null, or data.path=null",
             )
-            for key in ("writer", "temperature", "train_examples", "val_examples", "test_examples")
+            for key in ("writer", "temperature")
         ),
     )
     tokenizer: Tokenizer
@@ -167,7 +168,8 @@ class Preferences(Data):
             self.checked("prompt", prompt),
         )
         given = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.counts = self.examples(**{name: given[name] or MADE[name] for name in MADE})
+        self.limits = {split: count for split, count in given.items() if count is not None}
+        self.counts = self.examples(**{**MADE, **self.limits})
         if prompt >= seq_len:
             raise UserError(f"data.prompt={prompt}: leaves no room in data.seq_len={seq_len}")
 
@@ -178,7 +180,8 @@ class Preferences(Data):
 
     def fingerprint(self) -> str:
         if self.path is not None:
-            return digest(source.content_hash(self.path, None), BOUNDS)
+            limits = [self.limits] if self.limits else []
+            return digest(source.content_hash(self.path, None), BOUNDS, *limits)
         if self.writer is None:
             return digest(self._help.fingerprint(), self.counts)
         if (written_by := weights(self.writer)) == NO_WEIGHTS:
@@ -195,7 +198,10 @@ class Preferences(Data):
                     f"data.path={self.path}: {len(pairs)} pairs are too few, which leaves none for"
                     f" {' and '.join(empty)}"
                 )
-            texts = {split: [pairs[n] for n in numbers] for split, numbers in places.items()}
+            texts = {
+                split: [pairs[n] for n in numbers[: self.limits.get(split)]]
+                for split, numbers in places.items()
+            }
             training, others = (
                 "\n".join("".join(pair) for split in splits for pair in texts[split])  # type: ignore[arg-type]
                 for splits in (["train"], ["val", "test"])
