@@ -14,10 +14,10 @@ PAGE = ROOT / "docs" / "add_a_part.md"
 SECTIONS = dict(
     section.split("\n", 1) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 )
-OWN, SCORE, DATA, OPTIMIZER, KEY, QK_NORM, KV_HEADS, WINDOWS, MIXER, FAMILY = SECTIONS
+OWN, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, WINDOWS, MIXER, FAMILY = SECTIONS
 # Files of a walk, those named in its sentences included.
 AT_MOST = {
-    OWN: 2, SCORE: 4, DATA: 3, OPTIMIZER: 1, KEY: 5, QK_NORM: 5, KV_HEADS: 5, MIXER: 2, FAMILY: 4
+    OWN: 2, SCORE: 4, DATA: 3, OPTIMIZER: 1, KEY: 5, ATTENTION: 5, MIXER: 2, FAMILY: 4
 }  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_every_walk_within_the_repository(tmp_path: Path) -> None:
         write(SECTIONS[section], tmp_path)
     link = tmp_path / "conf" / "model.cross_attention" / "l2.yaml"
     link.symlink_to("../model.attention/l2.yaml")
-    for section in (KEY, QK_NORM, KV_HEADS):
+    for section in (KEY, ATTENTION):
         change(SECTIONS[section], tmp_path)
     added = (
         "l2 or rotate or nadam or acts[gpt-True] or acts[transformer-True] or acts_by_layer"

@@ -16,6 +16,12 @@ FILES = "model=transformer data=parallel data.source=a data.target=b"
 # The least that each conflict refuses, one composition a line.
 REFUSED = """
 model.heads=3
+model.kv_heads=3
+model.sink=zero model.normalizer=sigmoid
+model.softcap=2 kernel=sdpa
+model.sink=zero kernel=flex
+model=vit model.mixer.key_shift=true
+model=vit model.mixer.short_conv=2
 pos_enc=rotary model.dim=36 model.heads=12
 model=vit pos_enc=learned_2d model.dim=5 model.heads=5
 model=vit pos_enc=sinusoidal_2d model.dim=6 model.heads=2

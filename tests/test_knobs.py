@@ -21,7 +21,10 @@ from ablate.config.composition import compose
 from ablate.config.keys import option_content
 from ablate.kernel import chunked
 
-BLOCKS = {
+AROUND = {
+    "kv_heads": 1, "qk_norm": "rms", "softcap": 0.5, "sink": "learned", "output_gate": "head",
+}  # fmt: skip
+BLOCKS = AROUND | {
     "depth": 3, "heads": 1, "dim": 6, "ffn_dim": 20, "norm": "sandwich", "norm_eps": 0.5,
     "embedding_scale": 2.0, "init_std": 0.3, "init_depth_scale": False, "residual": False,
     "dropout": 0.5, "drop_path": 0.5, "bias": False, "share_layers": True,
@@ -57,6 +60,8 @@ BESIDE = {"dit": {"model.condition": "cross_attention"}}  # adaLN-Zero needs res
 # test_pretrained.py, test_activation_checkpoints.py, test_transformer.py
 ELSEWHERE = {"model.pretrained", "model.activation_checkpointing", "model.share_embeddings"}
 BY_LAYER = {
+    "kv_heads": "[1,2]", "qk_norm": "[l2,rms]", "softcap": "[1.0,2.0]", "sink": "[zero,learned]",
+    "output_gate": "[head,element]",
     "heads": "[1,2]", "ffn_dim": "[8,16]", "norm": "[pre,post]", "norm_eps": "[1e-5,0.1]",
     "residual": "[true,false]", "dropout": "[0.1,0.2]", "bias": "[true,false]",
     "init_std": "[0.1,0.2]", "pos_enc": "[rotary,none]", "mask": "[{window:{size:2}},causal]",
@@ -70,6 +75,7 @@ PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("gpt", "model.attention", "location", {"max_length": 40}),
     ("gpt", "model.mask", "prefix", {"size": 4}),
     ("gpt", "model.mask", "window", {"size": 2}),
+    ("gpt", "model.mixer", "attention", {"short_conv": 2, "key_shift": True, "exclusive": True}),
     ("gpt", "model.mixer", "convolution", {"size": 3, "depthwise": False}),
     ("gpt", "model.normalizer", "hard", {"temperature": 0.5}),
     ("transformer", "model.cross_attention", "additive", {"hidden": 5}),

@@ -89,7 +89,7 @@ def layer(kernel: Any, *, extra: int, score: str = "scaled_dot") -> Any:
 def test_a_layer_is_the_papers_equation_in_loops(extra: int) -> None:
     made, where = layer(part("kernel", "reference"), extra=extra), places(extra)
     x = normal(1, len(where), HEADS * WIDTH)
-    q, (k, v) = made.queries(x), made.keys_and_values(x)
+    q, k, v = made.queries(x), made.keys(x), made.values(x)
     out = torch.zeros(len(where), HEADS, WIDTH, dtype=torch.float64)
     rows, columns = (tables[1] for tables in (made.positions.row_tables,
                                               made.positions.column_tables))  # fmt: skip

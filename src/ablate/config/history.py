@@ -37,6 +37,8 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
     "model.embedding_scale": 1.0,
     "model.init_depth_scale": True,
     "model.mixer._partial_": True,
+    "model.mixer.exclusive": False,
+    "model.mixer.key_shift": False,
 }
 
 # Until 2026-11-24 the scale of the embeddings was `scale` of this part: true for sqrt, false for 1.

@@ -16,6 +16,8 @@ class Normalizer:
 
     # Whether it is the softmax, which fused kernels implement.
     fused: ClassVar[bool] = False
+    # Whether one more key takes a share of the weights of a query.
+    shares: ClassVar[bool] = True
     # Whether it samples in training.
     samples: ClassVar[bool] = False
 

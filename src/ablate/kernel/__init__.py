@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ablate.config.facts import Conflict
 from ablate.errors import UserError
@@ -41,6 +42,8 @@ class Attend:
     prepared: Tensor | None = None  # score.keys(k), if already computed
     edges: Edges | None = None  # of a graph, if queries attend only along them
     factors: Tensor | None = None  # b 1 i j, multiply the weights; a key with factor 0 is masked
+    softcap: float | None = None  # c: a score s becomes c tanh(s / c), before bias and mask
+    sink: Tensor | None = None  # h: the score of one more key, whose value is zero
     dropout: float = 0.0  # on the attention weights; 0 in evaluation
     training: bool = False  # a normalizer may sample its weights in training
     stream: Tensor | None = None  # key of the random stream of `dropout` and such a normalizer
@@ -118,6 +121,8 @@ class Parts:
     score: Score
     pos: PosEnc
     factors: bool = False  # the weights are multiplied by factors
+    softcap: bool = False  # the scores are capped
+    sink: bool = False  # there is one more key, without a value
     softmax: bool = True  # the weights are the softmax of the scores
     edges: bool = False  # queries attend only along the edges of a graph
     ranges: bool = True  # each query attends to one range of keys; see Mask.ranges
@@ -166,6 +171,11 @@ class Kernel:
     hides_weights: ClassVar[bool] = False
     # Whether it takes one range of keys per query and a bias by the distance j - i.
     by_ranges: ClassVar[bool] = False
+    # Whether it caps scores, and whether it takes a sink.
+    caps: ClassVar[bool] = True
+    sinks: ClassVar[bool] = True
+    # Whether keys and values may have fewer heads than queries, each for several of theirs in turn.
+    groups: ClassVar[bool] = False
     # Whether kernel=auto, which is the default, chooses among others.
     chooses: ClassVar[bool] = False
     conflicts: ClassVar[tuple[Conflict, ...]] = (
@@ -180,6 +190,14 @@ class Kernel:
             ),
             "kernel={kernel} computes softmax alone, and model.normalizer={model.normalizer} is"
             " another; use kernel=auto",
+        ),
+        Conflict(
+            lambda c: not c.states("kernel", "caps") and c.get("model.softcap", None) is not None,
+            "kernel={kernel} cannot cap scores, and model.softcap={model.softcap}; use kernel=auto",
+        ),
+        Conflict(
+            lambda c: not c.states("kernel", "sinks") and c.get("model.sink", None) is not None,
+            "kernel={kernel} has no sink, and model.sink={model.sink}; use kernel=auto",
         ),
         Conflict(
             lambda c: c.states("kernel", "hides_weights") and c.states("model.window", "weighs"),
@@ -209,6 +227,10 @@ class Kernel:
 
     def refuses(self, layer: Parts) -> str | None:
         """Why this kernel cannot compute this layer exactly; None if it can."""
+        if layer.softcap and not self.caps:
+            return "scores are capped before the softmax, which it does not do"
+        if layer.sink and not self.sinks:
+            return "there is a sink, a key without a value, which it does not have"
         return None
 
     def unavailable(self) -> str | None:
@@ -237,12 +259,20 @@ class Kernel:
 def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
     """The weights, b h i j: scores normalised over the allowed keys, times the factors, if any."""
     scores = attend.scores() if scores is None else scores
+    if attend.softcap is not None:
+        scores = attend.softcap * (scores / attend.softcap).tanh()
     bias, allowed = attend.bias_and_mask()
     if bias is not None:
         scores = scores + bias
     if attend.training and attend.normalizer.samples:
         scores = attend.normalizer.perturb(scores, attend.source)
-    weights = attend.normalizer(scores, allowed, training=attend.training)
+    if attend.sink is None:
+        weights = attend.normalizer(scores, allowed, training=attend.training)
+    else:
+        sink = attend.sink[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+        allowed = None if allowed is None else pad(allowed, (0, 1), value=True)
+        weights = attend.normalizer(scores, allowed, training=attend.training)[..., :-1]
     return weights if attend.factors is None else weights * attend.factors
 
 

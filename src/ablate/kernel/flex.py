@@ -36,6 +36,7 @@ class Flex(Kernel):
     name: ClassVar[str] = "flex"
     hides_weights = True
     by_ranges = True
+    sinks = False
     conflicts = (
         *DOT_PRODUCTS_ONLY,
         Conflict(
@@ -46,6 +47,8 @@ class Flex(Kernel):
     )
 
     def refuses(self, layer: Parts) -> str | None:
+        if reason := super().refuses(layer):
+            return reason
         if not layer.score.lowers:
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
         return hides_weights(layer) or goes_by_ranges(layer)
@@ -91,19 +94,25 @@ def compiled() -> Any:
 
 
 def biased(attend: Attend) -> Any:
-    """The score_mod, score -> score + bias; None without a bias."""
+    """The score_mod, score -> score + bias, of a capped score with `softcap`; None without."""
+    cap = attend.softcap
+
+    def capped(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score if cap is None else cap * (score / cap).tanh()
+
+    plain = None if cap is None else capped
     if not attend.pos.distances:
-        return None
+        return plain
     ahead = torch.arange(1 - attend.queries, attend.keys, device=attend.v.device) - attend.start
     if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
-        return None
+        return plain
     table, rows = found
     across = [size > 1 for size in table.shape[:3]]  # bias varies over batch, heads, queries
     last = attend.queries - 1
 
     def mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         place = [at if varies else at * 0 for at, varies in zip((b, h, i), across, strict=True)]
-        return score + table[place[0], place[1], place[2], rows[j - i + last]]
+        return capped(score, b, h, i, j) + table[place[0], place[1], place[2], rows[j - i + last]]
 
     return mod
 

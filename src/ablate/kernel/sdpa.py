@@ -30,6 +30,8 @@ class SDPA(Kernel):
 
     name: ClassVar[str] = "sdpa"
     hides_weights = True
+    caps = False
+    groups = True
     conflicts = DOT_PRODUCTS_ONLY
 
     def __init__(self) -> None:
@@ -41,6 +43,8 @@ class SDPA(Kernel):
         return SDPA()  # each layer records its own backends
 
     def refuses(self, layer: Parts) -> str | None:
+        if reason := super().refuses(layer):
+            return reason
         if not layer.score.lowers:
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
         return hides_weights(layer)
@@ -53,14 +57,21 @@ class SDPA(Kernel):
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None
         q, k, scale = lowered
+        v, width = attend.v, attend.v.shape[-1]
+        if attend.sink is not None:
+            q, k, v = with_sink(attend.sink / scale, q, k, v)
         # The fast paths need queries, keys and values of one width; zeros change no product.
-        if (missing := attend.v.shape[-1] - q.shape[-1]) > 0:
+        if (missing := v.shape[-1] - q.shape[-1]) > 0:
             q, k = F.pad(q, (0, missing)), F.pad(k, (0, missing))
         square = attend.queries == attend.keys and attend.start == 0
         if attend.mask.lower_triangle and square and attend.keep is None:
             i, j = attend.positions()
             if attend.pos.bias(attend.q, i, j, attend.layer) is None:
-                return self._run(attend, q, k, None, scale, causal=True)
+                if attend.sink is None:
+                    return self._run(attend, q, k, v, None, scale, causal=True)
+                # The first key is the sink, and is_causal goes by rows: a first query for it.
+                q = F.pad(q, (0, 0, 1, 0))
+                return self._run(attend, q, k, v, None, scale, causal=True)[:, :, 1:, :width]
         bias, allowed = attend.bias_and_mask()
         empty = None
         if allowed is not None and attend.keep is not None:
@@ -74,9 +85,11 @@ class SDPA(Kernel):
             where = bias
         else:
             where = bias.masked_fill(~allowed, -torch.inf)
+        if where is not None and attend.sink is not None:
+            where = F.pad(where, (1, 0), value=True if where.dtype is torch.bool else 0.0)
         if where is not None:
             where = where.expand(-1, -1, attend.queries, -1) if where.dim() == 4 else where
-        context = self._run(attend, q, k, where, scale)
+        context = self._run(attend, q, k, v, where, scale)[..., :width]
         return context if empty is None else context.masked_fill(empty, 0.0)
 
     def describe(self) -> str:
@@ -94,6 +107,7 @@ class SDPA(Kernel):
         attend: Attend,
         q: Tensor,
         k: Tensor,
+        v: Tensor,
         where: Tensor | None,
         scale: float,
         *,
@@ -103,10 +117,11 @@ class SDPA(Kernel):
             "attn_mask": where,
             "is_causal": causal,
             "scale": float(scale),
+            "enable_gqa": k.shape[1] != q.shape[1],
         }
         widened = short_half(attend)
         dtype = torch.float32 if widened else attend.v.dtype
-        q, k, v = (x.to(dtype) for x in (q, k, attend.v))
+        q, k, v = (x.to(dtype) for x in (q, k, v))
         if where is not None and where.is_floating_point():
             how["attn_mask"] = where.to(dtype)
         if not torch.compiler.is_compiling():
@@ -118,6 +133,15 @@ class SDPA(Kernel):
             return F.scaled_dot_product_attention(q, k, v, **how)
         with torch.autocast(q.device.type, enabled=False):  # it would cast back to bfloat16
             return F.scaled_dot_product_attention(q, k, v, **how).to(attend.v.dtype)
+
+
+def with_sink(sink: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Put one more key before the others, whose product with every query is `sink`, h, and whose
+    value is zero."""
+    # One more number: 1 in queries, the sink in that key, 0 in values, which are to be as wide.
+    k, v = F.pad(k, (0, 1, 1, 0)), F.pad(v, (0, 1, 1, 0))
+    first = F.pad(sink[:, None, None].to(k.dtype), (k.shape[-1] - 1, 0)).expand(len(k), -1, -1, -1)
+    return F.pad(q, (0, 1), value=1.0), torch.cat([first, k[:, :, 1:]], dim=2), v
 
 
 def short_half(attend: Attend) -> bool:

@@ -22,6 +22,7 @@ class Sparse(Kernel):
     gets zeros."""
 
     name: ClassVar[str] = "sparse"
+    caps = sinks = False
     conflicts = (
         Conflict(
             lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
@@ -36,6 +37,8 @@ class Sparse(Kernel):
     )
 
     def refuses(self, layer: Parts) -> str | None:
+        if reason := super().refuses(layer):
+            return reason
         if not layer.edges:
             return "it has no edges, along which alone this kernel works"
         if not layer.softmax:

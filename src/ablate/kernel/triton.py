@@ -27,6 +27,7 @@ class Triton(Kernel):
     name: ClassVar[str] = "triton"
     hides_weights = True
     by_ranges = True
+    caps = sinks = False
     interprets = True
     conflicts = tuple(
         Conflict(
@@ -38,6 +39,8 @@ class Triton(Kernel):
     )
 
     def refuses(self, layer: Parts) -> str | None:
+        if reason := super().refuses(layer):
+            return reason
         if not layer.score.sums:
             return f"the score {type(layer.score).__name__} is no sum over a width"
         return hides_weights(layer) or goes_by_ranges(layer)

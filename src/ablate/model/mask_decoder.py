@@ -48,8 +48,8 @@ class PlacedAttention(MultiHeadAttention):
     ) -> Tensor:
         """x: b i d, y: b j d, and their places -> what x reads of y, b i d. use: counts the passes
         of a training step."""
-        q, k = self.queries(x + x_place), self._heads(self.key, y + y_place)
-        return self.attend(q, k, self._heads(self.value, y), self.pos, use=use)
+        q, k, v = self.queries(x + x_place), self.keys(y + y_place), self.values(y)
+        return self.join(self.context(q, k, v, self.pos, use=use), x)
 
 
 class Network(nn.Module):

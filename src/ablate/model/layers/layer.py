@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import Width
+from ablate.config.rules import Positive, Width
 from ablate.kernel import Kernel
 from ablate.model.attention import Score
+from ablate.model.layers.qk_norm import QKNorm
 from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
@@ -32,7 +33,7 @@ class Place:
     length: positions in training, on an image the patches in the rows and columns of `grid`. std,
     out_std: deviation of initial linear maps, and of those whose output is added to the residual
     stream. score: makes the score of model.attention from its sizes. layer: index of the layer
-    among those that share `pos`.
+    among those that share `pos`. The last five keys act around the scores: see MultiHeadAttention.
     """
 
     dim: int
@@ -49,6 +50,11 @@ class Place:
     mask: Mask
     pos: PosEnc
     layer: int = 0
+    kv_heads: Width | None = None
+    qk_norm: QKNorm | None = None
+    softcap: Positive | None = None
+    sink: Literal["zero", "learned"] | None = None
+    output_gate: Literal["head", "element"] | None = None
 
 
 class Cache:

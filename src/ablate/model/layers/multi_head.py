@@ -3,6 +3,16 @@
 https://arxiv.org/abs/1706.03762. Queries, keys and values (Q, K, V; QKV) are projected for each
 head, the score compares queries and keys, a kernel averages the values, and the output projection
 joins the heads.
+
+kv_heads: keys and values of fewer heads, each for several heads of queries in turn (grouped-query
+attention, GQA: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245); 1: multi-query attention
+(MQA: Shazeer 2019, https://arxiv.org/abs/1911.02150).
+softcap: a score s becomes c tanh(s / c) (Gemma 2, section 2, https://arxiv.org/abs/2408.00118).
+sink: one more key, whose value is zero: exp(s_j) / (exp(sink) + sum_k exp(s_k)); "zero": its score
+is 0, softmax plus one (Miller 2023, "Attention is off by one"); "learned": a score of each head
+(gpt-oss, https://arxiv.org/abs/2508.10925), which starts at 0.
+output_gate: the context of a head times sigmoid(x W), one number for each head ("head") or for each
+of its features ("element") (Qiu et al. 2025, https://arxiv.org/abs/2505.06708).
 """
 
 from __future__ import annotations
@@ -11,14 +21,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from ablate.config.facts import Conflict
 from ablate.kernel import Attend, Parts, attention_weights
 from ablate.model.layers.layer import Context, Layer, Place, State
 from ablate.model.layers.linear import Linear
+from ablate.model.layers.qk_norm import qk_norms
 from ablate.model.mask.none import NoMask
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.none import NoPosEnc
@@ -34,27 +47,61 @@ class MultiHeadAttention(Layer):
 
     attends = True
     has_heads = True
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: (
+                c.get("model.kv_heads", None) is not None
+                and c("model.heads") % c("model.kv_heads") != 0
+            ),
+            "model.kv_heads={model.kv_heads} does not divide model.heads={model.heads}",
+        ),
+        Conflict(
+            lambda c: (
+                c.get("model.sink", None) is not None
+                and c.stated("model.normalizer", "shares") is False
+            ),
+            "model.sink={model.sink} is one more key, which takes a share of the weights, and those"
+            " of model.normalizer={model.normalizer} share nothing; use softmax, sparsemax or"
+            " entmax15, or model.sink=null",
+        ),
+    )
 
     def __init__(self, place: Place):
         super().__init__()
         dim, heads = place.dim, place.heads
         assert dim % heads == 0
-        head_dim = dim // heads
+        self.head_dim = head_dim = dim // heads
         self.heads, self.layer, self.dropout = heads, place.layer, place.dropout
+        self.kv_heads = place.kv_heads or heads
+        assert heads % self.kv_heads == 0
         self.mask = place.mask
         self.score = place.score(
             heads=heads, query_dim=head_dim, key_dim=head_dim, length=place.length
         )
-        linear = partial(Linear, dim, dim, bias=place.bias)
-        self.query = linear(std=place.std) if self.score.query else None
-        self.key = linear(std=place.std) if self.score.key else None
-        self.value = linear(std=place.std)
-        self.out = linear(std=place.out_std)
+        linear = partial(Linear, dim, bias=place.bias)
+        width = self.kv_heads * head_dim
+        self.query = linear(dim, std=place.std) if self.score.query else None
+        self.key = linear(width, std=place.std) if self.score.key else None
+        self.value = linear(width, std=place.std)
+        self.out = linear(dim, std=place.out_std)
+        self.query_norm, self.key_norm = qk_norms(
+            place.qk_norm, head_dim, heads=heads, length=place.length
+        )
+        self.softcap = place.softcap
+        self.sink = None if place.sink is None else Sink(heads, learned=place.sink == "learned")
+        gates = {None: 0, "head": heads, "element": dim}[place.output_gate]
+        self.output_gate = linear(gates, std=place.std) if gates else None
         self.normalizer = place.normalizer
         self.draws = Stream()
-        softmax, ranges = place.normalizer.fused, place.mask.ranges
         self.kernel = place.kernel.resolve(
-            Parts(self.score, place.pos, softmax=softmax, ranges=ranges)
+            Parts(
+                self.score,
+                place.pos,
+                softmax=place.normalizer.fused,
+                ranges=place.mask.ranges,
+                softcap=place.softcap is not None,
+                sink=place.sink is not None,
+            )
         )
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
@@ -70,13 +117,18 @@ class MultiHeadAttention(Layer):
 
     def queries(self, x: Tensor) -> Tensor:
         """b i d -> b h i k."""
-        return self._heads(self.query, x)
+        return self.query_norm(self._heads(self.query, x, self.heads))
 
-    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """b j d -> b h j k twice."""
-        return self._heads(self.key, x), self._heads(self.value, x)
+    def keys(self, x: Tensor) -> Tensor:
+        """b j d -> b g j k, g = kv_heads; b h j 0 if the score does not use them."""
+        groups = self.kv_heads if self.score.key else self.heads
+        return self.key_norm(self._heads(self.key, x, groups))
 
-    def attend(
+    def values(self, x: Tensor) -> Tensor:
+        """b j d -> b g j k, g = kv_heads."""
+        return self._heads(self.value, x, self.kv_heads)
+
+    def context(
         self,
         q: Tensor,
         k: Tensor,
@@ -88,8 +140,10 @@ class MultiHeadAttention(Layer):
         prepared: Tensor | None = None,
         use: int = 0,
     ) -> Tensor:
-        """b h i k, b h j k twice -> b i d; use: counts the uses of this layer in a pass; the
-        other arguments as in Attend."""
+        """b h i k, b g j k twice -> what each head reads, b h i k; use: counts the uses of this
+        layer in a pass; the other arguments as in Attend."""
+        if not (self.kernel.groups and self.score.key and self.sink is None):
+            k, v = self._of_every_head(k), self._of_every_head(v)
         attend = Attend(
             q=q,
             k=k,
@@ -105,16 +159,48 @@ class MultiHeadAttention(Layer):
             dropout=self.dropout if self.training else 0.0,
             training=self.training,
             stream=self.draws.key(v, use) if self.random else None,
+            softcap=self.softcap,
+            sink=None if self.sink is None else self.sink(),
         )
         if self.recorded is not None:
-            self.recorded.append(attention_weights(replace(attend, training=False)).detach())
-        return self.out(rearrange(self.kernel(attend), "b h i k -> b i (h k)"))
+            every = replace(attend, k=self._of_every_head(k), training=False)
+            self.recorded.append(attention_weights(every).detach())
+        return self.kernel(attend)
 
-    def _heads(self, projection: Linear | None, x: Tensor) -> Tensor:
+    def join(self, context: Tensor, x: Tensor) -> Tensor:
+        """Context b h i k and input of the layer b i d -> b i d."""
+        if self.output_gate is not None:
+            gates = self.output_gate(x).sigmoid()
+            context = context * rearrange(gates, "b i (h k) -> b h i k", h=self.heads)
+        return self.out(rearrange(context, "b h i k -> b i (h k)"))
+
+    def _heads(self, projection: Linear | None, x: Tensor, heads: int) -> Tensor:
         """b i d -> b h i k; width 0 without a projection."""
         if projection is None:
-            return x.new_zeros(x.shape[0], self.heads, x.shape[1], 0)
-        return rearrange(projection(x), "b i (h k) -> b h i k", h=self.heads)
+            return x.new_zeros(x.shape[0], heads, x.shape[1], 0)
+        return rearrange(projection(x), "b i (h k) -> b h i k", h=heads)
+
+    def _of_every_head(self, x: Tensor) -> Tensor:
+        """b g j k -> b h j k: each of the g for h / g heads in turn."""
+        return x if x.shape[1] == self.heads else x.repeat_interleave(self.heads // x.shape[1], 1)
+
+
+class Sink(nn.Module):
+    """The score of one more key in each head, h."""
+
+    def __init__(self, heads: int, *, learned: bool):
+        super().__init__()
+        made = torch.zeros(heads)
+        if learned:
+            self.score = nn.Parameter(made)
+        else:
+            self.register_buffer("score", made, persistent=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.score)
+
+    def forward(self) -> Tensor:
+        return self.score
 
 
 class CrossAttention(MultiHeadAttention):
@@ -141,7 +227,9 @@ class CrossAttention(MultiHeadAttention):
         """b j d -> keys and values for `Memory`; the keys are prepared by the score, unless it is a
         dot product, whose kernels take the plain keys.
         """
-        k, v = self.keys_and_values(source)
+        k, v = self.keys(source), self.values(source)
+        if not self.score.lowers:
+            k = self._of_every_head(k)
         return (k if self.score.lowers else self.score.keys(k)), v
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -149,7 +237,8 @@ class CrossAttention(MultiHeadAttention):
         k, v = context.memory.states[self]
         prepared = None if self.score.lowers else k
         q, keep = self.queries(x), context.memory.keep
-        return self.attend(q, k, v, self.pos, keep=keep, prepared=prepared, use=context.use)
+        y = self.context(q, k, v, self.pos, keep=keep, prepared=prepared, use=context.use)
+        return self.join(y, x)
 
 
 @contextmanager

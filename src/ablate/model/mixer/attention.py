@@ -4,26 +4,102 @@ Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
 """
 
 import torch
+import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
-from ablate.model.layers.layer import Context
+from ablate.config.facts import Conflict
+from ablate.config.rules import Width
+from ablate.model.layers.layer import Context, Place, State
+from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import MultiHeadAttention
+from ablate.model.layers.short_conv import ShortConvolution
 
 
 class Attention(MultiHeadAttention):
-    """Every position attends to the positions of the same sequence."""
+    """Every position attends to the positions of the same sequence.
+
+    short_conv: queries, keys and values are x + a causal convolution of x over so many positions
+    (ShortConvolution); null: none.
+    key_shift: the key at a position is that of the token before it, so that one layer finds what
+    followed an earlier token: of an induction head (Olsson et al. 2022,
+    https://arxiv.org/abs/2209.11895) the half for which two layers are needed otherwise.
+    exclusive: what a head reads loses its part along the value of the query's own position, o -
+    (o . v) v / |v|^2 (exclusive self-attention, XSA: `orthog_projected_values` of x-transformers).
+    """
 
     reads_positions = True
     reads_mask = True
     caches = True
+    conflicts = tuple(
+        Conflict(
+            lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
+            f"model.mixer.{key}={{model.mixer.{key}}} goes along a text, and model={{model}} reads"
+            f" an image; leave it out",
+        )
+        for key in ("short_conv", "key_shift")
+    )
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        short_conv: Width | None = None,
+        key_shift: bool = False,
+        exclusive: bool = False,
+    ):
+        super().__init__(place)
+        self.shift, self.exclusive = int(key_shift and self.score.key), exclusive
+        self.size = short_conv or 1
+        # Positions before the first one that its query, key and value depend on.
+        self.reach = self.size - 1 + self.shift
+        self.query_conv, self.key_conv, self.value_conv = (
+            ShortConvolution(projection.out_features, short_conv)
+            if short_conv is not None and projection is not None
+            else None
+            for projection in (self.query, self.key, self.value)
+        )
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
-        q, (k, v) = self.queries(x[:, first:last]), self.keys_and_values(x)
+        earlier = context.recall(self)
+        state: State = ()
+        if self.reach:
+            past = x[:, :0] if earlier is None else earlier[2]
+            wide = torch.cat([past, x], dim=1)
+            q, k, v = self._near(wide, x.shape[1])
+            q, state = q[:, :, first:last], (wide[:, -self.reach :],)
+        else:
+            q, k, v = self.queries(x[:, first:last]), self.keys(x), self.values(x)
+        self_value = v[:, :, first:last]
         new = torch.arange(start, start + x.shape[1], device=x.device)
         q, k = pos.rotate(q, k, new[first:last], new)
-        if (before := context.recall(self)) is not None:
-            k, v = (torch.cat(both, dim=2) for both in zip(before, (k, v), strict=True))
-        context.remember(self, k, v)
-        return self.attend(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
+        if earlier is not None:
+            k, v = (torch.cat(both, dim=2) for both in zip(earlier[:2], (k, v), strict=True))
+        context.remember(self, k, v, *state)
+        y = self.context(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
+        if self.exclusive:
+            along = F.normalize(self._of_every_head(self_value), dim=-1)
+            y = y - (y * along).sum(-1, keepdim=True) * along
+        return self.join(y, x[:, first:last])
+
+    def _near(self, wide: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the last `count` positions, b h i k each, from the input of
+        up to `reach` positions before them and their own, b j d."""
+        missing = count + self.reach - wide.shape[1]  # before the first token, where all is zero
+
+        def of(projection: Linear | None, conv: ShortConvolution | None, shift: int) -> Tensor:
+            if projection is None:
+                return wide.new_zeros(len(wide), self.heads, count, 0)
+            y = F.pad(projection(wide), (0, 0, missing, 0))
+            if conv is not None:
+                y = y[:, self.size - 1 :] + conv(y)
+            y = y[:, y.shape[1] - count - shift : y.shape[1] - shift]
+            return rearrange(y, "b i (h k) -> b h i k", k=self.head_dim)
+
+        return (
+            self.query_norm(of(self.query, self.query_conv, 0)),
+            self.key_norm(of(self.key, self.key_conv, self.shift)),
+            of(self.value, self.value_conv, 0),
+        )

@@ -22,6 +22,7 @@ class Hard(Normalizer):
     """
 
     samples: ClassVar[bool] = True
+    shares: ClassVar[bool] = False
     revision = 2  # since 2026-11-23 draws belong to the step, the module and the place
 
     def __init__(self, *, temperature: Positive) -> None:

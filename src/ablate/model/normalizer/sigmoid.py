@@ -6,6 +6,7 @@ attend to: at initialisation the weights sum to about one.
 """
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from ablate.model.normalizer import Normalizer
 
 
 class Sigmoid(Normalizer):
+    shares: ClassVar[bool] = False
+
     def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
         if isinstance(seen, int):
             return (scores - math.log(seen)).sigmoid()

@@ -1,0 +1,65 @@
+"""QK normalisation: the queries and the keys of each head are normalised before they are compared.
+
+l2: Henry et al. 2020, https://arxiv.org/abs/2010.04245; layer: Dehghani et al. 2023, "Scaling
+vision transformers to 22 billion parameters", section 2, https://arxiv.org/abs/2302.05442; rms:
+OLMo 2, section 3.3, https://arxiv.org/abs/2501.00656. Scores can then not grow with the weights
+of the projections, which high learning rates drive up (Wortsman et al. 2023,
+https://arxiv.org/abs/2309.14322).
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ablate.model.attention.cosine import scaled
+
+QKNorm = Literal["l2", "rms", "layer"]
+
+
+class UnitLength(nn.Module):
+    """Vectors of length 1, times g sqrt(width) with g learned per head if `heads` is set.
+
+    With model.attention=scaled_dot, which divides by sqrt(width), the score is g cos(q, k). g
+    starts at log2(length^2 - length), the value of Henry et al. (section 3) for texts of `length`.
+    """
+
+    def __init__(self, width: int, *, heads: int | None, length: int):
+        super().__init__()
+        self.root = math.sqrt(width)
+        self.initial = math.log2(max(length, 2) * (max(length, 2) - 1))
+        self.factor = None if heads is None else nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.factor is not None:
+            nn.init.constant_(self.factor, self.initial)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """b h i k -> b h i k."""
+        if self.factor is None:
+            return scaled(x).to(x.dtype)
+        return scaled(x, self.root * self.factor[:, None, None]).to(x.dtype)
+
+
+def qk_norms(
+    kind: QKNorm | None, width: int, *, heads: int, length: int
+) -> tuple[nn.Module, nn.Module]:
+    """The norms of the queries and of the keys, b h i k each; None: they do nothing."""
+    if kind is None:
+        return nn.Identity(), nn.Identity()
+    if kind == "l2":
+        return (
+            UnitLength(width, heads=heads, length=length),
+            UnitLength(width, heads=None, length=length),
+        )
+    make = {"rms": nn.RMSNorm, "layer": _LayerNorm}[kind]
+    return make(width), make(width)
+
+
+class _LayerNorm(nn.LayerNorm):
+    """Without a bias, as in Dehghani et al. 2023."""
+
+    def __init__(self, width: int):
+        super().__init__(width, bias=False)

@@ -1,0 +1,28 @@
+"""A short causal convolution of each channel over a text, as before attention or a state.
+
+Poli et al. 2023, "Hyena", https://arxiv.org/abs/2302.10866; So et al. 2021, "Primer",
+https://arxiv.org/abs/2109.08668, section 4.2, on queries, keys and values; with a residual: the
+Canon layers of Allen-Zhu 2025, "Physics of language models", part 4.1.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ShortConvolution(nn.Module):
+    """y[i] = sum over m < size of w[m] x[i - size + 1 + m], channel by channel."""
+
+    def __init__(self, channels: int, size: int):
+        super().__init__()
+        self.size = size
+        self.weight = nn.Parameter(torch.empty(channels, 1, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(size), as torch's Conv1d."""
+        nn.init.uniform_(self.weight, -(self.size**-0.5), self.size**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """b (size - 1 + i) c -> b i c: the first output is of the first `size` rows."""
+        return F.conv1d(x.mT, self.weight, groups=len(self.weight)).mT

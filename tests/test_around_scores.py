@@ -1,0 +1,246 @@
+"""What acts around the scores of attention: fewer heads of keys, QK norm, soft caps, sinks, gates.
+
+One reference in plain operations on one head at a time has all of them.
+"""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from make_model import context, kernel, normal, options, part, place, random_parts
+from torch import Tensor
+
+from ablate.errors import UserError
+from ablate.model.layers.layer import Cache, Memory
+from ablate.model.layers.multi_head import CrossAttention, MultiHeadAttention, recording
+from ablate.model.mixer.attention import Attention
+
+B, N, D, H = 2, 6, 12, 4
+WIDTH = D // H
+AROUND: list[dict[str, Any]] = [
+    {"kv_heads": 2},
+    {"kv_heads": 1},
+    {"qk_norm": "l2"},
+    {"qk_norm": "rms"},
+    {"qk_norm": "layer"},
+    {"softcap": 0.5},
+    {"sink": "zero"},
+    {"sink": "learned"},
+    {"output_gate": "head"},
+    {"output_gate": "element"},
+]
+TOGETHER = {
+    "kv_heads": 2,
+    "qk_norm": "rms",
+    "softcap": 0.5,
+    "sink": "learned",
+    "output_gate": "element",
+}
+NEAR: list[dict[str, Any]] = [
+    {"short_conv": 3},
+    {"key_shift": True},
+    {"exclusive": True},
+    {"short_conv": 2, "key_shift": True, "exclusive": True},
+]
+KERNELS = ("reference", "sdpa", "chunked")
+
+
+def made(run: str, mask: str = "causal", own: dict[str, Any] | None = None, **changes: Any) -> Any:
+    settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
+    changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": kernel(run, **settings)}
+    changes.setdefault("score", "scaled_dot")
+    return random_parts(Attention(place(D, H, N, **changes), **(own or {})))
+
+
+def normed(kind: str | None, x: Tensor, norm: Any, root: float, head: int) -> Tensor:
+    """One vector of a head."""
+    if kind is None:
+        return x
+    if kind == "l2":
+        length = 1.0 if norm.factor is None else root * norm.factor[head]
+        return length * x / x.square().sum().sqrt()
+    if kind == "layer":
+        x = x - x.mean()
+    eps = 1e-5 if kind == "layer" else torch.finfo(x.dtype).eps
+    return norm.weight * x / (x.square().mean() + eps).sqrt()
+
+
+def reference(
+    mine: MultiHeadAttention, x: Tensor, y: Tensor, seen: Tensor, keys: dict[str, Any]
+) -> Tensor:
+    """b i d attends to b j d where `seen`, b i j; one query of one head at a time."""
+    q, k, v = mine.query(x), mine.key(y), mine.value(y)  # type: ignore[misc]
+    groups = keys.get("kv_heads") or H
+    kind, cap, sink = (keys.get(name) for name in ("qk_norm", "softcap", "sink"))
+    joined = torch.zeros(len(x), x.shape[1], D, dtype=x.dtype)
+    for b, i, h in product(range(len(x)), range(x.shape[1]), range(H)):
+        g = h * groups // H
+        at, of = slice(h * WIDTH, (h + 1) * WIDTH), slice(g * WIDTH, (g + 1) * WIDTH)
+        query = normed(kind, q[b, i, at], mine.query_norm, WIDTH**0.5, h)
+        places = [j for j in range(y.shape[1]) if seen[b, i, j]]
+        if not places:
+            continue
+        scores = [
+            query @ normed(kind, k[b, j, of], mine.key_norm, 1.0, h) / WIDTH**0.5 for j in places
+        ]
+        if cap is not None:
+            scores = [cap * torch.tanh(score / cap) for score in scores]
+        raised = [score.exp() for score in scores]
+        total = torch.stack(raised).sum()
+        if sink is not None:
+            assert mine.sink is not None
+            total = total + (mine.sink()[h].exp() if sink == "learned" else 1.0)
+        read = sum(weight / total * v[b, j, of] for weight, j in zip(raised, places, strict=True))
+        if mine.output_gate is not None:
+            gates = 1 / (1 + (-mine.output_gate(x[b, i])).exp())
+            read = read * (gates[h] if keys["output_gate"] == "head" else gates[at])
+        joined[b, i, at] = read
+    return mine.out(joined)
+
+
+def padding() -> Tensor:
+    keep = torch.ones(B, N, dtype=torch.bool)
+    keep[0, -2:] = False
+    return keep
+
+
+@pytest.mark.parametrize("run", KERNELS)
+@pytest.mark.parametrize("keys", [*AROUND, TOGETHER], ids=str)
+@pytest.mark.parametrize(("mask", "padded"), [("causal", False), ("causal", True), ("none", True)])
+def test_self_attention_is_the_formula_in_loops(
+    mask: str, padded: bool, keys: dict[str, Any], run: str
+) -> None:
+    if run == "sdpa" and "softcap" in keys:
+        pytest.skip("SDPA caps no scores")
+    mine, x, keep = made(run, mask, **keys), normal(B, N, D), padding()
+    seen = torch.ones(B, N, N, dtype=torch.bool)
+    seen = seen.tril() if mask == "causal" else seen
+    seen = seen & keep[:, None] if padded else seen
+    with recording(mine):
+        output = mine(x, context(keep=keep if padded else None))
+    expected = reference(mine, x, x, seen, keys)
+    torch.testing.assert_close(output, expected)
+    parameters = dict(mine.named_parameters())
+    ours, theirs = (
+        torch.autograd.grad(y.square().sum(), [*parameters.values()]) for y in (output, expected)
+    )
+    for name, one, other in zip(parameters, ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("run", KERNELS)
+@pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
+def test_cross_attention_is_the_formula_in_loops(score: str, run: str) -> None:
+    """Scores whose keys are prepared, or unused, read the keys of every head too."""
+    if run == "sdpa" and score == "additive":
+        pytest.skip("no dot product")
+    keys = {"kv_heads": 2, "sink": "learned", "output_gate": "head"}
+    settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
+    whole = {"kernel": kernel(run, **settings), "score": score}
+    mine = random_parts(CrossAttention(place(D, H, N, **whole, **keys)))
+    x, source, keep = normal(B, 3, D), normal(B, N, D, seed=2), padding()
+    output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
+    if score == "scaled_dot":
+        seen = keep[:, None].expand(-1, 3, -1)
+        torch.testing.assert_close(output, reference(mine, x, source, seen, keys))
+        return
+    every = random_parts(CrossAttention(place(D, H, N, **whole, **keys | {"kv_heads": H})))
+    every.load_state_dict(
+        {
+            name: of_every_head(value) if name.startswith(("key.", "value.")) else value
+            for name, value in mine.state_dict().items()
+        }
+    )
+    same = every(x, context(memory=Memory({every: every.read(source)}, keep)))
+    torch.testing.assert_close(output, same)
+
+
+def of_every_head(value: Tensor) -> Tensor:
+    """Rows of two heads of keys -> rows of four."""
+    return value.unflatten(0, (2, WIDTH)).repeat_interleave(2, 0).flatten(0, 1)
+
+
+@pytest.mark.parametrize("own", NEAR, ids=str)
+def test_what_is_near_is_the_formula_in_loops(own: dict[str, Any]) -> None:
+    mine, x = made("sdpa", own=own, kv_heads=2), normal(B, N, D)
+    q, k, v = (
+        convolved(projection(x), conv)
+        for projection, conv in (
+            (mine.query, mine.query_conv),
+            (mine.key, mine.key_conv),
+            (mine.value, mine.value_conv),
+        )
+    )
+    if own.get("key_shift"):
+        k = torch.cat([torch.zeros_like(k[:, :1]), k[:, :-1]], dim=1)
+    joined = torch.zeros(B, N, D, dtype=x.dtype)
+    for b, i, h in product(range(B), range(N), range(H)):
+        at, of = (slice(n * WIDTH, (n + 1) * WIDTH) for n in (h, h // 2))
+        weights = torch.stack([q[b, i, at] @ k[b, j, of] / WIDTH**0.5 for j in range(i + 1)])
+        read = weights.softmax(0) @ v[b, : i + 1, of]
+        if own.get("exclusive"):
+            value = v[b, i, of]
+            read = read - (read @ value) / (value @ value) * value
+        joined[b, i, at] = read
+    torch.testing.assert_close(mine(x, context()), mine.out(joined))
+
+
+def convolved(y: Tensor, conv: Any) -> Tensor:
+    if conv is None:
+        return y
+    found = y.clone()
+    for i, m in product(range(N), range(conv.size)):
+        if (j := i - conv.size + 1 + m) >= 0:
+            found[:, i] = found[:, i] + conv.weight[:, 0, m] * y[:, j]
+    return found
+
+
+@pytest.mark.parametrize("pos", ["none", "rotary", "alibi"])
+@pytest.mark.parametrize("own", [{}, *NEAR], ids=str)
+def test_a_cache_and_one_position_change_nothing(own: dict[str, Any], pos: str) -> None:
+    """In parts of several lengths, the first of which is shorter than a convolution."""
+    encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
+    keys = {"heads": 3, "kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
+    whole = {"score": "scaled_dot", "kernel": kernel("sdpa"), "pos": encoding}
+    mask = part("model.mask", "causal")(causal=True)
+    mine = random_parts(Attention(place(D, length=N, mask=mask, **whole, **keys), **own))
+    x = normal(B, N, D)
+    expected = mine(x, context(pos=encoding))
+    cache, parts = Cache(), []
+    for new in x.split((1, 2, 3), dim=1):
+        where = context(pos=encoding, cache=cache)
+        where.start = cache.tokens
+        parts.append(mine(new, where))
+        cache.tokens += new.shape[1]
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
+    k, v, *_ = cache.states[0, mine]
+    assert k.shape == v.shape == (B, 1, N, 4)
+    for position in (0, 3):
+        where = context(pos=encoding)
+        where.position = position
+        torch.testing.assert_close(mine(x, where), expected[:, position : position + 1])
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
+def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name: str) -> None:
+    normalizer = part("model.normalizer", name)
+    mine = made("reference", "none", normalizer=normalizer, sink="learned")
+    x = normal(B, N, D)
+    with recording(mine) as weights:
+        mine(x, context())
+    q, k = mine.queries(x), mine.keys(x)
+    scores = torch.cat([mine.score(q, k), mine.sink()[:, None, None].expand(B, H, N, 1)], dim=-1)
+    torch.testing.assert_close(weights[0][0], normalizer(scores)[..., :-1])
+
+
+@pytest.mark.parametrize("run", options("kernel"))
+def test_kernels_say_what_they_cannot_do(run: str) -> None:
+    for keys, reason in (({"softcap": 1.0}, "capped"), ({"sink": "zero"}, "a sink")):
+        score = "additive" if run == "triton" else "scaled_dot"
+        chosen = part("kernel", run)
+        able = chosen.caps if "softcap" in keys else chosen.sinks
+        if able:
+            continue
+        with pytest.raises(UserError, match=reason):
+            Attention(place(D, H, N, score=score, kernel=chosen, **keys))
