@@ -66,6 +66,19 @@ def test_another_text_is_read_with_the_runs_tokens(finished, tmp_path):
     assert metrics["val/loss"] != same["val/loss"]
 
 
+def test_rotary_positions_are_scaled_without_training(finished, monkeypatch, capsys):
+    run = finished("rotary")
+    capsys.readouterr()
+    changes = ("pos_enc.scaling=null,ntk,yarn", "pos_enc.factor=4", "data.seq_len=64", "--json")
+    out = call(monkeypatch, capsys, evaluate, run, *changes)
+    plain, ntk, yarn = (json.loads(line)["val/loss"] for line in out.splitlines())
+    assert len({plain, ntk, yarn}) == 3
+    loaded = ablate.load(run)
+    assert evaluate.evaluate(loaded, {"data.seq_len": 64})["val/loss"] == pytest.approx(plain)
+    with pytest.raises(UserError, match="pos_enc.base=5.*can be measured with other data"):
+        evaluate.evaluate(loaded, {"pos_enc.base": 5})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

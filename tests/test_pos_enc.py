@@ -262,7 +262,7 @@ def test_two_dimensions_are_a_row_and_a_column(extra: int) -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("rotary", {"head_dim": 7}, r"even width, here 7; change model\.dim or model\.heads"),
+        ("rotary", {"head_dim": 7}, r"of heads 7 wide: 7; make that an even"),
         ("rotary", {"layout": "halves"}, "half, interleaved; did you mean 'half'"),
         ("rotary", {"base": 0.0}, r"pos_enc\.base="),
         ("sinusoidal", {"base": -1.0}, r"pos_enc\.base="),
@@ -296,3 +296,40 @@ def test_what_cannot_be_built_is_refused(name: str, keys: dict[str, Any], messag
 def test_more_than_in_training_is_refused(name: str, start: int, count: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         build(name).embed(torch.zeros(1, count, D), start)
+
+
+def test_partial_rotary_rotates_the_first_dimensions_alone() -> None:
+    q, positions = normal(B, H, 5, 2 * K), torch.arange(5)
+    part = build("rotary", dim=2 * K * H, head_dim=2 * K, share=0.5, base=100.0)
+    turned, _ = part.rotate(q, q, positions, positions)
+    expected, _ = build("rotary", base=100.0).rotate(q[..., :K], q[..., :K], positions, positions)
+    torch.testing.assert_close(turned, torch.cat([expected, q[..., K:]], dim=-1))
+
+
+@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
+def test_scaled_rotary_is_the_formula_of_the_paper(scaling: str) -> None:
+    """Chen et al. 2023, equation 4; Peng et al. 2023, equations 16 to 22: pair by pair."""
+    width, length, s, base = 12, 300, 4.0, 50.0
+    q = normal(1, 1, 1, width)
+    part = build("rotary", dim=width, heads=1, head_dim=width, length=length, base=base,
+                 scaling=scaling, factor=s)  # fmt: skip
+    turned, _ = part.rotate(q, q, torch.tensor([7]), torch.tensor([7]))
+    for m in range(width // 2):
+        angle = base ** (-2 * m / width)
+        if scaling == "ntk":
+            angle = (base * s ** (width / (width - 2))) ** (-2 * m / width)
+        elif scaling == "linear":
+            angle = angle / s
+        else:
+            turns = length / (2 * math.pi / angle)
+            kept = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / 31
+            angle = (1 - kept) * angle / s + kept * angle
+        first, second = q[0, 0, 0, m], q[0, 0, 0, m + width // 2]
+        size = 0.1 * math.log(s) + 1 if scaling == "yarn" else 1.0
+        expected = torch.stack(
+            [
+                first * math.cos(7 * angle) - second * math.sin(7 * angle),
+                first * math.sin(7 * angle) + second * math.cos(7 * angle),
+            ]
+        )
+        torch.testing.assert_close(turned[0, 0, 0, [m, m + width // 2]], size * expected)

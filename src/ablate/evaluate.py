@@ -1,6 +1,7 @@
 """A finished run on other data or lengths: python -m ablate.evaluate RUN_DIR data.seq_len=512 ...
 
-The model stays as it was trained; only data.*, and how it writes (task.beam), may be changed. A
+The model stays as it was trained; only data.*, how it writes (task.beam), and how a position
+encoding reaches beyond the lengths of training (pos_enc.scaling) may be changed. A
 list (data.seq_len=64,128,256) makes one column each.
 """
 
@@ -12,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, add_run_dir, command
-from ablate.config.keys import plain
+from ablate.config.keys import locate, plain
 from ablate.config.make import make_data
 from ablate.config.overrides import value_text, values_of, variants
 from ablate.config.rules import refusal
@@ -20,14 +21,21 @@ from ablate.config.schema import look_up
 from ablate.errors import UserError, suggest
 from ablate.terminal.console import Console
 from ablate.training.build import make_task
-from ablate.training.load import Run, load
+from ablate.training.load import Run, load, model_of
 from ablate.training.train import full_pass
+
+
+WIDEST = 4  # variants side by side
 
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
     """Validation and test of a run's best weights with some keys of its data or search changed."""
-    config = changed(run.config, changes, search=run.task.search_keys)
-    data = run.data
+    encoding: Any = locate(run.config.pos_enc._target_)
+    config = changed(run.config, changes, run.task.search_keys, encoding.measured_with)
+    data, model = run.data, run.model
+    if any(key.startswith("pos_enc.") for key in changes):
+        model = model_of(config, data)
+        model.load_state_dict(run.model.state_dict())
     if any(key.startswith("data.") for key in changes):
         data = make_data(config)
         data.measure_as(run.data)
@@ -38,7 +46,7 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
                 f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
                 f"{name}={size}, this data has {data.sizes[name]}"
             )
-    task = make_task(config, data, run.model)
+    task = make_task(config, data, model)
     task.load_state_dict(run.task.state_dict())  # the copies of the model, too
     trainer = L.Trainer(
         accelerator="auto",
@@ -53,12 +61,16 @@ def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
 
 
 def changed(
-    config: DictConfig, changes: dict[str, Any], search: tuple[str, ...] = ()
+    config: DictConfig,
+    changes: dict[str, Any],
+    search: tuple[str, ...] = (),
+    encoding: tuple[str, ...] = (),
 ) -> DictConfig:
-    """The run's config with the changes; UserError for a key of neither its data nor `search`."""
+    """The run's config with the changes; UserError for a key of neither its data nor `search` (of
+    its task) nor `encoding` (of its positions)."""
     config = config.copy()
     known = [f"data.{key}" for key in config.data if key != "_target_"]
-    known += [f"task.{key}" for key in search]
+    known += [f"task.{key}" for key in search] + [f"pos_enc.{key}" for key in encoding]
     for key, value in changes.items():
         if key not in known:
             raise UserError(
@@ -95,15 +107,28 @@ def main() -> None:
 
 
 def show(rows: list[tuple[dict[str, Any], dict[str, float]]]) -> None:
-    """A table with a row for each measure and a column for each variant."""
+    """A table with a row for each measure and a column for each variant; of more than `WIDEST`, a
+    row for each variant."""
+    # Not every variant has every measure, such as those of a naive forecast by data.period.
+    measures = sorted({name for _, values in rows for name in values if name.count("/") == 1})
+    if len(rows) > WIDEST:
+        keys = [*rows[0][0]]
+        table = Table(*(Column(key, justify="right") for key in [*keys, *measures]))
+        for row, values in rows:
+            changed_keys = (value_text(row[key]) for key in keys)
+            table.add_row(*changed_keys, *(cell(values, name) for name in measures))
+        Console(soft_wrap=True).print(table)
+        return
     heads = [" ".join(f"{k}={value_text(v)}" for k, v in row.items()) or "value" for row, _ in rows]
     columns = (Column(head, justify="right") for head in heads)
     table = Table(Column("measure", no_wrap=True), *columns)
-    # Not every variant has every measure, such as those of a naive forecast by data.period.
-    for name in sorted({name for _, values in rows for name in values if name.count("/") == 1}):
-        cells = (f"{values[name]:.4f}" if name in values else "" for _, values in rows)
-        table.add_row(name, *cells)
+    for name in measures:
+        table.add_row(name, *(cell(values, name) for _, values in rows))
     Console(soft_wrap=True).print(table)
+
+
+def cell(values: dict[str, float], name: str) -> str:
+    return f"{values[name]:.4f}" if name in values else ""
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
     "model.embedding_scale": 1.0,
     "model.init_depth_scale": True,
     "model.mixer._partial_": True,
+    "pos_enc.factor": 2.0,
+    "pos_enc.share": 1.0,
     "model.mixer.exclusive": False,
     "model.mixer.key_shift": False,
 }

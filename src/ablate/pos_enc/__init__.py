@@ -64,6 +64,8 @@ class PosEnc(nn.Module):
     value_term: bool = False
     # True: it acts on queries and keys, so it has no effect on a score that ignores either.
     compares: ClassVar[bool] = False
+    # Keys without an effect on parameters, with which a finished run can be measured.
+    measured_with: ClassVar[tuple[str, ...]] = ()
     # True: the bias depends on the query.
     reads_query: bool = False
     # True: the bias depends on the distance j - i (and the query); `by_distance` is implemented.

@@ -1,24 +1,36 @@
-"""Rotary position embedding (RoPE): pair m of a query or key at n is rotated by n / base^(2m/k).
+"""Rotary position embedding (RoPE): pair m of a query or key at n is rotated by n / base^(2m/r).
 
 Su et al. 2021, "RoFormer", section 3.2.2, https://arxiv.org/abs/2104.09864. The inner product of a
-query and a key then depends on their relative position alone. Pair m of a head of width k is
-(2m, 2m + 1) in the paper, layout=interleaved; (m, m + k/2) in GPT-NeoX, layout=half. The two differ
-by a permutation of the width, which a learned projection absorbs.
+query and a key then depends on their relative position alone. Pair m of the r rotated dimensions of
+a head is (2m, 2m + 1) in the paper, layout=interleaved; (m, m + r/2) in GPT-NeoX, layout=half. The
+two differ by a permutation of the width, which a learned projection absorbs.
 There is no distance between two sequences: cross-attention rotates nothing.
+
+share: r over the head width; the first dimensions are rotated, as in GPT-NeoX (Black et al. 2022,
+https://arxiv.org/abs/2204.06745).
+scaling: how angles are changed for texts `factor` times as long as those of training, s below.
+linear: n / s, position interpolation (Chen et al. 2023, https://arxiv.org/abs/2306.15595). ntk:
+base s^(r / (r - 2)), the NTK-aware base, and yarn, both of Peng et al. 2023,
+https://arxiv.org/abs/2309.00071: yarn interpolates a pair that turns less than once within the
+training length L, leaves one as it is that turns more than 32 times, and is linear in between; its
+scores are (0.1 ln s + 1)^2 times as large (equations 17 to 22). None has parameters:
+python -m ablate.evaluate RUN pos_enc.scaling=yarn pos_enc.factor=4 data.seq_len=512
 """
 
-from typing import Any, ClassVar, Literal
+import math
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import Positive
+from ablate.config.rules import Positive, Real
 from ablate.errors import UserError, suggest
 from ablate.pos_enc import PosEnc, require_positive_base
 
 LAYOUTS = ("half", "interleaved")
+SLOW, FAST = 1, 32  # turns: alpha and beta of Peng et al. 2023, for LLaMA
 
 
 class Rotary(PosEnc):
@@ -28,7 +40,8 @@ class Rotary(PosEnc):
     conflicts = (
         Conflict(
             lambda c: (
-                c("model.dim") % c("model.heads") == 0
+                c("pos_enc.share") == 1
+                and c("model.dim") % c("model.heads") == 0
                 and c("model.dim") // c("model.heads") % 2 == 1
             ),
             "pos_enc=rotary rotates pairs of dimensions and needs an even head width; here it is"
@@ -36,8 +49,17 @@ class Rotary(PosEnc):
         ),
     )
 
+    measured_with = ("scaling", "factor")
+
     def __init__(
-        self, *, base: Positive, layout: Literal["half", "interleaved"], **sizes: Any
+        self,
+        *,
+        base: Positive,
+        layout: Literal["half", "interleaved"],
+        share: Annotated[float, Real(0, 1, above=True)] = 1.0,
+        scaling: Literal["linear", "ntk", "yarn"] | None = None,
+        factor: Annotated[float, Real(1)] = 2.0,
+        **sizes: Any,
     ) -> None:
         super().__init__(**sizes)
         if layout not in LAYOUTS:
@@ -45,13 +67,15 @@ class Rotary(PosEnc):
                 f"pos_enc.layout={layout} must be one of {', '.join(LAYOUTS)}"
                 f"{suggest(str(layout), LAYOUTS)}"
             )
-        if self.head_dim % 2:
+        self.width = round(share * self.head_dim)
+        if self.width % 2 or not self.width:
             raise UserError(
-                f"pos_enc=rotary turns pairs of numbers and needs heads of even width, here "
-                f"{self.head_dim}; change model.dim or model.heads"
+                f"pos_enc=rotary rotates pairs of dimensions, here pos_enc.share={share:g} of heads"
+                f" {self.head_dim} wide: {self.width}; make that an even number by pos_enc.share,"
+                f" model.dim or model.heads"
             )
         require_positive_base(base)
-        self.base = base
+        self.base, self.scaling, self.factor = base, scaling, factor
         flat = "b h n (k pair)" if layout == "interleaved" else "b h n (pair k)"
         self.pairs = f"{flat} -> pair b h n k"
         self.unpair = f"pair b h n k -> {flat}"
@@ -59,12 +83,29 @@ class Rotary(PosEnc):
     def rotate(self, q: Tensor, k: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
         return self.turn(q, i), self.turn(k, j)
 
+    def periods(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The positions in which each pair turns by 1, r/2."""
+        base, s, r = self.base, self.factor, self.width
+        if self.scaling == "ntk" and r > 2:
+            base = base * s ** (r / (r - 2))
+        exponents = torch.arange(0, r, 2, device=device, dtype=dtype) / r
+        periods = base**exponents
+        if self.scaling == "linear":
+            return periods * s
+        if self.scaling == "yarn":
+            turns = self.length / (2 * math.pi * periods)  # within the training length
+            kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
+            return periods / (kept + (1 - kept) / s)
+        return periods
+
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate `b h n k` by the positions `n`, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
-        exponents = torch.arange(0, self.head_dim, 2, device=x.device, dtype=exact) / self.head_dim
-        angles = positions.to(exact)[:, None] / self.base**exponents
+        angles = positions.to(exact)[:, None] / self.periods(x.device, exact)
         cos, sin = angles.cos(), angles.sin()
-        first, second = rearrange(x.to(exact), self.pairs, pair=2)
+        first, second = rearrange(x[..., : self.width].to(exact), self.pairs, pair=2)
         turned = torch.stack([first * cos - second * sin, first * sin + second * cos])
-        return rearrange(turned, self.unpair).to(x.dtype)
+        turned = torch.cat([rearrange(turned, self.unpair), x[..., self.width :].to(exact)], dim=-1)
+        if self.scaling == "yarn":
+            turned = turned * (0.1 * math.log(self.factor) + 1)
+        return turned.to(x.dtype)

@@ -39,9 +39,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
 
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
-    from ablate.config.make import make
-    from ablate.kernel.auto import Auto
-    from ablate.training.build import make_model, make_task, read_data
+    from ablate.training.build import make_task, read_data
     from ablate.training.train import load_weights
 
     path = Path(run_dir)
@@ -53,11 +51,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     config = read_config(path / "config.yaml", allow)
     with names_file(path / "config.yaml"):
         data = read_data(config, made_tokens(path), allow)
-        # The weights have every parameter: none is drawn, learned by word2vec or downloaded again.
-        kernel = make(config.kernel)
-        if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
-            kernel = Auto()
-        task = make_task(config, data, make_model(without_weights(config), data, kernel))
+        task = make_task(config, data, model_of(config, data))
     result, wrong = read_result(path)
     if (identity := result.get("run_id")) is None:
         why = wrong or f"{path / RESULT} has no id of the run"
@@ -65,6 +59,19 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     load_weights(task, weights, identity)
     task.eval()
     return Run(path=path, config=config, result=result, data=data, task=task)
+
+
+def model_of(config: DictConfig, data: Data) -> Model:
+    """The model of a run, whose weights are still to be loaded: they have every parameter, so that
+    none is drawn, learned by word2vec or downloaded again."""
+    from ablate.config.make import make
+    from ablate.kernel.auto import Auto
+    from ablate.training.build import make_model
+
+    kernel = make(config.kernel)
+    if kernel.unavailable():  # kernels do not change results; the run may be from elsewhere
+        kernel = Auto()
+    return make_model(without_weights(config), data, kernel)
 
 
 def without_weights(config: DictConfig) -> DictConfig:
