@@ -24,7 +24,6 @@ from ablate.training.build import make_task
 from ablate.training.load import Run, load, model_of
 from ablate.training.train import full_pass
 
-
 WIDEST = 4  # variants side by side
 
 
