@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import cos, e, erf, exp, log, pi, sin, sqrt, tanh
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ablate.model.ffn import FeedForward
 from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
+from ablate.model.layers.qk_norm import qk_norms
 from ablate.pos_enc.none import NoPosEnc
 from ablate.speech.mel import frame_distortion, mel
 from ablate.task.autoencoding import divergence
@@ -108,7 +109,7 @@ def fourier() -> Any:
     return fill(made, frequencies=[0.25, 0.0])(tensor(0.75, 0.5))
 
 
-def attention() -> Any:
+def attention(**around: Any) -> Any:
     """Two keys whose scaled products are ln 2 and 0; their values are 3 and 6."""
     attend = Attend(
         q=tensor([log(2.0)])[None, None],
@@ -119,8 +120,34 @@ def attention() -> Any:
         mask=part("model.mask", "none")(causal=False),
         pos=NoPosEnc(dim=1, heads=1, head_dim=1, length=2, depth=1),
         layer=0,
+        **around,
     )
     return mix(attend, attention_weights(attend))
+
+
+def qk_normed(kind: Literal["l2", "rms", "layer"]) -> Any:
+    """The norm of keys."""
+    _, keys = qk_norms(kind, 2, heads=1, length=4)
+    return keys.double()(tensor([3.0, 4.0])[None, None])
+
+
+def read(own: dict[str, Any], **around: Any) -> Any:
+    """What a causal layer of one head gives for 1 and 3 when its maps change nothing."""
+    here = place(1, 1, 2, mask=part("model.mask", "causal")(causal=True), bias=False, **around)
+    made = part("model.mixer", "attention", **own)(here).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.fill_(1.0)
+    return made(tensor([1.0], [3.0])[None], context())
+
+
+def connected(name: str) -> Any:
+    """x = 3, the output of the sublayer 5, the embedding 7; every learned number is 2."""
+    made = part("model.connection", name)(1, depth=2, index=0).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.fill_(2.0)
+    return made.write(*(torch.full((1, 1, 1), value).double() for value in (3, 5, 7)))
 
 
 def local_p() -> Any:
@@ -154,7 +181,8 @@ class Doubled(Layer):
 def placed(placement: str) -> Any:
     """f(x) = 2 x + (1, 0) at x = (3, 1)."""
     made = Sublayer(
-        Doubled(), norm=placement, residual=True, dropout=0.0, drop_path=0.0,
+        Doubled(), norm=placement, dropout=0.0, drop_path=0.0,
+        connection=part("model.connection", "plain")(2, depth=1, index=0),
         make_norm=lambda: part("model.norm_type", "layer")(2, bias=True, eps=0.0).double(),
     )  # fmt: skip
     return made(tensor([3.0, 1.0]), context())
@@ -423,6 +451,11 @@ FORMULAS = [
         "ablate.model.norm_type.rms", "x = (1, 7): mean square 25",
         [1 / 5, 7 / 5], lambda: norm("rms", 1, 7),
     ),
+    Formula(
+        "DyT", "tanh(a x), a = 1/2 at the start", "Zhu et al. 2025, https://arxiv.org/abs/2503.10622",
+        "ablate.model.norm_type.dyt", "x = (1, 7)", [tanh(0.5), tanh(3.5)],
+        lambda: norm("dyt", 1, 7),
+    ),
     *(
         Formula(
             f"feed-forward, {kind}", says, paper,
@@ -433,6 +466,8 @@ FORMULAS = [
         for kind, says, paper, gated, x, value in (
             ("relu", "W2 max(0, W1 x)", "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",
              False, 3.0, 6.0),
+            ("relu2", "W2 max(0, W1 x)²", "So et al. 2021, https://arxiv.org/abs/2109.08668",
+             False, 3.0, 18.0),
             ("gelu", "W2 (y Φ(y)), y = W1 x",
              "Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415",
              False, 1.0, 2 * gelu(1)),
@@ -456,6 +491,72 @@ FORMULAS = [
         "sandwich", "x + norm(f(norm(x)))", "Ding et al. 2021, https://arxiv.org/abs/2105.13290",
         "ablate.model.layers.block", "the same: norm(3, -2) = (1, -1)",
         [4, 0], lambda: placed("sandwich"),
+    ),
+    Formula(
+        "norm of the output", "x + norm(f(x))", "OLMo 2, https://arxiv.org/abs/2501.00656",
+        "ablate.model.layers.block", "the same: norm(7, 2) = (1, -1)",
+        [4, 0], lambda: placed("output"),
+    ),
+    *(
+        Formula(
+            f"residual connection, {kind}", says, paper, f"ablate.model.connection.{kind}",
+            "x = 3, y = 5, x0 = 7, learned numbers 2, depth 2",
+            [value], lambda kind=kind: connected(kind),  # type: ignore[misc]
+        )
+        for kind, says, paper, value in (
+            ("scaled", "x + factor y", "factor = 1 / √(2 depth)", 3 + 5 / 2),
+            ("rezero", "x + a y", "Bachlechner et al. 2020, https://arxiv.org/abs/2003.04887", 13),
+            ("layer_scale", "x + g · y", "Touvron et al. 2021, https://arxiv.org/abs/2103.17239",
+             13),
+            ("x0", "a x + b x0 + y", "modded-nanogpt, record 9", 2 * 3 + 2 * 7 + 5),
+        )
+    ),
+    *(
+        Formula(
+            f"QK norm, {kind}", says, paper, "ablate.model.layers.qk_norm", "k = (3, 4), gain 1",
+            value, lambda kind=kind: qk_normed(kind),  # type: ignore[misc]
+        )
+        for kind, says, paper, value in (
+            ("l2", "k / |k|", "Henry et al. 2020, https://arxiv.org/abs/2010.04245", [0.6, 0.8]),
+            ("rms", "k / √mean(k²)", "OLMo 2, https://arxiv.org/abs/2501.00656",
+             [3 / sqrt(12.5), 4 / sqrt(12.5)]),
+            ("layer", "(k - mean) / √(variance + 10⁻⁵)",
+             "Dehghani et al. 2023, https://arxiv.org/abs/2302.05442",
+             [-0.5 / sqrt(0.25 + 1e-5), 0.5 / sqrt(0.25 + 1e-5)]),
+        )
+    ),
+    Formula(
+        "soft cap", "c tanh(s / c)", "Gemma 2, https://arxiv.org/abs/2408.00118", "ablate.kernel",
+        "scores ln 2 and 0, c = 1, values 3 and 6",
+        [(3 * exp(tanh(log(2))) + 6) / (exp(tanh(log(2))) + 1)], lambda: attention(softcap=1.0),
+    ),
+    Formula(
+        "sink", "Σ exp(s) v / (exp(sink) + Σ exp(s))",
+        "gpt-oss, https://arxiv.org/abs/2508.10925; softmax plus one: sink = 0", "ablate.kernel",
+        "scores ln 2 and 0, sink ln 3, values 3 and 6",
+        [(2 * 3 + 6) / (3 + 2 + 1)], lambda: attention(sink=tensor(log(3.0))),
+    ),
+    Formula(
+        "output gate", "sigmoid(x W) · o", "Qiu et al. 2025, https://arxiv.org/abs/2505.06708",
+        "ablate.model.layers.multi_head", "x = (1, 3), causal, all maps 1",
+        [sigmoid(1), sigmoid(3) * (exp(3) + 3 * exp(9)) / (exp(3) + exp(9))],
+        lambda: read({}, output_gate="head"),
+    ),
+    Formula(
+        "key shift", "k[j] of x[j - 1]", "Olsson et al. 2022, https://arxiv.org/abs/2209.11895",
+        "ablate.model.mixer.attention", "x = (1, 3), causal, all maps 1: keys 0 and 1",
+        [1, (1 + 3 * exp(3)) / (1 + exp(3))], lambda: read({"key_shift": True}),
+    ),
+    Formula(
+        "exclusive self-attention", "o - (o · v) v / |v|²", "x-transformers",
+        "ablate.model.mixer.attention", "width 1: nothing is left",
+        [0, 0], lambda: read({"exclusive": True}),
+    ),
+    Formula(
+        "short convolution", "x[i] + Σ w[m] x[i - size + 1 + m]",
+        "So et al. 2021, https://arxiv.org/abs/2109.08668", "ablate.model.layers.short_conv",
+        "x = (1, 3), size 2, all numbers 1: 2 and 3 + 4 = 7",
+        [2, (2 * exp(14) + 7 * exp(49)) / (exp(14) + exp(49))], lambda: read({"short_conv": 2}),
     ),
     Formula(
         "fixed weights", "Σ W[i, j] v over what the mask allows",

@@ -97,7 +97,17 @@ def kernel(option: str, **changes: Any) -> Kernel:
 SLOTS = {"pos_enc": "pos_enc", "kernel": "kernel", "cross_attention": "model.attention"} | {
     slot: f"model.{slot}"
     for slot in (
-        *("attention", "cell", "condition", "decoder", "ffn", "gate", "mask", "mixer"),
+        *(
+            "attention",
+            "cell",
+            "condition",
+            "connection",
+            "decoder",
+            "ffn",
+            "gate",
+            "mask",
+            "mixer",
+        ),
         *("norm_type", "normalizer", "window"),
     )
 }

@@ -81,10 +81,10 @@ def test_no_walk_is_longer_than_promised() -> None:
 @pytest.mark.slow
 def test_a_part_of_ones_own_trains(tmp_path: Path) -> None:
     write(SECTIONS[OWN], tmp_path)
-    own = ("--config-dir", "my/conf", "model.norm_type=dyt")
+    own = ("--config-dir", "my/conf", "model.norm_type=scale")
     python("-m", "ablate", *own, "debug=fast", folder=tmp_path, source=ROOT / "src")
     (config,) = tmp_path.glob("outputs/debug/*/config.yaml")
-    assert "_target_: my.dyt.DyT" in config.read_text(encoding="utf-8")
+    assert "_target_: my.scale.ScaleNorm" in config.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

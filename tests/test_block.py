@@ -8,6 +8,7 @@ import torch
 from make_model import context, kernel, normal, options, part, random_parts
 from torch import nn
 
+from ablate.errors import UserError
 from ablate.model.layers.stack import Stack
 
 B, N, D, H, HIDDEN = 2, 6, 12, 3, 20
@@ -87,7 +88,7 @@ def test_blocks_equal_torchs(norm: str, activation: str, mask: str, padded: bool
 
 
 @pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("norm", ["pre", "post", "sandwich", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post", "sandwich", "output", "none"])
 def test_every_placement_is_its_formula(norm: str, residual: bool) -> None:
     mine, x = stack(norm=norm, residual=residual, depth=2), normal(B, N, D)
     y = x
@@ -97,12 +98,83 @@ def test_every_placement_is_its_formula(norm: str, residual: bool) -> None:
             own = (context(),) if sublayer is block.attention else ()
             y = sublayer.norm_before(y) if norm in ("pre", "sandwich") else y
             y = sublayer.function(y, *own)
-            y = kept + (sublayer.norm_inside(y) if norm == "sandwich" else y)
+            y = kept + (sublayer.norm_inside(y) if norm in ("sandwich", "output") else y)
             y = sublayer.norm_after(y) if norm == "post" else y
-    normalised = norm in ("pre", "sandwich")
+    normalised = norm in ("pre", "sandwich", "output")
     torch.testing.assert_close(mine(x), mine.final_norm(y) if normalised else y)
     counted = sum(isinstance(module, nn.LayerNorm) for module in mine.modules())
-    assert counted == {"pre": 5, "post": 4, "sandwich": 9, "none": 0}[norm]
+    assert counted == {"pre": 5, "post": 4, "sandwich": 9, "output": 5, "none": 0}[norm]
+
+
+@pytest.mark.parametrize("name", options("model.connection"))
+def test_every_connection_is_its_formula(name: str) -> None:
+    mine, x = stack(connection=part("model.connection", name), depth=2), normal(B, N, D)
+    assert torch.equal(mine(x), mine(x))
+    streams = [x] * mine.streams
+    for block in mine.blocks:
+        for sublayer in (block.attention, block.feed_forward):
+            own = (context(),) if sublayer is block.attention else ()
+            link, (y, *_) = sublayer.connection, streams
+            reads = writes = mixes = None
+            if name == "hyper":
+                more = [torch.tanh(link.norm(stream) @ link.map) for stream in streams]
+                n = range(link.streams)
+                of = link.factors
+                reads = [link.reads[s] + of[0] * more[s][..., :1] for s in n]
+                mixes = [
+                    [link.mixes[s, t] + of[1] * more[s][..., 1 + t : 2 + t] for t in n] for s in n
+                ]
+                writes = [link.writes[s] + of[2] * more[s][..., -1:] for s in n]
+                y = sum(read * stream for read, stream in zip(reads, streams, strict=True))
+            y = sublayer.function(sublayer.norm_before(y), *own)
+            (first, *_) = streams
+            streams = {
+                "plain": lambda first=first, y=y: [first + y],
+                "scaled": lambda first=first, y=y: [first + 0.5 * y],  # 1 / sqrt(2 depth)
+                "rezero": lambda first=first, y=y, link=link: [first + link.gain * y],
+                "layer_scale": lambda first=first, y=y, link=link: [first + y * link.gain],
+                "x0": lambda first=first, y=y, link=link: [link.stream * first + link.skip * x + y],
+                "hyper": lambda y=y, mixes=mixes, writes=writes, streams=streams: [
+                    sum(mixes[s][t] * streams[s] for s in range(len(streams))) + writes[t] * y
+                    for t in range(len(streams))
+                ],
+            }[name]()
+    torch.testing.assert_close(mine(x), mine.final_norm(sum(streams)))
+    for position in (0, N - 1):  # which the last block computes alone
+        alone = mine(x, position=position)
+        torch.testing.assert_close(alone, mine(x)[:, position : position + 1])
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_hyper_connections_start_as_a_plain_stream(dynamic: bool) -> None:
+    """Up to the sum of the streams, which the final norm takes away."""
+    plain = stack(depth=2)
+    made = part("model.connection", "hyper", streams=3, dynamic=dynamic)
+    hyper = stack(depth=2, connection=made)
+    hyper.load_state_dict(plain.state_dict(), strict=False)
+    for module in hyper.modules():
+        if type(module).__name__ == "Hyper":
+            module.reset_parameters()
+    x = normal(B, N, D)
+    torch.testing.assert_close(hyper(x), plain(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_parallel_block_adds_both_to_one_input(norm: str) -> None:
+    mine, x = stack(norm=norm, parallel=True, mask="causal"), normal(B, N, D)
+    (block,) = mine.blocks
+    assert list(block) == ["attention"]
+    both = block.attention.function
+    y = block.attention.norm_before(x)
+    y = block.attention.norm_after(x + both.mixer(y, context()) + both.feed_forward(y))
+    torch.testing.assert_close(mine(x), mine.final_norm(y))
+    torch.testing.assert_close(mine(x, position=2), mine(x)[:, 2:3])
+
+
+def test_layers_with_other_streams_are_refused() -> None:
+    several = {"connection": part("model.connection", "hyper")}
+    with pytest.raises(UserError, match="as many residual streams, here 1 and 4"):
+        stack(depth=2, layers=[{}, several])
 
 
 def test_shared_layers_are_equal_layers() -> None:

@@ -75,7 +75,7 @@ def test_rotary_positions_are_scaled_without_training(finished, monkeypatch, cap
     assert len({plain, ntk, yarn}) == 3
     loaded = ablate.load(run)
     assert evaluate.evaluate(loaded, {"data.seq_len": 64})["val/loss"] == pytest.approx(plain)
-    with pytest.raises(UserError, match="pos_enc.base=5.*can be measured with other data"):
+    with pytest.raises(UserError, match=r"pos_enc\.base=5.*can be measured with other data"):
         evaluate.evaluate(loaded, {"pos_enc.base": 5})
 
 

@@ -17,6 +17,9 @@ FILES = "model=transformer data=parallel data.source=a data.target=b"
 REFUSED = """
 model.heads=3
 model.kv_heads=3
+model.connection=rezero model.residual=false
+model.connection=hyper model.norm=post
+model.norm_type=dyt model.norm=none
 model.sink=zero model.normalizer=sigmoid
 model.softcap=2 kernel=sdpa
 model.sink=zero kernel=flex

@@ -27,7 +27,7 @@ AROUND = {
 BLOCKS = AROUND | {
     "depth": 3, "heads": 1, "dim": 6, "ffn_dim": 20, "norm": "sandwich", "norm_eps": 0.5,
     "embedding_scale": 2.0, "init_std": 0.3, "init_depth_scale": False, "residual": False,
-    "dropout": 0.5, "drop_path": 0.5, "bias": False, "share_layers": True,
+    "dropout": 0.5, "drop_path": 0.5, "bias": False, "share_layers": True, "parallel": True,
 }  # fmt: skip
 SIDES = {key: value for key, value in BLOCKS.items() if key != "depth"}
 LAYERS = {"depth": 3, "dim": 6, "residual": True, "dropout": 0.5}
@@ -61,7 +61,7 @@ BESIDE = {"dit": {"model.condition": "cross_attention"}}  # adaLN-Zero needs res
 ELSEWHERE = {"model.pretrained", "model.activation_checkpointing", "model.share_embeddings"}
 BY_LAYER = {
     "kv_heads": "[1,2]", "qk_norm": "[l2,rms]", "softcap": "[1.0,2.0]", "sink": "[zero,learned]",
-    "output_gate": "[head,element]",
+    "output_gate": "[head,element]", "connection": "[rezero,plain]", "parallel": "[false,true]",
     "heads": "[1,2]", "ffn_dim": "[8,16]", "norm": "[pre,post]", "norm_eps": "[1e-5,0.1]",
     "residual": "[true,false]", "dropout": "[0.1,0.2]", "bias": "[true,false]",
     "init_std": "[0.1,0.2]", "pos_enc": "[rotary,none]", "mask": "[{window:{size:2}},causal]",
@@ -73,6 +73,11 @@ PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("gpt", "model.attention", "additive", {"hidden": 5}),
     ("gpt", "model.attention", "gatv2", {"hidden": 5}),
     ("gpt", "model.attention", "location", {"max_length": 40}),
+    ("gpt", "model.connection", "scaled", {"factor": 0.3}),
+    ("gpt", "model.connection", "layer_scale", {"initial": 0.5}),
+    ("gpt", "model.connection", "x0", {"initial": 0.5}),
+    ("gpt", "model.connection", "hyper", {"streams": 2, "dynamic": False}),
+    ("gpt", "model.norm_type", "dyt", {"alpha": 1.5}),
     ("gpt", "model.mask", "prefix", {"size": 4}),
     ("gpt", "model.mask", "window", {"size": 2}),
     ("gpt", "model.mixer", "attention", {"short_conv": 2, "key_shift": True, "exclusive": True}),

@@ -31,7 +31,9 @@ MISTAKES = [
     ("pos_enc=rotery", ["pos_enc=rotery: no such option", "did you mean 'rotary'?"]),
     (
         "model.norm_type=my.norm.DyT",
-        ["allowed: batch, layer, rms; my.norm.DyT becomes an option by a file of --config-dir DIR"],
+        [
+            "allowed: batch, dyt, layer, rms; my.norm.DyT becomes an option by a file of --config-dir DIR"
+        ],
     ),
     ("sweep=atention_scores", ["did you mean 'attention_scores'?"]),
     ("model.head=4", ["no key model.head (model=gpt)", "did you mean 'model.heads'?"]),
@@ -44,7 +46,7 @@ MISTAKES = [
     ("model.heads=four", ["model.heads=four: must be a whole number of at least 1"]),
     ("model.heads=0", ["model.heads=0: must be a whole number of at least 1"]),
     ("model.heads='4'", ['model.heads="4": must be a whole number']),
-    ("model.norm=prenorm", ["must be pre, post, sandwich or none", "did you mean 'pre'?"]),
+    ("model.norm=prenorm", ["must be pre, post, sandwich, output or none", "did you mean 'pre'?"]),
     ("trainer.devices=two", ["trainer.devices=two", "a whole number", "auto"]),
     ("data=text", ["data.path is missing; write data.path=VALUE"]),
     ("seed=${nothing}", ["nothing"]),

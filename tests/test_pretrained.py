@@ -164,11 +164,11 @@ def test_a_key_that_is_added_later_must_change_nothing(monkeypatch: pytest.Monke
     """Two keys and a part that no loader knows."""
     cfg = compose("model=gpt")
     theirs = COMMON | {key: value for key, value in parts_of(cfg).items() if value is not None}
-    part = "ablate.model.qk_norm.{0}.Norm"
+    part = "ablate.model.whitening.{0}.Whitening"
     monkeypatch.setitem(history.ADDED, "model.later", False)
-    monkeypatch.setitem(history.ADDED, "model.qk_norm._target_", part.format("none"))
+    monkeypatch.setitem(history.ADDED, "model.whitening._target_", part.format("none"))
     added = {"model.kv_heads": (None, 2, "null"), "model.later": (False, True, "false")}
-    added["model.qk_norm._target_"] = (part.format("none"), part.format("rms"), "none")
+    added["model.whitening._target_"] = (part.format("none"), part.format("rms"), "none")
     for key, (neutral, _, _) in added.items():
         OmegaConf.update(cfg, key, neutral, force_add=True)
     require_parts(cfg, theirs, "this")

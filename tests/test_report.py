@@ -97,6 +97,7 @@ STEPS = range(16)  # that a made-up run logs
         ([3.6 - 0.1 * n for n in STEPS], "Still falling in the last quarter of training, by more"),
         ([3.55 - 0.002 * n for n in STEPS], "Hardly trained, so that a verdict says little: the"),
         ([1 + 2 * 0.5**n for n in STEPS], ""),
+        ([-3.55 - 0.002 * n for n in STEPS], ""),
     ],
 )
 def test_arms_that_needed_more_steps_are_marked(study, losses, said):

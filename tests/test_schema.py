@@ -52,7 +52,7 @@ def test_a_rule_stands_at_the_parameter() -> None:
     """A name for it, a Literal, a plain type, what ** hands on, and what a base class has."""
     bert = parameter_rules("ablate.model.bert.BERT")
     assert bert["dim"] == bert["heads"] == Int(1, 2**24)
-    assert bert["norm"] == one_of("pre", "post", "sandwich", "none")
+    assert bert["norm"] == one_of("pre", "post", "sandwich", "output", "none")
     assert bert["bias"] == Bool()
     assert "layers" not in bert
     assert parameter_rules("ablate.model.transformer.Transformer")["decoder.depth"] == Int(1, 1000)

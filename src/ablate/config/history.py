@@ -34,6 +34,8 @@ GROUPED = ("model.cell", "model.decoder", "model.ffn", "model.norm_type")
 
 # Key -> the value at which a run is what it was before there was the key.
 ADDED: dict[str, Any] = {  # since 2026-11-24
+    "model.connection._partial_": True,
+    "model.connection._target_": "ablate.model.connection.plain.Plain",
     "model.embedding_scale": 1.0,
     "model.init_depth_scale": True,
     "model.mixer._partial_": True,
@@ -41,6 +43,7 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
     "pos_enc.share": 1.0,
     "model.mixer.exclusive": False,
     "model.mixer.key_shift": False,
+    "model.parallel": False,
 }
 
 # Until 2026-11-24 the scale of the embeddings was `scale` of this part: true for sqrt, false for 1.

@@ -3,7 +3,8 @@ dropout and residual.
 
 Post-norm: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; pre-norm: Xiong et al. 2020,
 https://arxiv.org/abs/2002.04745; sandwich: Ding et al. 2021, CogView, section 2.4,
-https://arxiv.org/abs/2105.13290; stochastic depth: Huang et al. 2016,
+https://arxiv.org/abs/2105.13290; output: OLMo 2, section 3.3.1, https://arxiv.org/abs/2501.00656;
+stochastic depth: Huang et al. 2016,
 https://arxiv.org/abs/1603.09382.
 """
 
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 
 from ablate.config.rules import KeysOf, Positive, Share, Width
 from ablate.model.attention import Score
+from ablate.model.connection import Connection, MakeConnection
+from ablate.model.connection.plain import Plain
 from ablate.model.ffn import MakeFeedForward
 from ablate.model.layers.layer import Context, Layer, Place
 from ablate.model.layers.linear import width_std
@@ -29,8 +32,9 @@ from ablate.random.dropout import Dropout, StochasticDepth
 class Sublayer(nn.Module):
     """Norm placement, residual, dropout and stochastic depth around any layer.
 
-    pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); none: x + f x.
-    Without the residual the `x +` is left out. A layer that does not read its input has no norm
+    pre: x + f(norm x); post: norm(x + f x); sandwich: x + norm(f(norm x)); output: x + norm(f x);
+    none: x + f x. connection: how f's output is added; None: without the residual, the `x +` is
+    left out. A layer that does not read its input has no norm
     before it. modulation: acts on what f reads, behind the norm before it, and on what is added.
     """
 
@@ -40,7 +44,7 @@ class Sublayer(nn.Module):
         *,
         norm: str,
         make_norm: Callable[[], nn.Module],
-        residual: bool,
+        connection: Connection | None,
         dropout: float,
         drop_path: float,
         modulation: Modulation | None = None,
@@ -48,27 +52,58 @@ class Sublayer(nn.Module):
         super().__init__()
         self.function = function
         self.modulation = modulation
-        self.residual = residual
+        self.connection = connection
         before = function.reads_input and norm in ("pre", "sandwich")
         self.norm_before = make_norm() if before else nn.Identity()
-        self.norm_inside = make_norm() if norm == "sandwich" else nn.Identity()
+        self.norm_inside = make_norm() if norm in ("sandwich", "output") else nn.Identity()
         self.norm_after = make_norm() if norm == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
         self.drop_path = StochasticDepth(drop_path)
 
+    @property
+    def streams(self) -> int:
+        return 1 if self.connection is None else self.connection.streams
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """b i d -> b i d, or b 1 d for `context.position` alone."""
-        read, gate = self.norm_before(x), None
+        """b i d -> b i d, or b 1 d for `context.position` alone; with a connection of several
+        streams b i (streams d)."""
+        own = x if self.connection is None else self.connection.read(x)
+        read, gate = self.norm_before(own), None
         if self.modulation is not None:
             read, gate = self.modulation(read, context.condition)
         y = self.norm_inside(self.function(read, context))
         y = y if gate is None else gate * y
-        first = 0
+        first, embedded = 0, context.embedded
         if context.position is not None:
-            first = context.position
+            first, embedded = context.position, context.selected().embedded
             x = x[:, first : first + 1]
         y = self.drop_path(self.dropout(y, context.use, context.start + first), context.use)
-        return self.norm_after(x + y if self.residual else y)
+        if self.connection is not None:
+            y = self.connection.write(x, y, embedded)
+        return self.norm_after(y)
+
+
+class Parallel(Layer):
+    """A mixer and a feed-forward network that read the same input, x -> f(x) + g(x).
+
+    GPT-J (Wang and Komatsuzaki 2021); PaLM: Chowdhery et al. 2022, section 2,
+    https://arxiv.org/abs/2204.02311.
+    """
+
+    def __init__(self, mixer: Layer, feed_forward: Layer):
+        super().__init__()
+        self.mixer, self.feed_forward = mixer, feed_forward
+        self.caches = mixer.caches  # type: ignore[misc]
+
+    @property
+    def selects(self) -> bool:
+        return self.mixer.selects
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        y = self.mixer(x, context)
+        if (first := context.position) is not None:
+            x, context = x[:, first : first + 1], context.selected()
+        return y + self.feed_forward(x, context)
 
 
 class Block(nn.ModuleDict):
@@ -116,7 +151,7 @@ def make_block(
     mixer: MakeMixer,
     ffn: MakeFeedForward,
     ffn_dim: Width | None,
-    norm: Literal["pre", "post", "sandwich", "none"],
+    norm: Literal["pre", "post", "sandwich", "output", "none"],
     norm_type: MakeNorm,
     norm_eps: Positive,
     residual: bool,
@@ -125,6 +160,8 @@ def make_block(
     bias: bool,
     init_std: Positive | None,
     init_depth_scale: bool = True,
+    connection: MakeConnection = Plain,
+    parallel: bool = False,
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
     modulation: MakeModulation | None = None,
@@ -134,34 +171,39 @@ def make_block(
 
     depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
     positions, None: no memory; modulation: makes that of each sublayer; init_depth_scale: scale the
-    initial output maps of sublayers by 1 / sqrt(their number); place: further fields of Place, for
+    initial output maps of sublayers by 1 / sqrt(their number); parallel: the mixer and the
+    feed-forward network are one sublayer; place: further fields of Place, for
     the layers.
     """
     std = init_std or width_std(dim)
     # GPT-2: outputs added to the residual stream are scaled by the number of additions. It is
     # the same without a feed-forward, so that attention starts as it does beside one.
-    additions = depth * (2 if cross_attention is None else 3) if init_depth_scale else 1
+    sublayers = (1 if parallel else 2) + (cross_attention is not None)
+    additions = depth * sublayers if init_depth_scale else 1
     linear: dict[str, Any] = {"bias": bias, "std": std, "out_std": std / additions**0.5}
     here = Place(dim=dim, score=attention, dropout=dropout, **linear, **place)
     mix, cross = mixer(here), None
     if cross_attention is not None:
         cross = CrossAttention(replace(here, score=cross_attention, length=memory_length))
-    layers: dict[str, Layer | None] = {
-        "attention" if mix is not None and mix.attends else "mixer": mix,
-        "cross_attention": cross,
-        "feed_forward": ffn(dim, hidden=ffn_dim or 4 * dim, **linear),
-    }
+    name = "attention" if mix is not None and mix.attends else "mixer"
+    feed = ffn(dim, hidden=ffn_dim or 4 * dim, **linear)
+    if parallel and mix is not None and feed is not None:
+        mix, feed = Parallel(mix, feed), None
+    layers: dict[str, Layer | None] = {name: mix, "cross_attention": cross, "feed_forward": feed}
     wrap = partial(
         Sublayer,
         norm=norm,
         make_norm=partial(norm_type, dim, bias=bias, eps=norm_eps),
-        residual=residual,
         dropout=dropout,
         drop_path=drop_path,
     )
+    present = {name: layer for name, layer in layers.items() if layer is not None}
     made = {
-        name: wrap(layer, modulation=modulation(dim) if modulation else None)
-        for name, layer in layers.items()
-        if layer is not None
+        name: wrap(
+            layer,
+            connection=connection(dim, depth=depth, index=index) if residual else None,
+            modulation=modulation(dim) if modulation else None,
+        )
+        for index, (name, layer) in enumerate(present.items())
     }
     return Block(made)

@@ -109,7 +109,7 @@ class Context:
     tokens in the cache. position: the single position to compute, None: all. step: blocks applied
     before. use: how often the layer was applied before in this pass, which shared layers are
     several times. pos: the position encoding of the block. condition: b d, what sublayers with a
-    `Modulation` follow.
+    `Modulation` follow. embedded: b i d, the input of the first block.
     """
 
     pos: PosEnc
@@ -117,6 +117,7 @@ class Context:
     cache: Cache | None = None
     memory: Memory | None = None
     condition: Tensor | None = None
+    embedded: Tensor | None = None
     start: int = 0
     position: int | None = None
     step: int = 0
@@ -140,7 +141,11 @@ class Context:
     def selected(self) -> Context:
         """The context behind the layer that computed `position` alone."""
         assert self.position is not None
-        return replace(self, start=self.start + self.position, position=None)
+        embedded = self.embedded
+        if embedded is not None:
+            embedded = embedded[:, self.position : self.position + 1]
+        start = self.start + self.position
+        return replace(self, start=start, position=None, embedded=embedded)
 
 
 # Groups that act inside attention, and their defaults.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from ablate.config.rules import Depth, KeysOf, Positive, Share
+from ablate.errors import UserError
 from ablate.kernel import Kernel
 from ablate.kernel.sdpa import SDPA
 from ablate.model.layers.block import make_block
@@ -102,9 +103,16 @@ class Stack(nn.Module):
             )
             for n, own in enumerate(keys)
         )
+        counts = {sublayer.streams for block in self.blocks for sublayer in block.values()}  # type: ignore[operator]
+        if len(counts) > 1:
+            raise UserError(
+                "model.layers.connection: all layers must have as many residual streams, here"
+                f" {' and '.join(map(str, sorted(counts)))}"
+            )
+        self.streams = max(counts, default=1)
         # Placements that never normalise the residual stream normalise the output.
         self.final_norm: nn.Module = nn.Identity()
-        if keys[-1]["norm"] in ("pre", "sandwich"):
+        if keys[-1]["norm"] in ("pre", "sandwich", "output"):
             self.final_norm = _norm(dim, keys[-1])
         modulation = keys[-1].get("modulation")
         self.final_modulation = modulation(dim, gate=False) if modulation else None
@@ -131,6 +139,7 @@ class Stack(nn.Module):
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         self.losses = []
+        embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
         for step in range(self.depth):
             use, n = divmod(step, len(self.blocks))
             block = self.blocks[n]
@@ -140,6 +149,7 @@ class Stack(nn.Module):
                 cache=cache,
                 memory=memory,
                 condition=condition,
+                embedded=embedded,
                 start=start,
                 step=step,
                 use=use,
@@ -152,6 +162,8 @@ class Stack(nn.Module):
             x = apply(x, context)
         if cache is not None:
             cache.tokens = start + count
+        if self.streams > 1:
+            x = x.unflatten(-1, (self.streams, -1)).sum(-2)
         x = self.final_norm(x)
         if self.final_modulation is not None:
             x, _ = self.final_modulation(x, condition)

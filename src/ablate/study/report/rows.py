@@ -241,7 +241,7 @@ HARDLY = 0.05  # share of the training loss below which its whole fall is report
 
 def undertrained(report: Report) -> list[str]:
     """Return a sentence on arms whose training loss was still falling, and one on those where it
-    has hardly fallen."""
+    has hardly fallen. A loss below zero, as that of task=rlhf, is a surrogate and not judged."""
     falling, flat = [], []
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
     for row in judged:
@@ -250,7 +250,7 @@ def undertrained(report: Report) -> list[str]:
         points = list(zip(share, curve.means, strict=True))
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
-        if not before or not last:
+        if not before or not last or min(curve.means) < 0:  # a surrogate: its value says nothing
             continue
         name, first, end = report.labels[row.arm.name], curve.means[0], fmean(last)
         if first - end < HARDLY * abs(first):

@@ -1,0 +1,25 @@
+"""ReZero: x + a y with a learned a, which starts at 0.
+
+Bachlechner et al. 2020, "ReZero is all you need", https://arxiv.org/abs/2003.04887.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ablate.model.connection import Connection
+
+
+class ReZero(Connection):
+    """At the start every block is the identity."""
+
+    def __init__(self, dim: int, **place: Any) -> None:
+        super().__init__(dim, **place)
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.gain)
+
+    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+        return x + self.gain * y

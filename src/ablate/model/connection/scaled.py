@@ -1,0 +1,21 @@
+"""x + factor y, a constant. With 1 / sqrt(2 depth) the stream of as many sublayers, each as large as
+the input, keeps the order of its variance.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from ablate.config.rules import Positive
+from ablate.model.connection import Connection
+
+
+class Scaled(Connection):
+    """factor: null: 1 / sqrt(2 depth)."""
+
+    def __init__(self, dim: int, *, factor: Positive | None, **place: Any) -> None:
+        super().__init__(dim, **place)
+        self.factor = (2 * self.depth) ** -0.5 if factor is None else factor
+
+    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+        return x + self.factor * y

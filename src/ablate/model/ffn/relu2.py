@@ -1,0 +1,12 @@
+"""Squared rectified linear unit: So et al. 2021, "Primer", https://arxiv.org/abs/2109.08668."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.model.ffn import FeedForward
+
+
+class ReLU2(FeedForward):
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        return F.relu(x).square()

@@ -1,0 +1,42 @@
+"""Dynamic tanh (DyT): gain * tanh(alpha x) + bias, without statistics.
+
+Zhu et al. 2025, "Transformers without normalization", https://arxiv.org/abs/2503.10622.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config.facts import Conflict
+from ablate.config.rules import Positive
+
+
+class DyT(nn.Module):
+    """alpha: one learned number, which starts at this value. `eps` has nothing to do."""
+
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: c("model.norm") == "none",
+            "model.norm_type=dyt has no effect with model.norm=none",
+        ),
+    )
+    images = False
+
+    def __init__(self, dim: int, *, bias: bool, eps: float, alpha: Positive) -> None:
+        super().__init__()
+        self.initial = alpha
+        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
+        self.gain = nn.Parameter(torch.ones(dim))
+        self.shift = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.alpha, self.initial)
+        nn.init.ones_(self.gain)
+        if self.shift is not None:
+            nn.init.zeros_(self.shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """b i d -> b i d."""
+        y = self.gain * (self.alpha * x).tanh()
+        return y if self.shift is None else y + self.shift
