@@ -32,7 +32,8 @@ MISTAKES = [
     (
         "model.norm_type=my.norm.DyT",
         [
-            "allowed: batch, dyt, layer, rms; my.norm.DyT becomes an option by a file of --config-dir DIR"
+            "allowed: batch, dyt, layer, rms",
+            "my.norm.DyT becomes an option by a file of --config-dir DIR",
         ],
     ),
     ("sweep=atention_scores", ["did you mean 'attention_scores'?"]),

@@ -1,5 +1,5 @@
-"""x + factor y, a constant. With 1 / sqrt(2 depth) the stream of as many sublayers, each as large as
-the input, keeps the order of its variance.
+"""x + factor y, a constant. With 1 / sqrt(2 depth), outputs of 2 depth sublayers that are as large as
+the input add at most its variance, if they are independent.
 """
 
 from typing import Any
