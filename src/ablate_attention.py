@@ -17,8 +17,8 @@ def mixture() -> str | None:
         other = distribution("ablate")
     except PackageNotFoundError:
         return None
-    found = find_spec("ablate")
-    origin = Path(found.origin) if found and found.origin else Path()
+    spec = find_spec("ablate")
+    origin = Path(spec.origin) if spec and spec.origin else Path()
     theirs = Path(str(other.locate_file("ablate")))
     if origin.parent.resolve() != theirs.resolve():
         return None

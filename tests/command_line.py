@@ -86,7 +86,7 @@ def ablate_command(
     def command(*argv: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ablate", *argv])
         job.failures.clear()
-        folder.Folder.made.clear()
+        folder.Folder.created.clear()
         capfd.readouterr()
         with pytest.raises(SystemExit) as stop:
             main()

@@ -143,21 +143,21 @@ def test_a_refused_run_removes_only_what_it_made(tmp_path):
     """No folder with checkpoints, none where another one trains, whichever made it."""
     run = tmp_path / "runs" / "one"
     folder.remember(run, of_sweep=False)
-    assert folder.Folder.made == [run, run.parent]
+    assert folder.Folder.created == [run, run.parent]
     with FileLock(run / ".lock"):
-        folder.remove_made()
+        folder.remove_created()
         assert run.is_dir()
-    folder.remove_made()
+    folder.remove_created()
     assert not run.parent.exists()
     run.mkdir(parents=True)
     folder.remember(run, of_sweep=False)
-    folder.remove_made()
+    folder.remove_created()
     assert run.is_dir()
     other = tmp_path / "runs" / "two"
     folder.remember(other, of_sweep=False)
     (other / "checkpoints").mkdir()
     (other / "checkpoints" / "last.ckpt").touch()
-    folder.remove_made()
+    folder.remove_created()
     assert (other / "checkpoints" / "last.ckpt").exists()
 
 

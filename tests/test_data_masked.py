@@ -238,11 +238,11 @@ def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs: TextDa
 
 
 def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
-    own = pairs.own("a[MASK]c[SEP]d")
+    own = pairs.from_text("a[MASK]c[SEP]d")
     assert own["labels"] == ["[CLS]", "a", "[MASK]", "c", "[SEP]", "d", "[SEP]"]
     assert own["places"].tolist() == [[2]]
     assert own["segments"].tolist() == [[0, 0, 0, 0, 0, 1, 1]]
-    assert "segments" not in singles.own("a")
+    assert "segments" not in singles.from_text("a")
 
 
 def test_a_text_too_short_for_an_elsewhere_is_refused() -> None:

@@ -137,7 +137,7 @@ WRONG_FILES = [
         r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?",
     ),
     ("\n\n", ["x"], r"the first row must name the columns"),
-    ("x;y\n1,5;2\n", ["x"], r"columns are parted by ';'; part them by commas, and write numbers"),
+    ("x;y\n1,5;2\n", ["x"], r"columns are separated by ';'; use commas, and write numbers"),
     ("when,x\n2020-01,2\n", ["when"], r"line 2, column 'when': '2020-01' is not a number"),
     ('x,y\n"1,5",2\n', ["x"], r"line 2, column 'x': '1,5' is not a number; .* as in 1234\.5"),
     ("x,x\n1,2\n", ["x"], r"several columns 'x'"),

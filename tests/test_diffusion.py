@@ -64,7 +64,7 @@ def test_a_step_of_ddpm_is_bayes_rule() -> None:
     likelihood of x_n after it; equations 6 and 7 are what comes of it."""
     steps, n = 30, 12
     process = DDPM(timesteps=steps, schedule="linear", eta=1.0)
-    here, before = float(process.kept[n]), float(process.kept[n - 1])
+    here, before = float(process.alpha_bar[n]), float(process.alpha_bar[n - 1])
     kept = here / before
     image, x = 0.3, -0.8
     precision = kept / (1 - kept) + 1 / (1 - before)

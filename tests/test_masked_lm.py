@@ -172,7 +172,7 @@ def test_generate_fills_in(finished: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 def test_the_surest_is_filled_in_first(tmp_path: Path) -> None:
     task = built(tmp_path).eval()
-    example = task.data.own("the c[MASK]t s[MASK][MASK]")
+    example = task.data.from_text("the c[MASK]t s[MASK][MASK]")
     read: list[torch.Tensor] = []
     forward = task.model.forward
     task.model.forward = lambda *a, **k: read.append(a[0].clone()) or forward(*a, **k)  # type: ignore[assignment, func-returns-value]

@@ -413,7 +413,7 @@ def test_the_three_phases(
     assert written.startswith("abc")
     score, text = call(generate, runs["reward"], "--prompt", "abc").split("\t")
     scorer: Any = ablate.load(runs["reward"]).task
-    assert float(score) == pytest.approx(scorer.scored(scorer.data.own("abc")), abs=1e-4)
+    assert float(score) == pytest.approx(scorer.scored(scorer.data.from_text("abc")), abs=1e-4)
     assert text == "abc\n"
     for folder in (tmp_path / "run", runs["reward"]):
         assert "attention_layer_01.png" in call(show, folder)

@@ -33,7 +33,7 @@ def test_the_baselines_own_option_is_the_baseline(tmp_path):
         "model.ffn_dim=24",
         "norm=before",
     ]
-    assert layout.own == {
+    assert layout.baseline_options == {
         "model.attention": "scaled_dot",
         "optimizer.lr": "0.002",
         "model.residual": "true",

@@ -107,7 +107,7 @@ def _explained(error: Exception, args: Namespace) -> Exception:
         return error
     if not isinstance(_origin(error), COMPOSITION_ERRORS):
         return _of_hydra(error, args)
-    folder.remove_made()
+    folder.remove_created()
     with open_tree(args.config_dir, args.config_name or "config") as tree:
         return explain(error, args.overrides, tree, many=args.multirun)
 
@@ -125,10 +125,10 @@ def _of_hydra(error: Exception, args: Namespace) -> Exception:
             try:
                 tree.load(args.overrides)
             except COMPOSITION_ERRORS as known:
-                folder.remove_made()
+                folder.remove_created()
                 return explain(known, args.overrides, tree, many=args.multirun)
         return error
-    folder.remove_made()
+    folder.remove_created()
     why = f"{type(error).__name__}: {_origin(error)}; HYDRA_FULL_ERROR=1 shows where"
     return UserError(f"{' '.join(typed)}: Hydra cannot use it ({why})")
 

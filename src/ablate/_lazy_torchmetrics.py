@@ -44,19 +44,19 @@ class Package(ModuleType):
             return logging.getLogger("torchmetrics")
         assert self.__spec__ is not None
         assert isinstance(self.__loader__, Postponed)
-        own = self.__loader__.own
+        loader = self.__loader__.loader
         # Before its `__init__` runs: its modules import each other by this package.
         self.__class__ = ModuleType  # type: ignore[assignment]
-        self.__loader__ = self.__spec__.loader = own
-        own.exec_module(self)
+        self.__loader__ = self.__spec__.loader = loader
+        loader.exec_module(self)
         return getattr(self, name)
 
 
 class Postponed(Loader):
     """Loads a package without its `__init__`, which its `own` loader runs later."""
 
-    def __init__(self, own: Loader):
-        self.own = own
+    def __init__(self, loader: Loader):
+        self.loader = loader
 
     def exec_module(self, module: ModuleType) -> None:
         module.__class__ = Package

@@ -104,30 +104,30 @@ def largest_gap(a: Side, b: Side) -> float:
     return max((x - y).abs().max().item() for x, y in zip(a.outputs, b.outputs, strict=True))
 
 
-def show(found: Difference) -> None:
+def show(difference: Difference) -> None:
     table = Table(*(Column(name, overflow="fold") for name in ("", "first", "second")))
-    for key, (before, after) in found.keys.items():
+    for key, (before, after) in difference.keys.items():
         table.add_row(key, str(before), str(after))
     table.add_section()
-    table.add_row("parameters", *(f"{count:,}" for count in found.parameters))
-    table.add_row("FLOPs a step", *(f"{count:,}" for count in found.flops))
-    table.add_row("kernels", *(", ".join(names) or "-" for names in found.kernels))
+    table.add_row("parameters", *(f"{count:,}" for count in difference.parameters))
+    table.add_row("FLOPs a step", *(f"{count:,}" for count in difference.flops))
+    table.add_row("kernels", *(", ".join(names) or "-" for names in difference.kernels))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     for what, names in (
-        ("parameters only in the first", found.only_first),
-        ("parameters only in the second", found.only_second),
-        ("parameters of one name that start otherwise", found.other_values),
+        ("parameters only in the first", difference.only_first),
+        ("parameters only in the second", difference.only_second),
+        ("parameters of one name that start otherwise", difference.other_values),
     ):
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             console.print(f"{what}: {', '.join(names[:4])}{more}", markup=False)
-    if found.none:
+    if difference.none:
         console.print("No effect: the same parameters, initial values and function.")
-    elif found.output is None:
+    elif difference.output is None:
         console.print("Outputs at initialisation cannot be compared: other shapes or other data.")
     else:
-        console.print(f"Outputs at initialisation differ by {found.output:.3g} at most.")
+        console.print(f"Outputs at initialisation differ by {difference.output:.3g} at most.")
 
 
 def main() -> None:

@@ -42,9 +42,9 @@ def one_line(error: Exception, most: int = SCREEN) -> str:
     """Return the message in one line of at most `most` characters, with every mistake in it: where
     it is longer, the middle of each is cut, since the nearest name stands at the end."""
     lines = [printable(" ".join(str(line).split())) for line in error.args] or [""]
-    whole = "; ".join(lines)
-    if len(whole) <= most:
-        return whole
+    message = "; ".join(lines)
+    if len(message) <= most:
+        return message
     more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     share = (most - len("; ".join(more)) - 2 * SHOWN) // min(len(lines), SHOWN)
     return "; ".join([*(shortened(line, share) for line in lines[:SHOWN]), *more])

@@ -42,7 +42,7 @@ class Sharded(ModelParallelStrategy):
 
     def __init__(self) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False)
-        self.whole: Model | None = None
+        self.full_model: Model | None = None
 
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
@@ -52,14 +52,14 @@ class Sharded(ModelParallelStrategy):
         """Shard for training; keep an unsharded CPU copy for `joined()`."""
         # The copy shares the kernels, which record for result.json what they ran.
         kernels = [part.kernel for part in model.modules() if hasattr(part, "kernel")]
-        self.whole = deepcopy(model, {id(kernel): kernel for kernel in kernels})
+        self.full_model = deepcopy(model, {id(kernel): kernel for kernel in kernels})
         shard(model, self.device_mesh["data_parallel"])
 
     def joined(self, model: Model) -> Model:
         """Return the unsharded model with the trained weights, in every process."""
-        assert self.whole is not None
-        self.whole.load_state_dict(get_model_state_dict(model, options=EVERYWHERE))
-        return self.whole
+        assert self.full_model is not None
+        self.full_model.load_state_dict(get_model_state_dict(model, options=EVERYWHERE))
+        return self.full_model
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the state keyed by parameter name: Lightning's indices differ from those of a

@@ -81,37 +81,39 @@ def arguments() -> dict[str, Any]:
     diffusion.add_argument(
         "--mask", help="that part: left, right, or an image in which it is white"
     )
-    given = vars(parser.parse_args())
+    parsed = vars(parser.parse_args())
     return {
-        name: value for name, value in given.items() if value is not None and value is not False
+        name: value for name, value in parsed.items() if value is not None and value is not False
     }
 
 
-def check_values(given: dict[str, Any]) -> None:
+def check_values(arguments: dict[str, Any]) -> None:
     """UserError for a value that no model could take."""
     for name in ("tokens", "top_k", "beam", "n_best", "steps"):
-        if given.get(name, 1) < 1:
-            raise UserError(f"{option(name)} {given[name]} must be at least 1")
+        if arguments.get(name, 1) < 1:
+            raise UserError(f"{option(name)} {arguments[name]} must be at least 1")
     for name in ("temperature", "length_penalty", "guidance"):
-        if not given.get(name, 0) >= 0:
-            raise UserError(f"{option(name)} {given[name]} must not be negative")
-    if 0 < given.get("temperature", 0) < COLDEST:
-        raise UserError(f"--temperature {given['temperature']} must be 0, or at least {COLDEST}")
-    if not -(2**63) <= given.get("seed", 0) < 2**64:
-        raise UserError(f"--seed {given['seed']} has more than 64 bits")
-    if not 0 < given.get("top_p", 1) <= 1:
-        raise UserError(f"--top-p {given['top_p']} must be above 0 and at most 1")
-    if given.get("prompt") == "":
+        if not arguments.get(name, 0) >= 0:
+            raise UserError(f"{option(name)} {arguments[name]} must not be negative")
+    if 0 < arguments.get("temperature", 0) < COLDEST:
+        raise UserError(
+            f"--temperature {arguments['temperature']} must be 0, or at least {COLDEST}"
+        )
+    if not -(2**63) <= arguments.get("seed", 0) < 2**64:
+        raise UserError(f"--seed {arguments['seed']} has more than 64 bits")
+    if not 0 < arguments.get("top_p", 1) <= 1:
+        raise UserError(f"--top-p {arguments['top_p']} must be above 0 and at most 1")
+    if arguments.get("prompt") == "":
         raise UserError("--prompt is empty: give at least one character")
-    if not given.get("text", "x").strip():
+    if not arguments.get("text", "x").strip():
         raise UserError("--text is empty: give at least one word")
-    if not all(source.strip() for source in given.get("source", [])):
+    if not all(source.strip() for source in arguments.get("source", [])):
         raise UserError("--source is empty: give at least one character")
 
 
-def require_options(run: Run, given: dict[str, Any]) -> None:
+def require_options(run: Run, arguments: dict[str, Any]) -> None:
     """UserError for an option of another kind of model."""
-    strange = [option(name) for name in given if name not in run.task.options]
+    strange = [option(name) for name in arguments if name not in run.task.options]
     if strange:
         raise UserError(
             f"{', '.join(strange)}: {run.path} is a {run.task.family} model, and its options are "
@@ -124,17 +126,17 @@ def option(name: str) -> str:
 
 
 def main() -> None:
-    given = arguments()
-    check_values(given)
-    run = load(given.pop("run_dir"), allow=given.pop("allow"))
+    options = arguments()
+    check_values(options)
+    run = load(options.pop("run_dir"), allow=options.pop("allow"))
     if not run.task.generates:
         raise UserError(
             f"{run.path} writes nothing: it is neither a language model on text, nor a"
             f" sequence-to-sequence model, nor a captioner, nor a segmentation, nor a forecaster,"
             f" nor a diffusion model"
         )
-    require_options(run, given)
-    for text in run.task.generate(given, run.path):
+    require_options(run, options)
+    for text in run.task.generate(options, run.path):
         put(text)
 
 

@@ -16,11 +16,11 @@ def total() -> int:
     group or `ulimit` says so."""
     import resource  # Windows has none
 
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap(), *_groups()]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap(), *_groups()]
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY:
-            found.append(limit)
-    return min(found)
+            limits.append(limit)
+    return min(limits)
 
 
 def require(needed: float, what: str) -> None:
@@ -51,9 +51,9 @@ def _groups() -> list[int]:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    group_path = next((line[3:] for line in lines if line.startswith("0::")), "/")
     folder, limits = Path("/sys/fs/cgroup"), []
-    for group in (own, *map(str, Path(own).parents)):
+    for group in (group_path, *map(str, Path(group_path).parents)):
         try:
             limit = (folder / group.strip("/") / "memory.max").read_text(encoding="ascii").strip()
         except OSError:  # the root has no limit, nor has a group outside of this container

@@ -46,7 +46,7 @@ class ByRole(torch.optim.Optimizer):
         vector: Rule | None = None,
         others: Rule | None = None,
     ):
-        own = {
+        rules = {
             "embedding": embedding,
             "head": head,
             "matrix": matrix,
@@ -55,8 +55,8 @@ class ByRole(torch.optim.Optimizer):
         }
         self.rules: list[torch.optim.Optimizer] = []
         for group in params:
-            name = group["role"] if own[group["role"]] else "others"
-            rule = own[group["role"]] or others
+            name = group["role"] if rules[group["role"]] else "others"
+            rule = rules[group["role"]] or others
             if rule is None:
                 raise UserError(
                     f"optimizer.{group['role']}: the model has parameters of this role, and the"

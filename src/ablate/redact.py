@@ -27,7 +27,7 @@ def redact(text: str) -> str:
 def without_credentials(value: Any) -> Any:
     """Remove the user part and the query from every URL in the values, and in the keys of them."""
     if isinstance(value, dict):
-        return {without_credentials(key): without_credentials(one) for key, one in value.items()}
+        return {without_credentials(key): without_credentials(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [without_credentials(item) for item in value]
     return _URL.sub(r"\1\2", value) if isinstance(value, str) else value

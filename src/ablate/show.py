@@ -15,7 +15,7 @@ def own_text(run: Run, text: str) -> dict[str, Any]:
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
     if not text:
         raise UserError("--text is empty: give at least one character")
-    return run.data.own(text)
+    return run.data.from_text(text)
 
 
 def own_source(run: Run, source: str) -> dict[str, Any]:

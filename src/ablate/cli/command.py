@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EISDIR, ENOSPC, ENOTDIR, EPERM, EROFS
 from typing import NoReturn
 
-from ablate.cli.folder import remove_made
+from ablate.cli.folder import remove_created
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 from ablate.terminal import pipe
 from ablate.terminal.say import printable, say
@@ -48,7 +48,7 @@ def command(main: Callable[[], None]) -> NoReturn:
     code: str | int | None = 0
     try:
         _refuse_windows()
-        _look_here()
+        _add_working_directory()
         main()
     except (KeyboardInterrupt, SystemExit) as stop:
         # Lightning turns Ctrl-C into an exit with 1.
@@ -64,7 +64,7 @@ def command(main: Callable[[], None]) -> NoReturn:
 
 def report(error: Exception) -> int:
     """Print an error and return the exit code."""
-    ours = told(error)
+    ours = own_error(error)
     if ours is None or TYPED == "1":
         print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if ours is None:
@@ -73,7 +73,7 @@ def report(error: Exception) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         say(one_line(ours), file=sys.stderr)
     if isinstance(ours, UserError):
-        remove_made()
+        remove_created()
     codes = {UserError: 2, RunFailed: 1, Interrupted: 130}
     return next(code for kind, code in codes.items() if isinstance(ours, kind))
 
@@ -92,11 +92,11 @@ def full_error(value: str | None) -> Iterator[None]:
             os.environ[FULL_ERROR] = before
 
 
-def told(error: Exception) -> UserError | RunFailed | Interrupted | None:
+def own_error(error: Exception) -> UserError | RunFailed | Interrupted | None:
     """Return our own error, also for a file that cannot be read or written; else None."""
     if not (isinstance(error, OSError) and error.filename and error.errno in CLOSED):
         return unwrap(error)
-    name = " -> ".join(str(one) for one in (error.filename, error.filename2) if one)
+    name = " -> ".join(str(file) for file in (error.filename, error.filename2) if file)
     return UserError(f"{name}: cannot be read or written here ({error.strerror})")
 
 
@@ -108,15 +108,15 @@ def _refuse_windows() -> None:
         )
 
 
-def _look_here() -> None:
+def _add_working_directory() -> None:
     """Put the current folder at the end of the path, so that a user's own parts are found and hide
     nothing; Python's -P disables this, also for the processes of the runs."""
     if sys.flags.safe_path:
         os.environ["PYTHONSAFEPATH"] = "1"
         return
     try:
-        here = os.getcwd()
+        working_directory = os.getcwd()
     except FileNotFoundError:
         raise UserError("the current folder was removed: go to another one") from None
-    if here not in sys.path:
-        sys.path.append(here)
+    if working_directory not in sys.path:
+        sys.path.append(working_directory)

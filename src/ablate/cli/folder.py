@@ -15,7 +15,7 @@ from ablate.terminal.say import say
 class Folder(Callback):
     """Create the folder of a run, as Hydra would before the run is checked, and record it."""
 
-    made: ClassVar[list[Path]] = []  # the folder, then its parents, that this process created
+    created: ClassVar[list[Path]] = []  # the folder, then its parents, that this process created
     of_sweep: ClassVar[bool] = False  # whether it holds the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -43,7 +43,7 @@ def remember(folder: Path, *, of_sweep: bool) -> None:
     """Record a folder, and its parents, that do not exist yet; create that of a run."""
     Folder.of_sweep = of_sweep
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    Folder.made[:] = missing if of_sweep else [p for p in reversed(missing) if _created(p)][::-1]
+    Folder.created[:] = missing if of_sweep else [p for p in reversed(missing) if _created(p)][::-1]
 
 
 def _created(folder: Path) -> bool:
@@ -55,7 +55,7 @@ def _created(folder: Path) -> bool:
     return True
 
 
-def remove_made() -> None:
+def remove_created() -> None:
     """Remove the folder that this run created, and its parents if they hold nothing else.
 
     The folder of a sweep is removed only if it has no runs in it, that of a run only if it has no
@@ -63,13 +63,13 @@ def remove_made() -> None:
     """
     from filelock import FileLock, Timeout
 
-    if Folder.made and Folder.of_sweep:
+    if Folder.created and Folder.of_sweep:
         with suppress(OSError):
-            (Folder.made[0] / "multirun.yaml").unlink()  # Hydra's
-    elif Folder.made and not any(Folder.made[0].glob("checkpoints/*")):
-        with suppress(Timeout), FileLock(Folder.made[0] / ".lock", timeout=0):
-            shutil.rmtree(Folder.made[0], ignore_errors=True)
-    for path in Folder.made:
+            (Folder.created[0] / "multirun.yaml").unlink()  # Hydra's
+    elif Folder.created and not any(Folder.created[0].glob("checkpoints/*")):
+        with suppress(Timeout), FileLock(Folder.created[0] / ".lock", timeout=0):
+            shutil.rmtree(Folder.created[0], ignore_errors=True)
+    for path in Folder.created:
         try:
             path.rmdir()
         except FileNotFoundError:

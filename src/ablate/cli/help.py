@@ -53,10 +53,10 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
   --config-dir DIR (your own options beside these: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""
 
 
-def help_text(own: str | None, groups: list[str]) -> str:
+def help_text(user_folder: str | None, groups: list[str]) -> str:
     """Return the whole page, or the options of the named groups."""
-    with open_tree(own) as tree:
-        folders = [config_dir(), *([Path(own)] if own else [])]
+    with open_tree(user_folder) as tree:
+        folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
         named = [group for group in groups if group in tree.groups]
         if named:
             return "\n".join(line for group in named for line in _options(group, tree, folders))

@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from ablate.cli.command import TYPED, full_error, report, told
+from ablate.cli.command import TYPED, full_error, own_error, report
 from ablate.config.check import check_alone, check_direction, value_of
 from ablate.config.composition import Composition, complete
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
@@ -52,7 +52,7 @@ def job(cfg: DictConfig) -> float | None:
 
 def _kept_apart(error: Exception) -> UserError | RunFailed:
     """Log the error of one run of a sweep in its folder, and keep it for the end."""
-    ours = told(error)
+    ours = own_error(error)
     overrides = " ".join(HydraConfig.get().overrides.task)
     if isinstance(ours, UserError | RunFailed):
         log.error("%s: %s", "refused" if isinstance(ours, UserError) else "failed", one_line(ours))

@@ -146,10 +146,10 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
 
 def wrong_layers(values: Mapping[str, Any]) -> list[str]:
     """A line for every unread key and wrong value of model.layers."""
-    found: dict[str, None] = {}
-    for _, own in compositions(values):
-        found |= dict.fromkeys([*unknown_keys(own), *wrong_values(own)])
-    return [f"model.layers: {line}" for line in found]
+    lines: dict[str, None] = {}
+    for _, composition in compositions(values):
+        lines |= dict.fromkeys([*unknown_keys(composition), *wrong_values(composition)])
+    return [f"model.layers: {line}" for line in lines]
 
 
 def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
@@ -158,19 +158,21 @@ def conflicts(cfg: Mapping[str, Any]) -> Iterator[str]:
     Of the rules that refuse what has no effect, those that hold in every layer.
     """
     kinds = compositions(cfg) or [([], cfg)]
-    facts = {tuple(layers): Facts(own) for layers, own in kinds}
-    asked = {layers: {*CONFLICTS, *own.conflicts} for layers, own in facts.items()}
-    of_parts = [conflict for own in facts.values() for conflict in own.conflicts]
+    facts = {tuple(layers): Facts(layer_facts) for layers, layer_facts in kinds}
+    stated_by = {
+        layers: {*CONFLICTS, *layer_facts.conflicts} for layers, layer_facts in facts.items()
+    }
+    of_parts = [conflict for layer_facts in facts.values() for conflict in layer_facts.conflicts]
     for conflict in dict.fromkeys([*CONFLICTS, *of_parts]):
         applies = [
             layers
-            for layers, own in facts.items()
-            if conflict in asked[layers] and _applies(conflict, own)
+            for layers, layer_facts in facts.items()
+            if conflict in stated_by[layers] and _applies(conflict, layer_facts)
         ]
         if not applies or (conflict.without_effect and len(applies) < len(facts)):
             continue
-        own = facts[applies[0]]
-        line = re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m, own), conflict.says)  # noqa: B023
+        layer_facts = facts[applies[0]]
+        line = re.sub(r"\{(:?)([\w.]+)\}", lambda m: _filled(m, layer_facts), conflict.says)  # noqa: B023
         where = f"block {applies[0][0]}: " if len(applies) < len(facts) else ""
         yield where + line
 
@@ -202,11 +204,11 @@ def value_of(result: Mapping[str, Any]) -> float | None:
 
 def check_direction(sweeper: DictConfig, task: DictConfig) -> None:
     """Raise UserError for a search in the wrong direction; Optuna minimises by default."""
-    given = OmegaConf.select(sweeper, "direction")
-    if given is None:
+    direction = OmegaConf.select(sweeper, "direction")
+    if direction is None:
         return
-    listed = given if OmegaConf.is_list(given) else [given]
-    names = [str(getattr(one, "name", one)) for one in listed]
+    listed = direction if OmegaConf.is_list(direction) else [direction]
+    names = [str(getattr(item, "name", item)) for item in listed]
     metric, mode = locate(task._target_).metric, locate(task._target_).mode
     if names != [DIRECTIONS[mode]]:
         raise UserError(

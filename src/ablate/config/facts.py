@@ -129,8 +129,8 @@ class Facts:
     def instead(self) -> str:
         """The models that read this data, and the data sets that the model reads; of ours."""
         kinds = self.stated("model", "kinds")
-        models = _options("model", "kinds", lambda own: self.kind in own)
-        data = _options("data", "kind", lambda own: own in kinds)
+        models = _options("model", "kinds", lambda stated: self.kind in stated)
+        data = _options("data", "kind", lambda stated: stated in kinds)
         return _use(model=models, data=data)
 
     @property
@@ -145,8 +145,8 @@ class Facts:
     def other_pairs(self) -> str:
         """The models that have what the task asks for, and the tasks for what the model has."""
         outputs = self.stated("model", "outputs")
-        models = _options("model", "outputs", lambda own: self.output in own)
-        return _use(model=models, task=_options("task", "output", lambda own: own in outputs))
+        models = _options("model", "outputs", lambda stated: self.output in stated)
+        return _use(model=models, task=_options("task", "output", lambda stated: stated in outputs))
 
     @property
     def predicts_tokens(self) -> bool:
@@ -226,7 +226,7 @@ class Conflict:
 @cache
 def conflicts_of(target: str) -> tuple[Conflict, ...]:
     """What a class and its bases refuse: their attributes `conflicts`."""
-    return tuple(conflict for own in declared(target, "conflicts") for conflict in own)
+    return tuple(conflict for stated in declared(target, "conflicts") for conflict in stated)
 
 
 def _in_words(kinds: Iterable[str]) -> str:
@@ -240,9 +240,9 @@ def _use(**options: list[str]) -> str:
 
 def _options(group: str, attribute: str, holds: Callable[[Any], bool]) -> list[str]:
     """The options of ours whose class states such a value of an attribute."""
-    found = []
+    options = []
     for file in sorted((config_dir() / group).glob("*.yaml")):
         target = option_content(file)[0].get("_target_")
         if target and holds(stated(target, attribute)):
-            found.append(file.stem)
-    return found
+            options.append(file.stem)
+    return options

@@ -138,9 +138,9 @@ def _leaves(
     for key, value in node.items():
         if option := _option(".".join((*path, key)), value):
             yield (*path, key), option, True
-            for name, own in value.items():
+            for name, inner in value.items():
                 if name not in ("_target_", "_partial_"):
-                    yield (*path, f"{key}.{name}"), own, True
+                    yield (*path, f"{key}.{name}"), inner, True
         elif isinstance(value, Mapping) and value:
             yield from _leaves(value, (*path, key), ours)
         else:
@@ -153,8 +153,8 @@ def _option(group: str, node: Any) -> str | None:
         return None
     name = str(node["_target_"]).split(".")[-2]
     file = config_dir() / group / f"{name}.yaml"
-    made = option_content(file)[0] if file.is_file() else {}
-    return name if made and all(made[key] == node.get(key) for key in EVERYWHERE) else None
+    content = option_content(file)[0] if file.is_file() else {}
+    return name if content and all(content[key] == node.get(key) for key in EVERYWHERE) else None
 
 
 def _regroup(config: DictConfig, group: str) -> None:

@@ -201,12 +201,12 @@ def keys_of(target: str) -> frozenset[str]:
 @cache
 def _inner_keys(target: str) -> dict[str, frozenset[str]]:
     """The keys of inner nodes: {"encoder": {"depth"}}."""
-    found: dict[str, frozenset[str]] = {}
+    keys: dict[str, frozenset[str]] = {}
     for name in keys_of(target):
         key, _, inner = name.partition(".")
         if inner:
-            found[key] = found.get(key, frozenset()) | {inner}
-    return found
+            keys[key] = keys.get(key, frozenset()) | {inner}
+    return keys
 
 
 @cache
@@ -215,10 +215,10 @@ def default_of(path: str) -> Any:
     None where none does."""
     group, _, key = path.rpartition(".")
     ours = group and key not in EVERYWHERE
-    found = [part.get(key) for part in parts_in(group)] if ours else []
+    values = [part.get(key) for part in parts_in(group)] if ours else []
     if isinstance(node := _values().get(group), dict):  # study
-        found = [node.get(key)]
-    return next((value for value in found if value is not None), None)
+        values = [node.get(key)]
+    return next((value for value in values if value is not None), None)
 
 
 @cache
@@ -256,18 +256,18 @@ def parameters(target: str) -> frozenset[str]:
 
     A constructor with **kwargs passes them to its base class, whose parameters count too.
     """
-    found = set(EVERYWHERE)
-    made = locate(target)
-    for part in made.__mro__ if inspect.isclass(made) else [made]:
+    names = set(EVERYWHERE)
+    callable_ = locate(target)
+    for part in callable_.__mro__ if inspect.isclass(callable_) else [callable_]:
         if inspect.isclass(part) and "__init__" not in vars(part):
             continue
         kinds = inspect.signature(part.__init__ if inspect.isclass(part) else part).parameters
         named = [p for p in kinds.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
         # Positional arguments (self, the optimizer's parameters) are not keys.
-        found |= {p.name for p in named if p.name not in ("self", "params")}
+        names |= {p.name for p in named if p.name not in ("self", "params")}
         if not any(p.kind == p.VAR_KEYWORD for p in kinds.values()):
-            return frozenset(found - GIVEN.get(target, set()))
-    return frozenset(found | {"**"})
+            return frozenset(names - GIVEN.get(target, set()))
+    return frozenset(names | {"**"})
 
 
 def locate(target: str) -> Any:

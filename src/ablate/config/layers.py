@@ -31,15 +31,15 @@ def group_of(key: str) -> str | None:
 
 def _given(values: Values) -> dict[str, Any]:
     model = values.get("model")
-    given = model.get("layers") if isinstance(model, Mapping) else None
-    given = given if isinstance(given, Mapping) else {}
-    return {str(key): pattern for key, pattern in given.items() if pattern is not None}
+    layers = model.get("layers") if isinstance(model, Mapping) else None
+    layers = layers if isinstance(layers, Mapping) else {}
+    return {str(key): pattern for key, pattern in layers.items() if pattern is not None}
 
 
 def patterns(values: Values) -> dict[str, list[Any]]:
     """The keys that differ by layer, each with its pattern."""
-    found = _given(values).items()
-    return {key: pattern for key, pattern in found if isinstance(pattern, list) and pattern}
+    items = _given(values).items()
+    return {key: pattern for key, pattern in items if isinstance(pattern, list) and pattern}
 
 
 def expand(node: Any, folders: Iterable[str | Path]) -> None:
@@ -91,20 +91,20 @@ def _content(group: str, option: Any, folders: Iterable[str | Path]) -> Any:
 
 def of_layers(values: Values) -> list[dict[str, Any]]:
     """For every layer its keys and values; nothing if all layers are equal."""
-    found = patterns(values)
+    by_key = patterns(values)
     return [
-        {key: pattern[layer % len(pattern)] for key, pattern in found.items()}
-        for layer in range(_depth(values) if found else 0)
+        {key: pattern[layer % len(pattern)] for key, pattern in by_key.items()}
+        for layer in range(_depth(values) if by_key else 0)
     ]
 
 
 def compositions(values: Values) -> list[tuple[list[int], Values]]:
     """The composition as each kind of layer has it, and the numbers of these layers from 0."""
     kinds: dict[str, tuple[list[int], dict[str, Any]]] = {}
-    for layer, own in enumerate(of_layers(values)):
-        kind = json.dumps(own, sort_keys=True, default=str)
-        kinds.setdefault(kind, ([], own))[0].append(layer)
-    return [(layers, _with(values, own)) for layers, own in kinds.values()]
+    for layer, layer_values in enumerate(of_layers(values)):
+        kind = json.dumps(layer_values, sort_keys=True, default=str)
+        kinds.setdefault(kind, ([], layer_values))[0].append(layer)
+    return [(layers, _with(values, layer_values)) for layers, layer_values in kinds.values()]
 
 
 def wrong_patterns(values: Values) -> Iterator[str]:
@@ -116,8 +116,8 @@ def wrong_patterns(values: Values) -> Iterator[str]:
         elif len(pattern) > depth:
             yield f"{name} has {len(pattern)} values for {depth} blocks; give at most {depth}"
         elif len({json.dumps(value, sort_keys=True, default=str) for value in pattern}) == 1:
-            whole = group_of(key) or f"model.{key}"
-            yield f"{name} gives every block the same; set {whole} instead"
+            replacement = group_of(key) or f"model.{key}"
+            yield f"{name} gives every block the same; set {replacement} instead"
         elif key == "pos_enc":
             yield from _added_to_the_input([values["pos_enc"], *pattern])
     if patterns(values) and values["model"].get("share_layers"):
@@ -135,19 +135,19 @@ def _added_to_the_input(encodings: Iterable[Any]) -> Iterator[str]:
             return
 
 
-def _with(values: Values, own: Mapping[str, Any]) -> Values:
+def _with(values: Values, layer_values: Mapping[str, Any]) -> Values:
     """The composition in which every layer has the values of one, without patterns."""
     model = {**values["model"], "layers": {}}
-    outside = {key: value for key, value in own.items() if key == "pos_enc"}
+    outside = {key: value for key, value in layer_values.items() if key == "pos_enc"}
     return {
         **values,
         **outside,
-        "model": model | {key: value for key, value in own.items() if key not in outside},
+        "model": model | {key: value for key, value in layer_values.items() if key not in outside},
         # The names of options stand in `choices`; those of layers are told by their class.
         "choices": {
             group: name
             for group, name in (values.get("choices") or {}).items()
-            if group not in {group_of(key) for key in own}
+            if group not in {group_of(key) for key in layer_values}
         },
     }
 

@@ -27,12 +27,12 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
         raise
 
 
-def plain(made: Any) -> Any:
+def plain(part: Any) -> Any:
     """Turn Hydra's partial into a plain one: Hydra's looks up its policy at every call, which takes
     a millisecond."""
-    if isinstance(made, partial):
-        return partial(made.func, *made.args, **made.keywords)
-    return made
+    if isinstance(part, partial):
+        return partial(part.func, *part.args, **part.keywords)
+    return part
 
 
 def make_data(cfg: DictConfig) -> "Data":

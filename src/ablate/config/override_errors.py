@@ -202,10 +202,10 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
     return f"no key {path}.{part}{f' ({path}={option})' if option else ''}; {known}{near}"
 
 
-def _in_sweep(base: DictConfig, tree: Tree, given: set[str]) -> Iterator[str]:
+def _in_sweep(base: DictConfig, tree: Tree, typed: set[str]) -> Iterator[str]:
     """Yield errors of what a sweep file varies, unless the command line sets all of it."""
     params = OmegaConf.select(base, "hydra.sweeper.params")
-    if params and not given.issuperset(params):
+    if params and not typed.issuperset(params):
         chosen = base.hydra.runtime.choices
         name = chosen.get("sweep")
         written = [f"{key}={value}" for key, value in params.items()]

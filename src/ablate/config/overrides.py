@@ -64,10 +64,10 @@ def values_of(arguments: list[str]) -> dict[str, list[Any]]:
             raise UserError(f"{override.input_line}: only KEY=VALUE has a meaning here")
         require_few(override)
         sweep = override.is_sweep_override()
-        found = list(override.sweep_iterator()) if sweep else [override.value()]
-        if not found:
+        alternatives = list(override.sweep_iterator()) if sweep else [override.value()]
+        if not alternatives:
             raise UserError(f"'{override.input_line}' names no value")
-        values[override.key_or_group] = found
+        values[override.key_or_group] = alternatives
     return values
 
 
@@ -83,11 +83,11 @@ def key_of(text: str) -> str:
 
 def merged(*groups: Iterable[str]) -> tuple[str, ...]:
     """Merge overrides; of those that set the same key, keep the last."""
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for text in (text for group in groups for text in group):
-        found.pop(key_of(text), None)
-        found[key_of(text)] = text
-    return tuple(found.values())
+        by_key.pop(key_of(text), None)
+        by_key[key_of(text)] = text
+    return tuple(by_key.values())
 
 
 def value_text(value: Any) -> str:
@@ -110,10 +110,10 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(first: Any, second: Any) -> bool:
     """Whether two values of a key are the same: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(equal, first, second))
+    return bool(first == second)

@@ -26,16 +26,16 @@ KEYS = {
 
 def revisions(content: Mapping[str, Any], path: str = "") -> dict[str, int]:
     """The revision of every key and part of a config's plain content, those above 1."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for name, value in content.items():
         key = f"{path}.{name}".lstrip(".")
         if isinstance(value, Mapping):
-            found |= revisions(value, key)
+            numbers |= revisions(value, key)
         elif name == "_target_":
-            found[path] = revision(value)
+            numbers[path] = revision(value)
         elif value:
-            found[key] = KEYS.get(key, 1)
-    return {key: number for key, number in found.items() if number > 1}
+            numbers[key] = KEYS.get(key, 1)
+    return {key: number for key, number in numbers.items() if number > 1}
 
 
 def revision(target: str) -> int:

@@ -87,7 +87,7 @@ def content(cfg: Mapping[str, Any]) -> dict[str, Any]:
         content.pop("init_from", None)
     # A pattern counts as the values that it gives.
     if layers := of_layers(content):
-        content["model"]["layers"] = {key: [own[key] for own in layers] for key in layers[0]}
+        content["model"]["layers"] = {key: [layer[key] for layer in layers] for key in layers[0]}
     for path in EXCLUDED:
         node, _, leaf = path.rpartition(".")
         if isinstance(content.get(node), dict):

@@ -61,9 +61,9 @@ def declared(target: str, attribute: str) -> Iterator[Any]:
     else:
         part = locate(target)
         for owner in getattr(part, "__mro__", [part]):
-            own = getattr(owner, "__dict__", {})
-            if attribute in own:
-                yield own[attribute]
+            attributes = getattr(owner, "__dict__", {})
+            if attribute in attributes:
+                yield attributes[attribute]
 
 
 @cache
@@ -77,8 +77,10 @@ def parameter_rules(target: str | type[Any]) -> Mapping[str, Rule]:
     """The rule of every parameter of a class or function that states one; those of keys inside of
     it have names such as "encoder.depth". Raises UserError if it cannot be imported."""
     hints: dict[str, Any] = {}
-    for own, ours in _signatures(target):
-        hints = {name: hint for name, hint in own.items() if ours or _is_stated(hint)} | hints
+    for annotations, ours in _signatures(target):
+        hints = {
+            name: hint for name, hint in annotations.items() if ours or _is_stated(hint)
+        } | hints
     rules: dict[str, Rule] = {}
     for name, hint in hints.items():
         if further := _further(hint):
@@ -102,8 +104,8 @@ def _signatures(target: str | type[Any]) -> Iterator[tuple[dict[str, Any], bool]
     if name in source.imports:
         yield from _signatures(source.imports[name])
     elif name in source.attributes:
-        own = source.parameters.get(name, {})
-        hints = {key: _evaluated(text, _Names(module)) for key, text in own.items()}
+        annotations = source.parameters.get(name, {})
+        hints = {key: _evaluated(text, _Names(module)) for key, text in annotations.items()}
         further = _further(hints.pop(FURTHER, None))
         yield hints, True
         if further:
@@ -123,11 +125,11 @@ def _of_others(part: Any) -> Iterator[tuple[dict[str, Any], bool]]:
         if module.startswith(OURS) and name in _read(module).attributes:
             yield from _signatures(f"{module}.{name}")
             return
-        made = vars(owner).get("__init__") if inspect.isclass(owner) else owner
-        if not inspect.isfunction(made):
+        callable_ = vars(owner).get("__init__") if inspect.isclass(owner) else owner
+        if not inspect.isfunction(callable_):
             continue
-        kinds = inspect.signature(made).parameters.values()
-        hints = {kind: _evaluated(kind.annotation, made.__globals__) for kind in kinds}
+        kinds = inspect.signature(callable_).parameters.values()
+        hints = {kind: _evaluated(kind.annotation, callable_.__globals__) for kind in kinds}
         yield {kind.name: hints[kind] for kind in kinds if kind.kind != kind.VAR_KEYWORD}, False
         for kind in kinds:
             if kind.kind == kind.VAR_KEYWORD and (further := _further(hints[kind])):
@@ -217,27 +219,27 @@ def _read(module: str) -> Source:
     """Nothing of a module that is not in our package."""
     path = PACKAGE.joinpath(*module.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    found = Source({}, {}, {}, {}, {})
+    source = Source({}, {}, {}, {}, {})
     if not file.is_file():
-        return found
+        return source
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
-            found.attributes[node.name] = dict(_assigned(node.body))
-            found.bases[node.name] = [b.id for b in node.bases if isinstance(b, ast.Name)]
+            source.attributes[node.name] = dict(_assigned(node.body))
+            source.bases[node.name] = [b.id for b in node.bases if isinstance(b, ast.Name)]
             if (parameters := _of_class(node)) is not None:
-                found.parameters[node.name] = parameters
+                source.parameters[node.name] = parameters
         elif isinstance(node, ast.FunctionDef):
-            found.attributes[node.name] = {}
-            found.parameters[node.name] = _of_function(node)
+            source.attributes[node.name] = {}
+            source.parameters[node.name] = _of_function(node)
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                found.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                source.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         else:
             for name, value in _assigned([node]):
                 owner, _, attribute = name.partition(".")
-                found.names[name] = value
-                found.attributes.get(owner, {})[attribute] = value
-    return found
+                source.names[name] = value
+                source.attributes.get(owner, {})[attribute] = value
+    return source
 
 
 def _of_class(node: ast.ClassDef) -> dict[str, str] | None:

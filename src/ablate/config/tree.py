@@ -123,23 +123,23 @@ class Tree:
         return group and not isinstance(override.value(), dict)
 
     def _inside(self, group: str, kind: ObjectType) -> tuple[str, ...]:
-        found = self.loader.get_group_options(group, kind, overrides=list(self.search))
-        return tuple(sorted(name for name in found if name != "__init__"))
+        options = self.loader.get_group_options(group, kind, overrides=list(self.search))
+        return tuple(sorted(name for name in options if name != "__init__"))
 
 
 _trees: dict[tuple[object, ...], Tree] = {}
 
 
 @contextmanager
-def open_tree(own: str | Path | None = None, config_name: str = "config") -> Iterator[Tree]:
-    """The choices of `config_dir()` and those of the folder `own`, which stand behind ours.
+def open_tree(user_folder: str | Path | None = None, config_name: str = "config") -> Iterator[Tree]:
+    """The choices of `config_dir()` and those of the folder `user_folder`, which stand behind ours.
 
     May be opened inside a run: Hydra's global state is put back. What a tree has composed is kept
     in this process until one of its files changes.
     """
-    if own is not None and not Path(own).is_dir():
-        raise UserError(f"--config-dir {own}: there is no such folder")
-    folders = [config_dir()] if own is None else [config_dir(), Path(own).resolve()]
+    if user_folder is not None and not Path(user_folder).is_dir():
+        raise UserError(f"--config-dir {user_folder}: there is no such folder")
+    folders = [config_dir()] if user_folder is None else [config_dir(), Path(user_folder).resolve()]
     search = tuple(f"hydra.searchpath=['file://{folder}']" for folder in folders[1:])
     key = (config_name, tuple(map(_state, folders)))
     hydra = GlobalHydra.instance()

@@ -84,8 +84,8 @@ def _texts(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _options(slot: str) -> frozenset[str]:
     """Return what our options put into a slot."""
     files = (config_dir() / slot).glob("*.yaml") if slot in groups() else ()
-    found = (option_content(file)[0].get("_target_") for file in files)
-    return frozenset(target for target in found if target)
+    targets = (option_content(file)[0].get("_target_") for file in files)
+    return frozenset(target for target in targets if target)
 
 
 def _ours(slot: str, target: str) -> bool:
@@ -101,6 +101,6 @@ def _of_library(slot: str, target: str) -> bool:
     base = next((base for slots, base in HELD.items() if fnmatchcase(slot, slots)), None)
     if base is None or slot not in groups() or not target.startswith(LIBRARIES):
         return False
-    found = locate(target)
-    fits = isclass(found) and issubclass(found, locate(base))
-    return fits and found.__module__.startswith(LIBRARIES)
+    located = locate(target)
+    fits = isclass(located) and issubclass(located, locate(base))
+    return fits and located.__module__.startswith(LIBRARIES)

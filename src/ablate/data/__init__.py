@@ -144,7 +144,7 @@ class Data(LightningDataModule):
         """A validation example, as a batch of size 1."""
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
 
-    def own(self, text: str) -> dict[str, Any]:
+    def from_text(self, text: str) -> dict[str, Any]:
         """A user's text as a batch of size 1."""
         raise NotImplementedError
 

@@ -72,14 +72,15 @@ def check(randaugment: object, width: int) -> str | None:
 
 def _beyond(randaugment: str) -> str | None:
     """What timm would silently reduce: a magnitude or a probability that is too large."""
-    given = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
-    most = int(given.get("mmax", 10))
-    if int(given.get("m", 0)) > most:
+    settings = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
+    most = int(settings.get("mmax", 10))
+    if int(settings.get("m", 0)) > most:
+        magnitude = settings["m"]
         return (
-            f"timm reduces the magnitude m{given['m']} to {most}; write -mmax{given['m']} beside it"
+            f"timm reduces the magnitude m{magnitude} to {most}; write -mmax{magnitude} beside it"
         )
-    if float(given.get("p", 0)) > 1:
-        return f"the probability p{given['p']} is at most 1"
+    if float(settings.get("p", 0)) > 1:
+        return f"the probability p{settings['p']} is at most 1"
     return None
 
 

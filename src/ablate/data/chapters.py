@@ -31,11 +31,11 @@ SHORTEST = 60  # characters: shorter paragraphs are headings and lines of gramma
 
 def paragraphs() -> tuple[list[str], list[str]]:
     """Paragraphs in the order of their chapters, and the chapter of each."""
-    found = topics()
+    texts = topics()
     chapters: dict[str, set[str]] = {}
     for chapter, names in CHAPTERS.items():
         for name in names.split():
-            for paragraph in _paragraphs(found.get(name, "")):
+            for paragraph in _paragraphs(texts.get(name, "")):
                 chapters.setdefault(paragraph, set()).add(chapter)
     clear = {paragraph: next(iter(of)) for paragraph, of in chapters.items() if len(of) == 1}
     return list(clear), list(clear.values())

@@ -32,7 +32,7 @@ class ClassFolders:
         """A hash over every path and every byte, so as slow as the disk, and over the bytes of
         files beside them."""
         content = sha256()
-        for split, files in self._found().items():
+        for split, files in self._given_files().items():
             for path in files:
                 content.update(f"{split}/{self._key(path)}\0".encode())
                 content.update(sha256(source.contents(path, key="data.root")).digest())
@@ -42,16 +42,16 @@ class ClassFolders:
 
     def splits(self) -> dict[str, list[Path]]:
         """The files of each split, in order; none of the splits is empty."""
-        found = self._split(self._found())
-        for split, paths in found.items():
+        files = self._split(self._given_files())
+        for split, paths in files.items():
             if not paths:
                 raise UserError(f"data.root={self.root}: the {split} split would be empty")
-        return found
+        return files
 
     def labels(self, splits: dict[str, list[Path]]) -> tuple[list[str], dict[str, list[int]]]:
         """The class names, sorted, and the label of each file; a given train/ holds every class."""
-        given = self._found()
-        names = sorted({path.parent.name for path in given.get("train", given.get("", []))})
+        files = self._given_files()
+        names = sorted({path.parent.name for path in files.get("train", files.get("", []))})
         if len(names) < 2:
             raise UserError(
                 f"data.root={self.root}: has the one class {names[0]}, and a classifier needs two"
@@ -68,13 +68,13 @@ class ClassFolders:
             split: [numbers[path.parent.name] for path in paths] for split, paths in splits.items()
         }
 
-    def _split(self, given: dict[str, list[Path]]) -> dict[str, list[Path]]:
-        if "train" not in given:
-            return _chosen(given[""], three_way(self._keys(given[""])))
-        if "val" in given:
-            return given
-        train, val = hold_out(self._keys(given["train"]))
-        return given | _chosen(given["train"], {"train": train, "val": val})
+    def _split(self, files: dict[str, list[Path]]) -> dict[str, list[Path]]:
+        if "train" not in files:
+            return _chosen(files[""], three_way(self._keys(files[""])))
+        if "val" in files:
+            return files
+        train, val = hold_out(self._keys(files["train"]))
+        return files | _chosen(files["train"], {"train": train, "val": val})
 
     def _keys(self, paths: list[Path]) -> list[bytes]:
         return [self._key(path).encode() for path in paths]
@@ -82,37 +82,39 @@ class ClassFolders:
     def _key(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
 
-    def _found(self) -> dict[str, list[Path]]:
+    def _given_files(self) -> dict[str, list[Path]]:
         """The files of each given split, sorted; of the split "" if none is given."""
         if not self.folder.is_dir():
             raise UserError(f"data.root={self.root}: no such folder")
-        given = [split for split in BOUNDS if (self.folder / split).is_dir()]
-        if given and "train" not in given:
-            raise UserError(f"data.root={self.root}: has {' and '.join(given)} but no train folder")
-        found = {split: self._files(self.folder / split) for split in given or [""]}
-        for split, paths in found.items():
+        present = [split for split in BOUNDS if (self.folder / split).is_dir()]
+        if present and "train" not in present:
+            raise UserError(
+                f"data.root={self.root}: has {' and '.join(present)} but no train folder"
+            )
+        files = {split: self._files(self.folder / split) for split in present or [""]}
+        for split, paths in files.items():
             if not paths:
                 where = Path(split) / (self.only or "CLASS")
                 raise UserError(
                     f"data.root={self.root}: no {self.what} in {where}; "
                     f"known endings: {' '.join(sorted(self.endings))}"
                 )
-        return found
+        return files
 
     def _files(self, folder: Path) -> list[Path]:
-        found = sorted(
+        paths = sorted(
             path
             for path in folder.glob(f"{self.only or '*'}/*")
             if path.suffix.lower() in self.endings
         )
-        for path in found:
+        for path in paths:
             try:
                 str(path).encode()
             except UnicodeEncodeError:
                 raise UserError(
                     f"data.root={self.root}: the name of {str(path)!a} is not UTF-8; rename it"
                 ) from None
-        return found
+        return paths
 
 
 def _chosen(paths: list[Path], split: dict[str, list[int]]) -> dict[str, list[Path]]:

@@ -126,16 +126,16 @@ def ambiguous(forms: Sequence[Form], days: Sequence[date]) -> NDArray[np.bool_]:
     columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
     hashes = np.stack([form.hashes(columns) for form in forms])
     dates_of: dict[str, set[int]] = defaultdict(set)
-    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for place in _meeting(hashes).tolist():
-        form, day = divmod(place, len(days))
+    cells: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for cell in _meeting(hashes).tolist():
+        form, day = divmod(cell, len(days))
         text = forms[form].text(numbers[day])
         dates_of[text].add(day)
-        places[text].append((form, day))
+        cells[text].append((form, day))
     result = np.zeros(hashes.shape, np.bool_)
     for text, dates in dates_of.items():
         if len(dates) > 1:
-            result[tuple(zip(*places[text], strict=True))] = True
+            result[tuple(zip(*cells[text], strict=True))] = True
     return result
 
 

@@ -99,8 +99,8 @@ class Dates(Pairs):
         count = self.counts[split]
         rng = np.random.default_rng(derive(self.data_seed, "dates", split))
         drawn: dict[str, tuple[Form, date]] = {}
-        for place in rng.permutation(np.flatnonzero(clear)):
-            form, day = forms[place // len(days)], days[place % len(days)]
+        for cell in rng.permutation(np.flatnonzero(clear)):
+            form, day = forms[cell // len(days)], days[cell % len(days)]
             drawn.setdefault(form.text(self._fields(day)), (form, day))
             if len(drawn) == count:
                 return drawn

@@ -145,7 +145,7 @@ class DigitStrings(Targets):
         sources = self.digits.read()
         self.layouts = {split: self._draw(split, len(s.labels)) for split, s in sources.items()}
         pixels = {split: self._paint(split, source) for split, source in sources.items()}
-        self.pixels = {split: torch.from_numpy(own) for split, own in pixels.items()}
+        self.pixels = {split: torch.from_numpy(array) for split, array in pixels.items()}
         self.captions = {split: self._captions(split, s.labels) for split, s in sources.items()}
         self.target_tokenizer = Words(map(str, range(10)))
         if isinstance(self.measured_as, DigitStrings):
@@ -166,8 +166,8 @@ class DigitStrings(Targets):
         }
 
     def fingerprint(self) -> str:
-        made = [*self.size, self.least, self.most, self.counts, self.data_seed]
-        return digest(self.digits.fingerprint(), made)
+        settings = [*self.size, self.least, self.most, self.counts, self.data_seed]
+        return digest(self.digits.fingerprint(), settings)
 
     def reference(self, split: str, index: int) -> str:
         return self.captions[split][index]
@@ -254,12 +254,12 @@ class DigitStrings(Targets):
         count = self.counts[split]
         lengths = rng.integers(self.least, self.most + 1, count)
         image = np.repeat(np.arange(count), lengths)
-        place = np.arange(len(image)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        position = np.arange(len(image)) - np.repeat(lengths.cumsum() - lengths, lengths)
         before = rng.integers(width - SIDE * lengths[image] + 1)  # free columns to the left
         before = before[np.lexsort((before, image))]
         top = rng.integers(height - SIDE + 1, size=len(image))
         digit = rng.integers(digits, size=len(image))
-        return Layout(image, digit, top, before + SIDE * place)
+        return Layout(image, digit, top, before + SIDE * position)
 
     def _paint(self, split: str, source: Source) -> Pixels:
         digits: Pixels = source.pixels(np.arange(len(source.labels)))[..., 0]

@@ -73,8 +73,8 @@ class Graphs(Data):
     def load(self) -> None:
         self.graph = graph = self.read()
         count = len(graph.features)
-        edges, said = symmetric(graph.edges, count)
-        for line in said:
+        edges, messages = symmetric(graph.edges, count)
+        for line in messages:
             log.warning("ablate: %s", line)
         features, classes = torch.from_numpy(graph.features), torch.from_numpy(graph.classes)
         self.splits = {
@@ -104,7 +104,7 @@ def symmetric(edges: NDArray[np.int64], nodes: int) -> tuple[Tensor, list[str]]:
     between = edges[~loops]
     once = np.unique(np.sort(between, axis=1), axis=0)
     alone = nodes - len(np.unique(once))
-    said = {
+    changes = {
         "edge(s) from a node to itself: every node sees itself once": int(loops.sum()),
         "edge(s) that repeat another: each counts once": (
             len(between) - len(np.unique(between, axis=0))
@@ -114,5 +114,5 @@ def symmetric(edges: NDArray[np.int64], nodes: int) -> tuple[Tensor, list[str]]:
     itself = np.arange(nodes).repeat(2).reshape(-1, 2)
     full = np.concatenate([once, once[:, ::-1], itself])
     full = full[np.lexsort((full[:, 1], full[:, 0]))]
-    told = [f"the graph has {count} {what}" for what, count in said.items() if count]
-    return torch.from_numpy(full.T.copy()), told
+    messages = [f"the graph has {count} {what}" for what, count in changes.items() if count]
+    return torch.from_numpy(full.T.copy()), messages

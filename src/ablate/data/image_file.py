@@ -72,11 +72,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     grey = ((values + 128) // 257).astype(np.uint8)  # 65535 / 255 = 257
     if image.format == "TIFF" and image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # type: ignore[attr-defined]
         grey = 255 - grey
-    made = Image.fromarray(grey)
+    converted = Image.fromarray(grey)
     if (clear := image.info.get("transparency")) is not None:
-        made.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
-    made.info["exif"] = image.getexif().tobytes()
-    return made
+        converted.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    converted.info["exif"] = image.getexif().tobytes()
+    return converted
 
 
 def _gamma(image: Image.Image) -> list[int] | None:

@@ -77,10 +77,10 @@ class MaskFolder(Segments):
             image = image_file.read(path, key="data.root", background=self.background)
             pixels[n] = self._scaled(image)
             owners[n] = self._read_mask(path, image.size)
-            found, sizes = np.unique(owners[n], return_counts=True)
-            kept = found[(found > 0) & (sizes >= self.min_pixels)].tolist()
-            images += [n] * len(kept)
-            numbers += kept
+            present, sizes = np.unique(owners[n], return_counts=True)
+            objects = present[(present > 0) & (sizes >= self.min_pixels)].tolist()
+            images += [n] * len(objects)
+            numbers += objects
         if not numbers:
             raise UserError(
                 f"data.root={self.root}: the masks of the {split} split have no object of"
@@ -108,7 +108,7 @@ class MaskFolder(Segments):
             with Image.open(path) as opened:
                 mask = opened if opened.mode in NUMBERS else opened.convert("RGB")
                 deep = opened.mode not in (*NUMBERS, "RGB", "RGBA")
-                own = mask.size
+                mask_size = mask.size
                 mask = mask.resize((self.size, self.size), Image.Resampling.NEAREST)
         except Exception as error:  # Pillow's decoders raise anything on a damaged file
             raise UserError(f"data.root: cannot decode the mask {path} ({error})") from None
@@ -117,10 +117,10 @@ class MaskFolder(Segments):
                 f"data.root: the mask {path} has pixels of more than 8 bits; convert it to 8"
                 " bits, a palette, or colours"
             )
-        if own != size:
+        if mask_size != size:
             raise UserError(
-                f"data.root: the mask {path} is {own[0]} pixels wide and {own[1]} high, and its"
-                f" image {size[0]} and {size[1]}"
+                f"data.root: the mask {path} is {mask_size[0]} pixels wide and {mask_size[1]} high,"
+                f" and its image {size[0]} and {size[1]}"
             )
         values = np.asarray(mask).astype(np.int32)
         return values if values.ndim == 2 else values @ np.array([2**16, 2**8, 1], np.int32)

@@ -117,7 +117,7 @@ class Masked(Cut):
             "val": cut(tokens["val"], step=self.tokens(data.seq_len), seed=None),
         }
 
-    def own(self, text: str, tokenizer: Tokenizer) -> Batch:
+    def from_text(self, text: str, tokenizer: Tokenizer) -> Batch:
         """[CLS] text [SEP]; the text may contain [MASK], and [SEP] before a second segment."""
         assert isinstance(tokenizer, WithSpecials)
         tokens = torch.tensor([[tokenizer.cls, *tokenizer.encode(text), tokenizer.sep]])
@@ -158,16 +158,16 @@ class MaskedText(Dataset[Batch]):
 
     def __getitem__(self, request: Request) -> Batch:
         which, what, others, pair = self._drawn(request)
-        starts, place = request.indices[:, None] * self.step, torch.arange(self.size)
-        first, where = torch.full_like(starts, self.size), starts + place
+        starts, offset = request.indices[:, None] * self.step, torch.arange(self.size)
+        first, where = torch.full_like(starts, self.size), starts + offset
         follows: dict[str, Tensor] = {}
         if self.masked.next_sentence:
-            first, where, follows = self._pairs(starts, place, pair)
+            first, where, follows = self._pairs(starts, offset, pair)
         text = self.text[where].long()
         chosen = which.topk(self.predicted, dim=1).indices
         targets = text.gather(1, chosen)
         text = text.scatter(1, chosen, self._hidden(targets, what, others))
-        positions = 1 + place + (place >= first)
+        positions = 1 + offset + (offset >= first)
         tokens = torch.full((len(text), self.seq_len), self.tokenizer.sep)
         tokens[:, 0] = self.tokenizer.cls
         tokens.scatter_(1, positions, text)
@@ -182,7 +182,7 @@ class MaskedText(Dataset[Batch]):
         return uniform(seed, request.indices, sum(widths)).split(widths, dim=1)
 
     def _pairs(
-        self, starts: Tensor, place: Tensor, drawn: Tensor
+        self, starts: Tensor, offset: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Length of the first segment, b 1; text positions of both, b n; `segments` and `next`."""
         least, most = self.size // 4, self.size - self.size // 4
@@ -192,7 +192,7 @@ class MaskedText(Dataset[Batch]):
         count = len(self.text) - self.size + 1
         step = self.size + (drawn[:, 2:] * (count - 2 * self.size + 1)).long()
         second = torch.where(elsewhere, (starts + step) % count, starts + first)
-        where = torch.where(place < first, starts + place, second + place - first)
+        where = torch.where(offset < first, starts + offset, second + offset - first)
         segments = (torch.arange(self.seq_len) > first + 1).long()
         return first, where, {"segments": segments, "next": elsewhere[:, 0].long()}
 

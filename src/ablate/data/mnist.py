@@ -68,23 +68,23 @@ class Mnist(Images):
 
     def _files(self) -> list[Path]:
         root = cache() / "torchvision" if self.root is None else source.local(self.root)
-        found = self._files_in(root)
-        if not found and self.root is None:
-            found = self._files_in(download(self.title))
-        if not found:
+        files = self._files_in(root)
+        if not files and self.root is None:
+            files = self._files_in(download(self.title))
+        if not files:
             raise UserError(
                 f"data.root={self.root}: has no {self.title} files ({FILES[0]}.gz and the like); "
                 "data.root=null downloads them"
             )
-        return found
+        return files
 
     def _files_in(self, root: Path) -> list[Path]:
         """The four files, or none: directly in `root`, or where torchvision puts them."""
         for folder in (root, root / self.title / "raw"):
             either = [(folder / name, folder / f"{name}.gz") for name in FILES]
-            found = [path for pair in either for path in [p for p in pair if p.is_file()][:1]]
-            if len(found) == len(FILES):
-                return found
+            files = [path for pair in either for path in [p for p in pair if p.is_file()][:1]]
+            if len(files) == len(FILES):
+                return files
         return []
 
     def _array(self, path: Path, expected: str) -> Pixels:

@@ -55,8 +55,8 @@ class Multi30k(Translations):
         return {split: self._split_of(name) for split, name in FILES.items()}
 
     def place(self, split: str, number: int) -> str:
-        one, other = (f"{FILES[split]}.{language}" for language in self.pair)
-        return f"line {number + 1} of {one} and {other}"
+        source, target = (f"{FILES[split]}.{language}" for language in self.pair)
+        return f"line {number + 1} of {source} and {target}"
 
     def _split_of(self, name: str) -> list[Pair]:
         sides = [self._lines(f"{name}.{language}.gz") for language in self.pair]

@@ -89,7 +89,7 @@ class OverlappingDigits(Segments):
         for split, count in self.counts.items():
             what = f"data.{split}_examples={count}: of {self.size} x {self.size} pixels each"
             memory.require(3 * count * self.size**2, what)
-        return {split: self._draw(split, own) for split, own in self.digits.read().items()}
+        return {split: self._draw(split, digits) for split, digits in self.digits.read().items()}
 
     def fingerprint(self) -> str:
         drawn = [self.size, self.scale, self.least, self.most, self.dimmest]
@@ -111,7 +111,7 @@ class OverlappingDigits(Segments):
             unfamiliar[1::2] = True
         canvas = np.zeros((count, self.size, self.size), np.uint8)
         owners = np.full((count, self.size, self.size), -1, np.int8)
-        whole = np.zeros((count, self.most))
+        total_ink = np.zeros((count, self.most))
         lengths = rng.integers(self.least, self.most + 1, count)
         for number in range(self.most):  # from the back to the front
             top, left = rng.integers(self.size - side + 1, size=(2, count))
@@ -124,9 +124,9 @@ class OverlappingDigits(Segments):
             shade = (shades[digit] * bright[:, None, None] * self.white).round().astype(np.uint8)
             canvas[image, top[image] + y, left[image] + x] = shade[image, y, x]
             owners[image, top[image] + y, left[image] + x] = number
-            whole[:, number] = ink.sum((1, 2))
+            total_ink[:, number] = ink.sum((1, 2))
         visible = np.stack([(owners == number).sum((1, 2)) for number in range(self.most)], axis=1)
-        eligible = (visible >= VISIBLE * whole) & (whole > 0)
+        eligible = (visible >= VISIBLE * total_ink) & (total_ink > 0)
         chosen = (rng.random(eligible.shape) * eligible).argmax(1)
         return Objects(canvas[..., None], owners, np.arange(count), chosen, unfamiliar)
 

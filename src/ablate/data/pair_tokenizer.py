@@ -34,13 +34,13 @@ class PairTokenizer(ABC):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text up to the first EOS; PAD and BOS are skipped."""
-        kept: list[int] = []
+        numbers: list[int] = []
         for token in map(int, tokens):
             if token == EOS:
                 break
             if token not in (PAD, BOS):
-                kept.append(token)
-        return self._decode(kept)
+                numbers.append(token)
+        return self._decode(numbers)
 
     def label(self, token: int) -> str:
         """One token in printable characters, for figures."""
@@ -65,10 +65,10 @@ class Characters(PairTokenizer):
 
     def __init__(self, training: Iterable[str], *, lower: bool = False) -> None:
         super().__init__(lower=lower)
-        found: set[str] = set()
+        characters: set[str] = set()
         for text in training:
-            found.update(text.lower() if lower else text)
-        self.characters = ["", "", "", STRANGE, *sorted(found)]
+            characters.update(text.lower() if lower else text)
+        self.characters = ["", "", "", STRANGE, *sorted(characters)]
         self.numbers = {c: n for n, c in enumerate(self.characters) if n >= len(SPECIALS)}
         self.vocab_size = len(self.characters)
 
@@ -104,10 +104,10 @@ class Words(PairTokenizer):
         for run, times in runs.items():
             for word in _words(run):
                 counts[word] += times
-        kept = [word for word, count in counts.items() if count >= min_count]
-        kept.sort(key=lambda word: (-counts[word], word))
-        self.words = [Word(False, special) for special in SPECIALS] + kept
-        self.numbers = {word: number for number, word in enumerate(kept, len(SPECIALS))}
+        words = [word for word, count in counts.items() if count >= min_count]
+        words.sort(key=lambda word: (-counts[word], word))
+        self.words = [Word(False, special) for special in SPECIALS] + words
+        self.numbers = {word: number for number, word in enumerate(words, len(SPECIALS))}
         self.vocab_size = len(self.words)
         self.runs = {run: self._run(run) for run in runs}
 
@@ -157,11 +157,11 @@ class Subwords(PairTokenizer):
     def _pieces(self, tokens: list[int]) -> Iterator[str]:
         """The texts between unknown tokens, which a model can write but no text contains."""
         start = 0
-        for place, token in enumerate(tokens):
+        for position, token in enumerate(tokens):
             if token == UNKNOWN:
-                yield self.bpe.decode(tokens[start:place])
+                yield self.bpe.decode(tokens[start:position])
                 yield STRANGE
-                start = place + 1
+                start = position + 1
         yield self.bpe.decode(tokens[start:])
 
 
@@ -182,7 +182,7 @@ def make(
 
 
 def _words(run: str) -> list[Word]:
-    return [Word(place > 0, text) for place, text in enumerate(_pattern().findall(run))]
+    return [Word(position > 0, text) for position, text in enumerate(_pattern().findall(run))]
 
 
 @cache

@@ -62,8 +62,8 @@ class Sentences:
         """`lengths` tokens of each, from BOS (shift 0) or the token after it (shift 1), padded."""
         lengths = self.lengths[indices, None]
         column = torch.arange(int(lengths.max()))
-        places = self.starts[indices, None] + shift + column.minimum(lengths - 1)
-        return self.flat[places].long().where(column < lengths, fill)
+        positions = self.starts[indices, None] + shift + column.minimum(lengths - 1)
+        return self.flat[positions].long().where(column < lengths, fill)
 
 
 class Split(Dataset[Batch]):
@@ -194,9 +194,9 @@ class Pairs(Targets):
         return super()._loader(split, order)
 
     def _of(self, split: str) -> Split:
-        made = self.splits[split]
-        assert isinstance(made, Split)
-        return made
+        encoded = self.splits[split]
+        assert isinstance(encoded, Split)
+        return encoded
 
     def _with_text(self, split: str) -> list[int]:
         """Numbers of the pairs to use: all of a test split, so that results stay comparable."""
@@ -205,10 +205,10 @@ class Pairs(Targets):
         if empty:
             done = "kept, so that the test stays the same" if split == "test" else "dropped"
             self._say(split, f"{len(empty)} with an empty side, {done}", min(empty))
-        kept = [n for n in everything if split == "test" or n not in empty]
-        if not kept:
+        complete = [n for n in everything if split == "test" or n not in empty]
+        if not complete:
             raise UserError(f"the {SPOKEN[split]} split has no pair with text on both sides")
-        return kept
+        return complete
 
     def _split(self, split: str) -> Split:
         """A split's pairs as tokens; removes pairs too long for training from `numbers`."""

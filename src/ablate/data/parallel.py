@@ -114,8 +114,8 @@ class Parallel(Translations):
         }.items():
             self.checked(f"{split}_source", pair[0])
             self.checked(f"{split}_target", pair[1])
-            if (given := _given(f"{split}_", *pair)) is not None:
-                self.files[split] = given
+            if (files := _given(f"{split}_", *pair)) is not None:
+                self.files[split] = files
         self.shares = {
             "val": self._taken("val", val_fraction, VALIDATION),
             "test": self._taken("test", test_fraction, 0.0),
@@ -139,8 +139,8 @@ class Parallel(Translations):
 
     def read(self) -> dict[str, list[Pair]]:
         read = {
-            split: [self.learned(pair) for pair in given.pairs()]
-            for split, given in self.files.items()
+            split: [self.learned(pair) for pair in files.pairs()]
+            for split, files in self.files.items()
         }
         everything = read["train"]
         self.lines = self._divided(everything)

@@ -140,22 +140,22 @@ def _from_arrays(file: Path, name: str) -> Graph:
     content = io.BytesIO(source.contents(file, key="data.root"))
     try:
         with ZipFile(content) as members:
-            size = sum(one.file_size for one in members.infolist())
+            size = sum(member.file_size for member in members.infolist())
         source.require_room(size, str(file), key="data.root")
         with np.load(content, allow_pickle=False) as packed:
-            found: Mapping[str, NDArray[Any]] = {key: packed[key] for key in FIELDS}
+            arrays: Mapping[str, NDArray[Any]] = {key: packed[key] for key in FIELDS}
     except (KeyError, ValueError, OSError, BadZipFile, zlib.error, EOFError) as error:
         raise UserError(
             f"data.root: {file} is damaged, or has not the arrays {', '.join(FIELDS)} ({error})"
         ) from None
-    features = _zeros(tuple(map(int, found["shape"])), str(file))
-    features[_whole(found["feat_row"]), _whole(found["feat_col"])] = found["feat_val"]
+    features = _zeros(tuple(map(int, arrays["shape"])), str(file))
+    features[_whole(arrays["feat_row"]), _whole(arrays["feat_col"])] = arrays["feat_val"]
     return Graph(
         features=features,
-        edges=_whole(found["edges"], None),
-        classes=_whole(found["label"], None),
+        edges=_whole(arrays["edges"], None),
+        classes=_whole(arrays["label"], None),
         class_names=NAMES[name],
-        split={split: found[split].tolist() for split in ("train", "val", "test")},
+        split={split: arrays[split].tolist() for split in ("train", "val", "test")},
     )
 
 

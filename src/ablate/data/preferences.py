@@ -167,8 +167,8 @@ class Preferences(Data):
             self.checked("seq_len", seq_len),
             self.checked("prompt", prompt),
         )
-        given = {"train": train_examples, "val": val_examples, "test": test_examples}
-        self.limits = {split: count for split, count in given.items() if count is not None}
+        counts = {"train": train_examples, "val": val_examples, "test": test_examples}
+        self.limits = {split: count for split, count in counts.items() if count is not None}
         self.counts = self.examples(**{**MADE, **self.limits})
         if prompt >= seq_len:
             raise UserError(f"data.prompt={prompt}: leaves no room in data.seq_len={seq_len}")
@@ -192,26 +192,29 @@ class Preferences(Data):
         if self.path is not None:
             lines = _lines(source.text(source.read(self.path), self.path), self.path)
             pairs = [_pair(line, number, self.path) for number, line in lines]
-            places = three_way([line.encode() for _, line in lines])
-            if empty := [split for split, numbers in places.items() if not numbers]:
+            split_lines = three_way([line.encode() for _, line in lines])
+            if empty := [split for split, numbers in split_lines.items() if not numbers]:
                 raise UserError(
                     f"data.path={self.path}: {len(pairs)} pairs are too few, which leaves none for"
                     f" {' and '.join(empty)}"
                 )
             texts = {
                 split: [pairs[n] for n in numbers[: self.limits.get(split)]]
-                for split, numbers in places.items()
+                for split, numbers in split_lines.items()
             }
             training, others = (
                 "\n".join("".join(pair) for split in splits for pair in texts[split])  # type: ignore[arg-type]
                 for splits in (["train"], ["val", "test"])
             )
             maker = tokenizer_maker(self.tokenizer_name)
-            make = {split: lambda own=own: own for split, own in texts.items()}
-            counts = {split: len(own) for split, own in texts.items()}
+            make = {
+                split: lambda lines_of_split=lines_of_split: lines_of_split
+                for split, lines_of_split in texts.items()
+            }
+            counts = {split: len(lines_of_split) for split, lines_of_split in texts.items()}
             known = self._known or maker(training, others, self.vocab_size)
         else:
-            make = {split: lambda split=split: self._made(split) for split in self.counts}
+            make = {split: lambda split=split: self._generated(split) for split in self.counts}
             counts, known = self.counts, self._known or self.source.tokenizer
         self.tokenizer = known
         self.splits = {split: Preferred(counts[split], make[split], self) for split in make}
@@ -229,13 +232,13 @@ class Preferences(Data):
         first = self.tokenizer.array(prompt)[-self.prompt :]
         texts = [r for r in responses if r is not None]
         cut = [self.tokenizer.array(text)[: self.room] for text in texts]
-        return len(first), [np.concatenate([first, own]) for own in cut] or [first]
+        return len(first), [np.concatenate([first, response]) for response in cut] or [first]
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation pair, with `labels`: the tokens of its chosen text."""
         return self._labelled(super().example(index))
 
-    def own(self, text: str) -> dict[str, Any]:
+    def from_text(self, text: str) -> dict[str, Any]:
         """A user's text, without a prompt."""
         tokens, keep = padded([self.tokenizer.array(text)[: self.seq_len]])
         none = torch.zeros(1, dtype=torch.long)
@@ -286,7 +289,7 @@ class Preferences(Data):
         assert isinstance(self.run.data, TextData)
         return self.run.data
 
-    def _made(self, split: str) -> list[Pair]:
+    def _generated(self, split: str) -> list[Pair]:
         """Prompts from the training part of the text, or from a half of the validation part."""
         text = self.source.tokens["train" if split == "train" else "val"]
         if split != "train":
@@ -306,7 +309,7 @@ class Preferences(Data):
             responses = self._written(prompts.repeat_interleave(2, 0), rng).unflatten(0, (-1, 2))
         noise = torch.rand(count, generator=rng, dtype=torch.float64).tolist()
         return [
-            self._judged(self._text(prompt), [self._text(one) for one in two], chance)
+            self._judged(self._text(prompt), [self._text(response) for response in two], chance)
             for prompt, two, chance in zip(prompts, responses, noise, strict=True)
         ]
 
@@ -314,12 +317,12 @@ class Preferences(Data):
         """The responses of the run that writes."""
         model = self.run.model
         assert isinstance(model, LanguageModel)
-        found = []
+        responses = []
         for part in prompts.split(AT_ONCE):
             lengths = torch.full((len(part),), part.shape[1])
-            whole = rollout(model, part, lengths, tokens=self.room, rng=rng)
-            found.append(whole.tokens[:, part.shape[1] :])
-        return torch.cat(found)
+            rolled = rollout(model, part, lengths, tokens=self.room, rng=rng)
+            responses.append(rolled.tokens[:, part.shape[1] :])
+        return torch.cat(responses)
 
     def _judged(self, prompt: str, two: list[str], chance: float) -> Pair:
         """The pair by the rule, with its noise. chance: between 0 and 1."""

@@ -23,8 +23,8 @@ def depths(regions: Tensor) -> Tensor:
     inside = pad(regions, (1, 1, 1, 1)).float()
     nearest = inside * sum(inside.shape[1:]) ** 2
     for _ in ("along rows", "along columns"):
-        places = torch.arange(nearest.shape[2], device=regions.device)
-        steps = (places - places[:, None]).square().float()
+        positions = torch.arange(nearest.shape[2], device=regions.device)
+        steps = (positions - positions[:, None]).square().float()
         nearest = (nearest[:, :, None] + steps).amin(-1).mT
     return nearest[:, 1:-1, 1:-1]
 

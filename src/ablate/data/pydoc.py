@@ -26,8 +26,8 @@ class Pydoc(TextData):
     """All topics, sorted by name, each with its name as a title."""
 
     def read(self) -> str:
-        found = topics()
-        return "\n\n".join(f"{name}\n\n{found[name].strip()}" for name in sorted(found)) + "\n"
+        texts = topics()
+        return "\n\n".join(f"{name}\n\n{texts[name].strip()}" for name in sorted(texts)) + "\n"
 
     def content_hash(self) -> str:
         return hashlib.sha256(self.read().encode()).hexdigest()

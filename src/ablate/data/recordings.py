@@ -43,17 +43,17 @@ class Recordings(SpokenPairs):
             raise UserError(f"data.root={self.root}: no such folder")
         if find_spec("soundfile") is None:
             raise UserError(f"data=recordings reads sound with soundfile: {install('speech')}")
-        found = self._transcribed(folder)
-        splits = three_way([text.encode() for _, text in found])
+        transcribed = self._transcribed(folder)
+        splits = three_way([text.encode() for _, text in transcribed])
         for split, numbers in splits.items():
             if not numbers:
                 raise UserError(
-                    f"data.root={self.root}: none of its {len(found)} recordings is for the"
+                    f"data.root={self.root}: none of its {len(transcribed)} recordings is for the"
                     f" {split} split, which a hash of the transcripts says; add some"
                 )
         return {
             split: [Spoken(text, _read(*_version(path)), None) for path, text in
-                    (found[number] for number in numbers)]
+                    (transcribed[number] for number in numbers)]
             for split, numbers in splits.items()
         }  # fmt: skip
 
@@ -63,26 +63,26 @@ class Recordings(SpokenPairs):
     def _transcribed(self, folder: Path) -> list[tuple[Path, str]]:
         """Each recording and its text, by name."""
         table = folder / TABLE
-        found = self._listed(table) if table.exists() else self._beside(folder)
-        if not found:
+        recordings = self._listed(table) if table.exists() else self._beside(folder)
+        if not recordings:
             raise UserError(
                 f"data.root={self.root}: has no {TABLE}, and no recording NAME.wav or NAME.flac"
                 " with a transcript NAME.txt"
             )
-        clean = [(path, " ".join(text.split())) for path, text in found]
+        clean = [(path, " ".join(text.split())) for path, text in recordings]
         return [(path, text.lower() if self.lower else text) for path, text in clean]
 
     def _beside(self, folder: Path) -> list[tuple[Path, str]]:
-        found = []
+        recordings = []
         for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS):
             written = path.with_suffix(".txt")
             if not written.exists():
                 raise UserError(f"data.root={self.root}: {path.name} has no {written.name} beside")
-            found.append((path, _text(written)))
-        return found
+            recordings.append((path, _text(written)))
+        return recordings
 
     def _listed(self, table: Path) -> list[tuple[Path, str]]:
-        found = []
+        recordings = []
         for number, line in enumerate(_text(table).splitlines(), 1):
             name, *texts = line.split("|")
             paths = [table.parent / "wavs" / f"{name}{ending}" for ending in ENDINGS]
@@ -90,8 +90,8 @@ class Recordings(SpokenPairs):
             if not texts or path is None:
                 why = f"there is no wavs/{name}.wav" if texts else "is not NAME|text"
                 raise UserError(f"data.root={self.root}: line {number} of {TABLE}: {why}")
-            found.append((path, texts[-1]))
-        return found
+            recordings.append((path, texts[-1]))
+        return recordings
 
 
 def _text(path: Path) -> str:
@@ -100,8 +100,8 @@ def _text(path: Path) -> str:
 
 def _version(path: Path) -> tuple[Path, int, int]:
     """A file, and what tells it from another at the same place."""
-    found = path.stat()
-    return path, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return path, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(100_000)
@@ -124,5 +124,5 @@ def resampled(samples: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
     if rate == RATE:
         return samples
     common = gcd(rate, RATE)
-    made: NDArray[np.float64] = resample_poly(samples, RATE // common, rate // common)
-    return made
+    result: NDArray[np.float64] = resample_poly(samples, RATE // common, rate // common)
+    return result

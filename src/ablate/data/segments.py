@@ -107,8 +107,8 @@ class Segments(Data):
         mean, std = (value * self.white for value in (self.mean, self.std))
         points = FIRST - 1 + (self.task_settings or 1)
         self.splits = {
-            split: Segmented(own, mean=mean, std=std, points=points)
-            for split, own in objects.items()
+            split: Segmented(objects_of_split, mean=mean, std=std, points=points)
+            for split, objects_of_split in objects.items()
         }
         self.sizes = {
             "image_size": pixels.shape[1:3],

@@ -90,7 +90,7 @@ class Sequences(Pairs):
         return [self._pair(sequence.tolist()) for sequence in sequences]
 
     def _pair(self, numbers: list[int]) -> Pair:
-        target = [numbers[place] for place in self.sources(numbers)]
+        target = [numbers[source] for source in self.sources(numbers)]
         return Pair(" ".join(map(str, numbers)), " ".join(map(str, target)))
 
 

@@ -170,9 +170,9 @@ class Series(Data):
         restored: NDArray[np.float64] = values.double().cpu().numpy() * self.deviation + self.mean
         return restored
 
-    def time(self, place: int) -> str:
+    def time(self, step: int) -> str:
         """The label of a time step: the year for the sunspots, else its row, from 1."""
-        return str(place + (FIRST_YEAR if self.path is None else 1))
+        return str(step + (FIRST_YEAR if self.path is None else 1))
 
     @property
     def latest(self) -> Tensor:
@@ -182,7 +182,7 @@ class Series(Data):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its time steps."""
         first = self.starts["val"] + index - self.window
-        labels = [self.time(first + place) for place in range(self.window)]
+        labels = [self.time(first + step) for step in range(self.window)]
         return super().example(index) | {"labels": labels}
 
     def _statistics(

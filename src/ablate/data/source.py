@@ -31,13 +31,13 @@ CHUNK = 2**24  # bytes decompressed at a time
 
 def largest() -> float:
     """The most bytes of a file, plain or decompressed: $ABLATE_MAX_FILE_GB, or `LARGEST`."""
-    given = os.environ.get(LIMIT)
-    if not given:
+    limit = os.environ.get(LIMIT)
+    if not limit:
         return LARGEST
     try:
-        return float(given) * 1e9
+        return float(limit) * 1e9
     except ValueError:
-        raise UserError(f"{LIMIT}={given}: must be a number of gigabytes") from None
+        raise UserError(f"{LIMIT}={limit}: must be a number of gigabytes") from None
 
 
 def cache() -> Path:
@@ -66,9 +66,9 @@ def read(path: str, sha256: str | None = None, *, key: str = KEY) -> bytes:
     """
     fetched = is_url(path, key=key)
     raw = contents(fetch(path, sha256, key=key) if fetched else path, shown=path, key=key)
-    if sha256 is not None and (found := hashlib.sha256(raw).hexdigest()) != sha256:
+    if sha256 is not None and (digest := hashlib.sha256(raw).hexdigest()) != sha256:
         raise UserError(
-            f"{key}={path}: is not the file with data.sha256={sha256} (it has {found}); "
+            f"{key}={path}: is not the file with data.sha256={sha256} (it has {digest}); "
             "set data.sha256=null to use it anyway"
         )
     return _unpacked(raw, path, key) if raw[:2] == b"\x1f\x8b" else raw
@@ -83,8 +83,8 @@ def member(root: str | None, name: str, *, url: str, sha256: str) -> bytes:
     if not path.is_dir():
         raise UserError(f"data.root={root}: no such folder; data.root=null downloads the data")
     either = [path / name, path / name.removesuffix(".gz")]
-    found = next((file for file in either if file.is_file()), either[0])
-    return read(str(found), key="data.root")
+    existing = next((file for file in either if file.is_file()), either[0])
+    return read(str(existing), key="data.root")
 
 
 def content_hash(path: str, sha256: str | None) -> str:
@@ -189,12 +189,12 @@ def contents(path: str | Path, *, shown: str | None = None, key: str = KEY) -> b
     """The bytes of a regular file as they lie there. shown: the path in messages, if not `path`."""
     shown, file = shown or str(path), local(path)
     try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"{key}={shown}: is a {_kind(found.st_mode)}, must be a file")
-        if found.st_size == 0:  # files of /proc too: reading some of them never ends
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{key}={shown}: is a {_kind(status.st_mode)}, must be a file")
+        if status.st_size == 0:  # files of /proc too: reading some of them never ends
             raise UserError(f"{key}={shown}: the file is empty")
-        require_room(found.st_size, shown, key=key)
+        require_room(status.st_size, shown, key=key)
         return file.read_bytes()
     except FileNotFoundError:
         near = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []

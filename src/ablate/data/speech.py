@@ -109,18 +109,20 @@ class SpokenPairs(Pairs):
         """That of the data that a finished model was trained with, where it is measured on this."""
         if isinstance(self.measured_as, SpokenPairs):
             return self.measured_as.codebook
-        training = [one.log_mels for one in self._spoken["train"]]
+        training = [utterance.log_mels for utterance in self._spoken["train"]]
         return Codebook.learn(training, self.codes, derive(self.data_seed, "codebook"))
 
     def read(self) -> dict[str, list[Pair]]:
         pairs = {
-            split: [Pair(one.text, " ".join(map(str, self.codebook.encode(one.log_mels).tolist())))
-                    for one in utterances]
+            split: [Pair(utterance.text, self._codes(utterance)) for utterance in utterances]
             for split, utterances in self._spoken.items()
-        }  # fmt: skip
+        }
         if self.direction == "synthesis":
             return pairs
         return {split: [Pair(*reversed(pair)) for pair in of] for split, of in pairs.items()}
+
+    def _codes(self, utterance: Spoken) -> str:
+        return " ".join(map(str, self.codebook.encode(utterance.log_mels).tolist()))
 
     def fingerprint(self) -> str:
         return digest(self._read, self.codec)
@@ -143,10 +145,10 @@ class SpokenPairs(Pairs):
         text, _, words = self.utterance(split, index)
         if words is None:
             return None
-        ends = [*(place for place, _ in words[1:]), len(text)]
+        ends = [*(position for position, _ in words[1:]), len(text)]
         return [
-            (text[place:end].strip(), sample / RATE)
-            for (place, sample), end in zip(words, ends, strict=True)
+            (text[position:end].strip(), sample / RATE)
+            for (position, sample), end in zip(words, ends, strict=True)
         ]
 
     def alignment(self, split: str, index: int) -> list[Link] | None:
@@ -157,11 +159,11 @@ class SpokenPairs(Pairs):
         links = []
         frames = np.arange(len(log_mels)) * HOP  # the sample at the centre of each
         ends = [*words[1:], (len(text), int(frames[-1]) + 1)]
-        for (place, sample), (end_place, end_sample) in zip(words, ends, strict=True):
+        for (position, sample), (end_place, end_sample) in zip(words, ends, strict=True):
             first, last = np.searchsorted(frames, [sample, end_sample]).tolist()
-            said = self._tokens_of(text, place, end_place)
+            tokens = self._tokens_of(text, position, end_place)
             heard = range(first, last)
-            links.append((heard, said) if self.direction == "synthesis" else (said, heard))
+            links.append((heard, tokens) if self.direction == "synthesis" else (tokens, heard))
         return links
 
     def _tokens_of(self, text: str, start: int, end: int) -> range:
@@ -241,8 +243,8 @@ def _texts(kind: str) -> dict[str, list[list[str]]]:
 @lru_cache(8)
 def _say(texts: tuple[str, ...], voice: str, speed: int, pitch: int) -> Sequence[Spoken]:
     """Kept, since the id of a run, its data and its recogniser ask for the same speech."""
-    said = speak(texts, voice=voice, speed=speed, pitch=pitch)
+    utterances = speak(texts, voice=voice, speed=speed, pitch=pitch)
     return [
-        Spoken(text, log_mel(one.samples / FULL_SCALE), one.words)
-        for text, one in zip(texts, said, strict=True)
+        Spoken(text, log_mel(utterance.samples / FULL_SCALE), utterance.words)
+        for text, utterance in zip(texts, utterances, strict=True)
     ]

@@ -25,9 +25,9 @@ def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64
     text = source.text(source.read(path), path).removeprefix("\ufeff")
     rows = _rows(text.rstrip("\r\n"), path)
     header = [name.strip() for name in next(rows, (0, []))[1]]
-    if len(header) == 1 and (found := next((s for s in OTHERS if s in header[0]), None)):
+    if len(header) == 1 and (separator := next((s for s in OTHERS if s in header[0]), None)):
         raise UserError(
-            f"data.path={path}: its columns are parted by {found!r}; part them by commas, and write"
+            f"data.path={path}: its columns are separated by {separator!r}; use commas, and write"
             " numbers as in 1234.5"
         )
     if not any(header):
@@ -36,9 +36,9 @@ def read_columns(path: str, columns: Sequence[str] | None) -> NDArray[np.float64
         raise UserError(
             f"data.columns=null: name the columns of data.path={path} to use; {_named(header)}"
         )
-    places = [_place(name, header, path) for name in columns]
-    read = [_numbers(row, header, places, path) for row in rows]
-    return np.array(read, np.float64).reshape(len(read), len(places))
+    indices = [_place(name, header, path) for name in columns]
+    read = [_numbers(row, header, indices, path) for row in rows]
+    return np.array(read, np.float64).reshape(len(read), len(indices))
 
 
 def _rows(text: str, path: str) -> Iterator[Row]:
@@ -66,7 +66,7 @@ def _place(name: str, header: Sequence[str], path: str) -> int:
     return header.index(name)
 
 
-def _numbers(row: Row, header: Sequence[str], places: Sequence[int], path: str) -> list[float]:
+def _numbers(row: Row, header: Sequence[str], indices: Sequence[int], path: str) -> list[float]:
     line, cells = row
     if len(cells) > len(header):
         raise UserError(
@@ -74,7 +74,7 @@ def _numbers(row: Row, header: Sequence[str], places: Sequence[int], path: str) 
         )
     cells = cells + [""] * (len(header) - len(cells))
     return [
-        _number(cells[at].strip(), f"line {line}, column '{header[at]}'", path) for at in places
+        _number(cells[at].strip(), f"line {line}, column '{header[at]}'", path) for at in indices
     ]
 
 

@@ -86,7 +86,7 @@ class Cut:
         """Sizes that a model needs beside the vocabulary and the length."""
         return {}
 
-    def own(self, text: str, tokenizer: Tokenizer) -> Batch:
+    def from_text(self, text: str, tokenizer: Tokenizer) -> Batch:
         """A user's text as the model reads it: a batch of size 1."""
         return {"tokens": torch.tensor([tokenizer.encode(text)])}
 
@@ -166,9 +166,9 @@ class TextData(Data):
 
     def train_order(self, share: Share) -> Order:
         targets = len(self.tokens["train"]) - 1
-        one = self.splits["train"][Request(0, torch.zeros(1).long())]
+        example = self.splits["train"][Request(0, torch.zeros(1).long())]
         memory.require(
-            self.batch_size * sum(tensor.nbytes for tensor in one.values()),
+            self.batch_size * sum(tensor.nbytes for tensor in example.values()),
             f"data.batch_size={self.batch_size}: a batch",
         )
         batches = max(1, targets // (self.cut.tokens(self.seq_len) * self.batch_size))
@@ -187,16 +187,16 @@ class TextData(Data):
         The first token of a split is given, not predicted, and neither are its characters.
         """
         tokens = self.tokens[split]
-        given = len(self.tokenizer.decode([int(tokens[0])]))
-        return (len(self.texts[split]) - given) / (len(tokens) - 1)
+        first = len(self.tokenizer.decode([int(tokens[0])]))
+        return (len(self.texts[split]) - first) / (len(tokens) - 1)
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""
         return self._labelled(super().example(index))
 
-    def own(self, text: str) -> dict[str, Any]:
+    def from_text(self, text: str) -> dict[str, Any]:
         """A user's text as the model reads it, a batch of size 1 with `labels`."""
-        return self._labelled(self.cut.own(text, self.tokenizer))
+        return self._labelled(self.cut.from_text(text, self.tokenizer))
 
     def _labelled(self, batch: dict[str, Any]) -> dict[str, Any]:
         return batch | {"labels": [self.tokenizer.label(t) for t in batch["tokens"][0].tolist()]}

@@ -46,10 +46,10 @@ class Labelled(Dataset[Batch]):
 
     def __getitem__(self, request: Request) -> Batch:
         lengths = self.lengths[request.indices, None]
-        places = torch.arange(int(lengths.max()))
-        keep = places < lengths
-        places = self.starts[request.indices, None] + places
-        tokens = self.tokens[torch.where(keep, places, 0)].long()
+        positions = torch.arange(int(lengths.max()))
+        keep = positions < lengths
+        positions = self.starts[request.indices, None] + positions
+        tokens = self.tokens[torch.where(keep, positions, 0)].long()
         return {
             "tokens": torch.where(keep, tokens, 0),
             "keep": keep,
@@ -132,7 +132,7 @@ class TextFiles(Data):
     def _chapters(self) -> Texts:
         texts, chapters = paragraphs()
         self.class_names = sorted(set(chapters))
-        number = {name: place for place, name in enumerate(self.class_names)}
+        number = {name: label for label, name in enumerate(self.class_names)}
         return {
             split: ([texts[n] for n in numbers], [number[chapters[n]] for n in numbers])
             for split, numbers in three_way([text.encode() for text in texts]).items()

@@ -79,9 +79,9 @@ def print_table(profiler: profile, seconds: float, steps: int, *, rows: int, gpu
 
     seconds: wall-clock time of a step, which includes the overhead of recording.
     """
-    found = profiler.key_averages()
+    operations = profiler.key_averages()
 
-    def own(operation: Any) -> float:
+    def self_time(operation: Any) -> float:
         return float(operation.self_device_time_total if gpu else operation.self_cpu_time_total)
 
     processor = "GPU" if gpu else "CPU"
@@ -89,13 +89,13 @@ def print_table(profiler: profile, seconds: float, steps: int, *, rows: int, gpu
     table.add_column("operation", overflow="fold")
     for name in ("calls", *(["GPU ms"] if gpu else []), "CPU ms", f"share of {processor}"):
         table.add_column(name, justify="right")
-    total = sum(own(one) for one in found)
-    for one in sorted(found, key=own, reverse=True)[:rows]:
-        times = [one.self_device_time_total] if gpu else []
-        times.append(one.self_cpu_time_total)
+    total = sum(self_time(operation) for operation in operations)
+    for operation in sorted(operations, key=self_time, reverse=True)[:rows]:
+        times = [operation.self_device_time_total] if gpu else []
+        times.append(operation.self_cpu_time_total)
         milliseconds = [f"{time / steps / 1e3:.2f}" for time in times]
-        share = f"{own(one) / total:.0%}"
-        table.add_row(one.key, f"{one.count / steps:g}", *milliseconds, share)
+        share = f"{self_time(operation) / total:.0%}"
+        table.add_row(operation.key, f"{operation.count / steps:g}", *milliseconds, share)
     table.add_section()
     table.add_row("all operations", "", f"{total / steps / 1e3:.2f}", *[""] * gpu, "100%")
     Console(soft_wrap=True, highlight=False).print(table)

@@ -36,7 +36,7 @@ def caption_drawer(
     """
     known = any("index" in example for example in examples)
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
+    def figure(map_: Map, heads: Sequence[int]) -> Figure:
         drawing, axes = rows(len(examples), 1 + max(map(len, maps)), *data.size)
         norm = scale(max(float(weights.max()) for weights in maps))
         for row, example, weights in zip(axes, examples, maps, strict=True):
@@ -73,12 +73,12 @@ def draw_row(
     """The image, y x, then for each word its weights, i y x, over the image; unused panels are
     removed."""
     draw_image(row[0], image, "the image")
-    for place, (word, weights) in enumerate(zip(words, cells, strict=True)):
-        axis = row[1 + place]
+    for number, (word, weights) in enumerate(zip(words, cells, strict=True)):
+        axis = row[1 + number]
         draw_image(axis, image, word)
         heat = spread(weights, *image.shape, stride=stride)
         shown = axis.imshow(heat, norm=norm, alpha=SHEER, interpolation="nearest")
-        outline(axis, boxes[place : place + 1])
+        outline(axis, boxes[number : number + 1])
     for axis in row[1 + len(words) :]:
         axis.remove()
     return shown
@@ -94,7 +94,7 @@ def draw_image(axis: Axes, image: Tensor, title: str) -> None:
 def spread(weights: Tensor, height: int, width: int, *, stride: int) -> Tensor:
     """Weights of the cells of the feature map, y x -> that of the nearest cell for each pixel."""
     rows, columns = (
-        ((torch.arange(pixels) + stride // 2) // stride).clamp(max=places - 1)
-        for pixels, places in zip((height, width), weights.shape, strict=True)
+        ((torch.arange(pixels) + stride // 2) // stride).clamp(max=cells - 1)
+        for pixels, cells in zip((height, width), weights.shape, strict=True)
     )
     return weights[rows][:, columns]

@@ -32,9 +32,9 @@ def draw_images(
     """
     figure, axes = rows(len(images), len(images[0]), *images[0][0].shape)
     for number, (row, shown) in enumerate(zip(axes, images, strict=True)):
-        for place, (axis, image) in enumerate(zip(row, shown, strict=True)):
-            show(axis, image, names[place] if names and not number else "")
-            if line is not None and place:
+        for column, (axis, image) in enumerate(zip(row, shown, strict=True)):
+            show(axis, image, names[column] if names and not number else "")
+            if line is not None and column:
                 axis.axvline(line - 0.5, color="#ff5555", linewidth=1)
         if labels:
             row[0].set_ylabel(labels[number], fontsize=TITLE)
@@ -52,16 +52,16 @@ def block_drawer(
     image: what the model reads, y x. labels: of the tokens of time and caption. grid: rows and
     columns of patches. tokens: how many stand before the patches."""
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
-        title = f"layer {one.layer} of {one.layers}"
-        if one.kind == "text":
+    def figure(map_: Map, heads: Sequence[int]) -> Figure:
+        title = f"layer {map_.layer} of {map_.layers}"
+        if map_.kind == "text":
             return words(
-                one, heads, labels[1:], f"Attention between the words of a caption: {title}"
+                map_, heads, labels[1:], f"Attention between the words of a caption: {title}"
             )
-        found = [heat(one.weights[head - 1]) for head in heads]
-        figure, axes = rows(len(heads), 1 + len(found[0]), *image.shape)
-        norm = scale(max(float(values.max()) for row in found for values in row.values()))
-        for row, head, heats in zip(axes, heads, found, strict=True):
+        heats_of_heads = [heat(map_.weights[head - 1]) for head in heads]
+        figure, axes = rows(len(heads), 1 + len(heats_of_heads[0]), *image.shape)
+        norm = scale(max(float(values.max()) for row in heats_of_heads for values in row.values()))
+        for row, head, heats in zip(axes, heads, heats_of_heads, strict=True):
             show(row[0], image, "what the model reads")
             row[0].set_ylabel(f"head {head}", fontsize=TITLE)
             for axis, (name, values) in zip(row[1:], heats.items(), strict=True):
@@ -77,28 +77,28 @@ def block_drawer(
         """Titles, and values for each patch. weights: i j of a head."""
         patches = grid[0] * grid[1]
         weights = weights[-patches:]
-        found = {}
+        heats = {}
         if weights.shape[1] != patches:  # with, or only, the tokens of time and caption
-            found = {
-                f"to {name if place < 2 else repr(name)}": weights[:, place]
-                for place, name in enumerate(labels)
+            heats = {
+                f"to {name if position < 2 else repr(name)}": weights[:, position]
+                for position, name in enumerate(labels)
             }
         if weights.shape[1] != tokens:
-            found["of all, to each patch"] = weights[:, -patches:].mean(0)
-        return found
+            heats["of all, to each patch"] = weights[:, -patches:].mean(0)
+        return heats
 
     return figure
 
 
-def words(one: Map, heads: Sequence[int], labels: Sequence[str], title: str) -> Figure:
+def words(map_: Map, heads: Sequence[int], labels: Sequence[str], title: str) -> Figure:
     count = len(labels)
     panels = [
         Panel(
             f"head {head}",
-            one.weights[head - 1, :count, :count],
+            map_.weights[head - 1, :count, :count],
             labels,
             labels,
-            one.allowed[:count, :count],
+            map_.allowed[:count, :count],
         )
         for head in heads
     ]

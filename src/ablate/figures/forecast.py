@@ -16,21 +16,26 @@ WIDTH, HEIGHT = 9.0, 3.6  # inches of a panel
 
 
 def draw_forecast(
-    names: Sequence[str], times: Sequence[int], truth: Values, one: Values, ahead: Values, out: Path
+    names: Sequence[str],
+    times: Sequence[int],
+    truth: Values,
+    one_step: Values,
+    ahead: Values,
+    out: Path,
 ) -> Path:
     """The beginning of the validation part, a panel for each column, as a PNG.
 
     truth: the values of as many `times`, of which the first are those before the part, as many as a
-    forecast is long: t c. one: the one-step forecast of each value of the part: t c. ahead:
+    forecast is long: t c. one_step: the one-step forecast of each value of the part: t c. ahead:
     autoregressive forecasts, each of which begins where that before it ends: n t c.
     """
     horizon = ahead.shape[1]
-    begins = range(0, len(one), horizon)
+    begins = range(0, len(one_step), horizon)
     shown = names[:COLUMNS]
     figure, axes = grid(len(shown), width=WIDTH, height=HEIGHT)
     for column, (name, axis) in enumerate(zip(shown, axes, strict=True)):
         axis.plot(times, truth[:, column], "k-", linewidth=1.2, label="truth")
-        axis.plot(times[horizon:], one[:, column], "o-", markersize=3, label="one step ahead")
+        axis.plot(times[horizon:], one_step[:, column], "o-", markersize=3, label="one step ahead")
         for begin, forecast in zip(begins, ahead, strict=True):
             steps = times[begin + horizon : begin + 2 * horizon]
             label = None if begin else f"{horizon} steps ahead, from each square on"

@@ -37,8 +37,8 @@ class Neighbourhood:
             self.nodes, self.around = sorted(list(near)[:MOST]), f", around node {centre}"
         shown = graph.subgraph(self.nodes)
         self.edges = shown.number_of_edges()
-        places = networkx.spring_layout(shown, seed=0)
-        self.spots = torch.tensor([[*places[node]] for node in self.nodes])
+        layout = networkx.spring_layout(shown, seed=0)
+        self.spots = torch.tensor([[*layout[node]] for node in self.nodes])
         self.class_names = data.class_names
         self.classes = torch.from_numpy(data.graph.classes[self.nodes])
         trains = torch.tensor(list(data.graph.split["train"]))
@@ -57,21 +57,21 @@ def graph_drawer(
     """Draws a layer: a panel for each head, with as many lines as there are edges between the drawn
     nodes, for the pairs with the largest weights; the larger weight of a pair sets the shade."""
     near = Neighbourhood(data, example["edges"])
-    pairs = {one.layer: near.pairs(one.weights) for one in maps}
+    pairs = {map_.layer: near.pairs(map_.weights) for map_ in maps}
     # One scale for all layers; any, if there are no edges.
     norm = scale(max(float(part.max()) for part in pairs.values()) or 1.0)
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
+    def figure(map_: Map, heads: Sequence[int]) -> Figure:
         drawing, axes = grid(len(heads), width=PANEL, height=PANEL)
         for head, axis in zip(heads, axes, strict=True):
-            lines = draw_lines(axis, near, pairs[one.layer][head - 1], norm)
+            lines = draw_lines(axis, near, pairs[map_.layer][head - 1], norm)
             draw_nodes(axis, near)
             axis.set_title(f"head {head}", fontsize=TITLE)
             axis.set(xticks=[], yticks=[])
         axes[0].legend(fontsize=6, loc="best")
-        said = "square: its class is known in training; what a node gives itself is not drawn"
+        note = "square: its class is known in training; what a node gives itself is not drawn"
         entitle(
-            drawing, f"Attention weights{near.around}, layer {one.layer} of {one.layers}\n{said}"
+            drawing, f"Attention weights{near.around}, layer {map_.layer} of {map_.layers}\n{note}"
         )
         colour_bar(drawing, lines, axes)
         return drawing

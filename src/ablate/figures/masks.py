@@ -57,9 +57,9 @@ def draw_answers(answers: Sequence[Answered], title: str) -> Figure:
         draw(row[0], answer.image, "the image")
         row[0].set_ylabel(answer.name, fontsize=TITLE)
         first = 0 if answer.box else 1  # clicks of the first answer
-        for number, (mask, said) in enumerate(zip(answer.masks, answer.titles, strict=True)):
+        for number, (mask, caption) in enumerate(zip(answer.masks, answer.titles, strict=True)):
             axis = row[1 + number]
-            draw(axis, answer.image, said)
+            draw(axis, answer.image, caption)
             cover(axis, mask, MASK)
             outline(axis, [answer.box] if answer.box else [])
             last = number == len(answer.masks) - 1
@@ -69,9 +69,9 @@ def draw_answers(answers: Sequence[Answered], title: str) -> Figure:
             cover(row[-1], answer.truth, TRUTH)
     labels = {label for answer in answers for *_, label in answer.clicks}
     keys: list[Any] = [Patch(color=MASK, label="predicted mask")]
-    for label, said in ((OBJECT, "click: on the object"), (BACKGROUND, "click: not the object")):
+    for label, caption in ((OBJECT, "click: on the object"), (BACKGROUND, "click: not the object")):
         if label in labels:
-            marker = Line2D([], [], **look(label), linestyle="none", label=said)
+            marker = Line2D([], [], **look(label), linestyle="none", label=caption)
             keys.append(marker)
     if any(answer.box for answer in answers):
         keys.append(Patch(fill=False, edgecolor=OUTLINE, label="box"))
@@ -128,26 +128,26 @@ class Clicked:
 def decoder_drawer(clicked: Clicked) -> Callable[[Map, Sequence[int]], Figure]:
     """Draws a layer: over the image, or tokens as a square."""
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
-        layer = f"layer {one.layer} of {one.layers}"
-        if one.kind not in clicked.over:
+    def figure(map_: Map, heads: Sequence[int]) -> Figure:
+        layer = f"layer {map_.layer} of {map_.layers}"
+        if map_.kind not in clicked.over:
             names = clicked.tokens
             panels = [
-                Panel(f"head {n}", one.weights[n - 1], names, names, one.allowed) for n in heads
+                Panel(f"head {n}", map_.weights[n - 1], names, names, map_.allowed) for n in heads
             ]
             title = f"How the tokens of the mask decoder attend to each other: {layer}"
             query, key = "query: the token that looks", "key: the token that is looked at"
-            top = float(one.weights.max())
+            top = float(map_.weights.max())
             return draw_panels(panels, title, top, query=query, key=key, cell=0.28)
-        who, taken = clicked.over[one.kind]
-        weights = taken(one.weights)
-        part = "image encoder" if one.kind == "encoder" else "mask decoder"
+        who, taken = clicked.over[map_.kind]
+        weights = taken(map_.weights)
+        part = "image encoder" if map_.kind == "encoder" else "mask decoder"
         title = f"Where {who}: {part}, {layer}"
         named = {f"head {n}": weights[n - 1] for n in heads}
-        made = draw_patches(named, clicked.image, clicked.patches, title, float(weights.max()))
-        made.axes[0].set_title("the image, the click, the mask", fontsize=TITLE)
-        cover(made.axes[0], clicked.mask, MASK)
-        mark(made.axes[0], [clicked.click])
-        return made
+        drawing = draw_patches(named, clicked.image, clicked.patches, title, float(weights.max()))
+        drawing.axes[0].set_title("the image, the click, the mask", fontsize=TITLE)
+        cover(drawing.axes[0], clicked.mask, MASK)
+        mark(drawing.axes[0], [clicked.click])
+        return drawing
 
     return figure

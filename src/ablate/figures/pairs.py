@@ -47,34 +47,36 @@ def pair_drawer(
     caption: where the targets come from. If the data knows the alignment, it is outlined.
     """
 
-    def panel(one: Map, head: int, example: dict[str, Any], title: str) -> Panel:
+    def panel(map_: Map, head: int, example: dict[str, Any], title: str) -> Panel:
         source, target = example["source_labels"], example["target_labels"]
         read = [data.target_tokenizer.label(BOS), *target[:-1]]
         queries, keys = {
             "cross": (target, source),
             "encoder": (source, source),
             "decoder": (target, read),
-        }[one.kind]
-        return Panel(title, one.weights[head - 1], queries, keys, one.allowed, links(one, example))
+        }[map_.kind]
+        return Panel(
+            title, map_.weights[head - 1], queries, keys, map_.allowed, links(map_, example)
+        )
 
-    def links(one: Map, example: dict[str, Any]) -> Sequence[tuple[range, range]]:
-        known = one.kind == "cross" and "index" in example
+    def links(map_: Map, example: dict[str, Any]) -> Sequence[tuple[range, range]]:
+        known = map_.kind == "cross" and "index" in example
         return (data.alignment("val", int(example["index"])) if known else None) or ()
 
-    def alignment(one: Map, example: dict[str, Any]) -> Panel:
+    def alignment(map_: Map, example: dict[str, Any]) -> Panel:
         text = data.source_tokenizer.decode(example["source"][0].tolist())
-        return panel(one, 1, example, text[:LONGEST] + "…" * (len(text) > LONGEST))
+        return panel(map_, 1, example, text[:LONGEST] + "…" * (len(text) > LONGEST))
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
-        if one.name == ALIGNMENT:
+    def figure(map_: Map, heads: Sequence[int]) -> Figure:
+        if map_.name == ALIGNMENT:
             panels = list(map(alignment, alignments, examples))
             where = ""
         else:
-            panels = [panel(one, head, examples[0], f"head {head}") for head in heads]
-            where = f"layer {one.layer} of {one.layers}; "
+            panels = [panel(map_, head, examples[0], f"head {head}") for head in heads]
+            where = f"layer {map_.layer} of {map_.layers}; "
         # One scale per kind, not for all: the first token a decoder reads gets all of one row.
-        top = max(float(other.weights.max()) for other in maps if other.kind == one.kind)
-        title, query, key = WORDS[one.kind]
+        top = max(float(other.weights.max()) for other in maps if other.kind == map_.kind)
+        title, query, key = WORDS[map_.kind]
         outlined = "; outlined: where it comes from" if any(p.outlined for p in panels) else ""
         title = f"{title}\n{where}{caption}{outlined}"
         return draw_panels(panels, title, top, query=query, key=key, cell=CELL)

@@ -64,24 +64,26 @@ def draw_panels(
     label of the colour bar."""
     width, height = (
         1.2 + cell * min(max(map(len, names)), MOST_LABELS)
-        for names in ([one.keys for one in panels], [one.queries for one in panels])
+        for names in ([panel.keys for panel in panels], [panel.queries for panel in panels])
     )
     figure, axes = grid(len(panels), width=max(3.0, width), height=max(2.4, height))
-    place = axes[0].get_subplotspec()
-    assert place is not None
-    abreast = place.get_gridspec().ncols
+    cell_of_grid = axes[0].get_subplotspec()
+    assert cell_of_grid is not None
+    abreast = cell_of_grid.get_gridspec().ncols
     # Panels of the same tokens label them at the left and at the bottom only: drawing text takes
     # most of the time.
-    same = all((one.queries, one.keys) == (panels[0].queries, panels[0].keys) for one in panels)
+    same = all(
+        (panel.queries, panel.keys) == (panels[0].queries, panels[0].keys) for panel in panels
+    )
     for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
         shown = draw_panel(axis, panel, top)
         if not same or number + abreast >= len(panels):
-            places, names, size = ticks(panel.keys)
-            axis.set_xticks(places, names, rotation=90, fontsize=size, parse_math=False)
+            positions, names, size = ticks(panel.keys)
+            axis.set_xticks(positions, names, rotation=90, fontsize=size, parse_math=False)
             axis.set_xlabel(key)
         if not same or number % abreast == 0:
-            places, names, size = ticks(panel.queries)
-            axis.set_yticks(places, names, fontsize=size, parse_math=False)
+            positions, names, size = ticks(panel.queries)
+            axis.set_yticks(positions, names, fontsize=size, parse_math=False)
             axis.set_ylabel(query)
     entitle(figure, title)
     colour_bar(figure, shown, axes, measure)

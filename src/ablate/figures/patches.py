@@ -27,17 +27,17 @@ def patch_drawer(
     image: y x c. patches: the map whose outputs attend to each other.
     """
     extra = 1 if class_token else 0
-    rows = [one.weights[:, 0] if extra else one.weights.mean(1) for one in maps]
+    rows = [map_.weights[:, 0] if extra else map_.weights.mean(1) for map_ in maps]
     top = max(float(row[:, extra:].max()) for row in rows)
     who = "the class token attends" if extra else "the patches attend, on average over queries"
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
+    def figure(map_: Map, heads: Sequence[int]) -> Figure:
         named = {}
         for head in heads:
-            row = rows[one.layer - 1][head - 1]
+            row = rows[map_.layer - 1][head - 1]
             itself = f" ({float(row[0]):.0%} on itself)" if extra else ""
             named[f"head {head}{itself}"] = row[extra:]
-        title = f"Where {who}: layer {one.layer} of {one.layers}"
+        title = f"Where {who}: layer {map_.layer} of {map_.layers}"
         return draw_patches(named, image, patches, title, top)
 
     return figure

@@ -41,9 +41,9 @@ def draw_preference(
     axis.annotate("first model", (0, 0), (4, -12), textcoords="offset points", fontsize=8)
     if rows:
         last = f"step {int(float(rows[-1]['step']))}"
-        place = (divergence[-1], gains[-1])
+        end = (divergence[-1], gains[-1])
         near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "ha": "right"}
-        axis.annotate(last, place, (-6, -3), **near)
+        axis.annotate(last, end, (-6, -3), **near)
     axis.set(
         xlabel="divergence from the first model (KL, nats per response)",
         ylabel="gain over the first model (log-odds of being preferred)",

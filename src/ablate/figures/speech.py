@@ -36,7 +36,7 @@ def draw_speech(
     low, high = float(everything.min()), float(everything.max())
     axes = figure.subplots(len(voices), 1, sharex=True)
     edges = np.linspace(0.0, mel(HIGHEST), BANDS + 2)[1:-1]
-    places = np.interp([mel(f) for f in TICKS], edges, np.arange(BANDS))
+    positions = np.interp([mel(f) for f in TICKS], edges, np.arange(BANDS))
     for axis, (name, log_mels) in zip(axes, voices.items(), strict=True):
         extent = (-0.5 / FRAMES, (len(log_mels) - 0.5) / FRAMES, -0.5, BANDS - 0.5)
         decibels = 20 / np.log(10) * (log_mels.T - high)
@@ -45,7 +45,7 @@ def draw_speech(
             vmin=20 / np.log(10) * (low - high),
         )  # fmt: skip
         axis.set_title(TITLES[name], fontsize=10, loc="left")
-        axis.set_yticks(places, [f"{f:g}" for f in TICKS], fontsize=7)
+        axis.set_yticks(positions, [f"{f:g}" for f in TICKS], fontsize=7)
         axis.set_ylabel("frequency (Hz)")
         if words is not None and name != "model":
             for word, start in words:

@@ -20,24 +20,24 @@ def token_drawer(
     """Draws a layer: a panel for each head. item: name of a position, such as "token"."""
     labels = example.get("labels") or [str(n) for n in range(maps[0].weights.shape[-1])]
     # The scale is that of the whole model, so that layers can be compared.
-    top = max(float(one.weights.max()) for one in maps)
-    ones = all(torch.allclose(one.weights.sum(-1), torch.tensor(1.0), atol=1e-3) for one in maps)
-    sums = "each row sums to 1; " if ones else ""  # not with model.normalizer=sigmoid
+    top = max(float(map_.weights.max()) for map_ in maps)
+    normalized = all(
+        torch.allclose(map_.weights.sum(-1), torch.tensor(1.0), atol=1e-3) for map_ in maps
+    )
+    sums = "each row sums to 1; " if normalized else ""  # not with model.normalizer=sigmoid
 
-    def figure(one: Map, heads: Sequence[int]) -> Figure:
+    def figure(m: Map, heads: Sequence[int]) -> Figure:
         panels = [
             Panel(
                 f"head {head}",
-                one.weights[head - 1],
+                m.weights[head - 1],
                 labels,
                 labels,
-                one.allowed,
+                m.allowed,
             )
             for head in heads
         ]
-        title = (
-            f"Attention weights, layer {one.layer} of {one.layers}\n{sums}grey: hidden by the mask"
-        )
+        title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}grey: hidden by the mask"
         query, key = f"query: the {item} that looks", f"key: the {item} that is looked at"
         return draw_panels(panels, title, top, query=query, key=key)
 

@@ -36,7 +36,7 @@ class Role:
         kinds = {cell["folder"]: cell["kind"] for cell in plan.get("cells", ())}
         tunes = kinds.get(run_dir.name) == "tune"
         label = f"{arm} (tuning)" if tunes else arm
-        known = next((one for one in plan.get("arms", ()) if one["name"] == arm), None)
+        known = next((entry for entry in plan.get("arms", ()) if entry["name"] == arm), None)
         if known is None:
             return cls(study, label, tunes=tunes)
         changes: Mapping[str, Any] = known["changes"]

@@ -96,9 +96,9 @@ class WandB(RunLogger):
         self.folder = writable(Path(dir).expanduser().absolute()) if dir else self.run_dir
         self._refuse_what_wandb_would()
         self._lost = False
-        given = {"project": project, "entity": entity, "name": name, "group": group,
+        settings = {"project": project, "entity": entity, "name": name, "group": group,
                  "job_type": job_type, "tags": tags, "notes": notes, "dir": dir}  # fmt: skip
-        if used := from_environment(given):
+        if used := from_environment(settings):
             line = f"ablate: W&B takes {used} from the environment"
             print(without_credentials(line), flush=True)
 
@@ -251,15 +251,15 @@ def open_run(
     )
 
 
-def from_environment(given: Mapping[str, Any]) -> str:
+def from_environment(settings: Mapping[str, Any]) -> str:
     """VARIABLE=VALUE of each value that was taken from the environment; empty if none was.
 
-    given: the values of our keys, by the names in `VARIABLES`.
+    settings: the values of our keys, by the names in `VARIABLES`.
     """
     return ", ".join(
-        f"{variable}={shorten(str(given[key]), 60)}"
+        f"{variable}={shorten(str(settings[key]), 60)}"
         for key, variable in VARIABLES.items()
-        if given[key] and given[key] == os.environ.get(variable)
+        if settings[key] and settings[key] == os.environ.get(variable)
     )
 
 

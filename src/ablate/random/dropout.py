@@ -36,8 +36,8 @@ def dropout_at(x: Tensor, rate: float, source: Source, rows: Tensor, columns: Te
 
 def scales(drawn: Tensor, rate: float, x: Tensor) -> Tensor:
     """The factors of the units, 0 or 1 / (1 - rate), in the dtype of x."""
-    kept = (drawn >= lowest(rate)).to(x.dtype)
-    return kept.div_(1 - rate) if rate < 1 else kept.zero_()
+    mask = (drawn >= lowest(rate)).to(x.dtype)
+    return mask.div_(1 - rate) if rate < 1 else mask.zero_()
 
 
 def lowest(rate: float) -> int:

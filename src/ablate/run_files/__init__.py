@@ -45,17 +45,17 @@ def open_file(path: Path, *, longest: int | None = None) -> Iterator[BufferedRea
     """Open a file to read. Raises Damaged for one that is empty or longer than `longest` bytes, and
     for anything but a regular file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         if error.errno == ELOOP:
             raise Damaged(path, "it is a link to itself") from error
         raise
-    if not stat.S_ISREG(found.st_mode):
-        raise Damaged(path, f"it is {_kind(found.st_mode)}, not a regular file")
-    if not found.st_size:  # as are those of /proc, some of which block
+    if not stat.S_ISREG(status.st_mode):
+        raise Damaged(path, f"it is {_kind(status.st_mode)}, not a regular file")
+    if not status.st_size:  # as are those of /proc, some of which block
         raise Damaged(path, "it is empty")
-    if longest is not None and found.st_size > longest:
-        raise Damaged(path, f"it has {found.st_size:,} bytes, and at most {longest:,} are read")
+    if longest is not None and status.st_size > longest:
+        raise Damaged(path, f"it has {status.st_size:,} bytes, and at most {longest:,} are read")
     with open(path, "rb") as file:
         yield file
 
@@ -124,10 +124,10 @@ def read_json(path: Path) -> Any:
 def read_mapping(path: Path) -> dict[str, Any]:
     """The content; empty if there is no such file, or if it is not a JSON mapping."""
     try:
-        found = read_json(path)
+        content = read_json(path)
     except Damaged:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _finite(value: Any) -> Any:

@@ -98,9 +98,9 @@ def read_plan(study_dir: Path) -> dict[str, Any] | None:
 
 
 def _read(path: Path, shape: dict[Any, Any], what: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = read_json(path)
-    if found is None and not path.exists():
+    content: dict[str, Any] | None = read_json(path)
+    if content is None and not path.exists():
         return None
-    if wrong := misfit(found, shape):
+    if wrong := misfit(content, shape):
         raise Damaged(path, f"it is not {what}: {wrong}")
-    return found
+    return content

@@ -77,16 +77,16 @@ class _Sealing:
         self._held = b""  # the last bytes, which are replaced if they are the last of all
 
     def write(self, data: Any) -> int:
-        with memoryview(data) as given:
-            kept = min(len(COMMENT), given.nbytes)
-            held = self._held + bytes(given[given.nbytes - kept :])
-            if kept == len(COMMENT):
+        with memoryview(data) as view:
+            tail = min(len(COMMENT), view.nbytes)
+            held = self._held + bytes(view[view.nbytes - tail :])
+            if tail == len(COMMENT):
                 self._put(self._held)
-                self._put(given[:-kept])
+                self._put(view[:-tail])
             else:
                 self._put(held[: -len(COMMENT)])
             self._held = held[-len(COMMENT) :]
-            return given.nbytes
+            return view.nbytes
 
     def flush(self) -> None:
         """Do nothing; torch.save calls it."""
@@ -109,10 +109,10 @@ class _Sealing:
 
 def write_state(path: Path, state: Mapping[str, Any], run_id: str | None = None) -> None:
     """Write a file for `read_state` and flush it to the disk. run_id: of the run it belongs to."""
-    own = {} if run_id is None else {"run_id": run_id}
+    owner = {} if run_id is None else {"run_id": run_id}
     with named(path), open(path, "wb") as file:
         sealing = _Sealing(file)
-        torch.save({**state, **own}, cast(IO[bytes], sealing))
+        torch.save({**state, **owner}, cast(IO[bytes], sealing))
         sealing.close()
         _flush(file)
 
@@ -123,8 +123,8 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], run_id: str | None 
     Not by safetensors' own function, which refuses tensors that share memory, as tied weights do,
     and in its earlier versions copies all of them.
     """
-    own = {} if run_id is None else {"run_id": run_id}
-    header: dict[str, Any] = {"__metadata__": {"sha256": ZEROS.decode(), **own}}
+    owner = {} if run_id is None else {"run_id": run_id}
+    header: dict[str, Any] = {"__metadata__": {"sha256": ZEROS.decode(), **owner}}
     ordered = sorted(weights, key=lambda name: -weights[name].element_size())  # aligned
     end = 0
     for name in ordered:
@@ -168,36 +168,36 @@ def read_state(path: Path, run_id: str | None = None) -> dict[str, Any]:
 def read_weights(path: Path, run_id: str | None = None) -> dict[str, Tensor]:
     """Read weights, also those of an earlier version. Raises Damaged or UserError, as above."""
     if path.suffix == ".safetensors":
-        weights, found = _read_safetensors(path)
+        weights, recorded = _read_safetensors(path)
     else:
         state = _read_zip(path)
         if wrong := misfit(state, {"state_dict": {str: Tensor}}):
             raise Damaged(path, wrong)
-        weights, found = state["state_dict"], None
+        weights, recorded = state["state_dict"], None
     for name, value in weights.items():
         if value.layout is not torch.strided or value.is_meta:
             raise Damaged(path, f"{name} is no dense tensor")
-    _require_run(path, found, run_id)
+    _require_run(path, recorded, run_id)
     return weights
 
 
-def _no_counter(node: Any, place: str) -> str | None:
+def _no_counter(node: Any, path: str) -> str | None:
     """Return where one of Lightning's counters is no number, which would show while it trains."""
     if isinstance(node, list):
         node = dict(enumerate(node))
     if not isinstance(node, dict):
         return None
-    wrong = (misfit(node[key], int, f"{place}.{key}") for key in COUNTERS & node.keys())
-    inside = (_no_counter(value, f"{place}.{key}") for key, value in node.items())
+    wrong = (misfit(node[key], int, f"{path}.{key}") for key in COUNTERS & node.keys())
+    inside = (_no_counter(value, f"{path}.{key}") for key, value in node.items())
     return next((line for line in (*wrong, *inside) if line), None)
 
 
-def _require_run(path: Path, found: str | None, wanted: str | None) -> None:
-    if wanted is None or found == wanted:
+def _require_run(path: Path, recorded: str | None, wanted: str | None) -> None:
+    if wanted is None or recorded == wanted:
         return
-    if found is not None:
+    if recorded is not None:
         raise UserError(
-            f"{path} belongs to the run {found}, and this is the run {wanted}: put its own file"
+            f"{path} belongs to the run {recorded}, and this is the run {wanted}: put its own file"
             f" there, or remove this one"
         )
     on_first_process(say)(
@@ -218,23 +218,23 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
             text = file.read(min(int.from_bytes(start, "little"), size))
             header = json.loads(text)
             metadata = header.pop("__metadata__")
-            found = metadata["sha256"].encode()
-            checksum = hashlib.sha256(start + text.replace(found, ZEROS, 1))
+            recorded = metadata["sha256"].encode()
+            checksum = hashlib.sha256(start + text.replace(recorded, ZEROS, 1))
             weights, at = {}, 0
-            for name, one in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-                begin, end = one["data_offsets"]
+            for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+                begin, end = entry["data_offsets"]
                 if begin != at or end > size:
                     raise ValueError(name)
                 at, data = end, bytearray(end - begin)
                 file.readinto(data)
                 checksum.update(data)
-                dtype = DTYPES[one["dtype"]]
+                dtype = DTYPES[entry["dtype"]]
                 flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-                weights[name] = flat.reshape(one["shape"])
+                weights[name] = flat.reshape(entry["shape"])
             checksum.update(file.read())
         except Exception as error:  # whatever a damaged header makes the reader raise
             raise Damaged(path, "it is damaged, or no safetensors file with a checksum") from error
-    if checksum.hexdigest().encode() != found:
+    if checksum.hexdigest().encode() != recorded:
         raise Damaged(path, "its checksum does not match")
     return weights, metadata.get("run_id")
 
@@ -258,7 +258,7 @@ def _read_zip(path: Path) -> Any:
         try:
             records = ZipFile(file)
             # torch.save compresses nothing; a small file could unpack to more than the memory.
-            grows = sum(one.file_size for one in records.infolist()) > size
+            grows = sum(record.file_size for record in records.infolist()) > size
             broken = None if has_comment or grows else records.testzip()
         except Exception as error:  # whatever a damaged zip makes the reader raise
             raise Damaged(path, "it is damaged") from error

@@ -60,7 +60,7 @@ def speak(texts: Sequence[str], *, voice: str, speed: int, pitch: int) -> list[U
         samples = np.split(spoken["samples"], np.cumsum(spoken["lengths"])[:-1])
         words = np.split(spoken["words"], np.cumsum(spoken["counts"])[:-1])
     return [
-        Utterance(sound, [(int(place), int(sample)) for place, sample in starts])
+        Utterance(sound, [(int(position), int(sample)) for position, sample in starts])
         for sound, starts in zip(samples, words, strict=True)
     ]
 
@@ -140,10 +140,12 @@ def main() -> None:
     written = io.BytesIO()
     np.savez(
         written,
-        samples=np.concatenate([one.samples for one in spoken]),
-        lengths=[len(one.samples) for one in spoken],
-        words=np.array([word for one in spoken for word in one.words], np.int64).reshape(-1, 2),
-        counts=[len(one.words) for one in spoken],
+        samples=np.concatenate([utterance.samples for utterance in spoken]),
+        lengths=[len(utterance.samples) for utterance in spoken],
+        words=np.array(
+            [word for utterance in spoken for word in utterance.words], np.int64
+        ).reshape(-1, 2),
+        counts=[len(utterance.words) for utterance in spoken],
     )
     sys.stdout.buffer.write(written.getvalue())
 

@@ -74,8 +74,8 @@ def frame_distortion(first: Array, second: Array) -> Array:
 def distortion(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """Mean mel-cepstral distortion of two log-mel spectrograms along the path of dynamic time
     warping that has the smallest sum (steps to the next frame of one, of the other, or of both)."""
-    one, two = cepstra(first), cepstra(second)
-    return warped(frame_distortion(one[:, None], two[None]))
+    reference, compared = cepstra(first), cepstra(second)
+    return warped(frame_distortion(reference[:, None], compared[None]))
 
 
 def warped(costs: Array) -> float:

@@ -26,10 +26,10 @@ def amplitudes(mels: Tensor, *, rounds: int = 100) -> Tensor:
     """Frames x BANDS amplitudes of mel bands -> frequencies x frames (Lee and Seung 2001)."""
     bank = torch.from_numpy(filters())
     tiny = torch.finfo(mels.dtype).tiny
-    found = mels @ bank  # a smooth start; where no filter is, it is 0 and stays so
+    estimate = mels @ bank  # a smooth start; where no filter is, it is 0 and stays so
     for _ in range(rounds):
-        found = found * (mels @ bank) / (found @ bank.T @ bank).clamp(min=tiny)
-    return found.T
+        estimate = estimate * (mels @ bank) / (estimate @ bank.T @ bank).clamp(min=tiny)
+    return estimate.T
 
 
 def griffin_lim(magnitudes: Tensor, rounds: int, seed: int) -> Tensor:

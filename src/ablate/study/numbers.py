@@ -38,11 +38,11 @@ def signed(value: float | None, places: int) -> str:
     return text[1:] if not text.strip(f"+{MINUS}0.,") else text
 
 
-def interval(found: "Interval | None", places: int) -> str:
+def interval(bounds: "Interval | None", places: int) -> str:
     """Format an interval, as "+0.01 to +0.05"."""
-    if found is None:
+    if bounds is None:
         return NOTHING
-    return f"{signed(found.low, places)} to {signed(found.high, places)}"
+    return f"{signed(bounds.low, places)} to {signed(bounds.high, places)}"
 
 
 def interval_words(interval: "Interval", level: float, *, flip: bool = False) -> str:

@@ -37,7 +37,7 @@ def sweep(
 ) -> list[State]:
     """Run what is missing of a study. Raises UserError (refused), RunFailed, Interrupted."""
     gc.enable()  # disabled while modules were imported
-    Folder.made.clear()  # a refused study has not created a folder
+    Folder.created.clear()  # a refused study has not created a folder
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
@@ -92,13 +92,13 @@ class Study:
         self.metric = metric_of(node, configs[baseline], sets)
         require_width(node["match_by"], configs.values(), matched=bool(node["match"]))
         if node["match"]:
-            found = match(
+            matches = match(
                 configs, baseline=baseline, budget=node["match"], by=node["match_by"], sets=sets
             )
             for number, composed in enumerate(arms):
-                if one := found.get(composed.name):
-                    arms[number] = with_more(composed, [one.override], self.composer)
-                    arms[number].set = {one.by: one.width}
+                if matched := matches.get(composed.name):
+                    arms[number] = with_more(composed, [matched.override], self.composer)
+                    arms[number].set = {matched.by: matched.width}
                     arms[number].config.seed = self.layout.seeds[0]
         configs = {composed.name: composed.config for composed in arms}
         measured, refused = budgets(configs, baseline=baseline, sets=sets)
@@ -114,7 +114,9 @@ class Study:
         if refused and self.request.node["on_invalid"] == "error":
             raise UserError(refusal(refused, len(self.layout.arms)))
         self.layout.invalid |= refused
-        self.layout.arms[:] = [one for one in self.layout.arms if one.name not in refused]
+        self.layout.arms[:] = [
+            composed for composed in self.layout.arms if composed.name not in refused
+        ]
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
 
@@ -128,7 +130,7 @@ class Study:
             return
         cells = self.trials.cells
         # The runs that count stay in the plan meanwhile, for the report and --status.
-        counting = planfile.counting(self.folder, {one.name for one in self.layout.arms})
+        counting = planfile.counting(self.folder, {composed.name for composed in self.layout.arms})
         self._write([*cells, *counting])
         self._launch(launcher, cells)
         self.trials.choose(self.folder, self.metric)
@@ -142,12 +144,12 @@ class Study:
         self._write([*self.trials.cells, *cells])
         self._say(cells)
         trouble = self._launch(launcher, cells)
-        found = {cell.folder: state(self.folder / cell.folder) for cell in cells}
+        states = {cell.folder: state(self.folder / cell.folder) for cell in cells}
         report(self.folder)
-        refuse_unfinished(cells, found, trouble)
+        refuse_unfinished(cells, states, trouble)
         if self.trials.untuned:
             raise RunFailed("; ".join(self.trials.untuned.values()))
-        return list(found.values())
+        return list(states.values())
 
     def _launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
         try:

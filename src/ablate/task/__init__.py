@@ -124,10 +124,10 @@ class Task(L.LightningModule):
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """`losses`, and what the layers add to them."""
-        own = self.losses(batch)
+        losses = self.losses(batch)
         added = added_losses(self.model)
-        assert not own.keys() & added.keys(), "a layer and the task name a loss alike"
-        return own | added
+        assert not losses.keys() & added.keys(), "a layer and the task name a loss alike"
+        return losses | added
 
     def prepare(self, batch: Batch, step: int) -> Batch:
         """The batch that a training step reads, made from one of the data: with noise, or with what
@@ -246,7 +246,7 @@ class Task(L.LightningModule):
         """Whether `generate` has something to give for this model and data."""
         return type(self).generate is not Task.generate
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
         """What `python -m ablate.generate` prints, by its options (of `options`), that were given.
 
         folder: of the run, where files are written.

@@ -31,7 +31,7 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
     with recording(model.eval()) as recorded:
         model(*(tensor.to(device) for tensor in inputs))
     model.train(was_training)
-    found: dict[str, list[tuple[Tensor, Mask]]] = {}
+    by_kind: dict[str, list[tuple[Tensor, Mask]]] = {}
     for (name, module), seen in zip(layers.items(), recorded, strict=True):
         kind = model.map_kind(name, module)
         mask = getattr(module, "mask", NoMask(causal=False))
@@ -42,10 +42,10 @@ def attention_maps(task: Task, example: Batch | dict[str, Any]) -> list[Map]:
         rows = example["target_in"].shape[1] if kind == "cross" else seen[0].shape[2]
         weights = torch.cat([part[0].float().cpu() for part in seen], dim=1)
         for application in weights.split(rows, dim=1):
-            found.setdefault(kind, []).append((application, mask))
+            by_kind.setdefault(kind, []).append((application, mask))
     return [
         Map(kind, number, len(maps), weights, allowed(mask, *weights.shape[1:]))
-        for kind, maps in found.items()
+        for kind, maps in by_kind.items()
         for number, (weights, mask) in enumerate(maps, 1)
     ]
 
@@ -58,10 +58,10 @@ def allowed(mask: Mask, queries: int, keys: int) -> Tensor:
 def alignments(task: Task, examples: Sequence[dict[str, Any]], maps: Sequence[Map]) -> list[Map]:
     """The single map of each example; none if the model, whose `maps` are those of the first, has
     others too."""
-    if all(one.name != ALIGNMENT for one in maps):
+    if all(m.name != ALIGNMENT for m in maps):
         return []
     every = (attention_maps(task, example) for example in examples)
-    return [next(one for one in maps if one.name == ALIGNMENT) for maps in every]
+    return [next(m for m in maps if m.name == ALIGNMENT) for maps in every]
 
 
 def attention_figures(
@@ -86,17 +86,15 @@ def attention_figures(
         count = min(task.drawn_examples, task.data.length("val"))
         examples = [task.data.example(index) for index in range(count)]
     maps = attention_maps(task, examples[0])
-    maps = [one for one in maps if kinds is None or one.kind in kinds]
+    maps = [m for m in maps if kinds is None or m.kind in kinds]
     if not maps:
         return [] if kinds is not None else task.model.figures(examples[0], folder, layer)
-    numbers = chosen("layer", layer, max(one.layer for one in maps))
-    chosen("head", head, max(len(one.weights) for one in maps))
+    numbers = chosen("layer", layer, max(m.layer for m in maps))
+    chosen("head", head, max(len(m.weights) for m in maps))
     draw = task.drawer(examples, maps, caption)
-    heads = {one.name: range(1, len(one.weights) + 1) for one in maps if one.layer in numbers}
+    heads = {m.name: range(1, len(m.weights) + 1) for m in maps if m.layer in numbers}
     if head is not None:  # layers may have fewer
-        heads = {name: range(head, head + 1) for name, own in heads.items() if head in own}
-    return [
-        save(draw(one, heads[one.name]), folder / f"{one.name}.png")
-        for one in maps
-        if one.name in heads
-    ]
+        heads = {
+            name: range(head, head + 1) for name, of_layer in heads.items() if head in of_layer
+        }
+    return [save(draw(m, heads[m.name]), folder / f"{m.name}.png") for m in maps if m.name in heads]

@@ -49,14 +49,14 @@ class Autoencoding(Task):
         return len(batch["images"])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        made, mean, log_variance = self.model(batch["images"])
-        apart = divergence(mean, log_variance).sum() / made.numel()
-        return {"error": F.mse_loss(made, batch["images"]), "kl": self.kl * apart}
+        reconstructed, mean, log_variance = self.model(batch["images"])
+        apart = divergence(mean, log_variance).sum() / reconstructed.numel()
+        return {"error": F.mse_loss(reconstructed, batch["images"]), "kl": self.kl * apart}
 
     def evaluate(self, batch: Batch) -> None:
-        images, (made, _, _) = batch["images"], self.model(batch["images"])
-        self.mean_loss.update(F.mse_loss(made, images).float(), len(images))
-        seen = F.mse_loss(self.data.to_pixels(made), self.data.to_pixels(images))
+        images, (reconstructed, _, _) = batch["images"], self.model(batch["images"])
+        self.mean_loss.update(F.mse_loss(reconstructed, images).float(), len(images))
+        seen = F.mse_loss(self.data.to_pixels(reconstructed), self.data.to_pixels(images))
         self.seen_error.update(seen.to(self.device), len(images))
 
     def measures(self, split: str) -> dict[str, Tensor]:

@@ -108,8 +108,8 @@ class Captioning(SequenceToSequence):
             "target_labels": [label(token) for token in target[0, 1:].tolist()],
         }
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        return write_captions(self, given, folder)
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return write_captions(self, arguments, folder)
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str
@@ -123,7 +123,9 @@ class Captioning(SequenceToSequence):
         count = min(SHOWN, self.data.length("val"))
         images = torch.cat([self.data.example(n)["images"] for n in range(count)])
         decode = self.data.target_tokenizer.decode
-        outputs = [decode(found[0].tokens) for found in self.search(images.to(self.device))]
+        outputs = [
+            decode(hypotheses[0].tokens) for hypotheses in self.search(images.to(self.device))
+        ]
         return "\n\n".join(
             f"reference  {self.data.reference('val', number)}\noutput     {output}"
             for number, output in enumerate(outputs)

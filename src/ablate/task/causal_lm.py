@@ -102,8 +102,8 @@ class CausalLM(Task):
     def generates(self) -> bool:
         return isinstance(self.model, LanguageModel) and isinstance(self.data, TextData)
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        options = {"prompt": "The ", "tokens": 500, "temperature": 0.8, "seed": 0, **given}
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        options = {"prompt": "The ", "tokens": 500, "temperature": 0.8, "seed": 0, **arguments}
         rng = torch.Generator().manual_seed(options.pop("seed"))
         yield self.continuation(options.pop("prompt"), rng=rng, **options)
 

@@ -34,7 +34,10 @@ class Decoding(CausalLM):
     def search(self, source: Tensor, *, n_best: int = 1) -> list[list[Hypothesis]]:
         """The hypotheses for each row of source, the best first."""
         if self.beam == 1:
-            return [[found] for found in greedy(self.model, source, max_length=self.max_length)]
+            return [
+                [hypothesis]
+                for hypothesis in greedy(self.model, source, max_length=self.max_length)
+            ]
         return beam_search(
             self.model,
             source,
@@ -69,4 +72,4 @@ class Decoding(CausalLM):
     def translate(self, sources: Sequence[str]) -> list[str]:
         """The outputs of the model for source texts."""
         decode = self.data.target_tokenizer.decode
-        return [decode(found[0].tokens) for found in self.search(self.read(sources))]
+        return [decode(hypotheses[0].tokens) for hypotheses in self.search(self.read(sources))]

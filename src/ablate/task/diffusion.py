@@ -112,10 +112,12 @@ class Diffusion(Sampler):
 
     def prepare(self, batch: Batch, step: int) -> Batch:
         images = batch["images"]
-        one = images[:, :1, :1, :1]
+        pixel = images[:, :1, :1, :1]
         noise = normal(self._source("noise", images), images)
-        times = self.noise.times(uniform_alone(self._source("time", one), one))
-        dropped = uniform_alone(self._source("caption", one), one).flatten(1) < self.drop_caption
+        times = self.noise.times(uniform_alone(self._source("time", pixel), pixel))
+        dropped = (
+            uniform_alone(self._source("caption", pixel), pixel).flatten(1) < self.drop_caption
+        )
         words = batch["target_in"]
         return self.noisy(images, torch.where(dropped, without_caption(words), words), noise, times)
 
@@ -171,7 +173,7 @@ class Diffusion(Sampler):
             (real[chosen], self.real_right, self.real_errors),
         ):
             read = judge.read(pixels)
-            same = [one == other for one, other in zip(read, captions, strict=True)]
+            same = [text == other for text, other in zip(read, captions, strict=True)]
             right.update(torch.tensor(same, device=self.device).float())
             errors.update(read, captions)
         self.distance.update(judge.describe(drawn).to(self.device), real=False)
@@ -201,8 +203,8 @@ class Diffusion(Sampler):
     def artefacts(self, folder: Path) -> list[Path]:
         return draw_samples(self, folder / "figures")
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        return paint(self, given, folder)
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return paint(self, arguments, folder)
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str

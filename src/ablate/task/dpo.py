@@ -61,8 +61,8 @@ class DPO(Policy):
         self.accuracy.update(agreement(chosen - rejected))
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        own = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
-        return own | super().measures(split)
+        measures = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
+        return measures | super().measures(split)
 
 
 def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:

@@ -98,29 +98,29 @@ class Forecasting(Task):
         forecasts = {"": roll_out(self.model, batch["values"], steps).float()}
         if not self.fitting:
             forecasts |= self.naive(values, steps)
-        one = future[:, :1]
-        self.mean_loss.update(F.mse_loss(forecasts[""][:, :1], one), len(values))
-        whole = future.isfinite().flatten(1).all(1)
+        next_values = future[:, :1]
+        self.mean_loss.update(F.mse_loss(forecasts[""][:, :1], next_values), len(values))
+        complete = future.isfinite().flatten(1).all(1)
         for kind, forecast in forecasts.items():
-            self._errors(f"{kind}step").update(forecast[:, :1], one)
+            self._errors(f"{kind}step").update(forecast[:, :1], next_values)
             if not self.fitting:
-                self._errors(f"{kind}horizon").update(forecast[whole], future[whole])
+                self._errors(f"{kind}horizon").update(forecast[complete], future[complete])
 
     def naive(self, values: Tensor, steps: int) -> dict[str, Tensor]:
         """The naive forecasts, which need no model: b i c -> b steps c each."""
-        found = {"naive_": values[:, -1:].expand(-1, steps, -1)}
+        forecasts = {"naive_": values[:, -1:].expand(-1, steps, -1)}
         if (period := self.data.period) is not None:
-            places = torch.arange(steps, device=values.device) % period - period
-            found["seasonal_"] = values[:, places]
-        return found
+            offsets = torch.arange(steps, device=values.device) % period - period
+            forecasts["seasonal_"] = values[:, offsets]
+        return forecasts
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        found = {"loss": self.mean_loss.compute()}
+        measures = {"loss": self.mean_loss.compute()}
         for name in ["step"] if self.fitting else self.errors:
             prefix = name.removesuffix("step").replace("horizon", "horizon_")
             for measure, value in self._errors(name).compute().items():
-                found |= self._in_unit(f"{prefix}{measure}", value)
-        return found
+                measures |= self._in_unit(f"{prefix}{measure}", value)
+        return measures
 
     def _errors(self, name: str) -> Errors:
         errors = self.errors[name]
@@ -132,8 +132,8 @@ class Forecasting(Task):
         first = len(self.data.values)
         values = roll_out(self.model, self.data.latest.to(self.device), steps)[0]
         lines = ["\t".join(["time", *self.data.names])]
-        for place, row in enumerate(self.data.restore(values), first):
-            lines.append("\t".join([self.data.time(place), *(f"{value:.6g}" for value in row)]))
+        for step, row in enumerate(self.data.restore(values), first):
+            lines.append("\t".join([self.data.time(step), *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
 
     def artefacts(self, folder: Path) -> list[Path]:
@@ -148,13 +148,13 @@ class Forecasting(Task):
         count, start = min(DRAWN, data.length("val")), data.starts["val"] - self.data.horizon
         values = data.splits["val"][Request(0, torch.arange(count))]["values"]
         truth = data.restore(data.values[start : start + horizon + count])
-        times = [int(data.time(start + place)) for place in range(len(truth))]
-        one = data.restore(self.model(values)[:, -1])
+        times = [int(data.time(start + step)) for step in range(len(truth))]
+        one_step = data.restore(self.model(values)[:, -1])
         ahead = data.restore(roll_out(self.model, values[::horizon], horizon))
-        return draw_forecast(data.names, times, truth, one, ahead, out)
+        return draw_forecast(data.names, times, truth, one_step, ahead, out)
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        yield self.forecast(given.get("steps", self.data.horizon))
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        yield self.forecast(arguments.get("steps", self.data.horizon))
 
     def _in_unit(self, name: str, errors: Tensor) -> dict[str, Tensor]:
         """Errors of normalised values, c -> in the data's unit: their mean, and each column's."""

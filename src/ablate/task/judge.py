@@ -39,9 +39,9 @@ class Judge:
         """b y x, black 0 to white 1 -> captions."""
         decode = self.task.data.target_tokenizer.decode
         return [
-            decode(found[0].tokens)
+            decode(hypotheses[0].tokens)
             for part in self.data.images(pixels.cpu()).split(BATCH)
-            for found in self.task.search(part)
+            for hypotheses in self.task.search(part)
         ]
 
     @torch.no_grad()

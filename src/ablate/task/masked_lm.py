@@ -104,8 +104,8 @@ class MaskedLM(Task):
     def artefacts(self, folder: Path) -> list[Path]:
         return [write_sample(folder, self.sample())]
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        yield self.fill(given["prompt"]) if given else self.sample()
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        yield self.fill(arguments["prompt"]) if arguments else self.sample()
 
     def sample(self) -> str:
         """Validation examples: the input, and the model's output."""
@@ -119,7 +119,7 @@ class MaskedLM(Task):
 
     def fill(self, prompt: str) -> str:
         """The prompt with every [MASK] filled in; UserError if there is none."""
-        example = self.data.own(prompt)
+        example = self.data.from_text(prompt)
         if not example["places"].numel():
             raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
         return self.data.tokenizer.decode(self.filled(example)[1:-1].tolist())
@@ -132,9 +132,9 @@ class MaskedLM(Task):
         assert isinstance(tokenizer, WithSpecials)
         example = example | {"tokens": example["tokens"].clone()}
         tokens = example["tokens"][0]
-        while len(places := (tokens == tokenizer.mask).nonzero()):
-            logits = self.model(*self.inputs(example | {"places": places.T})).tokens[0]
+        while len(masked := (tokens == tokenizer.mask).nonzero()):
+            logits = self.model(*self.inputs(example | {"places": masked.T})).tokens[0]
             likely, token = logits[:, : tokenizer.text_size].softmax(-1).max(-1)
             surest = likely.argmax()
-            tokens[places[surest]] = token[surest]
+            tokens[masked[surest]] = token[surest]
         return tokens

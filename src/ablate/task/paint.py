@@ -26,11 +26,11 @@ GUIDANCE = (0.0, 1.0, 3.0, 7.0)
 SHOWN = 6  # steps of one sample
 
 
-def paint(task: Sampler, given: Mapping[str, Any], folder: Path) -> Iterator[str]:
+def paint(task: Sampler, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """Write the image for --prompt, and yield its path."""
-    if "prompt" not in given:
+    if "prompt" not in arguments:
         raise UserError('give --prompt "...", the caption of the image to draw')
-    images = given.get("image", [folder / "figures" / "generated.png"])
+    images = arguments.get("image", [folder / "figures" / "generated.png"])
     if len(images) > 1:
         raise UserError("--image: give one, the file that is written")
     target = Path(images[0])
@@ -38,45 +38,45 @@ def paint(task: Sampler, given: Mapping[str, Any], folder: Path) -> Iterator[str
         raise UserError(f"--image {target}: there is no folder {target.parent}")
     if target.suffix != ".png" or target.is_dir():
         raise UserError(f"--image {target}: is written as a PNG; give a name that ends in .png")
-    words = task.caption(given["prompt"])
-    keys = [derive(given.get("seed", 0), "drawn")]
-    how = {"guidance": given.get("guidance"), "steps": given.get("steps")}
-    if (known := to_fill(task, given)) is None:
-        if "mask" in given:
+    words = task.caption(arguments["prompt"])
+    keys = [derive(arguments.get("seed", 0), "drawn")]
+    how = {"guidance": arguments.get("guidance"), "steps": arguments.get("steps")}
+    if (known := to_fill(task, arguments)) is None:
+        if "mask" in arguments:
             raise UserError("--mask says what is drawn anew: give --inpaint FILE or --index N, too")
         pixels = task.data.to_pixels(task.sample(words, keys, **how))[0]
     else:
-        pixels = task.fill(words, keys, known, mask_of(task, given), **how)[0]
+        pixels = task.fill(words, keys, known, mask_of(task, arguments), **how)[0]
     Image.fromarray((255 * pixels.numpy()).round().astype(np.uint8)).save(target)
     yield str(target)
 
 
-def to_fill(task: Sampler, given: Mapping[str, Any]) -> Tensor | None:
+def to_fill(task: Sampler, arguments: Mapping[str, Any]) -> Tensor | None:
     """The image of --inpaint or --index, 1 y x; None without either."""
-    if {"inpaint", "index"} <= given.keys():
+    if {"inpaint", "index"} <= arguments.keys():
         raise UserError("give --inpaint FILE, or --index N of the validation split, not both")
-    if "inpaint" in given:
-        return task.data.read_pixels(Path(given["inpaint"]), key="--inpaint")
-    if "index" in given:
-        return task.data.originals("val", task.numbered(given["index"])["index"])
+    if "inpaint" in arguments:
+        return task.data.read_pixels(Path(arguments["inpaint"]), key="--inpaint")
+    if "index" in arguments:
+        return task.data.originals("val", task.numbered(arguments["index"])["index"])
     return None
 
 
-def mask_of(task: Sampler, given: Mapping[str, Any]) -> Tensor:
+def mask_of(task: Sampler, arguments: Mapping[str, Any]) -> Tensor:
     """1 y x, True where the image is drawn anew: a half of it, or the white pixels of a file."""
-    if "mask" not in given:
+    if "mask" not in arguments:
         raise UserError("give --mask left, right or FILE: what is drawn anew (white in a file)")
     height, width = task.data.size
     columns = torch.arange(width).expand(1, height, width)
-    if given["mask"] in ("left", "right"):
-        return (columns < width // 2) == (given["mask"] == "left")
-    return task.data.read_pixels(Path(given["mask"]), key="--mask") > 0.5
+    if arguments["mask"] in ("left", "right"):
+        return (columns < width // 2) == (arguments["mask"] == "left")
+    return task.data.read_pixels(Path(arguments["mask"]), key="--mask") > 0.5
 
 
 def draw_samples(task: Sampler, folder: Path) -> list[Path]:
     """Write samples.png, denoising.png and inpainting.png; return their paths."""
-    made = {"samples": samples, "denoising": denoising, "inpainting": inpainting}
-    return [save(draw(task), folder / f"{name}.png") for name, draw in made.items()]
+    figures = {"samples": samples, "denoising": denoising, "inpainting": inpainting}
+    return [save(draw(task), folder / f"{name}.png") for name, draw in figures.items()]
 
 
 def captions(task: Sampler) -> list[str]:

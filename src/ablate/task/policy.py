@@ -93,14 +93,14 @@ class Policy(CausalLM):
             (decode(row[:length]), decode(row[length : length + self.data.room]))
             for row, length in zip(rolled.tokens.tolist(), prompts.tolist(), strict=True)
         ]
-        found = {}
+        result = {}
         if self.data.gold:
             gold = [self.data.gold(response) for _, response in texts]
-            found["gold"] = torch.tensor(gold, device=self.device)
+            result["gold"] = torch.tensor(gold, device=self.device)
         if self.scorer is not None:
             scores = self.scorer.to(self.device).scores(*zip(*texts, strict=True))
-            found["reward"] = scores.float()
-        return found
+            result["reward"] = scores.float()
+        return result
 
     def evaluate(self, batch: Batch) -> None:
         rng = self.generator(derive(self.seed, "rollout", int(batch["number"][0])))
@@ -111,18 +111,18 @@ class Policy(CausalLM):
 
     def divergence(self, rolled: Rollout) -> Tensor:
         """The divergence from the first model along each response: b."""
-        here = log_probabilities(self.model, rolled.tokens)
-        there = log_probabilities(self.reference, rolled.tokens)
-        at_each = (here.exp() * (here - there)).sum(-1)
+        current = log_probabilities(self.model, rolled.tokens)
+        reference = log_probabilities(self.reference, rolled.tokens)
+        at_each = (current.exp() * (current - reference)).sum(-1)
         return torch.where(rolled.written[:, 1:], at_each, 0.0).sum(1)
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        found = {"kl": self.kl.compute()}
+        measures = {"kl": self.kl.compute()}
         if self.data.gold:
-            found["gold"] = self.gold.compute()
+            measures["gold"] = self.gold.compute()
         if self.reward_run is not None:
-            found["reward"] = self.reward.compute()
-        return found
+            measures["reward"] = self.reward.compute()
+        return measures
 
     @property
     def generates(self) -> bool:
@@ -136,14 +136,16 @@ class Policy(CausalLM):
             (name, self.write(model, batch, self.generator(0)))
             for name, model in (("first model", self.reference), ("this model", self.model))
         ]
-        scored = [(name, one, self.scores(one, batch["prompt"])) for name, one in rolled]
+        scored = [
+            (name, responses, self.scores(responses, batch["prompt"])) for name, responses in rolled
+        ]
         decode = self.data.tokenizer.decode
         for row, length in enumerate(batch["prompt"].tolist()):
             lines.append(f"prompt: {decode(prompts[row, :length].tolist())!r}")
-            for name, one, scores in scored:
-                told = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
-                text = decode(one.tokens[row, length : length + self.data.room].tolist())
-                lines.append(f"  {name} ({told}): {text!r}")
+            for name, responses, scores in scored:
+                described = ", ".join(f"{key} {value[row]:.2f}" for key, value in scores.items())
+                text = decode(responses.tokens[row, length : length + self.data.room].tolist())
+                lines.append(f"  {name} ({described}): {text!r}")
         return "\n".join(lines)
 
     def first_prompts(self, count: int) -> Batch:

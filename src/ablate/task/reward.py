@@ -86,11 +86,11 @@ class Reward(Task):
             self.ceiling.update(agreement(by_rule))
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        found = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
+        measures = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
         if self.data.gold:
-            found["rule_accuracy"] = self.rule_accuracy.compute()
-            found["ceiling"] = self.ceiling.compute()
-        return found
+            measures["rule_accuracy"] = self.rule_accuracy.compute()
+            measures["ceiling"] = self.ceiling.compute()
+        return measures
 
     @torch.no_grad()
     def scores(self, prompts: Sequence[str], responses: Sequence[str]) -> Tensor:
@@ -103,9 +103,9 @@ class Reward(Task):
         scores: Tensor = self.model(tokens.to(self.device), keep.to(self.device))
         return scores.squeeze(1)
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        text = given.get("prompt", "The ")
-        yield f"{self.scored(self.data.own(text)):.4f}\t{text}"
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        text = arguments.get("prompt", "The ")
+        yield f"{self.scored(self.data.from_text(text)):.4f}\t{text}"
 
     @torch.no_grad()
     def scored(self, example: dict[str, Any]) -> float:
@@ -118,8 +118,8 @@ class Reward(Task):
         draw = super().drawer(examples, maps, caption)
         score = self.scored(examples[0])
 
-        def scored(one: "Map", heads: Sequence[int]) -> "Figure":
-            figure = draw(one, heads)
+        def scored(map_: "Map", heads: Sequence[int]) -> "Figure":
+            figure = draw(map_, heads)
             figure.supxlabel(f"score of this text: {score:.3f}", fontsize=9)
             return figure
 

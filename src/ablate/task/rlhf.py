@@ -167,9 +167,9 @@ class RLHF(Policy):
         return clipped(new, batch["old"], batch["advantages"], self.clip)
 
     def measures(self, split: str) -> dict[str, Tensor]:
-        found = super().measures(split)
-        reward = found["gold" if self.reward_run is None else "reward"]
-        return found | {"objective": reward - self.weight * found["kl"]}
+        measures = super().measures(split)
+        reward = measures["gold" if self.reward_run is None else "reward"]
+        return measures | {"objective": reward - self.weight * measures["kl"]}
 
 
 def policy_gradient(new: Tensor, advantages: Tensor) -> Tensor:

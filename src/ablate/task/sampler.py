@@ -65,9 +65,9 @@ class Sampler(Task):
                 x = torch.where(anew, x, self.noise.add(images, start, time))
             if path is not None:
                 path.append(x)
-            said = self.guided(x, words, time.flatten(), guidance)
+            prediction = self.guided(x, words, time.flatten(), guidance)
             fresh = partial(self._fresh, keys, number, like)
-            x = self.noise.step(x, said, now, after, fresh=fresh, bounds=self.data.bounds)
+            x = self.noise.step(x, prediction, now, after, fresh=fresh, bounds=self.data.bounds)
         return x if known is None else torch.where(known[1], x, known[0])
 
     def _fresh(self, keys: Sequence[int], step: int, like: Tensor) -> Tensor:
@@ -83,8 +83,10 @@ class Sampler(Task):
         if guidance == 1:
             return self.model(x, words, times)
         both = torch.cat([without_caption(words), words])
-        plain, told = self.model(x.repeat(2, 1, 1, 1), both, times.repeat(2)).chunk(2)
-        return plain + guidance * (told - plain)
+        unconditional, conditional = self.model(x.repeat(2, 1, 1, 1), both, times.repeat(2)).chunk(
+            2
+        )
+        return unconditional + guidance * (conditional - unconditional)
 
     def caption(self, text: str) -> Tensor:
         """A caption as the model reads it, 1 j; UserError for words that it does not know."""

@@ -20,13 +20,13 @@ Given = Mapping[str, Any]  # the options of ablate.generate
 PROMPTS = ("point", "background", "box")
 
 
-def own_images(given: Given) -> list[Path]:
+def own_images(arguments: Given) -> list[Path]:
     """The files of --image. UserError for options that do not go together."""
-    if "image" in given:
-        if "index" in given:
+    if "image" in arguments:
+        if "index" in arguments:
             raise UserError("give --image FILE, or --index N, not both")
-        return [Path(file) for file in given["image"]]
-    if prompted := [name for name in PROMPTS if name in given]:
+        return [Path(file) for file in arguments["image"]]
+    if prompted := [name for name in PROMPTS if name in arguments]:
         raise UserError(
             f"--{prompted[0]} goes with --image; --index is prompted where the error is largest"
         )
@@ -34,11 +34,13 @@ def own_images(given: Given) -> list[Path]:
 
 
 @torch.no_grad()
-def write_own(model: SAM, data: Segments, given: Given, file: Path, folder: Path) -> Iterator[str]:
+def write_own(
+    model: SAM, data: Segments, arguments: Given, file: Path, folder: Path
+) -> Iterator[str]:
     """The mask of a prompt in an image file: a figure, and the mask at the size of the file."""
     image, (height, width) = data.read_image(file)
     size = (image.shape[2], image.shape[3])
-    clicks, box = prompt_of(given, (height, width), size)
+    clicks, box = prompt_of(arguments, (height, width), size)
     points, labels = as_rounds(clicks, box)
     device = next(model.parameters()).device
     logits, iou = model(*(x.to(device) for x in (image, points, labels)))
@@ -66,9 +68,9 @@ Corners = tuple[int, int, int, int]
 
 
 def prompt_of(
-    given: Given, own: tuple[int, int], size: tuple[int, int]
+    arguments: Given, sides: tuple[int, int], size: tuple[int, int]
 ) -> tuple[Clicks, Corners | None]:
-    """The clicks and the box that were given in pixels of a file of size `own`, height and width,
+    """The clicks and the box that were given in pixels of a file of size `sides`, height and width,
     in pixels of the image that the model reads."""
 
     def scaled(name: str, text: str, count: int) -> list[int]:
@@ -76,14 +78,14 @@ def prompt_of(
             numbers = [int(part) for part in text.split(",")]
         except ValueError:
             numbers = []
-        ends = [*own[::-1]] * (count // 2)
+        ends = [*sides[::-1]] * (count // 2)
         if len(numbers) != count or not all(
             0 <= n < end for n, end in zip(numbers, ends, strict=False)
         ):
             what = "X,Y" if count == 2 else "X0,Y0,X1,Y1"
             raise UserError(
-                f"--{name} {text}: must be {what} in pixels of the image, which is {own[1]} wide"
-                f" and {own[0]} high"
+                f"--{name} {text}: must be {what} in pixels of the image, which is {sides[1]} wide"
+                f" and {sides[0]} high"
             )
         into = [*size[::-1]] * (count // 2)
         return [n * to // end for n, end, to in zip(numbers, ends, into, strict=True)]
@@ -91,15 +93,17 @@ def prompt_of(
     clicks = [
         (*scaled(name, text, 2), label)
         for name, label in (("point", OBJECT), ("background", BACKGROUND))
-        for text in given.get(name, [])
+        for text in arguments.get(name, [])
     ]
     box = None
-    if "box" in given:
-        x0, y0, x1, y1 = scaled("box", given["box"], 4)
+    if "box" in arguments:
+        x0, y0, x1, y1 = scaled("box", arguments["box"], 4)
         if x1 < x0 or y1 < y0:
-            raise UserError(f"--box {given['box']}: the first corner must be the upper left one")
+            raise UserError(
+                f"--box {arguments['box']}: the first corner must be the upper left one"
+            )
         box = x0, y0, x1, y1
-    if not box and not given.get("point"):
+    if not box and not arguments.get("point"):
         raise UserError("--image needs a prompt: --point X,Y, or --box X0,Y0,X1,Y1")
     return clicks, box  # type: ignore[return-value]
 

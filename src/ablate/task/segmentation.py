@@ -170,14 +170,14 @@ class Segmentation(Task):
         self.iou_error.update(error)
         best = logits.take_along_dim(actual.argmax(2)[..., None, None, None], 2)[:, :, 0]
         of_box = chosen(*(answer[:, 0] for answer in self.answers(batch, box_prompt(masks))))
-        found = {"miou_box": of_box[:, 0]}
+        by_metric = {"miou_box": of_box[:, 0]}
         for round_ in range(self.clicks):
-            found[f"miou_{round_ + 1}"] = chosen(logits[:, round_], iou[:, round_])[:, 0]
-            found[f"oracle_{round_ + 1}"] = best[:, round_]
+            by_metric[f"miou_{round_ + 1}"] = chosen(logits[:, round_], iou[:, round_])[:, 0]
+            by_metric[f"oracle_{round_ + 1}"] = best[:, round_]
         for group, rows in (("", ~batch["unfamiliar"]), ("unfamiliar/", batch["unfamiliar"])):
             if rows.any():
                 for name in self.names:
-                    predicted = found[name][rows] > 0
+                    predicted = by_metric[name][rows] > 0
                     score: Any = self.scores[group + name]
                     score.update(predicted[:, None], masks[rows][:, None])
 
@@ -202,7 +202,7 @@ class Segmentation(Task):
                 f"{n} click{'s' * (n > 1)}: IoU {overlap(mask, truth.cpu()):.2f}"
                 for n, mask in enumerate(masks, 1)
             ],
-            clicks=[one for one in marks if one[2] != PADDING],
+            clicks=[click for click in marks if click[2] != PADDING],
             box=None,
             truth=truth.cpu(),
             name=f"example {index}" + (", class never seen" if example["unfamiliar"] else ""),
@@ -218,14 +218,14 @@ class Segmentation(Task):
         )
         return [save(draw_answers(answers, title), folder / "figures" / "masks.png")]
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
         """The lines for --index, or for --image with a prompt; the first image of the validation
         split without either."""
-        if files := own_images(given):
+        if files := own_images(arguments):
             for file in files:
-                yield from write_own(self.model, self.data, given, file, folder)
+                yield from write_own(self.model, self.data, arguments, file, folder)
         else:
-            yield from self._demonstrate(given.get("index", 0), folder)
+            yield from self._demonstrate(arguments.get("index", 0), folder)
 
     def _demonstrate(self, index: int, folder: Path) -> Iterator[str]:
         answer = self.demonstrated(index)

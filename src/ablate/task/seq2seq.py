@@ -129,16 +129,18 @@ class SequenceToSequence(Decoding):
         assert self.wrong_links is not None
         seen: Any = self.model.cross[-1].recorded
         sources = self.inputs(batch)[0].shape[1]
-        recorded = torch.cat([self.model.to_source(one, sources) for one in seen], dim=2)
+        recorded = torch.cat([self.model.to_source(w, sources) for w in seen], dim=2)
         # A layer that is applied several times has recorded as many: the last comes last.
         weights = recorded[:, :, -batch["targets"].shape[1] :].float().mean(1)
-        for one, index in zip(weights, batch["index"].tolist(), strict=True):
-            right, count = right_links(one, self.links(self._split, index) or [])
+        for w, index in zip(weights, batch["index"].tolist(), strict=True):
+            right, count = right_links(w, self.links(self._split, index) or [])
             self.wrong_links.update(1 - right / max(count, 1), count)
 
     def _compare_texts(self, batch: Batch) -> None:
         decode = self.data.target_tokenizer.decode
-        outputs = [decode(found[0].tokens) for found in self.search(self.inputs(batch)[0])]
+        outputs = [
+            decode(hypotheses[0].tokens) for hypotheses in self.search(self.inputs(batch)[0])
+        ]
         self.compare(outputs, batch)
 
     def compare(self, outputs: list[str], batch: Batch) -> None:
@@ -184,8 +186,8 @@ class SequenceToSequence(Decoding):
     def notes(self) -> dict[str, Any]:
         return super().notes() | {"signatures": self.written.signatures()}
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        return write_targets(self, given, folder)
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        return write_targets(self, arguments, folder)
 
     def drawer(
         self, examples: Sequence[dict[str, Any]], maps: Sequence[Map], caption: str

@@ -107,12 +107,12 @@ class TextToSpeech(SequenceToSequence):
         """The codes that the model writes for texts."""
         return self.translate(texts)
 
-    def generate(self, given: Mapping[str, Any], folder: Path) -> Iterable[str]:
-        if not {"text", "audio"} <= given.keys():
+    def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterable[str]:
+        if not {"text", "audio"} <= arguments.keys():
             raise UserError('give --text "..." and --audio FILE.wav')
-        set_search(self, given)
-        text, path = given["text"].strip(), Path(given["audio"])
-        return self._say(text, path, show="show" in given, folder=folder)
+        set_search(self, arguments)
+        text, path = arguments["text"].strip(), Path(arguments["audio"])
+        return self._say(text, path, show="show" in arguments, folder=folder)
 
     def _say(self, text: str, path: Path, *, show: bool, folder: Path) -> Iterator[str]:
         check_output(path)
@@ -204,8 +204,8 @@ class Recogniser:
 
     def hear(self, spoken: Sequence[str]) -> list[str]:
         """The words in codes of speech; none where nothing was said."""
-        said = [codes for codes in spoken if codes]
-        heard = iter(self.task.translate(said) if said else [])
+        not_empty = [codes for codes in spoken if codes]
+        heard = iter(self.task.translate(not_empty) if not_empty else [])
         return [next(heard) if codes else "" for codes in spoken]
 
 

@@ -68,9 +68,9 @@ class ByLength(Metric):
 
     def update(self, right: Tensor, lengths: Tensor) -> None:
         """b twice: whether each target is correct, and how many tokens its source has."""
-        place = torch.bucketize(lengths, torch.tensor([*LENGTHS], device=lengths.device))
-        self.count += place.bincount(minlength=len(LENGTHS) + 1)
-        self.right += place[right].bincount(minlength=len(LENGTHS) + 1)
+        bucket = torch.bucketize(lengths, torch.tensor([*LENGTHS], device=lengths.device))
+        self.count += bucket.bincount(minlength=len(LENGTHS) + 1)
+        self.right += bucket[right].bincount(minlength=len(LENGTHS) + 1)
 
     def compute(self) -> dict[str, Tensor]:
         """Those of `names` whose lengths occur."""
@@ -100,7 +100,9 @@ class Written(nn.Module):
         if self.lower:
             references = [reference.lower() for reference in references]
         pairs = zip(outputs, references, strict=True)
-        right = torch.tensor([one == other for one, other in pairs], device=lengths.device)
+        right = torch.tensor(
+            [output == reference for output, reference in pairs], device=lengths.device
+        )
         self.exact_match.update(right.float())
         self.by_length.update(right, lengths)
         self.error_rate.update(outputs, references)
@@ -129,5 +131,5 @@ def right_links(
     weights: i j, of one example. links: target tokens, and the source positions of that part.
     """
     most = weights.argmax(-1).tolist()
-    right = [most[place] in source for target, source in links for place in target]
+    right = [most[position] in source for target, source in links for position in target]
     return sum(right), len(right)

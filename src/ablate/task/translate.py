@@ -23,57 +23,57 @@ Given = Mapping[str, Any]  # the options of ablate.generate
 BATCH = 64  # lines of a file at once
 
 
-def write_targets(task: Decoding, given: Given, folder: Path) -> Iterator[str]:
+def write_targets(task: Decoding, arguments: Given, folder: Path) -> Iterator[str]:
     """Yield the lines to print for --source, or for --input with --output."""
-    if ("source" in given) == ("input" in given):
+    if ("source" in arguments) == ("input" in arguments):
         raise UserError("give --source TEXT, or --input FILE and --output FILE")
-    if ("input" in given) != ("output" in given):
+    if ("input" in arguments) != ("output" in arguments):
         raise UserError("--input FILE and --output FILE belong together")
-    if alone := [name for name in ("show", "n_best") if name in given and "input" in given]:
+    if alone := [name for name in ("show", "n_best") if name in arguments and "input" in arguments]:
         raise UserError(f"--{alone[0].replace('_', '-')} goes with --source, not with --input")
-    set_search(task, given)
-    if "input" in given:
-        yield write_file(task, given["input"], given["output"])
+    set_search(task, arguments)
+    if "input" in arguments:
+        yield write_file(task, arguments["input"], arguments["output"])
     else:
-        yield from write_sources(task, given, folder)
+        yield from write_sources(task, arguments, folder)
 
 
-def set_search(task: Decoding, given: Given) -> None:
+def set_search(task: Decoding, arguments: Given) -> None:
     """Set beam size and length penalty from the arguments."""
-    task.beam = given.get("beam", task.beam)
-    if task.beam == 1 and "length_penalty" in given:
+    task.beam = arguments.get("beam", task.beam)
+    if task.beam == 1 and "length_penalty" in arguments:
         raise UserError("--length-penalty ranks what a beam finds: give --beam 2 or more, too")
-    task.length_penalty = given.get("length_penalty", task.length_penalty)
-    if (most := given.get("n_best", 1)) > task.beam:
+    task.length_penalty = arguments.get("length_penalty", task.length_penalty)
+    if (most := arguments.get("n_best", 1)) > task.beam:
         raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
 
 
-def write_sources(task: Decoding, given: Given, folder: Path) -> Iterator[str]:
+def write_sources(task: Decoding, arguments: Given, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis of each source, with its score after a tab, and paths of figures.
 
     The figures of several sources are written to one folder per source: 1, 2, ...
     """
-    sources = [source.strip() for source in given["source"]]
+    sources = [source.strip() for source in arguments["source"]]
     read = task.read(sources)
     if unknown := int((read == UNKNOWN).sum()):
         note = f"{unknown} token(s) of --source never occurred in training"
         say(note, file=sys.stderr)
-    yield from write_best(task, given, folder, sources, read)
+    yield from write_best(task, arguments, folder, sources, read)
 
 
 def write_best(
-    task: Decoding, given: Given, folder: Path, sources: Sequence[Any], read: Tensor
+    task: Decoding, arguments: Given, folder: Path, sources: Sequence[Any], read: Tensor
 ) -> Iterator[str]:
     """Yield the lines of `write_sources` for sources that are tensors. folder: of the run."""
-    found = task.search(read, n_best=given.get("n_best", 1))
+    results = task.search(read, n_best=arguments.get("n_best", 1))
     drawn = folder / "figures" / "generated"
-    for number, (source, hypotheses) in enumerate(zip(sources, found, strict=True), 1):
-        for one in hypotheses:
-            yield f"{task.data.target_tokenizer.decode(one.tokens)}\t{one.score:.4f}"
-        if "show" in given:
+    for number, (source, hypotheses) in enumerate(zip(sources, results, strict=True), 1):
+        for hypothesis in hypotheses:
+            yield f"{task.data.target_tokenizer.decode(hypothesis.tokens)}\t{hypothesis.score:.4f}"
+        if "show" in arguments:
             example = task.example(source, hypotheses[0].tokens)
-            own = drawn if len(sources) == 1 else drawn / str(number)
-            if not (paths := draw(task, example, own)):
+            directory = drawn if len(sources) == 1 else drawn / str(number)
+            if not (paths := draw(task, example, directory)):
                 raise UserError(f"--show: {folder} has no attention to the source to draw")
             yield from map(str, paths)
 
@@ -114,13 +114,13 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip() for line in lines(str(path), "--input")]
 
 
-def write_captions(task: Decoding, given: Given, folder: Path) -> Iterator[str]:
+def write_captions(task: Decoding, arguments: Given, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis for --image or --index, with its score after a tab."""
-    if ("image" in given) == ("index" in given):
+    if ("image" in arguments) == ("index" in arguments):
         raise UserError("give --image FILE, or --index N of the validation split")
-    set_search(task, given)
-    if "image" in given:
-        read = task.read(given["image"])
+    set_search(task, arguments)
+    if "image" in arguments:
+        read = task.read(arguments["image"])
     else:
-        read = task.numbered(given["index"])["images"]
-    yield from write_best(task, given, folder, list(read), read)
+        read = task.numbered(arguments["index"])["images"]
+    yield from write_best(task, arguments, folder, list(read), read)

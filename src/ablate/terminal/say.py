@@ -14,10 +14,10 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one.encode("unicode_escape").decode()
-        if one not in "\n\t" and unicodedata.category(one) in HIDDEN
-        else one
-        for one in text
+        character.encode("unicode_escape").decode()
+        if character not in "\n\t" and unicodedata.category(character) in HIDDEN
+        else character
+        for character in text
     )
 
 

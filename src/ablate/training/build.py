@@ -96,14 +96,14 @@ def require_memory(cfg: DictConfig, data: Data) -> None:
 def _largest(cfg: DictConfig) -> str:
     """The largest whole number among the sizes of a model, with its key; a model of timm has none
     beside its name."""
-    whole = {
+    sizes = {
         path: value
         for node in ("model", "pos_enc")
         for path, value in leaves(cfg[node], node)
         if type(value) is int
     }
-    path = max(whole, key=whole.__getitem__, default="model.name")
-    return f"{path}={whole.get(path) or cfg.model.name}"
+    path = max(sizes, key=sizes.__getitem__, default="model.name")
+    return f"{path}={sizes.get(path) or cfg.model.name}"
 
 
 def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
@@ -125,17 +125,19 @@ def make_model(cfg: DictConfig, data: Data, kernel: Kernel) -> Model:
 def make_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The keys in which each layer differs, with their parts. Equal nodes are one part, so that
     layers can share what it makes."""
-    made: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
 
     def value_of(key: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
         name = json.dumps([key, value], sort_keys=True)
-        if name not in made:
-            made[name] = plain(make(value, _convert_="all"))
-        return made[name]
+        if name not in parts:
+            parts[name] = plain(make(value, _convert_="all"))
+        return parts[name]
 
-    return [{key: value_of(key, value) for key, value in own.items()} for own in of_layers(values)]
+    return [
+        {key: value_of(key, value) for key, value in layer.items()} for layer in of_layers(values)
+    ]
 
 
 def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
@@ -157,5 +159,5 @@ def count_flops(cfg: DictConfig, task: Task) -> int:
     Counted on `Data.typical_batch`, so that the count is the same for every seed.
     """
     make_one = partial(make_model, cfg, task.data, Reference())
-    one = flops_per_step(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
-    return one * int(cfg.trainer.accumulate_grad_batches)
+    flops = flops_per_step(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
+    return flops * int(cfg.trainer.accumulate_grad_batches)

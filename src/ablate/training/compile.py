@@ -65,7 +65,7 @@ class CompileNotice(Callback):
     """Say once when torch starts to compile, for compile=true or for a kernel: steps then wait."""
 
     def __init__(self) -> None:
-        self.said = False
+        self.warned = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # After `Compiled`, whose reset removes callbacks. Every optimizer has imported _dynamo.
@@ -79,8 +79,8 @@ class CompileNotice(Callback):
         self._remove()
 
     def _say(self, *_: Any) -> None:
-        if not self.said:
-            self.said = True
+        if not self.warned:
+            self.warned = True
             # Not print: a progress bar may stand there.
             tqdm.write("ablate: compiling (torch.compile); the first steps take longer")
             sys.stdout.flush()

@@ -39,8 +39,8 @@ def check_devices(composition: Composition) -> None:
     if kind == trainer["accelerator"]:  # `check` has covered it
         return
     # Check the conflicts for the accelerator found: without a GPU, the rules for CPUs apply.
-    here = {**values, "trainer": {**trainer, "accelerator": kind}}
-    if lines := list(conflicts(here)):
+    resolved = {**values, "trainer": {**trainer, "accelerator": kind}}
+    if lines := list(conflicts(resolved)):
         raise UserError(*lines)
 
 

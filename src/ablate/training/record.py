@@ -58,13 +58,13 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
         if "${" not in (start := look_up(values, path)[0]):
             put(values, path, str(Path(start).expanduser().absolute()))
     for key in FILES:
-        place, written = cfg.data.get(key), values["data"].get(key)
-        if not place or "${" in written:
+        location, written = cfg.data.get(key), values["data"].get(key)
+        if not location or "${" in written:
             continue
-        if place != written:
-            values["data"][key] = str(source.fetch(place, cfg.data.get("sha256")))
-        elif Path(place).expanduser().exists():
-            values["data"][key] = str(Path(place).expanduser().absolute())
+        if location != written:
+            values["data"][key] = str(source.fetch(location, cfg.data.get("sha256")))
+        elif Path(location).expanduser().exists():
+            values["data"][key] = str(Path(location).expanduser().absolute())
     logger = values["logger"]
     if logger and (folder := logger.get("dir")) and "${" not in folder:
         logger["dir"] = str(Path(folder).expanduser().absolute())
@@ -95,15 +95,15 @@ def provenance(fingerprint: str) -> dict[str, Any]:
 def own_parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Hash the files of a user's own parts, which are imported by now: module -> 16 hex digits."""
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    found = {}
+    hashes = {}
     for target in set(targets(values)):
         module = target
         while module and module not in sys.modules:
             module = module.rpartition(".")[0]
         file = getattr(sys.modules.get(module), "__file__", None)
         if file and not target.startswith(OURS) and not file.startswith(installed):
-            found[module] = digest(sha256(Path(file).read_bytes()).hexdigest())
-    return found
+            hashes[module] = digest(sha256(Path(file).read_bytes()).hexdigest())
+    return hashes
 
 
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -112,8 +112,12 @@ def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     if misfit(before, shape):  # none, damaged, or of an early version
         return []
     old, new = (
-        {"ablate": one["source"], "torch": one["packages"]["torch"], **one.get("own_parts", {})}
-        for one in (before, now)
+        {
+            "ablate": provenance["source"],
+            "torch": provenance["packages"]["torch"],
+            **provenance.get("own_parts", {}),
+        }
+        for provenance in (before, now)
     )
     return [name for name in old if old[name] != new.get(name, old[name])]
 
@@ -129,7 +133,9 @@ def code(package: Path) -> dict[str, Any]:
     """git: commit of the checkout, None outside one. source: hash of the package's Python files (16
     hex digits), which distinguishes uncommitted changes."""
     files = {path for path in package.rglob("*.py") if path.is_file()}  # an editor may leave links
-    content = {str(one.relative_to(package)): sha256(one.read_bytes()).hexdigest() for one in files}
+    content = {
+        str(file.relative_to(package)): sha256(file.read_bytes()).hexdigest() for file in files
+    }
     return {"git": checkout(package), "source": digest(content)}
 
 
@@ -244,8 +250,8 @@ def recorded(
         result["status"] = "finished"
     except BaseException as error:
         status = "refused" if isinstance(error, UserError) else "failed"
-        said = redact(str(unwrap(error) or error))
-        result |= {"status": status, "error": said or type(error).__name__}
+        message = redact(str(unwrap(error) or error))
+        result |= {"status": status, "error": message or type(error).__name__}
         raise
     finally:
         result["wall_seconds"] = time.perf_counter() - started

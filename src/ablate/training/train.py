@@ -150,19 +150,23 @@ def headline(
     """What is about to be trained, on what and where, in one line."""
     device, processes = trainer.strategy.root_device, trainer.world_size
     if device.type == "cuda":
-        place = torch.cuda.get_device_name(device)
+        device_name = torch.cuda.get_device_name(device)
     elif device.type == "cpu":
         threads = torch.get_num_threads()
-        place = f"cpu, {threads} thread{'s' if threads > 1 else ''}"
+        device_name = f"cpu, {threads} thread{'s' if threads > 1 else ''}"
     else:
-        place = device.type
-    here = Path.cwd()
-    folder = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
+        device_name = device.type
+    working_directory = Path.cwd()
+    folder = (
+        run_dir.relative_to(working_directory)
+        if run_dir.is_relative_to(working_directory)
+        else run_dir
+    )
     return " | ".join(
         [
             f"{choices['model']}: {parameters:,} parameters",
             f"{choices['data']}: {data.amount()}",
-            f"{processes} x {place}" if processes > 1 else place,
+            f"{processes} x {device_name}" if processes > 1 else device_name,
             str(folder),
         ]
     )
@@ -245,10 +249,11 @@ def load_weights(task: Task, path: Path, run_id: str | None) -> None:
 
 def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> None:
     """Raise UserError unless the weights have the names and shapes of the task's."""
-    here, there = (
-        {(name, value.shape) for name, value in one.items()} for one in (task.state_dict(), weights)
+    ours, theirs = (
+        {(name, value.shape) for name, value in state.items()}
+        for state in (task.state_dict(), weights)
     )
-    if wrong := sorted({name for name, _ in here ^ there}):
+    if wrong := sorted({name for name, _ in ours ^ theirs}):
         raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 

@@ -81,20 +81,20 @@ class Source:
 
     def require_same_parts(self, cfg: DictConfig) -> None:
         """Raise UserError that lists the keys that differ, with both values."""
-        there, here = parts_of(self.config), parts_of(cfg)
+        theirs, ours = parts_of(self.config), parts_of(cfg)
         # Leave out the keys of a part that is another class, and keys that only one data set has.
-        other = tuple(f"{part}." for part in there if there[part] != here.get(part))
+        other = tuple(f"{part}." for part in theirs if theirs[part] != ours.get(part))
         free = FREE | set(may_differ(cfg))
         differing = [
             key
-            for key in sorted((there.keys() | here.keys()) - free)
-            if there.get(key) != here.get(key)
+            for key in sorted((theirs.keys() | ours.keys()) - free)
+            if theirs.get(key) != ours.get(key)
             and not key.startswith(other)
-            and not (key in TOKEN_KEYS and (key not in there or key not in here))
+            and not (key in TOKEN_KEYS and (key not in theirs or key not in ours))
         ]
         if differing:
             lines = [
-                f"{key} is {_value(there, key)} there and {_value(here, key)} here"
+                f"{key} is {_value(theirs, key)} there and {_value(ours, key)} here"
                 for key in differing
             ]
             raise UserError(f"init_from={self.given} is made of other parts: {few(lines, '; ')}")
@@ -141,11 +141,11 @@ def parts_of(cfg: DictConfig) -> dict[str, Any]:
 
 def by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by dotted key, where a part of ours stands under its slot by its option's name."""
-    found = {}
+    by_key = {}
     for path, value in values.items():
         ours = path.endswith("._target_") and str(value).startswith(OURS)
-        found[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
-    return {path: value for path, value in found.items() if not path.endswith("._partial_")}
+        by_key[path.removesuffix("._target_")] = value.split(".")[-2] if ours else value
+    return {path: value for path, value in by_key.items() if not path.endswith("._partial_")}
 
 
 def _value(parts: dict[str, Any], key: str) -> str:
@@ -189,30 +189,30 @@ def load_into(
 
 
 def fitting(
-    mine: dict[str, Tensor], theirs: dict[str, Tensor], heads: tuple[str, ...], what: str
+    target: dict[str, Tensor], source: dict[str, Tensor], heads: tuple[str, ...], what: str
 ) -> dict[str, Tensor]:
-    """Return the tensors of `theirs` to load into `mine`; raise UserError that starts with `what`
+    """Return the tensors of `source` to load into `target`; raise UserError that starts with `what`
     and lists the mismatches. Only parameters of output maps, whose names start with one of `heads`,
     may be missing, unknown or of another shape."""
-    here, there = (
-        {name: value for name, value in one.items() if not name.startswith(heads)}
-        for one in (mine, theirs)
+    target_state, source_state = (
+        {name: value for name, value in state.items() if not name.startswith(heads)}
+        for state in (target, source)
     )
     wrong = {
-        "missing": [name for name in here if name not in there],
-        "unknown": [name for name in there if name not in here],
+        "missing": [name for name in target_state if name not in source_state],
+        "unknown": [name for name in source_state if name not in target_state],
         "shapes": [
-            f"{name} is {_shape(there[name])} there and {_shape(here[name])} here"
-            for name in there
-            if name in here and there[name].shape != here[name].shape
+            f"{name} is {_shape(source_state[name])} there and {_shape(target_state[name])} here"
+            for name in source_state
+            if name in target_state and source_state[name].shape != target_state[name].shape
         ],
     }
     if lines := [f"{kind}: {few(names, ', ')}" for kind, names in wrong.items() if names]:
         raise UserError(f"{what} does not fit this model: {'; '.join(lines)}")
     return {
         name: value
-        for name, value in theirs.items()
-        if name in mine and value.shape == mine[name].shape
+        for name, value in source.items()
+        if name in target and value.shape == target[name].shape
     }
 
 
@@ -227,8 +227,8 @@ def keep_tokens(cfg: DictConfig, run_dir: Path) -> None:
     """Save the config that made a run's tokens, so that it can be loaded without init_from."""
     source = Source.of(cfg)
     config = read_config(source.tokens, source.allow)
-    kept = OmegaConf.create({key: config[key] for key in TOKENS})
-    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(kept))
+    content = OmegaConf.create({key: config[key] for key in TOKENS})
+    write_text(run_dir / MADE_TOKENS, OmegaConf.to_yaml(content))
 
 
 def few(names: Iterable[str], joined: str) -> str:

@@ -65,17 +65,17 @@ class Run:
 
     def value(self, metric: str) -> float | None:
         """The value of a metric; None unless the run is finished and the number is finite."""
-        found = _mapping(self.result.get("metrics")).get(metric)
-        if not self.finished or not isinstance(found, int | float) or not isfinite(found):
+        value = _mapping(self.result.get("metrics")).get(metric)
+        if not self.finished or not isinstance(value, int | float) or not isfinite(value):
             return None
-        return float(found)
+        return float(value)
 
     def number(self, *path: str) -> float | None:
         """A number of result.json, such as ("parameters", "total"); None if there is none."""
-        found: Any = self.result
+        value: Any = self.result
         for part in path:
-            found = _mapping(found).get(part)
-        return float(found) if isinstance(found, int | float) else None
+            value = _mapping(value).get(part)
+        return float(value) if isinstance(value, int | float) else None
 
     def curve(self, column: str) -> list[tuple[int, float]]:
         """Steps and finite values of a column of metrics.csv; empty if there is none."""
@@ -84,8 +84,10 @@ class Run:
             head = next(rows, [])
             if "step" not in head or column not in head:
                 return []
-            step, place = head.index("step"), head.index(column)
-            points = [(row[step], row[place]) for row in rows if len(row) > place and row[place]]
+            step, position = head.index("step"), head.index(column)
+            points = [
+                (row[step], row[position]) for row in rows if len(row) > position and row[position]
+            ]
             pairs = [(int(float(at)), float(value)) for at, value in points]
         except (Damaged, OSError, ValueError, OverflowError, csv.Error):
             return []
@@ -128,10 +130,10 @@ class Study:
 
     @cached_property
     def _by_arm(self) -> dict[str, dict[int, Run]]:
-        found: dict[str, dict[int, Run]] = {arm.name: {} for arm in self.arms}
+        by_arm: dict[str, dict[int, Run]] = {arm.name: {} for arm in self.arms}
         for run in self.runs:
-            found[run.arm][run.seed] = run
-        return found
+            by_arm[run.arm][run.seed] = run
+        return by_arm
 
     def runs_of(self, arm: str) -> dict[int, Run]:
         """Seed -> run."""
@@ -145,8 +147,8 @@ class Study:
     @cached_property
     def metrics(self) -> list[str]:
         """Names of all metrics of finished runs."""
-        found = [_mapping(run.result.get("metrics")) for run in self.runs if run.finished]
-        return sorted({name for metrics in found for name in metrics})
+        recorded = [_mapping(run.result.get("metrics")) for run in self.runs if run.finished]
+        return sorted({name for metrics in recorded for name in metrics})
 
 
 def collect(study_dir: str | Path) -> Study:
@@ -208,7 +210,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _arm(content: Mapping[str, Any]) -> Arm:
-    known = {one.name for one in fields(Arm)}
+    known = {field.name for field in fields(Arm)}
     values = {key: value for key, value in content.items() if key in known}
     listed = {key: tuple(v) for key, v in values.items() if isinstance(v, list)}
     return Arm(**(values | listed))
@@ -216,20 +218,25 @@ def _arm(content: Mapping[str, Any]) -> Arm:
 
 def _run(folder: Path, cell: Mapping[str, Any], read: dict[str, Run]) -> Run:
     """Read a cell's run; a folder that several arms share is read once."""
-    own = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
-    own["overrides"] = tuple(cell.get("overrides", ()))
+    entry = {"arm": cell["arm"], "seed": cell["seed"], "run_id": cell["run_id"]}
+    entry["overrides"] = tuple(cell.get("overrides", ()))
     if (known := read.get(cell["folder"])) is not None:
-        found = {one.name: getattr(known, one.name) for one in fields(Run)}
-        return Run(**(found | own))
+        attributes = {field.name: getattr(known, field.name) for field in fields(Run)}
+        return Run(**(attributes | entry))
     path = folder / cell["folder"]
     now = state(path)
     result = _mapping(now.result)
     if result and result.get("run_id") != cell["run_id"]:
         what = f"its folder holds another run, {result.get('run_id')}"
-        return Run(**own, folder=path, state="missing", detail=what, result={}, provenance={})
+        return Run(**entry, folder=path, state="missing", detail=what, result={}, provenance={})
     provenance = read_mapping(path / "provenance.json") if result else {}
     run = Run(
-        **own, folder=path, state=now.name, detail=now.detail, result=result, provenance=provenance
+        **entry,
+        folder=path,
+        state=now.name,
+        detail=now.detail,
+        result=result,
+        provenance=provenance,
     )
     read[cell["folder"]] = run
     return run

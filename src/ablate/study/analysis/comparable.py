@@ -32,7 +32,7 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
         if rule not in RULES:
             hint = suggest(rule, RULES)
             raise UserError(f"--allow {rule}: the rules are {', '.join(RULES)}{hint}")
-    found = []
+    objections = []
     for arm in study.others:
         pairs = _pairs(study, arm.name, metric)
         reasons = {
@@ -41,18 +41,22 @@ def objections(study: Study, metric: str, allow: Collection[str] = ()) -> list[O
             "code": _unequal("code", pairs, _code),
             "budget": _budget(study, pairs),
         }
-        found += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
-    return found
+        objections += [Objection(r, arm.name, why, r in allow) for r, why in reasons.items() if why]
+    return objections
 
 
-def lines(found: Collection[Objection]) -> list[str]:
+def lines(objections: Collection[Objection]) -> list[str]:
     """Write a line for each broken rule that is not allowed: arms, reasons, how to allow it."""
     texts = []
     for rule in RULES:
-        of_rule = [one for one in found if one.rule == rule and not one.allowed]
+        of_rule = [
+            objection
+            for objection in objections
+            if objection.rule == rule and not objection.allowed
+        ]
         by_reason: dict[str, list[str]] = {}
-        for one in of_rule:
-            by_reason.setdefault(one.reason, []).append(one.arm)
+        for objection in of_rule:
+            by_reason.setdefault(objection.reason, []).append(objection.arm)
         if of_rule:
             arms = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
             texts.append(f"{rule}: not compared: {arms} (to compare them: --allow {rule})")
@@ -81,9 +85,9 @@ def _seeds(study: Study, arm: str, metric: str) -> str:
         for seed in missing(study, name, metric):
             by_reason.setdefault(why_missing(study, name, seed, metric), []).append(seed)
         count = len(study.seeds)
-        said = ", ".join(f"{_named(seeds, count)} {why}" for why, seeds in by_reason.items())
-        if said:
-            texts.append(said if name == arm else f"of the baseline {said}")
+        reasons = ", ".join(f"{_named(seeds, count)} {why}" for why, seeds in by_reason.items())
+        if reasons:
+            texts.append(reasons if name == arm else f"of the baseline {reasons}")
     return "; ".join(texts)
 
 
@@ -114,8 +118,8 @@ def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | 
 
 
 def _fingerprint(run: Run) -> str | None:
-    found = run.provenance.get("data_fingerprint")
-    return None if found is None else str(found)
+    recorded = run.provenance.get("data_fingerprint")
+    return None if recorded is None else str(recorded)
 
 
 def _code(run: Run) -> str | None:
@@ -151,11 +155,11 @@ def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
     return next(filter(None, offs), "")
 
 
-def _off(target: float | None, own: float | None, unit: str) -> str:
+def _off(target: float | None, value: float | None, unit: str) -> str:
     """Describe a deviation, as "900,000 parameters, +10.5% of the baseline's 814,720", or ""."""
-    if not target or own is None or abs(own / target - 1) <= TOLERANCE:
+    if not target or value is None or abs(value / target - 1) <= TOLERANCE:
         return ""
-    return f"{own:,.0f} {unit}, {own / target - 1:+.1%} of the baseline's {target:,.0f}"
+    return f"{value:,.0f} {unit}, {value / target - 1:+.1%} of the baseline's {target:,.0f}"
 
 
 def _read(run: Run) -> float | None:
@@ -181,14 +185,14 @@ def versions(study: Study) -> dict[str, dict[str, list[str]]]:
         "python": lambda run: str(run.provenance.get("python")),
         "packages": _packages,
     }
-    found: dict[str, dict[str, list[str]]] = {head: {} for head in heads}
+    versions: dict[str, dict[str, list[str]]] = {head: {} for head in heads}
     for run in study.runs:
         if run.finished and run.provenance:
             for head, of in heads.items():
-                arms = found[head].setdefault(of(run) or "not recorded", [])
+                arms = versions[head].setdefault(of(run) or "not recorded", [])
                 if run.arm not in arms:
                     arms.append(run.arm)
-    return found
+    return versions
 
 
 def _packages(run: Run) -> str:

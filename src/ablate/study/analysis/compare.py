@@ -119,12 +119,14 @@ def compare(
         _comparison(each, tests, mode, margin, level, len(chosen))
         for each, tests in zip(chosen, tested, strict=True)
     )
-    said = [each.words() for each in chosen] + [each.caution for each in arms]
+    warnings = [each.words() for each in chosen] + [each.caution for each in arms]
     return Comparisons(
-        summaries={arm: summary(list(numbers(own).values())) for arm, own in values.items()},
+        summaries={
+            arm: summary(list(numbers(by_seed).values())) for arm, by_seed in values.items()
+        },
         arms=arms,
         incomplete=tuple(each for each in paired if each not in chosen),
-        warnings=tuple(dict.fromkeys(filter(None, said))),
+        warnings=tuple(dict.fromkeys(filter(None, warnings))),
     )
 
 
@@ -137,11 +139,11 @@ def decide(
     flips = [stats.sign_flip(each.differences, each.grain) for each in paired]
     ts = [stats.t_p(each.differences) for each in paired]
     counts = [len(each.seeds) for each in paired]
-    found = [
+    tests = [
         _decisive(flip, t, n, len(paired), level)
         for flip, t, n in zip(flips, ts, counts, strict=True)
     ]
-    p_holm, flip_holm = holm([p for p, _ in found]), holm([flip.p for flip in flips])
+    p_holm, flip_holm = holm([p for p, _ in tests]), holm([flip.p for flip in flips])
     equal: list[float | None] = [None] * len(paired)
     if margin is not None:
         each_p = [stats.equivalent_p(each.differences, margin) for each in paired]
@@ -150,12 +152,12 @@ def decide(
         Tests(
             flip=flips[i],
             t_p=ts[i],
-            p=found[i][0],
-            rests_on=found[i][1],
+            p=tests[i][0],
+            rests_on=tests[i][1],
             p_holm=p_holm[i],
             flip_p_holm=flip_holm[i],
             equivalent_p_holm=equal[i],
-            differs=found[i][1] != "nothing" and p_holm[i] <= level,
+            differs=tests[i][1] != "nothing" and p_holm[i] <= level,
             equivalent=n >= FEWEST and (p := equal[i]) is not None and p <= level,
         )
         for i, n in enumerate(counts)
@@ -195,8 +197,8 @@ def _comparison(
     paired: Pairs, tests: Tests, mode: str, margin: float | None, level: float, family: int
 ) -> Comparison:
     differences = paired.differences
-    own, reference = summary(paired.values), summary(paired.baseline)
-    assert own.mean is not None
+    measured, reference = summary(paired.values), summary(paired.baseline)
+    assert measured.mean is not None
     assert reference.mean is not None
     difference = float(differences.mean())
     interval = stats.t_interval(differences, level)
@@ -216,8 +218,8 @@ def _comparison(
     )
     return Comparison(
         pairs=paired,
-        mean=own.mean,
-        sd=own.sd,
+        mean=measured.mean,
+        sd=measured.sd,
         baseline_mean=reference.mean,
         baseline_sd=reference.sd,
         difference=difference,

@@ -15,24 +15,24 @@ TIMES = " × "  # noqa: RUF001 - the sign of an interaction
 EXACTLY = 1e-9  # entries of design matrices are small integers
 
 
-def varied(cells: Sequence[Mapping[str, str]], own: Mapping[str, str]) -> Factors:
+def varied(cells: Sequence[Mapping[str, str]], baseline: Mapping[str, str]) -> Factors:
     """Return the factors that vary in these cells, with their options, the baseline's own first.
 
     An option that was left out everywhere cannot be estimated.
     """
-    found = {
+    factors = {
         factor: list(dict.fromkeys([first, *(cell[factor] for cell in cells)]))
-        for factor, first in own.items()
+        for factor, first in baseline.items()
     }
-    return {factor: options for factor, options in found.items() if len(options) > 1}
+    return {factor: options for factor, options in factors.items() if len(options) > 1}
 
 
 def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
     """Describe what these cells cannot tell apart: one line per effect, main effects first."""
     rows = [tuple(cell[factor] for factor in factors) for cell in cells]
-    _, places, aliased = design_matrix(rows, [0] * len(rows), factors)
+    _, columns, aliased = design_matrix(rows, [0] * len(rows), factors)
     lines = []
-    for term in places:
+    for term in columns:
         if others := [other for other, equals in aliased.items() if term in equals]:
             lines.append(f"{TIMES.join(term)} cannot be told from {_listed(others, ', ')}")
     return [*lines, *beyond_one(aliased)]
@@ -57,15 +57,15 @@ def design_matrix(
     cells: Sequence[Term], seeds: Sequence[int], factors: Factors
 ) -> tuple[np.ndarray, dict[Term, slice], dict[Term, tuple[Term, ...]]]:
     """Return the design matrix, the columns of each term, and what each aliased term equals."""
-    place = {factor: i for i, factor in enumerate(factors)}
+    position = {factor: i for i, factor in enumerate(factors)}
     coded = {
-        factor: _sum_to_zero([cell[place[factor]] for cell in cells], factors[factor])
+        factor: _sum_to_zero([cell[position[factor]] for cell in cells], factors[factor])
         for factor in factors
     }
     blocks = _sum_to_zero(seeds, sorted(set(seeds)))
     design = np.hstack([np.ones((len(cells), 1)), blocks])
     terms: list[Term] = [(factor,) for factor in factors] + list(combinations(factors, 2))
-    places: dict[Term, slice] = {}
+    columns_of: dict[Term, slice] = {}
     aliased: dict[Term, tuple[Term, ...]] = {}
     for term in terms:
         columns = coded[term[0]]
@@ -75,13 +75,13 @@ def design_matrix(
         inside = np.linalg.lstsq(design, columns, rcond=None)[0]
         beyond = columns - design @ inside
         if np.linalg.matrix_rank(beyond, tol=EXACTLY) == columns.shape[1]:
-            places[term] = slice(design.shape[1], design.shape[1] + columns.shape[1])
+            columns_of[term] = slice(design.shape[1], design.shape[1] + columns.shape[1])
             design = np.hstack([design, columns])
         else:
             aliased[term] = tuple(
-                other for other, at in places.items() if np.abs(inside[at]).max() > EXACTLY
+                other for other, at in columns_of.items() if np.abs(inside[at]).max() > EXACTLY
             )
-    return design, places, aliased
+    return design, columns_of, aliased
 
 
 def _sum_to_zero(values: Sequence, levels: Sequence) -> np.ndarray:

@@ -92,29 +92,31 @@ def effects(
     cells = [cell for cell, _, _ in table]
     seeds = [seed for _, seed, _ in table]
     y = np.array([value for *_, value in table])
-    design, places, aliased = design_matrix(cells, seeds, factors)
+    design, columns_of, aliased = design_matrix(cells, seeds, factors)
     fit = sm.OLS(y, design).fit()
     df = len(y) - design.shape[1]
     sd = float(np.sqrt(fit.ssr / df)) if df > 0 else None
     judged = sd is not None and sd > PRECISION * np.abs(y).max()
-    found = [
+    estimates = [
         Effect(
             factors=term,
             options=tuple(tuple(factors[factor]) for factor in term),
             mode=mode,
-            effect=2 * float(fit.params[place][0]) if _two_level(term, factors) else None,
-            interval=_interval(fit, place, level) if judged and _two_level(term, factors) else None,
+            effect=2 * float(fit.params[columns][0]) if _two_level(term, factors) else None,
+            interval=_interval(fit, columns, level)
+            if judged and _two_level(term, factors)
+            else None,
             level=level,
-            df=len(range(*place.indices(design.shape[1]))),
-            p=_f_test(fit, place) if judged else None,
+            df=len(range(*columns.indices(design.shape[1]))),
+            p=_f_test(fit, columns) if judged else None,
             p_holm=None,
             aliases=tuple(other for other, equals in aliased.items() if term in equals),
             means=_means(term, cells, y, factors),
         )
-        for term, place in places.items()
+        for term, columns in columns_of.items()
     ]
     return Effects(
-        effects=tuple(_with_holm(found)),
+        effects=tuple(_with_holm(estimates)),
         aliased=aliased,
         missing=missing,
         residual_df=df,
@@ -131,13 +133,17 @@ def _cells(
     for options, seed, value in runs:
         cell = tuple(options[factor] for factor in factors)
         assert all(o in factors[f] for f, o in zip(factors, cell, strict=True)), cell
-        own = by_cell.setdefault(cell, {})
-        assert seed not in own, f"two runs of {cell} with seed {seed}"
-        own[seed] = value
-    seeds = sorted({seed for own in by_cell.values() for seed in own})
-    finite = {cell: numbers(own) for cell, own in by_cell.items()}
-    table = [(cell, s, own[s]) for cell, own in finite.items() for s in seeds if s in own]
-    return table, tuple((cell, s) for cell, own in finite.items() for s in seeds if s not in own)
+        by_seed = by_cell.setdefault(cell, {})
+        assert seed not in by_seed, f"two runs of {cell} with seed {seed}"
+        by_seed[seed] = value
+    seeds = sorted({seed for by_seed in by_cell.values() for seed in by_seed})
+    finite = {cell: numbers(by_seed) for cell, by_seed in by_cell.items()}
+    table = [
+        (cell, s, by_seed[s]) for cell, by_seed in finite.items() for s in seeds if s in by_seed
+    ]
+    return table, tuple(
+        (cell, s) for cell, by_seed in finite.items() for s in seeds if s not in by_seed
+    )
 
 
 def _two_level(term: Term, factors: Factors) -> bool:
@@ -165,14 +171,14 @@ def _means(term: Term, cells: Sequence[Term], y: np.ndarray, factors: Factors) -
     }
 
 
-def _with_holm(found: Sequence[Effect]) -> list[Effect]:
+def _with_holm(effects: Sequence[Effect]) -> list[Effect]:
     """Apply Holm to main effects and interactions separately: they answer different questions."""
     adjusted: dict[Term, float] = {}
     for order in (1, 2):
-        family = {e.factors: e.p for e in found if len(e.factors) == order and e.p is not None}
+        family = {e.factors: e.p for e in effects if len(e.factors) == order and e.p is not None}
         if family:
             adjusted.update(zip(family, holm(list(family.values())), strict=True))
-    return [replace(each, p_holm=adjusted.get(each.factors)) for each in found]
+    return [replace(each, p_holm=adjusted.get(each.factors)) for each in effects]
 
 
 def _warnings(
@@ -181,75 +187,77 @@ def _warnings(
     aliased: Mapping[Term, tuple[Term, ...]],
     missing: tuple[tuple[Term, int], ...],
 ) -> tuple[str, ...]:
-    said = []
+    warnings = []
     if missing:
-        said.append(f"runs without a number: {len(missing)}; effects are those of a fitted model")
-    said += beyond_one(aliased)
+        warnings.append(
+            f"runs without a number: {len(missing)}; effects are those of a fitted model"
+        )
+    warnings += beyond_one(aliased)
     if df == 0:
-        said.append("no interval and no p: as many terms as runs; run more seeds")
+        warnings.append("no interval and no p: as many terms as runs; run more seeds")
     elif not judged:
-        said.append("no interval and no p: the terms explain every run without a remainder")
-    return tuple(said)
+        warnings.append("no interval and no p: the terms explain every run without a remainder")
+    return tuple(warnings)
 
 
-def effect_words(found: "Effect", unit: str) -> str:
+def effect_words(effect: "Effect", unit: str) -> str:
     """Describe an effect in one sentence, for readers new to experimental design."""
-    said = _two_options(found, unit) if found.effect is not None else _more_options(found)
-    if found.aliases:
-        others = ", ".join(TIMES.join(each) for each in found.aliases)
-        said += f"; this design cannot tell it from {others}"
-    return f"{found.name}: {said}"
+    text = _two_options(effect, unit) if effect.effect is not None else _more_options(effect)
+    if effect.aliases:
+        others = ", ".join(TIMES.join(each) for each in effect.aliases)
+        text += f"; this design cannot tell it from {others}"
+    return f"{effect.name}: {text}"
 
 
-def _two_options(found: "Effect", unit: str) -> str:
+def _two_options(effect: "Effect", unit: str) -> str:
     """Describe an effect of two options; nothing is claimed unless its p reaches the level."""
-    assert found.effect is not None
-    times = len(found.factors)  # an interaction is described as a difference of two effects
-    change = times * found.effect * (1 if found.mode == "min" else -1)
-    interval = found.interval
+    assert effect.effect is not None
+    times = len(effect.factors)  # an interaction is described as a difference of two effects
+    change = times * effect.effect * (1 if effect.mode == "min" else -1)
+    interval = effect.interval
     if interval is not None:
         interval = Interval(times * interval.low, times * interval.high)
     half = None if interval is None else (interval.high - interval.low) / 2
     amount = f"{certain(abs(change), half)}{' ' + unit if unit else ''}"
-    evidence = _evidence(found, interval)
-    low, high = found.options[0]
+    evidence = _evidence(effect, interval)
+    low, high = effect.options[0]
     way = "worse" if change > 0 else "better"
     if times == 1:
-        if found.shown:
+        if effect.shown:
             return f"{high} {way} than {low} by {amount} ({evidence})"
         return (
             f"no difference shown between {low} and {high} ({high} {way} by {amount}, {evidence})"
         )
-    first, second = found.options[1]
-    other = found.factors[1]
+    first, second = effect.options[1]
+    other = effect.factors[1]
     step = (
         f"the step from {low} to {high} is {amount} {way}"
         f" at {other}={second} than at {other}={first}"
     )
-    return f"{step} ({evidence})" if found.shown else f"no interaction shown ({step}, {evidence})"
+    return f"{step} ({evidence})" if effect.shown else f"no interaction shown ({step}, {evidence})"
 
 
-def _more_options(found: "Effect") -> str:
-    evidence = _evidence(found, None)
-    if len(found.factors) == 2:
-        said = "the effect of one depends on the other" if found.shown else "no interaction shown"
-        return f"{said} ({evidence})"
-    ranked = sorted(found.means, key=lambda option: found.means[option])
-    best, worst = (ranked[0], ranked[-1]) if found.mode == "min" else (ranked[-1], ranked[0])
+def _more_options(effect: "Effect") -> str:
+    evidence = _evidence(effect, None)
+    if len(effect.factors) == 2:
+        text = "the effect of one depends on the other" if effect.shown else "no interaction shown"
+        return f"{text} ({evidence})"
+    ranked = sorted(effect.means, key=lambda option: effect.means[option])
+    best, worst = (ranked[0], ranked[-1]) if effect.mode == "min" else (ranked[-1], ranked[0])
     ends = ", ".join(
-        f"{word} {option[0]} at {certain(found.means[option])}"
+        f"{word} {option[0]} at {certain(effect.means[option])}"
         for word, option in (("best", best), ("worst", worst))
     )
-    count = len(found.options[0])
+    count = len(effect.options[0])
     none = f"no difference shown between {count} options"
-    said = f"the {count} options differ" if found.shown else none
-    return f"{said} ({ends}, {evidence})"
+    text = f"the {count} options differ" if effect.shown else none
+    return f"{text} ({ends}, {evidence})"
 
 
-def _evidence(found: "Effect", interval: Interval | None) -> str:
-    if found.p_holm is None:
+def _evidence(effect: "Effect", interval: Interval | None) -> str:
+    if effect.p_holm is None:
         return "nothing to judge it by"
     # As in words, the sign of worse and better is the same for the interval and the amount.
-    turned = found.effect is not None and found.effect < 0
-    bounds = "" if interval is None else interval_words(interval, found.level, flip=turned) + ", "
-    return f"{bounds}Holm p {probability(found.p_holm)}"
+    turned = effect.effect is not None and effect.effect < 0
+    bounds = "" if interval is None else interval_words(interval, effect.level, flip=turned) + ", "
+    return f"{bounds}Holm p {probability(effect.p_holm)}"

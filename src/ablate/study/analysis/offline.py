@@ -18,7 +18,7 @@ WANDB = "ablate.logger.wandb.WandB"
 def logger_of(study: Study) -> Mapping[str, Any] | None:
     """Return the node `logger` of the first run that was logged to W&B; None without such a run."""
     loggers = (_logger(run.folder) for run in study.runs if run.result.get("logged_to"))
-    return next((one for one in loggers if one.get("_target_") == WANDB), None)
+    return next((logger for logger in loggers if logger.get("_target_") == WANDB), None)
 
 
 def _logger(run_dir: Path) -> Mapping[str, Any]:
@@ -33,14 +33,14 @@ def sync_command(study: Study) -> str | None:
     """Return the command that sends them all, tuning runs included; None if none is left."""
     runs = (*study.runs, *study.tuning)
     # `wandb sync` takes folders of runs, and skips those sent before.
-    places = []
+    folders = []
     if any(_waiting(run.folder) for run in runs):
-        places.append(f"{shlex.quote(str(study.folder))}/*/wandb")
+        folders.append(f"{shlex.quote(str(study.folder))}/*/wandb")
     if folder := (logger_of(study) or {}).get("dir"):
-        place = Path(folder).expanduser()
-        if _waiting(place) & {run.run_id for run in runs}:
-            places.append(shlex.quote(str(place / "wandb")))
-    return f"wandb sync {' '.join(places)}" if places else None
+        directory = Path(folder).expanduser()
+        if _waiting(directory) & {run.run_id for run in runs}:
+            folders.append(shlex.quote(str(directory / "wandb")))
+    return f"wandb sync {' '.join(folders)}" if folders else None
 
 
 def _waiting(folder: Path) -> set[str]:

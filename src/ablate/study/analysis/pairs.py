@@ -44,11 +44,16 @@ class Pairs:
     @cached_property
     def differences(self) -> np.ndarray:
         """Arm minus baseline by seed; 0 if within rounding, and equal if equal up to rounding."""
-        found = np.array(self.values) - np.array(self.baseline)
-        found[np.abs(found) <= self.grain] = 0.0
-        if len(found) and (np.abs(found - found[0]) <= np.maximum(self.grain, self.grain[0])).all():
-            found[:] = found[0]
-        return found
+        differences = np.array(self.values) - np.array(self.baseline)
+        differences[np.abs(differences) <= self.grain] = 0.0
+        if (
+            len(differences)
+            and (
+                np.abs(differences - differences[0]) <= np.maximum(self.grain, self.grain[0])
+            ).all()
+        ):
+            differences[:] = differences[0]
+        return differences
 
     def words(self) -> str:
         """Describe what is missing, as "'x' has no result for seeds 3, 4"; "" if nothing is."""
@@ -83,16 +88,16 @@ def pair(values: Values, baseline: str) -> list[Pairs]:
     for arm in values:
         if arm == baseline:
             continue
-        own = numbers(values[arm])
+        by_seed = numbers(values[arm])
         planned = sorted({*values[arm], *values[baseline]})
-        common = tuple(seed for seed in planned if seed in own and seed in reference)
+        common = tuple(seed for seed in planned if seed in by_seed and seed in reference)
         pairs.append(
             Pairs(
                 arm=arm,
                 seeds=common,
-                values=tuple(own[seed] for seed in common),
+                values=tuple(by_seed[seed] for seed in common),
                 baseline=tuple(reference[seed] for seed in common),
-                missing=tuple(seed for seed in planned if seed not in own),
+                missing=tuple(seed for seed in planned if seed not in by_seed),
                 baseline_missing=tuple(seed for seed in planned if seed not in reference),
             )
         )

@@ -95,8 +95,8 @@ def t_interval(differences: np.ndarray, level: float) -> Interval | None:
     """t interval of the mean at confidence 1 - level; None without variance, as with one pair."""
     if len(differences) < 2 or np.ptp(differences) == 0:
         return None
-    found = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - level)
-    return Interval(float(found.low), float(found.high))
+    interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - level)
+    return Interval(float(interval.low), float(interval.high))
 
 
 def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None:
@@ -107,7 +107,7 @@ def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None
     """
     if len(differences) < 3 or np.ptp(differences) == 0:
         return None
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (differences,),
         np.mean,
         confidence_level=1 - level,
@@ -116,7 +116,7 @@ def bootstrap_interval(differences: np.ndarray, level: float) -> Interval | None
         vectorized=True,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return Interval(float(found.low), float(found.high))
+    return Interval(float(interval.low), float(interval.high))
 
 
 def effect_size(differences: np.ndarray) -> float | None:
@@ -175,5 +175,5 @@ def seeds_needed(differences: np.ndarray, family: int, level: float) -> int | No
     def power(n: int) -> float:
         return float(TTestPower().power(abs(effect), n, level / family))
 
-    found = bisect_left(range(MOST + 1), POWER, lo=2, key=power)
-    return max(least, found) if found <= MOST else None
+    count = bisect_left(range(MOST + 1), POWER, lo=2, key=power)
+    return max(least, count) if count <= MOST else None

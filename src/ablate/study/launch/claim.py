@@ -19,17 +19,17 @@ from ablate.study.launch.state import CLAIM, QUEUED, outlives_launcher, queued
 class Claim:
     """A claim on a run, made by `take` and held until `release`."""
 
-    def __init__(self, folder: Path, descriptor: int, *, made: bool):
+    def __init__(self, folder: Path, descriptor: int, *, created: bool):
         self.folder, self._descriptor = folder, descriptor
-        self._made = made  # whether taking the claim created the folder
+        self._created = created  # whether taking the claim created the folder
 
     @classmethod
     def take(cls, folder: Path, *, launcher: str) -> "Claim | None":
         """Claim a run; None if another launcher holds the claim, or its job waits or runs."""
-        made = not folder.exists()
+        created = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
-        claim = cls(folder, descriptor, made=made)
+        claim = cls(folder, descriptor, created=created)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -71,9 +71,9 @@ class Claim:
         }
         write_json(self.folder / QUEUED, entry, flush=False)
 
-    def move(self, place: Path) -> None:
+    def move(self, target: Path) -> None:
         """Move the folder and its content away."""
-        self.folder = self.folder.rename(place)
+        self.folder = self.folder.rename(target)
 
     def release(self, *, keep_note: bool = False) -> None:
         """Release the run. keep_note: keep the entry of a job that continues without us."""
@@ -83,9 +83,9 @@ class Claim:
 
     def abandon(self) -> None:
         """Release a run that was not started; remove the folder if it was created for the claim."""
-        if self._made:
+        if self._created:
             (self.folder / CLAIM).unlink(missing_ok=True)
         self.release()
-        if self._made:
+        if self._created:
             with suppress(OSError):
                 self.folder.rmdir()

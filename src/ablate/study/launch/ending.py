@@ -24,10 +24,10 @@ class Mark:
     @classmethod
     def of(cls, folder: Path) -> "Mark":
         try:
-            found = os.stat(folder / RESULT)
+            status = os.stat(folder / RESULT)
         except FileNotFoundError:
             return cls(None)
-        return cls((found.st_ino, found.st_mtime_ns))
+        return cls((status.st_ino, status.st_mtime_ns))
 
 
 def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) -> State:
@@ -38,22 +38,22 @@ def settle(folder: Path, code: int, before: Mark, *, reason: str | None = None) 
     stop that can be resumed, not a failure.
     """
     result, _ = read_result(folder)
-    told = result.get("status") not in (None, "running") and Mark.of(folder) != before
+    recorded = result.get("status") not in (None, "running") and Mark.of(folder) != before
     stopped = reason is not None and RESUMES in reason
-    if result.get("status") == "finished" or (told and (reason is None or stopped)):
+    if result.get("status") == "finished" or (recorded and (reason is None or stopped)):
         return state_alone(folder)
     if not result and stopped:  # the run had not started
         return state_alone(folder)
     status = "refused" if code == REFUSED and reason is None else "failed"
-    error = reason if stopped else _reason(folder, code, asked=reason)
+    error = reason if stopped else _reason(folder, code, requested=reason)
     write_json(folder / RESULT, {**_nothing(folder), **result, "status": status, "error": error})
     return state_alone(folder)
 
 
-def _reason(folder: Path, code: int, *, asked: str | None) -> str:
+def _reason(folder: Path, code: int, *, requested: str | None) -> str:
     printed = last_lines(folder)
-    if asked:
-        return f"{asked}{TAIL}{printed}"
+    if requested:
+        return f"{requested}{TAIL}{printed}"
     if code == REFUSED:
         return printed.rpartition("ablate: ")[2]
     if code == STOPPED:
@@ -69,5 +69,5 @@ def _reason(folder: Path, code: int, *, asked: str | None) -> str:
 
 def _nothing(folder: Path) -> dict[str, Any]:
     """The minimal content of result.json, for a run that did not write one."""
-    found = RUN_ID.search(folder.name)
-    return {"run_id": found[1] if found else None, "metrics": {}}
+    match = RUN_ID.search(folder.name)
+    return {"run_id": match[1] if match else None, "metrics": {}}

@@ -46,8 +46,8 @@ def seconds(arm: str, flops: float, finished: Sequence[Done]) -> float | None:
     The median of the arm's own runs; without any, the median seconds per FLOP of the other arms'
     training, plus their median time outside training.
     """
-    if own := [run.wall_seconds for run in finished if run.arm == arm]:
-        return median(own)
+    if durations := [run.wall_seconds for run in finished if run.arm == arm]:
+        return median(durations)
     counted = [run for run in finished if run.flops > 0]
     if not counted:
         return None

@@ -91,10 +91,10 @@ class Forks:
         lines = _receive(self._socket, self._received)
         if lines is None:
             raise ParentDied
-        *whole, self._received = lines
-        found = [Event(**json.loads(line)) for line in whole]
-        self._pids |= {event.run: event.pid for event in found if event.pid is not None}
-        return found
+        *complete, self._received = lines
+        events = [Event(**json.loads(line)) for line in complete]
+        self._pids |= {event.run: event.pid for event in events if event.pid is not None}
+        return events
 
     def ask(self, run: int) -> None:
         """Ask a run to stop with a checkpoint."""
@@ -173,18 +173,18 @@ def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
     """Fork for every request. Returns the request in the fork; None in the server, at the end."""
     runs: dict[int, int] = {}  # pid -> run
     received = b""
-    asked = True  # until the client has gone
+    client_alive = True  # until the client has gone
     deadline = float("inf")
-    while asked or runs:
-        if select([connection] if asked else [], [], [], POLL)[0]:
+    while client_alive or runs:
+        if select([connection] if client_alive else [], [], [], POLL)[0]:
             lines = _receive(connection, received)
             if lines is None:
-                asked, deadline = False, time.monotonic() + grace
+                client_alive, deadline = False, time.monotonic() + grace
                 for pid in runs:
                     send(pid, signal.SIGTERM)
                 continue
-            *whole, received = lines
-            for line in whole:
+            *complete, received = lines
+            for line in complete:
                 request = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
@@ -231,8 +231,8 @@ def become(request: Mapping[str, Any]) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, place in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(descriptor, place)
+    for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, target)
     os.close(log)
     os.close(nothing)
     assert isinstance(sys.stdout, io.TextIOWrapper)

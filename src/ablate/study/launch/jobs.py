@@ -41,10 +41,10 @@ def launch_jobs(
         Run(path, arguments(config, overrides, path))
         for path, overrides in zip(folders, job_overrides, strict=True)
     ]
-    found = launch(runs)
+    states = launch(runs)
     return [
         job_return(overrides, path, state)
-        for overrides, path, state in zip(job_overrides, folders, found, strict=True)
+        for overrides, path, state in zip(job_overrides, folders, states, strict=True)
     ]
 
 
@@ -63,9 +63,9 @@ def folder(
 
 def arguments(config: DictConfig, overrides: Sequence[str], path: Path) -> list[str]:
     """Return the arguments of `python -m ablate` that train one run of a sweep by itself."""
-    own = [*map(str, config.hydra.overrides.hydra), *overrides]
-    kept = [override for override in own if not OF_SWEEPS.match(override)]
-    return [*_flags(config), *kept, "hydra.mode=RUN", f"hydra.run.dir={value_text(str(path))}"]
+    all_overrides = [*map(str, config.hydra.overrides.hydra), *overrides]
+    of_run = [override for override in all_overrides if not OF_SWEEPS.match(override)]
+    return [*_flags(config), *of_run, "hydra.mode=RUN", f"hydra.run.dir={value_text(str(path))}"]
 
 
 def _flags(config: DictConfig) -> Iterator[str]:
@@ -78,8 +78,8 @@ def _flags(config: DictConfig) -> Iterator[str]:
 
 def environment() -> dict[str, str]:
     """Return the environment of the runs: the user's, without what the command line has set."""
-    own = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
-    return own if TYPED is None else own | {FULL_ERROR: TYPED}
+    variables = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
+    return variables if TYPED is None else variables | {FULL_ERROR: TYPED}
 
 
 def job_return(overrides: Sequence[str], path: Path, state: State) -> JobReturn:

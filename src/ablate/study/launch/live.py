@@ -32,9 +32,9 @@ STYLES = {"finished": "green", "running": "bold", "failed": "red", "refused": "r
 
 def status_table(study_dir: Path) -> RenderableType:
     """Return the current table of a study; it assumes as many slots as runs are running."""
-    found = states(study_dir)
-    running = sum(one.name == "running" for one in found.values())
-    return _table(Names.of(study_dir), found, slots=running)
+    by_folder = states(study_dir)
+    running = sum(state.name == "running" for state in by_folder.values())
+    return _table(Names.of(study_dir), by_folder, slots=running)
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,23 @@ class Names:
     def label(self, folder: str) -> str:
         return self.labels.get(folder, folder)
 
-    def value(self, one: State) -> tuple[str, float, str] | None:
+    def value(self, state: State) -> tuple[str, float, str] | None:
         """Return name, value and mode of a finished run's metric."""
-        metric = self.metric or one.result.get("metric") or {}
+        metric = self.metric or state.result.get("metric") or {}
         name, mode = metric.get("name"), metric.get("mode")
-        found = (one.result.get("metrics") or {}).get(name)
-        if one.name != "finished" or not isinstance(found, int | float) or not math.isfinite(found):
+        value = (state.result.get("metrics") or {}).get(name)
+        if (
+            state.name != "finished"
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             return None
-        return str(name), found, str(mode)
+        return str(name), value, str(mode)
 
-    def best(self, found: Mapping[str, State]) -> str | None:
+    def best(self, states: Mapping[str, State]) -> str | None:
         """Describe the best run, as "val/loss 1.832 (model.attention=dot, seed 1)"; without tuning
         runs."""
-        runs = {f: value for f, one in found.items() if (value := self.value(one))}
+        runs = {f: value for f, state in states.items() if (value := self.value(state))}
         runs = {f: value for f, value in runs.items() if not self.label(f).startswith(TUNING)}
         if not runs:
             return None
@@ -94,9 +98,9 @@ class View:
         study_dir = folders[0].parent
         self._console, self._live, self._slots = console, live, slots
         self._names = Names.of(study_dir)
-        self._found = states(study_dir) if (study_dir / PLAN).exists() else {}
+        self._states = states(study_dir) if (study_dir / PLAN).exists() else {}
         # This launcher will handle these runs, whatever their earlier state.
-        self._found |= {folder.name: State("queued") for folder in folders}
+        self._states |= {folder.name: State("queued") for folder in folders}
         self._shown = -math.inf
 
     @classmethod
@@ -115,26 +119,26 @@ class View:
         """Refresh the running runs, at most once a second, however often it is called."""
         if self._live is None or time.monotonic() < self._shown + SECONDS:
             return
-        self._found |= {folder.name: state(folder) for folder in running}
+        self._states |= {folder.name: state(folder) for folder in running}
         self._show()
 
-    def ended(self, folder: Path, found: State) -> None:
-        self._found[folder.name] = found
-        self._say(folder, SHOWN.get(found.name, found.name), found)
+    def ended(self, folder: Path, state: State) -> None:
+        self._states[folder.name] = state
+        self._say(folder, SHOWN.get(state.name, state.name), state)
 
-    def again(self, folder: Path, found: State) -> None:
+    def again(self, folder: Path, state: State) -> None:
         """Show that a failed run is tried again."""
-        self._found[folder.name] = State("queued")
-        self._say(folder, f"{found.name}, tried again", found)
+        self._states[folder.name] = State("queued")
+        self._say(folder, f"{state.name}, tried again", state)
 
-    def _say(self, folder: Path, what: str, found: State) -> None:
+    def _say(self, folder: Path, what: str, state: State) -> None:
         if self._live is not None:
             return
-        over = sum(one.ended for one in self._found.values())
-        parts = [f"[{over}/{len(self._found)}] {what}: {self._names.label(folder.name)}"]
-        if told := _outcome(self._names, found):
-            parts.append(told)
-        if (slots := self._at_once()) and (rest := time_left(self._found, slots)):
+        over = sum(each.ended for each in self._states.values())
+        parts = [f"[{over}/{len(self._states)}] {what}: {self._names.label(folder.name)}"]
+        if outcome := _outcome(self._names, state):
+            parts.append(outcome)
+        if (slots := self._at_once()) and (rest := time_left(self._states, slots)):
             parts.append(f"about {rest} left")
         self._console.print(
             "; ".join(parts),
@@ -146,72 +150,78 @@ class View:
     def _show(self) -> None:
         assert self._live is not None
         self._shown = time.monotonic()
-        self._live.update(_table(self._names, self._found, slots=self._at_once()), refresh=True)
+        self._live.update(_table(self._names, self._states, slots=self._at_once()), refresh=True)
 
     def _at_once(self) -> int:
         if self._slots is not None:
             return self._slots
-        return sum(one.name == "running" for one in self._found.values())
+        return sum(state.name == "running" for state in self._states.values())
 
 
-def _table(names: Names, found: Mapping[str, State], *, slots: int) -> RenderableType:
+def _table(names: Names, states: Mapping[str, State], *, slots: int) -> RenderableType:
     """Make a table of running and failed runs, under the counts of all."""
-    head = [", ".join(_counts(found.values())) or "no runs"]
-    if best := names.best(found):
+    head = [", ".join(_counts(states.values())) or "no runs"]
+    if best := names.best(states):
         head.append(f"best {best}")
-    if slots and (rest := time_left(found, slots)):
+    if slots and (rest := time_left(states, slots)):
         head.append(f"about {rest} left")
-    told = [f for f, one in found.items() if one.name in STYLES and one.name != "finished"]
-    told.sort(key=lambda folder: found[folder].name != "running")
-    told += [f for f, one in found.items() if one.name in ("queued", "missing") and one.detail]
-    if not told:
+    listed = [f for f, state in states.items() if state.name in STYLES and state.name != "finished"]
+    listed.sort(key=lambda folder: states[folder].name != "running")
+    listed += [
+        f for f, state in states.items() if state.name in ("queued", "missing") and state.detail
+    ]
+    if not listed:
         return Text("; ".join(head))
     table = Table("run", "state", "", box=None, pad_edge=False)
-    for folder in told[:ROWS]:
-        one = found[folder]
-        shown = Text(SHOWN.get(one.name, one.name), STYLES.get(one.name, ""))
+    for folder in listed[:ROWS]:
+        state = states[folder]
+        shown = Text(SHOWN.get(state.name, state.name), STYLES.get(state.name, ""))
         table.add_row(
-            Text(printable(names.label(folder))), shown, Text(printable(_outcome(names, one)))
+            Text(printable(names.label(folder))), shown, Text(printable(_outcome(names, state)))
         )
-    more = [Text(f"and {len(told) - ROWS} more")] if len(told) > ROWS else []
+    more = [Text(f"and {len(listed) - ROWS} more")] if len(listed) > ROWS else []
     return Group(Text("; ".join(head)), table, *more)
 
 
-def _counts(found: Iterable[State]) -> Iterator[str]:
-    every = [one.name for one in found]
+def _counts(states: Iterable[State]) -> Iterator[str]:
+    every = [state.name for state in states]
     for name in NAMES:
         if count := every.count(name):
             yield f"{count:,} {SHOWN.get(name, name)}"
 
 
-def _outcome(names: Names, one: State) -> str:
+def _outcome(names: Names, state: State) -> str:
     """Describe a run in one line."""
-    if one.name == "finished":
-        value = names.value(one)
-        took = duration(one.result.get("wall_seconds", 0.0))
+    if state.name == "finished":
+        value = names.value(state)
+        took = duration(state.result.get("wall_seconds", 0.0))
         return f"{value[0]} {value[1]:.4g} in {took}" if value else f"in {took}"
-    parts = [f"step {one.step}/{one.steps}"] if one.step is not None else []
-    if one.name == "running" and one.rate:
-        parts.append(f"{one.rate:.3g} steps/s")
-    return ", ".join([*parts, *filter(None, [one.detail])])
+    parts = [f"step {state.step}/{state.steps}"] if state.step is not None else []
+    if state.name == "running" and state.rate:
+        parts.append(f"{state.rate:.3g} steps/s")
+    return ", ".join([*parts, *filter(None, [state.detail])])
 
 
-def time_left(found: Mapping[str, State], slots: int) -> str | None:
+def time_left(states: Mapping[str, State], slots: int) -> str | None:
     """Estimate the time until all are done, `slots` at once; None if unknown, or nothing is left.
 
     A run takes the median of its arm's finished runs, whose folders share a name; in a new arm, the
     median of all finished runs.
     """
     took: dict[str, list[float]] = {}
-    for folder, one in found.items():
-        if _took(one):
-            took.setdefault(_arm(folder), []).append(one.result["wall_seconds"])
+    for folder, run_state in states.items():
+        if _took(run_state):
+            took.setdefault(_arm(folder), []).append(run_state.result["wall_seconds"])
     every = [seconds for arm in took.values() for seconds in arm]
-    every = every or [one.steps / one.rate for one in found.values() if one.rate and one.steps]
+    every = every or [
+        run_state.steps / run_state.rate
+        for run_state in states.values()
+        if run_state.rate and run_state.steps
+    ]
     needed = [
-        _needed(one, median(seconds) if (seconds := took.get(_arm(folder), every)) else None)
-        for folder, one in found.items()
-        if not one.ended
+        _needed(run_state, median(seconds) if (seconds := took.get(_arm(folder), every)) else None)
+        for folder, run_state in states.items()
+        if not run_state.ended
     ]
     rest = left(sorted(needed, key=lambda s: s is None), slots) if needed else None
     return None if rest is None else duration(round(rest))
@@ -221,11 +231,16 @@ def _arm(folder: str) -> str:
     return folder.rpartition("-")[0]
 
 
-def _took(one: State) -> bool:
-    return one.name == "finished" and isinstance(one.result.get("wall_seconds"), int | float)
+def _took(state: State) -> bool:
+    return state.name == "finished" and isinstance(state.result.get("wall_seconds"), int | float)
 
 
-def _needed(one: State, typical: float | None) -> float | None:
-    if one.name == "running" and one.rate and one.steps is not None and one.step is not None:
-        return (one.steps - one.step) / one.rate
+def _needed(state: State, typical: float | None) -> float | None:
+    if (
+        state.name == "running"
+        and state.rate
+        and state.steps is not None
+        and state.step is not None
+    ):
+        return (state.steps - state.step) / state.rate
     return typical

@@ -93,8 +93,8 @@ def launcher(
 
 def modules_of(config: DictConfig) -> list[str]:
     """Return the modules that runs of a composition import beside those that all import."""
-    here = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    return targets(OmegaConf.to_container(here))
+    composition = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return targets(OmegaConf.to_container(composition))
 
 
 def launch(
@@ -164,17 +164,17 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
 
     there = torch.cuda.device_count()
     outer = environment.get("CUDA_VISIBLE_DEVICES")
-    given = range(there) if outer is None else filter(None, outer.split(","))
-    return [str(name) for name in given][:there]
+    names = range(there) if outer is None else filter(None, outer.split(","))
+    return [str(name) for name in names][:there]
 
 
 def targets(config: Any) -> list[str]:
     """Return the module of every `_target_` in a composition, which its run will import."""
-    found = set()
+    modules = set()
     if isinstance(config, Mapping):
         target = config.get("_target_")
         if isinstance(target, str) and "." in target:
-            found.add(target.rpartition(".")[0])
+            modules.add(target.rpartition(".")[0])
         for value in config.values():
-            found.update(targets(value))
-    return sorted(found)
+            modules.update(targets(value))
+    return sorted(modules)

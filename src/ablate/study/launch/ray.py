@@ -123,11 +123,11 @@ class Tasks:
     def events(self, seconds: float) -> list[Event]:
         import ray
 
-        found = [Event(run) for run in self._begun]
+        begun = [Event(run) for run in self._begun]
         self._begun.clear()
         tasks = list(self._runs)
         ended, _ = ray.wait(tasks, num_returns=len(tasks), timeout=seconds)
-        return [*found, *map(self._end, ended)]
+        return [*begun, *map(self._end, ended)]
 
     def _end(self, task: Any) -> Event:
         import ray
@@ -205,9 +205,11 @@ def train(
     end = time.monotonic() + grace
     while held(Path(folder, LOCK)) and time.monotonic() < end:
         time.sleep(POLL)  # an earlier attempt, whose worker was lost, writes its checkpoint
-    own = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
+    variables = {key: value for key, value in os.environ.items() if key != FULL_ERROR}
     forks = Forks(
-        modules, environment=own if typed is None else own | {FULL_ERROR: typed}, grace=grace
+        modules,
+        environment=variables if typed is None else variables | {FULL_ERROR: typed},
+        grace=grace,
     )
     try:
         forks.start(0, arguments, Path(folder), {})

@@ -63,7 +63,7 @@ def _refuse_unknown(node: object, known: Mapping[str, Any], path: str, launcher:
     if missing := [key for key in known if key not in node]:
         raise UserError(f"{path}.{missing[0]} is missing; hydra/launcher={launcher} has a default")
     for key, value in known.items():
-        if isinstance(value, dict) and all(isinstance(one, dict) for one in value.values()):
+        if isinstance(value, dict) and all(isinstance(child, dict) for child in value.values()):
             _refuse_unknown(node[key], value, f"{path}.{key}", launcher)
 
 
@@ -109,7 +109,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
     with open(folder / SINCE, "a") as file:
         began = os.fstat(file.fileno()).st_mtime_ns
     moment = datetime.fromtimestamp(began / 1e9, UTC)
-    place = folder / MOVED / moment.strftime("%Y-%m-%dT%H-%M-%S.%f")
+    target = folder / MOVED / moment.strftime("%Y-%m-%dT%H-%M-%S.%f")
     for name in names:
         if not _older(folder / name, began):
             continue
@@ -117,8 +117,8 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
         if claim is None:  # another command has it now
             continue
         if _older(folder / name, began) and state_alone(folder / name).name != "running":
-            place.mkdir(parents=True, exist_ok=True)
-            claim.move(place / name)
+            target.mkdir(parents=True, exist_ok=True)
+            claim.move(target / name)
             claim.release()
         else:
             claim.abandon()
@@ -138,22 +138,24 @@ def _older(folder: Path, moment: int) -> bool:
 
 
 def refuse_unfinished(
-    cells: Sequence[Cell], found: Mapping[str, State], trouble: Exception | None
+    cells: Sequence[Cell], states: Mapping[str, State], trouble: Exception | None
 ) -> None:
     """Raise RunFailed, in one line, if a run is not finished."""
     first = {cell.folder: cell for cell in reversed(cells)}
-    missed = {name: one for name, one in found.items() if one.name != "finished"}
+    missed = {name: run_state for name, run_state in states.items() if run_state.name != "finished"}
     if not missed:
         return
     lines = []
-    for name, one in list(missed.items())[:REASONS]:
-        detail = shorten(one.detail, 200, placeholder=" …")
-        lines.append(f"[{first[name].arm} seed={first[name].seed}] {one.name} {detail}".rstrip())
+    for name, run_state in list(missed.items())[:REASONS]:
+        detail = shorten(run_state.detail, 200, placeholder=" …")
+        lines.append(
+            f"[{first[name].arm} seed={first[name].seed}] {run_state.name} {detail}".rstrip()
+        )
     if len(missed) > REASONS:
         lines.append(f"and {len(missed) - REASONS} more")
     if trouble is not None:
         lines.append(f"the launcher said: {' '.join(str(trouble).split())[:200]}")
     raise RunFailed(
-        f"{len(missed)} of {len(found)} runs are not finished: {'; '.join(lines)}; the same command"
-        " runs them again"
+        f"{len(missed)} of {len(states)} runs are not finished: {'; '.join(lines)}; the same"
+        " command runs them again"
     )

@@ -110,17 +110,17 @@ class Slots:
         if time.monotonic() < run.look_at:
             return None
         claim = Claim.take(run.folder, launcher=self.launcher)
-        found = state_alone(run.folder)
-        if claim is None or found.name == "running":  # another launcher; a command by hand
+        state = state_alone(run.folder)
+        if claim is None or state.name == "running":  # another launcher; a command by hand
             run.look_at = time.monotonic() + LOOK_ELSEWHERE
-        elif found.name == "finished" or (
+        elif state.name == "finished" or (
             # Another launcher has tried it and recorded the outcome since.
-            found.result.get("status") != "running"
-            and found.ended
+            state.result.get("status") != "running"
+            and state.ended
             and Mark.of(run.folder) != run.before
         ):
             waiting.remove(run)
-            self.view.ended(run.folder, found)
+            self.view.ended(run.folder, state)
         else:
             waiting.remove(run)
             self._claims.append(claim)
@@ -159,14 +159,14 @@ class Slots:
 
     def _ended(self, process: Process, code: int) -> None:
         folder = process.run.folder
-        found = settle(folder, code, process.before, reason=process.reason)
-        if found.name == "failed" and process.tries <= self.retries and not self.stop.signal:
-            self.view.again(folder, found)
+        state = settle(folder, code, process.before, reason=process.reason)
+        if state.name == "failed" and process.tries <= self.retries and not self.stop.signal:
+            self.view.again(folder, state)
             self._start(process)
         else:
             self._claims.remove(process.claim)
             process.claim.release()
-            self.view.ended(folder, found)
+            self.view.ended(folder, state)
             self._free = sorted([*self._free, process.slot])
 
     def _orphaned(self) -> None:

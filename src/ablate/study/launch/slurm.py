@@ -56,9 +56,9 @@ def executor(settings: Mapping[str, Any], trainer: DictConfig) -> "AutoExecutor"
     from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf, SlurmQueueConf
     from submitit import AutoExecutor
 
-    own = {**settings, **processes(settings, trainer)}
+    parameters = {**settings, **processes(settings, trainer)}
     try:
-        checked = OmegaConf.merge(OmegaConf.structured(SlurmQueueConf), own)
+        checked = OmegaConf.merge(OmegaConf.structured(SlurmQueueConf), parameters)
     except OmegaConfBaseException as error:
         key = error.full_key or error.key
         raise UserError(f"hydra.launcher.{key}: {str(error).splitlines()[0]}") from error
@@ -72,17 +72,17 @@ def executor(settings: Mapping[str, Any], trainer: DictConfig) -> "AutoExecutor"
     del values["_target_"]
     folder, times = values.pop("submitit_folder"), values.pop("max_num_timeout")
     shared = set(OmegaConf.structured(BaseQueueConf))
-    made = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=times)
+    executor = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=times)
     # A task that fails ends the others, which would wait for it. Since Slurm 22.05 a task does not
     # inherit the processors of its job.
     arguments = ["--kill-on-bad-exit=1"]
     if checked.cpus_per_task:
         arguments.append(f"--cpus-per-task={checked.cpus_per_task}")
-    made.update_parameters(
+    executor.update_parameters(
         slurm_srun_args=arguments,
         **{key if key in shared else f"slurm_{key}": value for key, value in values.items()},
     )
-    return made
+    return executor
 
 
 def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int]:
@@ -93,19 +93,19 @@ def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int
         devices = 1 if trainer.accelerator == "cpu" else settings["gpus_per_node"]
     elif not isinstance(devices, int):
         devices = len(devices)
-    found = {}
+    counts = {}
     for key, mine, name in (
         ("tasks_per_node", devices, "devices"),
         ("nodes", trainer.num_nodes, "num_nodes"),
     ):
-        given = settings[key]
-        if given is not None and mine is not None and given != mine:
+        requested = settings[key]
+        if requested is not None and mine is not None and requested != mine:
             raise UserError(
-                f"hydra.launcher.{key}={given}: trainer.{name}={trainer[name]} needs {mine};"
+                f"hydra.launcher.{key}={requested}: trainer.{name}={trainer[name]} needs {mine};"
                 f" leave hydra.launcher.{key} out"
             )
-        found[key] = given or mine or 1
-    return found
+        counts[key] = requested or mine or 1
+    return counts
 
 
 def launch(runs: Sequence[Run], executor: "AutoExecutor") -> list[State]:
@@ -151,10 +151,10 @@ class Jobs:
                 continue
             if state_alone(run.folder).name == "running":  # started by hand
                 claim.release()
-            elif found := self._ended(run):
+            elif ended := self._ended(run):
                 claim.release()
                 waiting.remove(run)
-                self.view.ended(run.folder, found)
+                self.view.ended(run.folder, ended)
             else:
                 taken.append((run, claim))
             if len(taken) == ARRAY:
@@ -170,18 +170,18 @@ class Jobs:
 
     def _ended(self, run: Run) -> State | None:
         """Return the final state of a run that no launcher has; None if it is still to be done."""
-        found = state_alone(run.folder)
-        told = found.ended and found.result.get("status") != "running"
-        if found.name == "finished" or (told and Mark.of(run.folder) != run.before):
-            return found
+        state = state_alone(run.folder)
+        recorded = state.ended and state.result.get("status") != "running"
+        if state.name == "finished" or (recorded and Mark.of(run.folder) != run.before):
+            return state
         job = self._seen.get(run.folder)
         if job is None:
             return None
         from ablate.study.launch.slurm_job import described
 
         # Slurm forgets array tasks at once that were cancelled while they waited.
-        said = described(job).get("JobState", "cancelled or lost")
-        return settle(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {said}")
+        job_state = described(job).get("JobState", "cancelled or lost")
+        return settle(run.folder, 1, run.before, reason=f"Slurm ended job {job}: {job_state}")
 
     def _submit(self, taken: Sequence[tuple[Run, Claim]]) -> None:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -195,8 +195,8 @@ class Jobs:
         ours = not self._folder().exists()
         try:
             with full_error(TYPED), _outside(), redirect_stderr(io.StringIO()):
-                made = [Job(run.arguments, run.folder, limit) for run, _ in taken]
-                jobs = self.executor.submit_array(made)
+                callables = [Job(run.arguments, run.folder, limit) for run, _ in taken]
+                jobs = self.executor.submit_array(callables)
         except (FailedJobError, FailedSubmissionError) as error:
             for _, claim in taken:
                 claim.abandon()
@@ -221,10 +221,10 @@ class Jobs:
 def _outside() -> Iterator[None]:
     """Hide the variables of an outer Slurm job, so that a job submitted inside it is separate."""
     inner = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_") if "SLURM_JOB_ID" in os.environ else ()
-    own = {k: v for k, v in os.environ.items() if k.startswith(inner) and k != "SLURM_CONF"}
-    for name in own:
+    hidden = {k: v for k, v in os.environ.items() if k.startswith(inner) and k != "SLURM_CONF"}
+    for name in hidden:
         del os.environ[name]
     try:
         yield
     finally:
-        os.environ.update(own)
+        os.environ.update(hidden)

@@ -38,12 +38,12 @@ class Job:
         self.timed_out = False
 
     def __call__(self) -> None:
-        here = JobEnvironment()
-        if not self._wanted(here.job_id):
+        environment = JobEnvironment()
+        if not self._wanted(environment.job_id):
             print(f"{self.folder}: another job has this run, or its launcher died submitting it")
             return
         before = Mark.of(self.folder)
-        self.run = self._start(speaks=here.global_rank == 0)
+        self.run = self._start(speaks=environment.global_rank == 0)
         reason = None
         try:
             while self.run.poll() is None:
@@ -51,12 +51,12 @@ class Job:
         except UncompletedJobError:  # raised by submitit when it does not requeue
             reason = self.limit if self.timed_out else None
         code = self.run.wait()
-        if here.global_rank != 0:  # the first task records the end for all
+        if environment.global_rank != 0:  # the first task records the end for all
             sys.exit(0 if code in ASKED_TO_STOP else _as_exit_code(code))
         if code in ASKED_TO_STOP and reason is None:
             # Cancelled or requeued, which Slurm knows; the entry in queued.json stays.
-            if _preempted_with_grace(here.job_id):
-                subprocess.run(["scontrol", "requeue", here.job_id], check=True)
+            if _preempted_with_grace(environment.job_id):
+                subprocess.run(["scontrol", "requeue", environment.job_id], check=True)
         elif state_alone(self.folder).name != "running":  # not by hand, somewhere else
             settle(self.folder, code, before, reason=reason)
             (self.folder / QUEUED).unlink(missing_ok=True)
@@ -112,14 +112,14 @@ def _deaf_to(number: signal.Signals) -> Iterator[None]:
 
 def _preempted_with_grace(job: str) -> bool:
     """Whether Slurm will requeue a job that is still running; not if the job ends by itself."""
-    said = described(job)
-    return said.get("JobState") == "RUNNING" and said.get("PreemptTime", "None") != "None"
+    record = described(job)
+    return record.get("JobState") == "RUNNING" and record.get("PreemptTime", "None") != "None"
 
 
 def described(job: str) -> dict[str, str]:
     """Return Slurm's record of a job, {"JobState": "CANCELLED", ...}; it forgets old jobs."""
-    asked = subprocess.run(["scontrol", "show", "job", "-o", job], capture_output=True, text=True)
-    return dict(word.partition("=")[::2] for word in asked.stdout.split())
+    process = subprocess.run(["scontrol", "show", "job", "-o", job], capture_output=True, text=True)
+    return dict(word.partition("=")[::2] for word in process.stdout.split())
 
 
 def _as_exit_code(code: int) -> int:

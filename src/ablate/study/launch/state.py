@@ -63,11 +63,13 @@ def state(folder: Path) -> State:
         return state_alone(folder)
     if _alive(folder, entry):
         return State("queued", where(entry), result=result)
-    found = state_alone(folder)
-    if found.name == "missing" and outlives_launcher(entry):
+    current = state_alone(folder)
+    if current.name == "missing" and outlives_launcher(entry):
         gone = f"job {entry['job']} (slurm) was cancelled or lost"
-        return replace(found, name="failed", detail="; ".join(filter(None, [gone, found.detail])))
-    return found
+        return replace(
+            current, name="failed", detail="; ".join(filter(None, [gone, current.detail]))
+        )
+    return current
 
 
 def state_alone(folder: Path) -> State:
@@ -143,11 +145,11 @@ def _slurm_jobs(moment: int) -> Mapping[str, str] | None:
     if shutil.which("squeue") is None:
         return None
     line = ["squeue", "-h", "-r", "-o", "%i %T (%r)"]
-    asked = subprocess.run(line, capture_output=True, text=True)
-    if asked.returncode != 0:
+    process = subprocess.run(line, capture_output=True, text=True)
+    if process.returncode != 0:
         return None
-    jobs = (line.partition(" ") for line in asked.stdout.splitlines())
-    return {job: said.removesuffix(" (None)") for job, _, said in jobs}
+    jobs = (line.partition(" ") for line in process.stdout.splitlines())
+    return {job: described.removesuffix(" (None)") for job, _, described in jobs}
 
 
 def held(lock: Path) -> bool:
@@ -175,8 +177,8 @@ def where(entry: Mapping[str, Any]) -> str:
         return ""
     if not outlives_launcher(entry):
         return f"pid {entry.get('pid')} on {entry.get('host')}"
-    said = (slurm_jobs() or {}).get(str(entry["job"]))
-    return ", ".join(filter(None, [f"job {entry['job']} (slurm)", said]))
+    described = (slurm_jobs() or {}).get(str(entry["job"]))
+    return ", ".join(filter(None, [f"job {entry['job']} (slurm)", described]))
 
 
 def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
@@ -193,7 +195,7 @@ def last_lines(folder: Path, lines: int = 5, characters: int = 500) -> str:
             printed.clear()  # keep only the last attempt
         elif line.strip():
             printed.append(line.strip())
-    kept = printed[-lines:]
-    while len(kept) > 1 and len(" | ".join(kept)) > characters:
-        kept.pop(0)
-    return " | ".join(kept)[-characters:] or "it printed nothing"
+    last = printed[-lines:]
+    while len(last) > 1 and len(" | ".join(last)) > characters:
+        last.pop(0)
+    return " | ".join(last)[-characters:] or "it printed nothing"

@@ -27,8 +27,8 @@ def stopping() -> Iterator[Stop]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
         numbers.append(signal.SIGHUP)
-    here = threading.current_thread() is threading.main_thread()  # the only one that may
-    before = {number: signal.signal(number, note) for number in numbers if here}
+    in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may
+    before = {number: signal.signal(number, note) for number in numbers if in_main_thread}
     try:
         yield stop
     finally:

@@ -34,18 +34,18 @@ class Composer:
         search = tuple(text for text in typed if text.startswith("hydra.searchpath="))
         self._hydra = [text for text in typed if text not in search]
         self._tree = Tree(loader, command.hydra.job.config_name, search)
-        self._made: dict[tuple[str, ...], DictConfig] = {}
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
 
-    def all_of(self, own: Iterable[str]) -> tuple[str, ...]:
+    def all_of(self, overrides: Iterable[str]) -> tuple[str, ...]:
         """Return all overrides of an arm."""
-        return merged(self.fixed, own)
+        return merged(self.fixed, overrides)
 
-    def __call__(self, own: Iterable[str]) -> DictConfig:
+    def __call__(self, arm_overrides: Iterable[str]) -> DictConfig:
         """Return the composition, unchecked. Raises NoComposition with one line."""
-        overrides = self.all_of(own)
-        if overrides not in self._made:
-            self._made[overrides] = self._compose(overrides)
-        return self._made[overrides]
+        overrides = self.all_of(arm_overrides)
+        if overrides not in self._composed:
+            self._composed[overrides] = self._compose(overrides)
+        return self._composed[overrides]
 
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         try:
@@ -79,8 +79,8 @@ class Composed:
         """Map each differing key, except study.*, to the baseline's value and the arm's own."""
         from ablate.config.keys import changed_keys
 
-        found = changed_keys(baseline, self.config)
-        return {key: pair for key, pair in found.items() if not key.startswith("study.")}
+        pairs = changed_keys(baseline, self.config)
+        return {key: pair for key, pair in pairs.items() if not key.startswith("study.")}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Co
 def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor], dict[str, str]]:
     """Return the factors with the baseline's option first, listed or not, and these options."""
     complete: list[Factor] = []
-    own: dict[str, str] = {}
+    baseline: dict[str, str] = {}
     for factor in factors:
         options = dict(factor.options)
         has = [name for name, texts in options.items() if all(_holds(t, cfg) for t in texts)]
@@ -122,8 +122,8 @@ def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor
         name = has[0] if has else _name_of_own(factor, cfg)
         first = {name: options.pop(name, ())}
         complete.append(Factor(factor.name, first | options))
-        own[factor.name] = name
-    return complete, own
+        baseline[factor.name] = name
+    return complete, baseline
 
 
 def _holds(text: str, cfg: DictConfig) -> bool:
@@ -169,14 +169,14 @@ class Cells:
         cfg.seed = seed
         name = run_id(cfg, self._fingerprint(cfg))
         folder = folder_name(composed.name, name)
-        own = (f"seed={seed}", f"study.arm={value_text(composed.name)}")
+        identity = (f"seed={seed}", f"study.arm={value_text(composed.name)}")
         return Cell(
             arm=composed.name,
             seed=seed,
             run_id=name,
             folder=f"tune-{folder}" if kind == "tune" else folder,
             kind=kind,
-            overrides=merged(composed.overrides, more, own),
+            overrides=merged(composed.overrides, more, identity),
         )
 
     def by_seed(self, arms: Sequence[Composed], seeds: Sequence[int]) -> list[Cell]:
@@ -196,11 +196,11 @@ class Cells:
 
     def data(self, cfg: DictConfig, seeds: Sequence[int]) -> dict[str, str]:
         """Map each seed to the fingerprint of its data."""
-        found = {}
+        fingerprints = {}
         for seed in seeds:
             cfg.seed = seed
-            found[str(seed)] = self._fingerprint(cfg)
-        return found
+            fingerprints[str(seed)] = self._fingerprint(cfg)
+        return fingerprints
 
     def _fingerprint(self, cfg: DictConfig) -> str:
         content = OmegaConf.to_container(cfg.data, resolve=True)

@@ -50,9 +50,9 @@ class Arm:
         return not self.changes
 
 
-def count(design: str, factors: Sequence[Factor], own: Mapping[str, str]) -> int:
+def count(design: str, factors: Sequence[Factor], baseline: Mapping[str, str]) -> int:
     """Count the arms of a design without making them; 0 for fractional, which must be made."""
-    others = [len(_others(factor, own)) for factor in factors]
+    others = [len(_others(factor, baseline)) for factor in factors]
     single = 1 + sum(others)
     if design == "factorial":
         return math.prod(other + 1 for other in others)
@@ -62,33 +62,33 @@ def count(design: str, factors: Sequence[Factor], own: Mapping[str, str]) -> int
 
 
 def rows(
-    design: str, factors: Sequence[Factor], own: Mapping[str, str], *, resolution: int
+    design: str, factors: Sequence[Factor], baseline: Mapping[str, str], *, resolution: int
 ) -> Iterator[Row]:
-    """Yield the cells of a design, the baseline first. own: the baseline's options."""
-    others = {factor.name: _others(factor, own) for factor in factors}
+    """Yield the cells of a design, the baseline first. baseline: its options."""
+    others = {factor.name: _others(factor, baseline) for factor in factors}
     if design in ("leave_one_out", "fractional"):
-        _require_two_options(design, others, own)
+        _require_two_options(design, others, baseline)
     if design == "factorial":
-        for options in product(*([own[name], *others[name]] for name in others)):
+        for options in product(*([baseline[name], *others[name]] for name in others)):
             yield dict(zip(others, options, strict=True))
     elif design == "fractional":
         for levels in fraction(len(others), resolution):
             pairs = zip(others, levels, strict=True)
-            yield {name: others[name][0] if level else own[name] for name, level in pairs}
+            yield {name: others[name][0] if level else baseline[name] for name, level in pairs}
     else:
-        yield dict(own)
+        yield dict(baseline)
         for together in (1, 2) if design == "pairs" else (1,):
             for names in combinations(others, together):
                 for options in product(*(others[name] for name in names)):
-                    yield dict(own) | dict(zip(names, options, strict=True))
+                    yield dict(baseline) | dict(zip(names, options, strict=True))
 
 
 def arm(
-    row: Row, factors: Sequence[Factor], own: Mapping[str, str], *, all_set: bool, named: bool
+    row: Row, factors: Sequence[Factor], baseline: Mapping[str, str], *, all_set: bool, named: bool
 ) -> Arm:
     """Make an arm from a cell. all_set: also set the options that the baseline has already. named:
     put every option into the name, not only the changes."""
-    changes = {name: option for name, option in row.items() if option != own[name]}
+    changes = {name: option for name, option in row.items() if option != baseline[name]}
     shown = row if named else changes
     overrides: dict[str, tuple[str, str]] = {}
     for factor in factors:
@@ -111,10 +111,10 @@ def excluded_by(row: Row, exclude: Sequence[Row]) -> Row | None:
 
 
 def check_exclude(
-    exclude: Sequence[Row], factors: Sequence[Factor], own: Mapping[str, str]
+    exclude: Sequence[Row], factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> None:
     """Raise UserError for an unknown factor or option in study.exclude, or an empty entry."""
-    known = {factor.name: {own[factor.name], *factor.options} for factor in factors}
+    known = {factor.name: {baseline[factor.name], *factor.options} for factor in factors}
     for entry in exclude:
         if not entry:
             raise UserError("study.exclude: {} would leave out every cell; name factor: option")
@@ -132,23 +132,23 @@ def check_exclude(
                 )
 
 
-def _others(factor: Factor, own: Mapping[str, str]) -> list[str]:
-    others = [option for option in factor.options if option != own[factor.name]]
+def _others(factor: Factor, baseline: Mapping[str, str]) -> list[str]:
+    others = [option for option in factor.options if option != baseline[factor.name]]
     if not others:
         raise UserError(
-            f"study.factors: {factor.name} has no option beside {own[factor.name]}, which the"
+            f"study.factors: {factor.name} has no option beside {baseline[factor.name]}, which the"
             " baseline has already"
         )
     return others
 
 
 def _require_two_options(
-    design: str, others: Mapping[str, Sequence[str]], own: Mapping[str, str]
+    design: str, others: Mapping[str, Sequence[str]], baseline: Mapping[str, str]
 ) -> None:
     for name, options in others.items():
         if len(options) > 1:
             instead = "one_factor" if design == "leave_one_out" else "factorial"
             raise UserError(
                 f"study.design={design}: {name} has {len(options)} options beside the baseline's"
-                f" {own[name]} ({', '.join(options)}), and one is needed; use design={instead}"
+                f" {baseline[name]} ({', '.join(options)}), and one is needed; use design={instead}"
             )

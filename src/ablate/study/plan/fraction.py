@@ -52,12 +52,12 @@ def _generators(free: int, needed: int, resolution: int) -> list[int] | None:
             tries += 1
             if tries > TRIES:
                 return None
-            own = candidates[position] | 1 << (free + len(chosen))
-            new = [word ^ own for word in words]
+            generator = candidates[position] | 1 << (free + len(chosen))
+            new = [word ^ generator for word in words]
             if all(word.bit_count() >= resolution for word in new):
-                found = search([*chosen, candidates[position]], [*words, *new], position + 1)
-                if found is not None:
-                    return found
+                generators = search([*chosen, candidates[position]], [*words, *new], position + 1)
+                if generators is not None:
+                    return generators
         return None
 
     return search([], [0], 0)

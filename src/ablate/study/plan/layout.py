@@ -33,7 +33,7 @@ class Layout:
 
     arms: list[Composed]
     factors: list[Factor]
-    own: dict[str, str]  # the baseline's option of every factor
+    baseline_options: dict[str, str]  # by factor
     seeds: tuple[int, ...]
     invalid: dict[str, str] = field(default_factory=dict)  # arm -> reason
     excluded: dict[str, Row] = field(default_factory=dict)  # arm -> entry of study.exclude
@@ -45,18 +45,18 @@ class Layout:
 
 def lay_out(request: StudyRequest, composer: Composer) -> Layout:
     """Compose and check every arm. Raises a UserError that lists everything wrong."""
-    factors, own = _factors(request, composer)
-    _refuse_large(request, factors, own)
-    check_exclude(request.exclude, factors, own)
-    cells = list(_rows(request, factors, own))
-    layout = Layout([], factors, own, ())
+    factors, baseline = _factors(request, composer)
+    _refuse_large(request, factors, baseline)
+    check_exclude(request.exclude, factors, baseline)
+    cells = list(_rows(request, factors, baseline))
+    layout = Layout([], factors, baseline, ())
     legal = _legal(request, layout, composer, cells)
     if request.grid and legal:
-        layout.own = legal[0]  # in a grid, the first legal cell is the baseline
+        layout.baseline_options = legal[0]  # in a grid, the first legal cell is the baseline
     for row in legal:
-        made = _arm(request, row, layout)
-        config = composer(made.overrides)
-        layout.arms.append(Composed(made, composer.all_of(made.overrides), config))
+        arm = _arm(request, row, layout)
+        config = composer(arm.overrides)
+        layout.arms.append(Composed(arm, composer.all_of(arm.overrides), config))
     _refuse_empty(layout)
     layout.seeds = request.seeds or (int(layout.baseline.config.seed),)
     return layout
@@ -84,16 +84,16 @@ def _baseline(composer: Composer) -> DictConfig:
 
 
 def _rows(
-    request: StudyRequest, factors: Sequence[Factor], own: Mapping[str, str]
+    request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
 ) -> Iterator[Row]:
     if not request.factors:
         return iter([{}])
-    return rows(request.design, factors, own, resolution=request.node["resolution"])
+    return rows(request.design, factors, baseline, resolution=request.node["resolution"])
 
 
 def _arm(request: StudyRequest, row: Row, layout: Layout) -> Arm:
     all_set = request.grid or request.design in ALL_SET
-    return arm(row, layout.factors, layout.own, all_set=all_set, named=request.grid)
+    return arm(row, layout.factors, layout.baseline_options, all_set=all_set, named=request.grid)
 
 
 def _legal(
@@ -103,20 +103,20 @@ def _legal(
     legal: list[Row] = []
     lost: list[tuple[Row, str]] = []  # no composition
     for row in cells:
-        made = _arm(request, row, layout)
+        arm = _arm(request, row, layout)
         if (entry := excluded_by(row, request.exclude)) is not None:
-            layout.excluded[made.name] = entry
+            layout.excluded[arm.name] = entry
             continue
         try:
-            config = composer(made.overrides)
+            config = composer(arm.overrides)
             check(config)
             check_start(config)
             legal.append(row)
         except NoComposition as error:
             lost.append((row, str(error)))
-            layout.invalid[made.name] = str(error)
+            layout.invalid[arm.name] = str(error)
         except UserError as error:
-            layout.invalid[made.name] = str(error)
+            layout.invalid[arm.name] = str(error)
     _refuse_mistakes(lost, [row for row in cells if not any(row is other for other, _ in lost)])
     if layout.invalid and request.node["on_invalid"] == "error":
         raise UserError(refusal(layout.invalid, len(cells)))
@@ -142,13 +142,15 @@ def refusal(invalid: Mapping[str, str], arms: int) -> str:
     )
 
 
-def _refuse_large(request: StudyRequest, factors: Sequence[Factor], own: Mapping[str, str]) -> None:
+def _refuse_large(
+    request: StudyRequest, factors: Sequence[Factor], baseline: Mapping[str, str]
+) -> None:
     node = request.node
     design = request.design
     if design == "fractional":
-        arms = len(list(_rows(request, factors, own)))
+        arms = len(list(_rows(request, factors, baseline)))
     else:
-        arms = arms_of(design, factors, own)
+        arms = arms_of(design, factors, baseline)
     grid = prod(len(v) if isinstance(v, list) else 1 for v in (node["tune"] or {}).values())
     tune_seeds = node["tune_seeds"]
     each = tune_seeds if isinstance(tune_seeds, int) else len(tune_seeds)

@@ -60,7 +60,7 @@ def match(
     """
     measure = partial(_measure, budget, sets or DataSets())
     target = measure(configs[baseline])
-    found: dict[str, Match] = {}
+    matches: dict[str, Match] = {}
     problems: list[str] = []
     for arm, cfg in configs.items():
         try:
@@ -72,13 +72,13 @@ def match(
         try:
             _require_own(cfg, configs[baseline], by)
             width, after = _solve(cfg, by, target, measure, _unit(budget))
-            found[arm] = Match(by, width, budget, before, after, target)
+            matches[arm] = Match(by, width, budget, before, after, target)
         except UserError as error:
             gap = _compared(before, target, _unit(budget))
             problems.append(f"arm '{arm}' ({gap}): {error}")
     if problems:
         raise UserError(f"study.match={budget}: {'; '.join(problems)}")
-    return found
+    return matches
 
 
 def _measure(budget: str, sets: DataSets, cfg: DictConfig) -> int:
@@ -136,13 +136,13 @@ def _require_own(cfg: DictConfig, baseline: DictConfig, by: str) -> None:
     keys = [path for path, _ in leaves(cfg)]
     if by not in keys:
         raise UserError(f"there is no study.match_by={by} in it{suggest(by, keys)}")
-    own, usual = OmegaConf.select(cfg, by), OmegaConf.select(baseline, by)
-    if own != usual:
+    value, usual = OmegaConf.select(cfg, by), OmegaConf.select(baseline, by)
+    if value != usual:
         raise UserError(
             f"it sets study.match_by={by} itself; choose another key, such as model.dim"
         )
-    if own is not None and (isinstance(own, bool) or not isinstance(own, int)):
-        raise UserError(f"study.match_by={by}: {own!r} is not a whole number")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UserError(f"study.match_by={by}: {value!r} is not a whole number")
 
 
 def _solve(cfg: DictConfig, by: str, target: int, measure: Measure, unit: str) -> tuple[int, int]:
@@ -193,7 +193,7 @@ class Widths:
 
     def first_from(self, width: int) -> int | None:
         within = range(width, width + REACH)
-        return next((one for one in within if self.get(one) is not None), None)
+        return next((candidate for candidate in within if self.get(candidate) is not None), None)
 
     def above(self, low: int, target: int) -> int:
         """Return a width that costs at least the target, or the widest one found."""
@@ -224,5 +224,5 @@ class Widths:
 
     def _nearest(self, guess: int, low: int, high: int) -> int | None:
         """Return the allowed width nearest to a guess, strictly between low and high."""
-        order = sorted(range(guess - REACH, guess + REACH + 1), key=lambda one: abs(one - guess))
-        return next((one for one in order if low < one < high and self.get(one) is not None), None)
+        order = sorted(range(guess - REACH, guess + REACH + 1), key=lambda w: abs(w - guess))
+        return next((w for w in order if low < w < high and self.get(w) is not None), None)

@@ -53,11 +53,12 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
             f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
             " another study.name="
         )
-    for seed, found in data.items():
-        if found not in (NO_DATA, data_before.get(seed, found)):  # without data no run begins
+    for seed, fingerprint in data.items():
+        # Without data no run begins.
+        if fingerprint not in (NO_DATA, data_before.get(seed, fingerprint)):
             raise UserError(
                 f"{folder} belongs to a study of other data: it has changed since (fingerprint"
-                f" {data_before[seed]} there and {found} here); choose another study.name="
+                f" {data_before[seed]} there and {fingerprint} here); choose another study.name="
             )
 
 
@@ -83,7 +84,7 @@ def write(
         "design": request.design,
         "resolution": request.node["resolution"] if request.design == "fractional" else None,
         "factors": {factor.name: dict(factor.options) for factor in layout.factors},
-        "own": layout.own,
+        "own": layout.baseline_options,
         "seeds": layout.seeds,
         "metric": metric,
         "margin": request.node["margin"],

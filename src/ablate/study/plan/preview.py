@@ -39,7 +39,7 @@ def show(
     console = Console(highlight=False, markup=False)
     counting = [cell for cell in cells if cell.kind == "run"]
     results = (state.result for state in states.values() if state.result)
-    finished = [found for result in results if (found := done(result))]
+    finished = [run for result in results if (run := done(result))]
     console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
     for line in notes(request, layout, tuning):
         console.print(line, markup=False, soft_wrap=True)
@@ -74,8 +74,8 @@ def _arms(
         title_justify="left",
     )
     for composed in layout.arms:
-        own = [cell for cell in cells if cell.arm == composed.name]
-        ended = sum(states[cell.folder].name == "finished" for cell in own)
+        cells_of_arm = [cell for cell in cells if cell.arm == composed.name]
+        ended = sum(states[cell.folder].name == "finished" for cell in cells_of_arm)
         budget = composed.budget
         assert budget is not None
         time = _a_run(composed, finished)
@@ -96,8 +96,8 @@ def _differs(composed: Composed, baseline: DictConfig) -> str:
     if composed.same_as:
         return f"the same runs as {composed.same_as}"
     assert composed.budget is not None
-    found = composed.differs(baseline)
-    lines = [f"{key}: {_short(old)} → {_short(new)}" for key, (old, new) in found.items()]
+    pairs = composed.differs(baseline)
+    lines = [f"{key}: {_short(old)} → {_short(new)}" for key, (old, new) in pairs.items()]
     more = [f"and {len(lines) - KEYS} more"] if len(lines) > KEYS else []
     effect = ["no effect: the baseline's model"] if composed.budget.no_effect else []
     return "\n".join([*lines[:KEYS], *more, *effect])
@@ -142,8 +142,11 @@ def _confused(request: StudyRequest, layout: Layout) -> list[str]:
     if request.design == "fractional":
         every = prod(len(factor.options) for factor in layout.factors)
         lines = [f"{len(layout.arms)} of {every} cells, {promise(request.node['resolution'])}."]
-    cells = [layout.own | dict(composed.arm.changes) for composed in layout.arms]
-    return [*lines, *(f"{line}." for line in confused(cells, varied(cells, layout.own)))]
+    cells = [layout.baseline_options | dict(composed.arm.changes) for composed in layout.arms]
+    return [
+        *lines,
+        *(f"{line}." for line in confused(cells, varied(cells, layout.baseline_options))),
+    ]
 
 
 def _a_run(composed: Composed, finished: Sequence[Done]) -> float | None:

@@ -60,14 +60,14 @@ def parse_request(
     params = _content(config.hydra.sweeper)["params"] or {}
     texts = [*(f"{key}={value}" for key, value in params.items()), *arguments]
     overrides = parse_all(texts, loader)
-    typed = [one for one in overrides if not one.key_or_group.startswith("study.")]
+    typed = [override for override in overrides if not override.key_or_group.startswith("study.")]
     _refuse_swept_study(overrides)
     ask = _by_factors if node["factors"] else _by_commas
     request = replace(
         ask(node, typed, sweep),
         description=_description(config.hydra.runtime.config_sources, sweep),
     )
-    named = any(one.key_or_group == "study.name" for one in overrides)
+    named = any(override.key_or_group == "study.name" for override in overrides)
     if node["name"] not in (UNNAMED, DEBUG) and not named:
         return replace(request, name=node["name"])  # from the sweep's file, which runs also read
     name = node["name"] if named else sweep or _name(request)
@@ -88,7 +88,7 @@ def _content(node: DictConfig) -> dict[str, Any]:
 
 def _description(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str:
     """Return the comment at the top of a sweep's file, without its command."""
-    folders = [Path(one["path"]) for one in sources if one["schema"] == "file"]
+    folders = [Path(source["path"]) for source in sources if source["schema"] == "file"]
     files = [path for folder in folders if (path := folder / "sweep" / f"{sweep}.yaml").is_file()]
     if not files:
         return ""
@@ -100,18 +100,21 @@ def _description(sources: Iterable[Mapping[str, str]], sweep: str | None) -> str
 def _by_factors(
     node: Mapping[str, Any], typed: Sequence[Override], sweep: str | None
 ) -> StudyRequest:
-    factors = tuple(read_factor(str(name), given) for name, given in node["factors"].items())
-    for one in typed:
-        if one.is_sweep_override():
+    factors = tuple(read_factor(str(name), options) for name, options in node["factors"].items())
+    for override in typed:
+        if override.is_sweep_override():
             raise UserError(
-                f"'{one.input_line}' names several values in a study with study.factors; make it"
-                f" one of them, '++study.factors.{one.key_or_group}=[..]', or give one value"
+                f"'{override.input_line}' names several values in a study with study.factors; make"
+                f" it one of them, '++study.factors.{override.key_or_group}=[..]', or give one"
+                " value"
             )
-        owner = [factor.name for factor in factors if one.key_or_group in factor.keys]
+        owner = [factor.name for factor in factors if override.key_or_group in factor.keys]
         if owner:
-            raise UserError(f"'{one.input_line}': the study changes it (study.factors: {owner[0]})")
-        if one.key_or_group == "seed":
-            raise UserError(f"'{one.input_line}': the seeds of a study are study.seeds=[..]")
+            raise UserError(
+                f"'{override.input_line}': the study changes it (study.factors: {owner[0]})"
+            )
+        if override.key_or_group == "seed":
+            raise UserError(f"'{override.input_line}': the seeds of a study are study.seeds=[..]")
     baseline = [parse_one(text, "study.baseline").input_line or "" for text in node["baseline"]]
     options = {factor.name: factor.options for factor in factors}
     exclude = [
@@ -121,7 +124,7 @@ def _by_factors(
     return StudyRequest(
         name="",
         sweep=sweep,
-        fixed=merged(baseline, (one.input_line or "" for one in typed)),
+        fixed=merged(baseline, (override.input_line or "" for override in typed)),
         factors=factors,
         exclude=tuple(exclude),
         seeds=_seeds(node["seeds"]),
@@ -136,29 +139,31 @@ def _by_commas(
 ) -> StudyRequest:
     """Request every combination, as Hydra's own sweeper does; `seed` is not a factor."""
     if node["baseline"] or node["exclude"] or node["design"] != "one_factor":
-        given = next(key for key in ("baseline", "exclude", "design") if node[key])
+        setting = next(key for key in ("baseline", "exclude", "design") if node[key])
         raise UserError(
-            f"study.{given} needs study.factors, which is empty: name what the study changes, as in"
-            " model.attention: [additive, dot]"
+            f"study.{setting} needs study.factors, which is empty: name what the study changes, as"
+            " in model.attention: [additive, dot]"
         )
     fixed: list[str] = []
     factors: dict[str, Factor] = {}
     seeds = _seeds(node["seeds"]) if node["seeds"] != 1 else None
-    for one in typed:
-        key = one.get_key_element()
-        if one.key_or_group == "seed":
+    for override in typed:
+        key = override.get_key_element()
+        if override.key_or_group == "seed":
             if node["seeds"] != 1:
-                raise UserError(f"'{one.input_line}' and study.seeds={node['seeds']}: give one")
-            seeds = _typed_seeds(one)
-        elif not one.is_sweep_override():
-            fixed.append(one.input_line or "")
+                raise UserError(
+                    f"'{override.input_line}' and study.seeds={node['seeds']}: give one"
+                )
+            seeds = _typed_seeds(override)
+        elif not override.is_sweep_override():
+            fixed.append(override.input_line or "")
         else:
-            options = {text: (f"{key}={text}",) for text in _values(one)}
-            _refuse_credentials(options, one.key_or_group)
+            options = {text: (f"{key}={text}",) for text in _values(override)}
+            _refuse_credentials(options, override.key_or_group)
             if len(options) == 1:
                 fixed += options.popitem()[1]
             else:
-                factors[one.key_or_group] = Factor(one.key_or_group, options)
+                factors[override.key_or_group] = Factor(override.key_or_group, options)
     if not factors and (seeds is None or len(seeds) == 1):
         what = f"sweep={sweep} is empty" if sweep else "nothing varies"
         raise UserError(
@@ -178,46 +183,46 @@ def _by_commas(
     )
 
 
-def _values(one: Override) -> list[str]:
+def _values(override: Override) -> list[str]:
     """Return each value of `key=a,b`, `key=choice(a,b)`, `key=range(1,4)`, `key=glob(*)`."""
-    if not one.is_discrete_sweep():
+    if not override.is_discrete_sweep():
         raise UserError(
-            f"'{one.input_line}': has no separate values to run; list them, or use a sweeper that"
-            " searches, such as hydra/sweeper=optuna"
+            f"'{override.input_line}': has no separate values to run; list them, or use a sweeper"
+            " that searches, such as hydra/sweeper=optuna"
         )
-    require_few(one)
-    values = [str(text) for text in one.sweep_string_iterator()]
+    require_few(override)
+    values = [str(text) for text in override.sweep_string_iterator()]
     if not values:
-        raise UserError(f"'{one.input_line}' matches no option")
+        raise UserError(f"'{override.input_line}' matches no option")
     if (twice := Counter(values).most_common(1)[0])[1] > 1:
-        raise UserError(f"'{one.input_line}' names {twice[0]} twice")
+        raise UserError(f"'{override.input_line}' names {twice[0]} twice")
     return values
 
 
-def _typed_seeds(one: Override) -> tuple[int, ...]:
-    texts = _values(one) if one.is_sweep_override() else [str(one.value())]
+def _typed_seeds(override: Override) -> tuple[int, ...]:
+    texts = _values(override) if override.is_sweep_override() else [str(override.value())]
     if wrong := [text for text in texts if not text.isdecimal()]:
         raise UserError(f"seed={wrong[0]}: must be a whole number of at least 0")
-    return _seeds([int(text) for text in texts], f"'{one.input_line}'")
+    return _seeds([int(text) for text in texts], f"'{override.input_line}'")
 
 
-def _seeds(given: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
-    if (count := given if isinstance(given, int) else len(given)) > MOST:
+def _seeds(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
+    if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST:
         raise UserError(f"{where}: {count:,} seeds, and at most {MOST:,} are possible")
-    if isinstance(given, int):
-        return tuple(range(given))
-    if given and (twice := Counter(given).most_common(1)[0])[1] > 1:
+    if isinstance(seeds, int):
+        return tuple(range(seeds))
+    if seeds and (twice := Counter(seeds).most_common(1)[0])[1] > 1:
         raise UserError(f"{where}: holds the seed {twice[0]} twice")
-    return tuple(given)
+    return tuple(seeds)
 
 
 def _refuse_swept_study(overrides: Sequence[Override]) -> None:
-    for one in overrides:
-        if one.key_or_group.startswith("study.") and one.is_sweep_override():
-            values = (one.input_line or "").partition("=")[2]
+    for override in overrides:
+        if override.key_or_group.startswith("study.") and override.is_sweep_override():
+            values = (override.input_line or "").partition("=")[2]
             raise UserError(
-                f"'{one.input_line}' would be several studies; run each, or write"
-                f" {one.key_or_group}=[{values}] where a list is meant"
+                f"'{override.input_line}' would be several studies; run each, or write"
+                f" {override.key_or_group}=[{values}] where a list is meant"
             )
 
 
@@ -231,15 +236,15 @@ def _name(request: StudyRequest) -> str:
 NO_FACTOR = ("study", "hydra", "output_dir", "logger", "checkpoint_every", "sweep")
 
 
-def read_factor(name: str, given: Any) -> Factor:
+def read_factor(name: str, node: Any) -> Factor:
     """Parse one factor: a key with its options, or a name with the overrides of each option. Raises
     UserError."""
     where = f"study.factors: {name}"
     if name == "seed":
         raise UserError(f"{where}: the seeds of a study are study.seeds")
-    if name.split(".")[0].split("/")[0] in NO_FACTOR and not isinstance(given, dict):
+    if name.split(".")[0].split("/")[0] in NO_FACTOR and not isinstance(node, dict):
         raise UserError(f"{where}: changes no result, so it is no factor")
-    options = _named(where, given) if isinstance(given, dict) else _listed(name, given, where)
+    options = _named(where, node) if isinstance(node, dict) else _listed(name, node, where)
     _refuse_credentials(options, where)
     if not options:
         raise UserError(f"{where} has no options; list them, as in [additive, dot]")
@@ -256,18 +261,18 @@ def _refuse_credentials(options: Iterable[str], where: str) -> None:
             )
 
 
-def _listed(name: str, given: Any, where: str) -> dict[str, tuple[str, ...]]:
-    texts = [value_text(value) for value in (given if isinstance(given, list) else [given])]
+def _listed(name: str, options: Any, where: str) -> dict[str, tuple[str, ...]]:
+    texts = [value_text(value) for value in (options if isinstance(options, list) else [options])]
     if twice := [text for number, text in enumerate(texts) if text in texts[:number]]:
         raise UserError(f"{where}: has the option {twice[0]} twice")
     parse_one(f"{name}=0", where)
     return {text: (f"{name}={text}",) for text in texts}
 
 
-def _named(where: str, given: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
+def _named(where: str, node: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
     """Parse `option: [overrides]`, or `option: override`."""
     options: dict[str, tuple[str, ...]] = {}
-    for key, texts in given.items():
+    for key, texts in node.items():
         option = _label(key)
         listed = [texts] if isinstance(texts, str) else texts
         if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):

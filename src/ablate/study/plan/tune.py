@@ -84,18 +84,18 @@ def tuning(
             " that the test split stays unseen; use study.metric=val/..., or no study.tune"
         )
     taken = set(taken)
-    values = {key: _values(key, given, taken) for key, given in keys.items()}
+    values = {key: _values(key, listed, taken) for key, listed in keys.items()}
     return Tuning(values, _seeds(tune_seeds, seeds))
 
 
-def _values(key: str, given: Any, taken: set[str]) -> list[Any]:
+def _values(key: str, listed: Any, taken: set[str]) -> list[Any]:
     if key == "seed" or key.split(".")[0].split("/")[0] in NOT_TUNED:
         raise UserError(f"study.tune: {key} cannot be tuned per arm")
     if key in taken:
         raise UserError(f"study.tune: {key} is set by the study already; tune another key")
-    values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    values = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else []
     if not values:
-        raise UserError(f"study.tune: {key}: {given!r} must be a list of values, [0.001, 0.003]")
+        raise UserError(f"study.tune: {key}: {listed!r} must be a list of values, [0.001, 0.003]")
     if twice := [value for number, value in enumerate(values) if value in values[:number]]:
         raise UserError(f"study.tune: {key} has the value {value_text(twice[0])} twice")
     return values
@@ -106,19 +106,19 @@ def _seeds(tune_seeds: int | Sequence[int], seeds: Sequence[int]) -> list[int]:
     if isinstance(tune_seeds, int) and tune_seeds > MOST:
         raise UserError(f"{where}: at most {MOST:,} seeds are possible")
     if isinstance(tune_seeds, int):
-        own = list(range(FIRST_SEED, FIRST_SEED + tune_seeds))
+        chosen = list(range(FIRST_SEED, FIRST_SEED + tune_seeds))
     else:
-        own = list(tune_seeds)
-    if not own:
+        chosen = list(tune_seeds)
+    if not chosen:
         raise UserError(f"{where}: at least one seed is needed for study.tune")
-    if len(set(own)) < len(own):
+    if len(set(chosen)) < len(chosen):
         raise UserError(f"{where} holds a seed twice")
-    if both := sorted({*own} & {*seeds}):
+    if both := sorted({*chosen} & {*seeds}):
         raise UserError(
             f"{where}: {both[0]} is one of study.seeds too; values that were chosen on a seed look"
             " better on it than they are"
         )
-    return own
+    return chosen
 
 
 def choose(
@@ -259,6 +259,6 @@ class Trials:
         if reason := self.untuned.get(layout.baseline.name):
             raise RunFailed(reason)
         layout.invalid |= self.untuned
-        layout.arms[:] = [one for one in layout.arms if one.name not in self.untuned]
+        layout.arms[:] = [composed for composed in layout.arms if composed.name not in self.untuned]
         for number, composed in enumerate(layout.arms):
             layout.arms[number] = with_more(composed, _overrides(composed.tuned), self.composer)

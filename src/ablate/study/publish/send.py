@@ -66,9 +66,9 @@ def _connect() -> "wandb.Api":
     """Connect without asking for a key. Raises RunFailed if W&B is not available."""
     import wandb
 
-    here = settings()
-    if here.mode != "online":
-        raise RunFailed(f"it is switched off here (WANDB_MODE={here.mode})")
+    current = settings()
+    if current.mode != "online":
+        raise RunFailed(f"it is switched off here (WANDB_MODE={current.mode})")
     if not has_key():
         raise RunFailed("there is no API key; give it by `wandb login`, or in WANDB_API_KEY")
     try:
@@ -76,24 +76,30 @@ def _connect() -> "wandb.Api":
     except wandb.errors.AuthenticationError as error:
         response = getattr(error.__cause__, "response", None)
         status = response.http_status if response else None
-        said = f"refuses the API key (HTTP {status})" if status else f"did not answer in {START} s"
-        raise RunFailed(f"{here.base_url} {said}") from error
+        problem = (
+            f"refuses the API key (HTTP {status})" if status else f"did not answer in {START} s"
+        )
+        raise RunFailed(f"{current.base_url} {problem}") from error
 
 
 def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
     """Log the report as a run of its own; return its address."""
     import wandb
 
-    own, study = spec["run"], spec["study"]
+    report_run, study = spec["run"], spec["study"]
     folder = folder.resolve()
-    table = wandb.Table(own["table"]["columns"], own["table"]["rows"], allow_mixed_types=True)
-    figures = {f"report/{Path(n).stem}": wandb.Image(str(folder / n)) for n in own["figures"]}
+    table = wandb.Table(
+        report_run["table"]["columns"], report_run["table"]["rows"], allow_mixed_types=True
+    )
+    figures = {
+        f"report/{Path(n).stem}": wandb.Image(str(folder / n)) for n in report_run["figures"]
+    }
     run = open_run(
         "online",
         project=spec["project"],
         entity=entity,
-        run_id=own["id"],
-        name=own["name"],
+        run_id=report_run["id"],
+        name=report_run["name"],
         group=study,
         job_type="report",
         tags=[study, "report"],
@@ -102,7 +108,7 @@ def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
     )
     try:  # `with` would print a traceback
         run.log({TABLE: table, **figures})
-        for name in own["files"]:
+        for name in report_run["files"]:
             run.save(str(folder / name), base_path=str(folder), policy="now")
         return str(run.url)
     finally:
@@ -111,16 +117,16 @@ def _log(spec: dict[str, Any], folder: Path, entity: str, scratch: Path) -> str:
 
 def _summarise(api: "wandb.Api", path: str, summaries: dict[str, dict[str, Any]]) -> int:
     """Update the summaries that differ; return how many runs with a value are absent."""
-    names, found = list(summaries), set()
+    names, present = list(summaries), set()
     for first in range(0, len(names), AT_ONCE):
-        some = {"name": {"$in": names[first : first + AT_ONCE]}}
-        for run in api.runs(path, filters=some, per_page=100, lazy=False):
-            found.add(run.id)
+        filters = {"name": {"$in": names[first : first + AT_ONCE]}}
+        for run in api.runs(path, filters=filters, per_page=100, lazy=False):
+            present.add(run.id)
             summary, wanted = run.summary, summaries[run.id]
             old = {key: summary.get(key) for key in wanted}
             if old != wanted:
                 for key in [key for key in wanted if key in summary]:
                     del summary[key]
                 summary.update({key: v for key, v in wanted.items() if v is not None})
-    absent = [summaries[name].values() for name in names if name not in found]
+    absent = [summaries[name].values() for name in names if name not in present]
     return sum(any(value is not None for value in values) for values in absent)

@@ -95,8 +95,8 @@ def _digest(value: Any) -> str:
 
 def _values(row: Row) -> list[Any]:
     """Return a row of the table, in the order of COLUMNS."""
-    found = row.comparison
-    reach = found.t_interval if found else None
+    comparison = row.comparison
+    reach = comparison.t_interval if comparison else None
     return [
         row.arm.name,
         row.summary.n,
@@ -105,8 +105,8 @@ def _values(row: Row) -> list[Any]:
         row.difference,
         reach.low if reach else None,
         reach.high if reach else None,
-        found.effect if found else None,
-        found.tests.p_holm if found else None,
+        comparison.effect if comparison else None,
+        comparison.tests.p_holm if comparison else None,
         row.verdict,
         row.arm.parameters,
         row.arm.flops_per_step,
@@ -116,7 +116,7 @@ def _values(row: Row) -> list[Any]:
 def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
     """Map each run id to values of its summary; None if it must have no such key."""
     study, key = report.study, difference(report.metric)
-    found: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
+    summaries: dict[str, dict[str, float | None]] = {run.run_id: {key: None} for run in study.runs}
     for row in report.rows:
         runs = study.runs_of(row.arm.name)
         if row.arm.is_baseline:
@@ -126,8 +126,8 @@ def _summaries(report: Report) -> dict[str, dict[str, float | None]]:
             by_seed = dict(zip(pairs.seeds, map(float, pairs.differences), strict=True))
         else:
             continue
-        found |= {runs[seed].run_id: {key: value} for seed, value in by_seed.items()}
-    return found
+        summaries |= {runs[seed].run_id: {key: value} for seed, value in by_seed.items()}
+    return summaries
 
 
 def _panels(report: Report) -> list[dict[str, str]]:
@@ -147,7 +147,7 @@ def _panels(report: Report) -> list[dict[str, str]]:
 
 def _arms(report: Report) -> dict[str, Any]:
     """Describe the view with one line per arm, in the report's colours."""
-    colours = {arm: COLOURS[place - 1] for arm, place in report.colours.items()}
+    colours = {arm: COLOURS[index - 1] for arm, index in report.colours.items()}
     return {
         "name": title(f"{report.study.name}: arms"),
         "group_by": "ablate.arm",

@@ -22,7 +22,7 @@ def save_view(spec: dict[str, Any], key: str, entity: str, *, known: str | None)
     shown = _known(known) or ws.Workspace(entity=entity, project=project, auto_generate_panels=True)
     ours = ws.Section(SECTION, panels=_panels(spec, view), is_open=True)
     shown.name = view["name"]
-    shown.sections = [ours, *(one for one in shown.sections if one.name != SECTION)]
+    shown.sections = [ours, *(section for section in shown.sections if section.name != SECTION)]
     shown.settings.max_runs = min(view["lines"], MOST_LINES)
     grouped = bool(view["group_by"])
     shown.runset_settings = ws.RunsetSettings(
@@ -54,12 +54,16 @@ def save_report(
     """Make W&B's report, or rewrite the `known` one; return its address and its id."""
     import wandb_workspaces.reports.v2 as wr
 
-    own = spec["report"]
+    specified = spec["report"]
     report = wr.Report(
         spec["project"],
         entity=entity,
-        title=own["title"],
-        blocks=[wr.MarkdownBlock(own["text"]), _grid(spec, entity), _figures(spec, table, entity)],
+        title=specified["title"],
+        blocks=[
+            wr.MarkdownBlock(specified["text"]),
+            _grid(spec, entity),
+            _figures(spec, table, entity),
+        ],
         width="fluid",
     )
     report.id = known or ""
@@ -123,11 +127,11 @@ def _panels(spec: dict[str, Any], view: dict[str, Any]) -> list[Any]:
         arm = wr.Config(view["group_by"])
         together |= {"groupby": arm, "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
     panels: list[Any] = []
-    for one in spec["panels"]:
-        if one["kind"] == "line":
-            panels.append(wr.LinePlot(one["title"], x=STEP, y=[one["metric"]], **together))
+    for panel in spec["panels"]:
+        if panel["kind"] == "line":
+            panels.append(wr.LinePlot(panel["title"], x=STEP, y=[panel["metric"]], **together))
         else:
-            panels.append(wr.BarPlot(one["title"], metrics=[one["metric"]], **together))
+            panels.append(wr.BarPlot(panel["title"], metrics=[panel["metric"]], **together))
     return panels
 
 

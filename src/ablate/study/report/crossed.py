@@ -19,23 +19,23 @@ def crossed_effects(report: Report, allow: Collection[str] = ()) -> Effects | st
     if hindering:
         first = hindering[0]
         return f"not estimated: {first.arm}: {first.reason} (rule '{first.rule}')"
-    own = study.plan["own"]
-    cells = {arm.name: own | dict(arm.changes) for arm in study.arms if arm.same_as is None}
+    baseline = study.plan["own"]
+    cells = {arm.name: baseline | dict(arm.changes) for arm in study.arms if arm.same_as is None}
     runs = [
         (cell, seed, study.values(name, report.metric).get(seed))
         for name, cell in cells.items()
         for seed in study.seeds
     ]
-    factors = varied(list(cells.values()), own)
+    factors = varied(list(cells.values()), baseline)
     if [len(options) for options in factors.values()] == [2]:
         return None
     return effects(runs, factors=factors, mode=report.mode, allow_missing="seeds" in allow)
 
 
-def ranked(found: Effects) -> tuple[list[Effect], list[Effect]]:
+def ranked(estimates: Effects) -> tuple[list[Effect], list[Effect]]:
     """Return main effects in the order of the plan, and interactions in the order of their p."""
-    main = [effect for effect in found.effects if len(effect.factors) == 1]
-    pairs = [effect for effect in found.effects if len(effect.factors) == 2]
+    main = [effect for effect in estimates.effects if len(effect.factors) == 1]
+    pairs = [effect for effect in estimates.effects if len(effect.factors) == 2]
     return main, sorted(pairs, key=lambda e: 2.0 if e.p is None else e.p)
 
 
@@ -52,10 +52,12 @@ def in_short(report: Report, crossed: Effects | str | None) -> list[str]:
     if not isinstance(crossed, Effects) or not crossed.effects:
         return []
     main, pairs = ranked(crossed)
-    said = [effect.words() for effect in [*main, *pairs] if effect.shown]
-    said += [_unlike_its_arms(effect.name) for effect in main if _only_together(effect, report)]
+    sentences = [effect.words() for effect in [*main, *pairs] if effect.shown]
+    sentences += [
+        _unlike_its_arms(effect.name) for effect in main if _only_together(effect, report)
+    ]
     rest = listed(effect.name for effect in main if not effect.shown)
-    return [*said, *([f"No main effect is shown of {rest}"] if rest else [])]
+    return [*sentences, *([f"No main effect is shown of {rest}"] if rest else [])]
 
 
 def _only_together(effect: Effect, report: Report) -> bool:

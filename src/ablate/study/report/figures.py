@@ -82,7 +82,7 @@ def draw(
     figures: dict[str, Callable[[], Drawing] | bool] = {
         "forest": bool(report.compared) and (lambda: _forest(report, report.largest(MOST_ROWS))),
         "curves": bool(points.curves) and (lambda: _curves(report, points)),
-        "effects": any(any(one.values) for one in points.panels)
+        "effects": any(any(panel.values) for panel in points.panels)
         and (lambda: _effects(report, points.panels)),
         "interactions": bool(pairs) and (lambda: _interactions(report, pairs)),
         "cost": bool(_sides(points.costs)) and (lambda: _costs(report, points.costs)),
@@ -115,17 +115,17 @@ def _grid(widths: Sequence[float], height: float) -> tuple[Drawing, list["Axes"]
         if rows[-1] and sum(rows[-1]) + width > WIDEST:
             rows.append([])
         rows[-1].append(width)
-    whole = max(map(sum, rows))
-    figure = Figure(figsize=(whole, height * len(rows)), layout="constrained")
-    found = []
-    places = figure.add_gridspec(len(rows), 1)
+    total = max(map(sum, rows))
+    figure = Figure(figsize=(total, height * len(rows)), layout="constrained")
+    axes_list = []
+    rows_of_grid = figure.add_gridspec(len(rows), 1)
     for n, row in enumerate(rows):
-        ratios = [*row, max(whole - sum(row), 1e-3)]  # the last is left empty
-        inner = places[n].subgridspec(1, len(ratios), width_ratios=ratios)
-        found += [figure.add_subplot(inner[place]) for place in range(len(row))]
-    for axes in found:
+        ratios = [*row, max(total - sum(row), 1e-3)]  # the last is left empty
+        inner = rows_of_grid[n].subgridspec(1, len(ratios), width_ratios=ratios)
+        axes_list += [figure.add_subplot(inner[column]) for column in range(len(row))]
+    for axes in axes_list:
         axes.patch.set_visible(False)  # the page has a ground of its own
-    return Drawing(figure), found
+    return Drawing(figure), axes_list
 
 
 def _kind(arm: str, report: Report) -> str:
@@ -154,18 +154,18 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     """Draw differences and intervals; an arrow at the edge points to a difference beyond it."""
     drawing, (axes,) = _grid([BESIDE], 1.1 + LINE * len(rows))
     ends = around_zero(report)
-    for place, row in enumerate(rows):
-        found, colour = row.comparison, VERDICTS[row.kind]
-        assert found is not None
-        tip = f"{row.arm.name}\n{signed(found.difference, report.places)} from the baseline"
-        if reach := found.t_interval:
-            axes.plot([reach.low, reach.high], [place, place], color=colour, linewidth=1.8)
+    for y, row in enumerate(rows):
+        comparison, colour = row.comparison, VERDICTS[row.kind]
+        assert comparison is not None
+        tip = f"{row.arm.name}\n{signed(comparison.difference, report.places)} from the baseline"
+        if reach := comparison.t_interval:
+            axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=1.8)
             tip += f"\n95 % interval {interval(reach, report.places)}"
-        if reach := found.bootstrap:
-            axes.plot([reach.low, reach.high], [place, place], color=colour, linewidth=6, alpha=0.2)
-        at = min(max(found.difference, ends.low), ends.high)
-        shape = "o" if at == found.difference else ">" if at == ends.high else "<"
-        (spot,) = axes.plot([at], [place], shape, color=colour, markeredgewidth=0, clip_on=False)
+        if reach := comparison.bootstrap:
+            axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=6, alpha=0.2)
+        at = min(max(comparison.difference, ends.low), ends.high)
+        shape = "o" if at == comparison.difference else ">" if at == ends.high else "<"
+        (spot,) = axes.plot([at], [y], shape, color=colour, markeredgewidth=0, clip_on=False)
         drawing.mark(spot, Mark(arm=row.arm.name, tip=tip))
     axes.axvline(0, color=BASE, linestyle="--", linewidth=1.2)
     names = [shortened(report.labels[row.arm.name], 24) for row in rows]
@@ -199,7 +199,7 @@ def _curves(report: Report, points: Points) -> Drawing:
     height, last = 3.2, max(curve.steps[-1] for curve in points.curves)
     drawing, (axes,) = _grid([BESIDE], height)
     limits, ends = points.limits, []
-    for curve in sorted(points.curves, key=lambda one: _rank(one.arm, report)):
+    for curve in sorted(points.curves, key=lambda c: _rank(c.arm, report)):
         kind = _kind(curve.arm, report)
         shown = kind != "rest"
         rows = list(zip(curve.steps, curve.means, curve.spreads, strict=True))
@@ -209,9 +209,9 @@ def _curves(report: Report, points: Points) -> Drawing:
             (band,) = axes.fill(*zip(*around, strict=True), color=colour_of(kind), linewidth=0,
                                 alpha=0.14 if shown else 0)  # fmt: skip
             drawing.mark(band, Mark(f"curve band {kind}", curve.arm))
-        dots = [place for place, row in enumerate(rows) if shown and limits.inside(row[1])]
+        dots = [index for index, row in enumerate(rows) if shown and limits.inside(row[1])]
         tips = []
-        for step, mean, spread in (rows[place] for place in dots):
+        for step, mean, spread in (rows[index] for index in dots):
             seeds = f" ± {number(spread, report.places)} over {curve.seeds} seeds"
             tips.append(f"{curve.arm}\nstep {step:,}: {number(mean, report.places)}"
                         + seeds * (curve.seeds > 1))  # fmt: skip
@@ -240,33 +240,35 @@ def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) 
     axes.autoscale(False)
     known = sorted(spots, key=lambda spot: spot.y)
     heights = [min(max(spot.y, low), high) for spot in known]
-    places = spaced(heights, NAME / height * (high - low), high)
+    shifted = spaced(heights, NAME / height * (high - low), high)
     where = axes.get_yaxis_transform()  # x as a share of the axes, for a name beside them
-    for spot, y, place in zip(known, heights, places, strict=True):
+    for spot, y, text_y in zip(known, heights, shifted, strict=True):
         mark = Mark(f"label {spot.kind}", spot.arm, spot.arm)
         start = (spot.x - left) / (right - left)
-        drawing.plot(axes, [start, 1.015], [y, place], ":", mark, transform=where, linewidth=0.8,
+        drawing.plot(axes, [start, 1.015], [y, text_y], ":", mark, transform=where, linewidth=0.8,
                      clip_on=False, zorder=1)  # fmt: skip
-        name = axes.text(1.02, place, spot.words, transform=where, color=colour_of(spot.kind),
+        name = axes.text(1.02, text_y, spot.words, transform=where, color=colour_of(spot.kind),
                          va="center", fontsize=8.5)  # fmt: skip
         name.set_fontweight("bold" if spot.kind == "base" else "normal")
         drawing.mark(name, mark)
 
 
-def spaced(places: Iterable[float], gap: float, high: float) -> list[float]:
+def spaced(heights: Iterable[float], gap: float, high: float) -> list[float]:
     """Move sorted places apart to keep the gap, by an upward and a downward pass."""
-    up = list(accumulate(places, lambda last, place: max(place, last + gap)))
-    down = accumulate(reversed(up), lambda last, place: min(place, last - gap), initial=high + gap)
+    up = list(accumulate(heights, lambda last, height: max(height, last + gap)))
+    down = accumulate(
+        reversed(up), lambda last, height: min(height, last - gap), initial=high + gap
+    )
     return list(down)[:0:-1]
 
 
 def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
     """Draw a panel per factor: dots for runs, bars for means of options."""
-    widths = [min(max(2.6, SIDE + len(one.options) * _room(one)), WIDEST) for one in panels]
+    widths = [min(max(2.6, SIDE + len(panel.options) * _room(panel)), WIDEST) for panel in panels]
     drawing, grid = _grid(widths, 2.3)
     for axes, panel, width in zip(grid, panels, widths, strict=True):
         _panel(drawing, axes, panel, (width - SIDE) / len(panel.options), report)
-    _level(drawing, (v for one in panels for values in one.values for v in values), report)
+    _level(drawing, (v for panel in panels for values in panel.values for v in values), report)
     return drawing
 
 
@@ -287,28 +289,28 @@ def _room(panel: Panel) -> float:
 
 def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Report) -> None:
     """Draw a factor. each: inches of an option."""
-    for place, (option, values) in enumerate(zip(panel.options, panel.values, strict=True)):
+    for x, (option, values) in enumerate(zip(panel.options, panel.values, strict=True)):
         if not values:
             continue
         head, mean = f"{panel.factor}={option}\n", fmean(values)
-        kind = "base" if place == panel.baseline else "c1"
+        kind = "base" if x == panel.baseline else "c1"
         # Side by side, so that equal values can be told apart.
         step = min(0.28 / each, 0.5) / max(len(values) - 1, 1)
-        aside = [place + step * (n - (len(values) - 1) / 2) for n in range(len(values))]
+        aside = [x + step * (n - (len(values) - 1) / 2) for n in range(len(values))]
         tips = [head + number(value, report.places) for value in values]
         drawing.plot(axes, aside, values, "o", Mark(kind, tips=tips), alpha=0.5, markersize=4,
                      markeredgewidth=0)  # fmt: skip
         bar = min(0.2 / each, 0.4)
         tip = f"{head}mean of {len(values)} runs: {number(mean, report.places)}"
-        drawing.plot(axes, [place - bar, place + bar], [mean, mean], "-", Mark(kind, tip=tip),
+        drawing.plot(axes, [x - bar, x + bar], [mean, mean], "-", Mark(kind, tip=tip),
                      linewidth=2.4, solid_capstyle="butt")  # fmt: skip
     every = ceil(_room(panel) / each - 0.01)  # of many options, every n-th is named
-    places = range(0, len(panel.options), every)
+    ticks = range(0, len(panel.options), every)
     starred = [option + "\u00a0*" * (n == panel.baseline) for n, option in enumerate(panel.options)]
     letters = int(every * each / LETTER) - 1
-    axes.set_xticks(places, [_wrapped(starred[place], letters) for place in places])
-    for place, name in zip(places, axes.get_xticklabels(), strict=True):
-        drawing.mark(name, Mark(tip=panel.options[place]))
+    axes.set_xticks(ticks, [_wrapped(starred[x], letters) for x in ticks])
+    for x, name in zip(ticks, axes.get_xticklabels(), strict=True):
+        drawing.mark(name, Mark(tip=panel.options[x]))
     axes.set_xlim(-0.5, len(panel.options) - 0.5)
     axes.set_title(_wrapped(panel.factor, int(each * len(panel.options) / LETTER)))
     axes.set_label(f"{metric_words(report.metric)} by {panel.factor}: {listed(panel.options)}")
@@ -322,8 +324,8 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
     for axes, effect in zip(grid, pairs, strict=True):
         (first, second), (along, apart) = effect.factors, effect.options
         ends = []
-        for place, other in enumerate(apart):
-            kind = f"c{(place - 1) % COLOURS + 1}" if place else "base"
+        for index, other in enumerate(apart):
+            kind = f"c{(index - 1) % COLOURS + 1}" if index else "base"
             means = {n: effect.means[option, other] for n, option in enumerate(along)
                      if (option, other) in effect.means}  # fmt: skip
             if not means:
@@ -350,8 +352,8 @@ def _sides(costs: Iterable[Cost]) -> list[Side]:
         ("training time (s)", lambda cost: cost.seconds, duration),
         ("floating-point operations of the training", lambda cost: cost.flops, amount),
     ]
-    found = [{of(cost) for cost in costs} - {None} for _, of, _ in sides]
-    return [side for least, side in enumerate(sides) if len(found[least]) > least]
+    values = [{of(cost) for cost in costs} - {None} for _, of, _ in sides]
+    return [side for least, side in enumerate(sides) if len(values[least]) > least]
 
 
 def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
@@ -362,7 +364,7 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
     drawing, grid = _grid([WIDEST / 2] * len(sides), height)
     for axes, (what, of, show) in zip(grid, sides, strict=True):
         spots = []
-        for cost in sorted(costs, key=lambda one: _rank(one.arm, report)):
+        for cost in sorted(costs, key=lambda c: _rank(c.arm, report)):
             if (at := of(cost)) is None:
                 continue
             arm, kind, mean, spread = cost.arm, _kind(cost.arm, report), cost.value, cost.spread

@@ -35,13 +35,13 @@ def tag(name: str, *body: str, **attributes: object) -> Markup:
 
     Everything in it that is not Markup is a text and is escaped, here and nowhere else.
     """
-    given = (
+    rendered = (
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
         for key, value in attributes.items()
         if value is not None
     )
-    whole = Markup("<{0}{1}>{2}</{0}>")
-    return whole.format(name, Markup("").join(given), Markup("").join(body))
+    template = Markup("<{0}{1}>{2}</{0}>")
+    return template.format(name, Markup("").join(rendered), Markup("").join(body))
 
 
 def table(report: Report) -> Markup:
@@ -56,8 +56,8 @@ def table(report: Report) -> Markup:
         _head("parameters", "training time", number=True),
     ]
     body = [_row(row, report) for row in report.rows]
-    whole = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
-    return _wide(whole)
+    element = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
+    return _wide(element)
 
 
 def _head(words: str, more: str = "", *, number: bool = False) -> Markup:
@@ -80,8 +80,8 @@ def _row(row: Row, report: Report) -> Markup:
 
 
 def _name(row: Row, report: Report) -> Markup:
-    place = report.colours.get(row.arm.name)
-    kind = "base" if row.arm.is_baseline else f"c{place}" if place else "rest"
+    colour = report.colours.get(row.arm.name)
+    kind = "base" if row.arm.is_baseline else f"c{colour}" if colour else "rest"
     swatch = tag("span", class_=f"swatch {kind}")
     badges = [tag("span", badge, class_="badge") for badge in row.badges]
     # Break before a value, not in it.
@@ -94,12 +94,12 @@ def _name(row: Row, report: Report) -> Markup:
 
 def _verdict(row: Row) -> Markup:
     words = WORDS[row.kind]
-    found = row.comparison
+    comparison = row.comparison
     small = ""
-    if found is None and not row.arm.is_baseline:
+    if comparison is None and not row.arm.is_baseline:
         small = "; ".join(row.why)
-    elif found is not None and row.kind == "open":
-        needed = found.verdict.seeds_needed
+    elif comparison is not None and row.kind == "open":
+        needed = comparison.verdict.seeds_needed
         small = f"about {needed:,} seeds needed" if needed else ""
     if row.allowed:
         small = f"allowed: {', '.join(row.allowed)}" + (f"; {small}" if small else "")
@@ -124,36 +124,38 @@ def _some(row: Row) -> list[tuple[int, float]]:
 
 
 def _difference(row: Row, report: Report) -> Markup:
-    found, share = row.comparison, relative(row, report)
+    comparison, share = row.comparison, relative(row, report)
     body = signed(row.difference, report.places)
     body += tag("span", f" ({share})", class_="soft") if share else ""
     tip = None
-    if found:
-        reach = interval(found.t_interval, report.places)
-        body += tag("span", reach, class_="small") if found.t_interval else ""
-        pairs = zip(found.pairs.seeds, found.pairs.differences.tolist(), strict=True)
+    if comparison:
+        reach = interval(comparison.t_interval, report.places)
+        body += tag("span", reach, class_="small") if comparison.t_interval else ""
+        pairs = zip(comparison.pairs.seeds, comparison.pairs.differences.tolist(), strict=True)
         lines = [f"seed {seed}: {signed(value, report.places)}" for seed, value in list(pairs)[:20]]
         lines += [f"95 % t interval {reach}"]
-        lines += [f"bootstrap {interval(found.bootstrap, report.places)}"] * bool(found.bootstrap)
+        lines += [f"bootstrap {interval(comparison.bootstrap, report.places)}"] * bool(
+            comparison.bootstrap
+        )
         tip = "\n".join(["arm minus baseline", *lines])
     return _number(body, row.difference, tip)
 
 
 def _statistics(row: Row) -> list[Markup]:
     """Make the cells of p and effect size."""
-    found = row.comparison
-    if found is None:
+    comparison = row.comparison
+    if comparison is None:
         return [_number(NOTHING, None)] * 2
-    tests = found.tests
+    tests = comparison.tests
     tip = (
         f"verdict rests on: {tests.rests_on}\nsign-flip p {probability(tests.flip.p)}, "
-        f"at least {probability(tests.flip.smallest)} with {found.n} pairs\n"
+        f"at least {probability(tests.flip.smallest)} with {comparison.n} pairs\n"
         f"t test p {probability(tests.t_p)}\nafter Holm: {probability(tests.p_holm)}"
     )
     size = "mean difference in standard deviations of the differences, corrected for few seeds"
     return [
         _number(probability(tests.p_holm), tests.p_holm, tip),
-        _number(number(found.effect, 1), found.effect, size),
+        _number(number(comparison.effect, 1), comparison.effect, size),
     ]
 
 

@@ -73,8 +73,8 @@ def _policy(style: str, script: str) -> str:
 def _head(report: Report) -> Markup:
     lines = [*purpose(report), plan_sentence(report)]
     kinds = ["question", *["soft"] * (len(lines) - 1)]
-    said = [_said(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
-    return Markup("").join([tag("h1", report.study.name), *said])
+    paragraphs = [_said(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
+    return Markup("").join([tag("h1", report.study.name), *paragraphs])
 
 
 def _answer(report: Report, crossed: Effects | str | None) -> Markup:
@@ -108,7 +108,7 @@ def _table(report: Report, charts: Charts) -> Markup:
     if "all_arms" in charts:
         plot = tag("figure", *charts["all_arms"])
         parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
-    rules = sorted({one.rule for one in report.objections if not one.allowed})
+    rules = sorted({objection.rule for objection in report.objections if not objection.allowed})
     if rules:
         again = f"python -m ablate.report {report.study.folder} --allow {' '.join(rules)}"
         parts.append(tag("p", "To compare the rest all the same: ", tag("code", again)))
@@ -141,11 +141,11 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
         main, pairs = ranked(crossed)
         parts += [_said(f"{line}.", class_="warn") for line in crossed.warnings]
         parts.append(_said(TESTS, class_="note"))
-        parts.append(tag("ul", *(tag("li", f"{one.words()}.") for one in main)))
+        parts.append(tag("ul", *(tag("li", f"{effect.words()}.") for effect in main)))
         if pairs:
-            said = "Interactions: means that are not on parallel lines. The surest come first."
-            lines = [tag("li", f"{one.words()}.") for one in pairs]
-            parts += [_said(said, class_="note"), _charts(charts["interactions"])]
+            note = "Interactions: means that are not on parallel lines. The surest come first."
+            lines = [tag("li", f"{effect.words()}.") for effect in pairs]
+            parts += [_said(note, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
     return _section("Main effects", *parts)
 
@@ -161,11 +161,11 @@ def _cost(charts: Sequence[Markup]) -> Markup:
 
 
 def _troubles(report: Report) -> Markup:
-    found = troubles(report)
-    if not found:
+    rows = troubles(report)
+    if not rows:
         return Markup()
     heads = ("arm", "seed", "state", "reason")
-    return _section("What failed, was refused or left out", grid.plain(heads, found))
+    return _section("What failed, was refused or left out", grid.plain(heads, rows))
 
 
 def _differing(report: Report) -> Markup:
@@ -175,10 +175,10 @@ def _differing(report: Report) -> Markup:
 
 
 def _tuning(report: Report) -> Markup:
-    found = tuning(report)
-    if not found:
+    rows = tuning(report)
+    if not rows:
         return Markup()
-    return _section(TUNED, _said(tuned(report), class_="note"), grid.plain(TUNING, found))
+    return _section(TUNED, _said(tuned(report), class_="note"), grid.plain(TUNING, rows))
 
 
 def _made_with(report: Report) -> Markup:

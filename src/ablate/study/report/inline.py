@@ -19,7 +19,7 @@ COLOURS = ("#0072b2", "#d55e00", "#00916a", "#b85c9e", "#b58900", "#2f9fd8", "#7
 BASE, REST, SOFT, RULE, BACK = "#1b1f24", "#b9c0c8", "#57606a", "#d5dae0", "#ffffff"
 VERDICTS = {"better": "#0060a8", "worse": "#b34700", "equivalent": "#00735c", "open": "#57606a"}
 # The page has other values of these in the dark.
-THEME = {colour: f"var(--c{place})" for place, colour in enumerate(COLOURS, 1)} | {
+THEME = {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)} | {
     VERDICTS["better"]: "var(--better)",
     VERDICTS["worse"]: "var(--worse)",
     VERDICTS["equivalent"]: "var(--same)",
@@ -79,34 +79,34 @@ def inline(drawing: Drawing, name: str) -> list[Markup]:
 
     figure, file = drawing.figure, StringIO()
     figure.dpi = 72  # so that pixels are points, the unit of the SVG
-    for place, axes in enumerate(figure.axes):
-        axes.set_gid(f"axes{place}")
+    for index, axes in enumerate(figure.axes):
+        axes.set_gid(f"axes{index}")
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         FigureCanvasSVG(figure).print_svg(file)
     root = ElementTree.fromstring(re.sub(UNFIT, "\ufffd", file.getvalue()))
     for element in root.iter():
         _adapt(element, drawing)
-    found = {element.get("id"): element for element in root.iter("g")}
-    made = []
-    for place, axes in enumerate(figure.axes):
+    by_id = {element.get("id"): element for element in root.iter("g")}
+    elements = []
+    for index, axes in enumerate(figure.axes):
         box = axes.get_tightbbox()
         assert box is not None
         box = box.padded(2)  # the page's letters are other ones
         wide = box.width * PIXELS
         sides = (box.x0, figure.bbox.height - box.y1, box.width, box.height)
-        given = {
+        attributes = {
             "class": "chart",
             "viewBox": " ".join(f"{side:.1f}" for side in sides),
             "role": "img",
             "aria-label": str(axes.get_label()),
             "style": f"width: {wide:.0f}px; min-width: {LEAST * wide:.0f}px",
         }
-        made.append(ElementTree.Element("svg", given))
-        made[-1].append(found[f"axes{place}"])
-    made[0].extend(root.findall("defs")[-1:])  # the clips of all
-    for element in (one for svg in made for one in svg.iter("g")):
+        elements.append(ElementTree.Element("svg", attributes))
+        elements[-1].append(by_id[f"axes{index}"])
+    elements[0].extend(root.findall("defs")[-1:])  # the clips of all
+    for element in (child for svg in elements for child in svg.iter("g")):
         element.attrib.pop("id", None)
-    return [Markup(ElementTree.tostring(svg, encoding="unicode")) for svg in made]
+    return [Markup(ElementTree.tostring(svg, encoding="unicode")) for svg in elements]
 
 
 def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
@@ -124,10 +124,10 @@ def _adapt(element: ElementTree.Element, drawing: Drawing) -> None:
         elif key in ("d", "x", "y", "transform"):
             element.set(key, re.sub(r"(\.\d\d)\d+", r"\1", " ".join(value.split())))
     mark = drawing.marks.get(element.get("id", ""), Mark())
-    for key, said in (("class", mark.kind), ("data-arm", mark.arm), ("data-tip", mark.tip)):
-        if said:
-            element.set(key, said)
-    dots = [one for one in element.iter() if one.tag.endswith("use")] if mark.tips else []
+    for key, attribute in (("class", mark.kind), ("data-arm", mark.arm), ("data-tip", mark.tip)):
+        if attribute:
+            element.set(key, attribute)
+    dots = [child for child in element.iter() if child.tag.endswith("use")] if mark.tips else []
     for dot, tip in zip(dots, mark.tips, strict=True):
         dot.set("data-tip", tip)
 
@@ -136,4 +136,4 @@ def _themed(style: str) -> str:
     """Replace colours by the page's variables, and leave the font's family to the page."""
     style = re.sub(r"font-family: [^;]*(; )?", "", style)
     style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)  # matplotlib before 3.11
-    return re.sub(r"#[0-9a-f]{6}", lambda found: THEME.get(found[0], found[0]), style)
+    return re.sub(r"#[0-9a-f]{6}", lambda match: THEME.get(match[0], match[0]), style)

@@ -96,12 +96,12 @@ class Points:
 def gather(study: Study, metric: str, mode: str, first: Sequence[str]) -> Points:
     """Gather the numbers of all figures. first: the arms whose curves must be included."""
     column = curve_column(study, metric)
-    found = curves(study, column, first)
-    if not found:  # validated once: a point is no curve
-        column, found = TRAINING, curves(study, TRAINING, first)
+    drawn = curves(study, column, first)
+    if not drawn:  # validated once: a point is no curve
+        column, drawn = TRAINING, curves(study, TRAINING, first)
     task = _task_metric(study)
     mode = "min" if column == TRAINING else task["mode"] if column == task.get("name") else mode
-    return Points(column, mode, found, panels(study, metric), costs(study, metric))
+    return Points(column, mode, drawn, panels(study, metric), costs(study, metric))
 
 
 def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
@@ -110,22 +110,22 @@ def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
     if len(names) > COLOURS:
         largest = sorted(names, key=lambda name: -abs(effects.get(name, 0.0)))[:COLOURS]
         names = [name for name in names if name in largest]
-    return {name: place for place, name in enumerate(names, 1)}
+    return {name: number for number, name in enumerate(names, 1)}
 
 
 def curve_column(study: Study, metric: str) -> str:
     """Return the column of metrics.csv for a metric's curve; tests are only made at the end."""
-    own = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
+    validated = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
     first = next((run for run in study.runs if run.finished), None)
-    if first is None or first.curve(own):
-        return own
-    return str(_task_metric(study).get("name", own))
+    if first is None or first.curve(validated):
+        return validated
+    return str(_task_metric(study).get("name", validated))
 
 
 def _task_metric(study: Study) -> Mapping[str, Any]:
     """Return name and mode of the metric that chooses the best weights; empty if not recorded."""
-    found = next((run.result.get("metric") for run in study.runs if run.finished), None)
-    return found if isinstance(found, dict) and {"name", "mode"} <= found.keys() else {}
+    recorded = next((run.result.get("metric") for run in study.runs if run.finished), None)
+    return recorded if isinstance(recorded, dict) and {"name", "mode"} <= recorded.keys() else {}
 
 
 def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
@@ -133,9 +133,9 @@ def curves(study: Study, column: str, first: Sequence[str]) -> list[Curve]:
     if no curve has two points."""
     names = [study.baseline.name, *first]
     names += [arm.name for arm in study.others if arm.name not in names and arm.same_as is None]
-    found = [curve_of(study, name, column) for name in names[:MOST_CURVES]]
-    drawn = any(len(curve.steps) > 1 for curve in found)
-    return [curve for curve in found if curve.steps and drawn]
+    curves = [curve_of(study, name, column) for name in names[:MOST_CURVES]]
+    drawn = any(len(curve.steps) > 1 for curve in curves)
+    return [curve for curve in curves if curve.steps and drawn]
 
 
 def curve_of(study: Study, arm: str, column: str) -> Curve:
@@ -168,14 +168,14 @@ def panels(study: Study, metric: str) -> list[Panel]:
 
 
 def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
-    own = own_option(study, factor)
+    baseline = own_option(study, factor)
     values: dict[str, list[float]] = {option: [] for option in options}
     for arm in study.arms:
         alone = set(arm.changes) <= {factor}
         if arm.same_as is None and (alone or study.plan.get("design") in CROSSED):
-            option = str(arm.changes.get(factor, own))
+            option = str(arm.changes.get(factor, baseline))
             values.setdefault(option, []).extend(study.values(arm.name, metric).values())
-    return Panel(factor, list(values), list(values.values()), list(values).index(own))
+    return Panel(factor, list(values), list(values.values()), list(values).index(baseline))
 
 
 def own_option(study: Study, factor: str) -> str:

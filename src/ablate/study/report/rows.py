@@ -59,9 +59,9 @@ class Row:
     @property
     def badges(self) -> list[str]:
         """Short marks beside the arm's name: baseline, no effect, an arm with the same runs."""
-        found = ["baseline"] if self.arm.is_baseline else []
-        found += ["no effect"] if self.arm.no_effect else []
-        return found + ([f"= {self.arm.same_as}"] if self.arm.same_as else [])
+        badges = ["baseline"] if self.arm.is_baseline else []
+        badges += ["no effect"] if self.arm.no_effect else []
+        return badges + ([f"= {self.arm.same_as}"] if self.arm.same_as else [])
 
     @property
     def difference(self) -> float | None:
@@ -104,8 +104,8 @@ class Report:
 
     def largest(self, count: int) -> list[Row]:
         """The compared arms with the largest differences, in the order of the plan."""
-        kept = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
-        return [row for row in self.compared if row in kept]
+        largest = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
+        return [row for row in self.compared if row in largest]
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -116,22 +116,24 @@ class Report:
         ends = {factor: factor.rpartition(".")[2] for factor in factors}
         if len(set(ends.values())) < len(factors):
             ends = {factor: factor for factor in factors}
-        found = {}
+        labels = {}
         for row in self.rows:
             changes = row.arm.changes.items()
             parts = [str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes]
-            found[row.arm.name] = " ".join(parts) or row.arm.name
-        return found
+            labels[row.arm.name] = " ".join(parts) or row.arm.name
+        return labels
 
     @cached_property
     def marks(self) -> list[str]:
         """Remarks on the table: broken rules that were allowed, results that may mislead (`caution`
         in result.json), differences that were still changing, and arms that needed more steps."""
-        found: dict[str, list[str]] = {}
-        for one in self.objections:
-            if one.allowed:
-                found.setdefault(one.rule, []).append(f"{one.arm} ({one.reason})")
-        lines = [f"Compared in spite of the rule '{r}': {listed(a)}." for r, a in found.items()]
+        by_rule: dict[str, list[str]] = {}
+        for objection in self.objections:
+            if objection.allowed:
+                by_rule.setdefault(objection.rule, []).append(
+                    f"{objection.arm} ({objection.reason})"
+                )
+        lines = [f"Compared in spite of the rule '{r}': {listed(a)}." for r, a in by_rule.items()]
         cautions: dict[str, list[str]] = {}
         for row in self.rows:
             runs = self.study.runs_of(row.arm.name).values()
@@ -151,10 +153,10 @@ def assemble(
         there = ", ".join(study.metrics)
         raise UserError(f"--metric {metric}: no run of {study.name} has it{hint} (there: {there})")
     better = mode or (study.mode if name == study.metric else mode_of(name))
-    found = tuple(objections(study, name, allow))
-    compared = _compare(study, name, better, found, allow)
+    refusals = tuple(objections(study, name, allow))
+    compared = _compare(study, name, better, refusals, allow)
     by_arm = {cost.arm: cost for cost in costs(study, name)}
-    rows = tuple(_row(study, arm, name, compared, found, by_arm) for arm in study.arms)
+    rows = tuple(_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms)
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
     return Report(
@@ -162,7 +164,7 @@ def assemble(
         metric=name,
         mode=better,
         rows=rows,
-        objections=found,
+        objections=refusals,
         warnings=compared.warnings if compared else (),
         places=decimals([v for row in rows for v in row.values.values()], spreads),
         colours=coloured(study, effects),
@@ -170,16 +172,16 @@ def assemble(
 
 
 def _compare(
-    study: Study, metric: str, mode: str, found: Collection[Objection], allow: Collection[str]
+    study: Study, metric: str, mode: str, refusals: Collection[Objection], allow: Collection[str]
 ) -> Comparisons | None:
     """Compare the arms without objections, each once; None if the baseline has no value."""
-    refused = {one.arm for one in found if not one.allowed}
+    refused = {objection.arm for objection in refusals if not objection.allowed}
     names = [arm.name for arm in study.others if arm.name not in refused and arm.same_as is None]
     names = [study.baseline.name, *names]
     values: dict[str, Mapping[int, float | None]] = {}
     for name in names:
-        own = study.values(name, metric)
-        values[name] = {seed: own.get(seed) for seed in study.seeds}
+        by_seed = study.values(name, metric)
+        values[name] = {seed: by_seed.get(seed) for seed in study.seeds}
     if not study.values(study.baseline.name, metric):
         return None
     margin: Any = study.plan.get("margin") if metric == study.metric else None
@@ -190,11 +192,11 @@ def _compare(
 
 def _row(
     study: Study, arm: Arm, metric: str, compared: Comparisons | None,
-    found: Collection[Objection], by_arm: Mapping[str, Cost],
+    refusals: Collection[Objection], by_arm: Mapping[str, Cost],
 ) -> Row:  # fmt: skip
-    own = [one for one in found if one.arm == arm.name]
+    of_arm = [objection for objection in refusals if objection.arm == arm.name]
     comparison = compared.of(arm.same_as or arm.name) if compared else None
-    why = [one.reason for one in own if not one.allowed]
+    why = [objection.reason for objection in of_arm if not objection.allowed]
     if arm.same_as == study.baseline.name:
         why = ["its runs are the baseline's"]
     if comparison is None and not why and not arm.is_baseline:
@@ -205,8 +207,8 @@ def _row(
         cost=by_arm.get(arm.name),
         comparison=None if why else comparison,
         why=tuple(why),
-        broken=tuple(one.rule for one in own if not one.allowed),
-        allowed=tuple(one.rule for one in own if one.allowed),
+        broken=tuple(objection.rule for objection in of_arm if not objection.allowed),
+        allowed=tuple(objection.rule for objection in of_arm if objection.allowed),
     )
 
 
@@ -219,7 +221,7 @@ def unsettled(report: Report) -> list[str]:
     study = report.study
     column = curve_column(study, report.metric)
     baseline = curve_of(study, study.baseline.name, column)
-    found = []
+    arms = []
     for row in report.others:
         if row.kind not in ("better", "worse"):
             continue
@@ -230,9 +232,9 @@ def unsettled(report: Report) -> list[str]:
                 f"{signed(value, report.places)} at step {step:,}"
                 for step, value in (before[-1], points[-1])
             )
-            found.append(f"{report.labels[row.arm.name]} (from {way})")
-    said = "Still changing in the last quarter of training, so that more steps may say otherwise"
-    return [f"{said}: {listed(found)}."] if found else []
+            arms.append(f"{report.labels[row.arm.name]} (from {way})")
+    reason = "Still changing in the last quarter of training, so that more steps may say otherwise"
+    return [f"{reason}: {listed(arms)}."] if arms else []
 
 
 STILL = 0.1  # share of the fall of the training loss above which its last quarter is reported
@@ -259,19 +261,19 @@ def undertrained(report: Report) -> list[str]:
             )
         elif fmean(before) - end > STILL * (first - end):
             falling.append(name)
-    found = []
+    sentences = []
     if falling:
         whose = "every arm" if len(falling) == len(judged) > 1 else listed(falling)
-        found.append(
+        sentences.append(
             f"Still falling in the last quarter of training, by more than {STILL:.0%} of its whole"
             f" fall, so that more steps may say otherwise: the training loss of {whose}."
         )
     if flat:
-        found.append(
+        sentences.append(
             f"Hardly trained, so that a verdict says little: the training loss fell by less than"
             f" {HARDLY:.0%} of {listed(flat)}."
         )
-    return found
+    return sentences
 
 
 def _differences(curve: Curve, baseline: Curve) -> list[tuple[int, float]]:

@@ -63,9 +63,9 @@ def plan_sentence(report: Report) -> str:
     factors = study.plan.get("factors") or {}
     parts = []
     for factor, options in factors.items():
-        own = own_option(study, factor)
-        others = listed([option for option in options if str(option) != own])
-        parts.append(f"{factor} ({own} → {others})")
+        baseline = own_option(study, factor)
+        others = listed([option for option in options if str(option) != baseline])
+        parts.append(f"{factor} ({baseline} → {others})")
     changes = f"How does {metric_name(report)}{f' of {what}' if what else ''} change"
     if len(parts) == 1:
         return f"{changes} with {parts[0]}?"
@@ -83,11 +83,11 @@ def subject(report: Report) -> str:
 def settings(report: Report) -> str:
     """Return the main settings of the baseline, wherever they were set."""
     config = (report.study.plan.get("baseline") or {}).get("config") or {}
-    found = {}
+    values = {}
     for key in SETTINGS:
         group, _, name = key.partition(".")
-        found[key] = (config.get(group) or {}).get(name)
-    return " ".join(f"{key}={value}" for key, value in found.items() if value is not None)
+        values[key] = (config.get(group) or {}).get(name)
+    return " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
 
 
 def metric_name(report: Report) -> str:
@@ -96,15 +96,15 @@ def metric_name(report: Report) -> str:
 
 def answers(report: Report) -> list[tuple[str, str, str]]:
     """Return (kind, heading, arms) for every kind of verdict that occurs."""
-    found = []
+    answers = []
     for kind, head in HEADS.items():
         rows = [row for row in report.others if row.kind == kind]
         rows.sort(key=lambda row: -abs(row.difference or 0.0))
         if kind == "equivalent" and rows:
             head += f" within ± {number(report.study.plan.get('margin'), report.places)}"
         if rows:
-            found.append((kind, head, listed((_in_short(row, report) for row in rows), 8)))
-    return found
+            answers.append((kind, head, listed((_in_short(row, report) for row in rows), 8)))
+    return answers
 
 
 def _in_short(row: Row, report: Report) -> str:
@@ -130,10 +130,10 @@ def reference(report: Report) -> str:
 
 def sure(report: Report) -> list[str]:
     """Explain the intervals and verdicts, and their limits."""
-    found = [row.comparison for row in report.compared if row.comparison]
-    if not found:
+    comparisons = [row.comparison for row in report.compared if row.comparison]
+    if not comparisons:
         return []
-    pairs = sorted({one.n for one in found})
+    pairs = sorted({comparison.n for comparison in comparisons})
     count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     text = (
         f"Each arm is held against the baseline seed by seed ({count} pairs): runs of a pair share "
@@ -141,10 +141,10 @@ def sure(report: Report) -> list[str]:
         "are 95 % t intervals of the mean difference, with bootstrap intervals beside them. "
         "Verdicts rest on p"
     )
-    if len(found) > 1:
+    if len(comparisons) > 1:
         text += (
-            f" corrected by Holm for {len(found)} arms; the intervals are not corrected, so one may"
-            " leave out zero where no difference is shown"
+            f" corrected by Holm for {len(comparisons)} arms; the intervals are not corrected, so"
+            " one may leave out zero where no difference is shown"
         )
     text += "."
     return [text, *(f"{line}." for line in report.warnings)]
@@ -194,7 +194,7 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
     baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or "the defaults"
     if what := subject(report):
         baseline = f"{what}: {baseline}"
-    found = [
+    lines = [
         ("Baseline", baseline),
         ("Settings", settings(report)),
         ("Design", _design(report)),
@@ -203,17 +203,17 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
         ("Metric", metric_name(report)),
         ("Runs", runs_in_words(report)),
     ]
-    found = [(what, words) for what, words in found if words]
+    lines = [(what, words) for what, words in lines if words]
     if plan.get("margin") is not None:
-        found.append(("Margin", f"differences within ± {plan['margin']} count as equivalent"))
+        lines.append(("Margin", f"differences within ± {plan['margin']} count as equivalent"))
     if plan.get("match"):
         by, budget = plan["match"]["by"], MATCHED[plan["match"]["budget"]]
         words = f"{by} is set so that every arm has as many {budget} as the baseline, within 2 %"
-        found.append(("Fairness", words))
+        lines.append(("Fairness", words))
     if plan.get("tune"):
         keys = "; ".join(f"{k} of {listed(map(str, v))}" for k, v in plan["tune"]["keys"].items())
-        found.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
-    return found
+        lines.append(("Tuning", f"every arm has its own best {keys}, chosen on separate seeds"))
+    return lines
 
 
 def _design(report: Report) -> str:

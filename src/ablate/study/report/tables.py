@@ -83,11 +83,11 @@ def markdown(
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
     lines += ["", *_fenced("\n".join(commands(report))), "", "## What differed", ""]
     lines += _grid(["arm", "differs from the baseline by"], differing(report))
-    if found := tuning(report):
-        lines += ["", f"## {TUNED}", "", _escaped(tuned(report)), "", *_grid(TUNING, found)]
-    if found := troubles(report):
+    if rows := tuning(report):
+        lines += ["", f"## {TUNED}", "", _escaped(tuned(report)), "", *_grid(TUNING, rows)]
+    if rows := troubles(report):
         lines += ["", "## What went wrong", ""]
-        lines += _grid(["arm", "seed", "state", "reason"], found)
+        lines += _grid(["arm", "seed", "state", "reason"], rows)
     return "\n".join(lines) + "\n"
 
 
@@ -96,12 +96,12 @@ def _factors(crossed: Effects | str | None) -> list[str]:
     if crossed is None:
         return []
     if isinstance(crossed, str):
-        said = [f"Effects are {crossed}."]
+        lines = [f"Effects are {crossed}."]
     else:
         main, pairs = ranked(crossed)
-        said = [TESTS, "", *(f"- {effect.words()}." for effect in [*main, *pairs])]
-        said += [f"- {line}." for line in crossed.warnings]
-    return ["## Main effects", "", *map(_escaped, said), ""]
+        lines = [TESTS, "", *(f"- {effect.words()}." for effect in [*main, *pairs])]
+        lines += [f"- {line}." for line in crossed.warnings]
+    return ["## Main effects", "", *map(_escaped, lines), ""]
 
 
 def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> list[str]:
@@ -170,7 +170,7 @@ def _rows(kind: str, runs: Iterable[Run]) -> list[dict[str, Any]]:
     cells: dict[Path, list[Run]] = {}
     for run in runs:
         cells.setdefault(run.folder, []).append(run)
-    return [_flat(kind, run, [one.arm for one in others]) for run, *others in cells.values()]
+    return [_flat(kind, run, [other.arm for other in others]) for run, *others in cells.values()]
 
 
 def _flat(kind: str, run: Run, others: Sequence[str]) -> dict[str, Any]:

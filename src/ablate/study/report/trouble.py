@@ -43,12 +43,12 @@ def tuning(report: Report) -> list[list[str]]:
     """Return arm, point tried, its mean, whether it was chosen, and problems or doubts."""
     rows = []
     for arm in report.study.arms:
-        for one in arm.tuning:
-            point = " ".join(f"{key}={value}" for key, value in one["point"].items())
-            mean = NOTHING if one["mean"] is None else f"{one['mean']:.4g}"
-            chosen = "chosen" if one["chosen"] else ""
-            doubts = edges(one["point"], arm.tuning) if chosen else ()
-            rows.append([arm.name, point, mean, chosen, "; ".join([*one["problems"], *doubts])])
+        for trial in arm.tuning:
+            point = " ".join(f"{key}={value}" for key, value in trial["point"].items())
+            mean = NOTHING if trial["mean"] is None else f"{trial['mean']:.4g}"
+            chosen = "chosen" if trial["chosen"] else ""
+            doubts = edges(trial["point"], arm.tuning) if chosen else ()
+            rows.append([arm.name, point, mean, chosen, "; ".join([*trial["problems"], *doubts])])
     return rows
 
 
@@ -57,11 +57,11 @@ def troubles(report: Report) -> list[list[str]]:
     without effect."""
     study = report.study
     rows = _alike(study.runs) + _alike(study.tuning, " (tuning)")
-    for one in study.plan.get("illegal") or []:
-        rows.append([one["arm"], NOTHING, "invalid", one["reason"]])
-    for one in study.plan.get("excluded") or []:
-        by = listed(f"{factor}={option}" for factor, option in one["by"].items())
-        rows.append([one["arm"], NOTHING, "excluded", f"study.exclude: {by}"])
+    for entry in study.plan.get("illegal") or []:
+        rows.append([entry["arm"], NOTHING, "invalid", entry["reason"]])
+    for entry in study.plan.get("excluded") or []:
+        by = listed(f"{factor}={option}" for factor, option in entry["by"].items())
+        rows.append([entry["arm"], NOTHING, "excluded", f"study.exclude: {by}"])
     for row in report.others:
         if row.arm.no_effect and row.arm.same_as is None:
             why = "the model is the baseline's: same parameters, same outputs at initialisation"
@@ -71,14 +71,14 @@ def troubles(report: Report) -> list[list[str]]:
 
 def _alike(runs: Sequence[Run], note: str = "") -> list[list[str]]:
     """Put runs of an arm that ended in the same way into one row."""
-    found: dict[tuple[str, str, str], list[int]] = {}
+    by_outcome: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
         if not run.finished:
             reason = run.detail or _default(run.state)
-            found.setdefault((run.arm + note, run.state, reason), []).append(run.seed)
+            by_outcome.setdefault((run.arm + note, run.state, reason), []).append(run.seed)
     return [
         [arm, listed(map(str, seeds), 12), state, reason]
-        for (arm, state, reason), seeds in found.items()
+        for (arm, state, reason), seeds in by_outcome.items()
     ]
 
 

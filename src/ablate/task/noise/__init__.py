@@ -31,7 +31,14 @@ class Noise:
         raise NotImplementedError
 
     def step(
-        self, x: Tensor, said: Tensor, now: float, after: float, *, fresh: Draw, bounds: Bounds
+        self,
+        x: Tensor,
+        prediction: Tensor,
+        now: float,
+        after: float,
+        *,
+        fresh: Draw,
+        bounds: Bounds,
     ) -> Tensor:
         """From images at the time `now`, and what the model says of them, to the time `after`.
 

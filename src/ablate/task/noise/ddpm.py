@@ -48,15 +48,18 @@ class DDPM(Noise):
             left = torch.cos((n / timesteps + 0.008) / 1.008 * math.pi / 2) ** 2
             betas = (1 - left[1:] / left[:-1]).clamp(max=LARGEST)
         # a(n) at n, 1 at the image itself.
-        self.kept = torch.cat([torch.ones(1, dtype=torch.float64), (1 - betas).cumprod(0)])
+        self.alpha_bar = torch.cat([torch.ones(1, dtype=torch.float64), (1 - betas).cumprod(0)])
 
     def times(self, uniform: Tensor) -> Tensor:
         return ((uniform * self.timesteps).floor() + 1) / self.timesteps
 
     def add(self, images: Tensor, noise: Tensor, times: Tensor) -> Tensor:
         n = (times * self.timesteps).round().long()
-        kept = self.kept.to(images.device)[n]
-        return kept.sqrt().to(images.dtype) * images + (1 - kept).sqrt().to(images.dtype) * noise
+        alpha_bar = self.alpha_bar.to(images.device)[n]
+        return (
+            alpha_bar.sqrt().to(images.dtype) * images
+            + (1 - alpha_bar).sqrt().to(images.dtype) * noise
+        )
 
     def target(self, images: Tensor, noise: Tensor) -> Tensor:
         return noise
@@ -69,12 +72,23 @@ class DDPM(Noise):
         return [round(self.timesteps * (1 - n / steps)) / self.timesteps for n in range(steps + 1)]
 
     def step(
-        self, x: Tensor, said: Tensor, now: float, after: float, *, fresh: Draw, bounds: Bounds
+        self,
+        x: Tensor,
+        prediction: Tensor,
+        now: float,
+        after: float,
+        *,
+        fresh: Draw,
+        bounds: Bounds,
     ) -> Tensor:
-        here, there = (float(self.kept[round(t * self.timesteps)]) for t in (now, after))
-        image = ((x - math.sqrt(1 - here) * said) / math.sqrt(here)).clamp(*bounds)
-        noise = (x - math.sqrt(here) * image) / math.sqrt(1 - here)
-        drawn = self.eta * math.sqrt((1 - there) / (1 - here) * (1 - here / there))
-        left = math.sqrt(max(1 - there - drawn**2, 0.0))
-        x = math.sqrt(there) * image + left * noise
+        alpha_bar, next_alpha_bar = (
+            float(self.alpha_bar[round(t * self.timesteps)]) for t in (now, after)
+        )
+        image = ((x - math.sqrt(1 - alpha_bar) * prediction) / math.sqrt(alpha_bar)).clamp(*bounds)
+        noise = (x - math.sqrt(alpha_bar) * image) / math.sqrt(1 - alpha_bar)
+        drawn = self.eta * math.sqrt(
+            (1 - next_alpha_bar) / (1 - alpha_bar) * (1 - alpha_bar / next_alpha_bar)
+        )
+        left = math.sqrt(max(1 - next_alpha_bar - drawn**2, 0.0))
+        x = math.sqrt(next_alpha_bar) * image + left * noise
         return x + drawn * fresh() if drawn else x

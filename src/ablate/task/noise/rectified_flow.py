@@ -24,6 +24,13 @@ class RectifiedFlow(Noise):
         return [1 - n / steps for n in range(steps + 1)]
 
     def step(
-        self, x: Tensor, said: Tensor, now: float, after: float, *, fresh: Draw, bounds: Bounds
+        self,
+        x: Tensor,
+        prediction: Tensor,
+        now: float,
+        after: float,
+        *,
+        fresh: Draw,
+        bounds: Bounds,
     ) -> Tensor:
-        return x + (after - now) * said
+        return x + (after - now) * prediction

@@ -68,11 +68,11 @@ def parts(network: Any, what: str) -> dict[str, Any]:
 
 def _require_kind(part: nn.Module, kind: type[nn.Module], what: str) -> None:
     if type(part) is not kind:
-        found = type(part).__name__
-        raise UserError(f"{what}: is made of timm's {found}; {kind.__name__} can be read")
+        name = type(part).__name__
+        raise UserError(f"{what}: is made of timm's {name}; {kind.__name__} can be read")
 
 
-def translate(network: nn.Module, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+def translate(network: nn.Module, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """A timm VisionTransformer's state under our parameter names."""
     ours: dict[str, Tensor] = {}
     for name, value in network.state_dict().items():

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from ablate.errors import UserError
 
 
-def known(found: str, names: Mapping[str, str], what: str) -> str:
+def known(activation: str, names: Mapping[str, str], what: str) -> str:
     """Our name of an activation; UserError if we have none."""
-    if found not in names:
-        raise UserError(f"{what}: its activation is {found}; known: {', '.join(sorted(names))}")
-    return names[found]
+    if activation not in names:
+        raise UserError(
+            f"{what}: its activation is {activation}; known: {', '.join(sorted(names))}"
+        )
+    return names[activation]
 
 
 def side(size: int | tuple[int, int] | list[int], what: str) -> int:

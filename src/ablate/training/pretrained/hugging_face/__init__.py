@@ -33,11 +33,11 @@ def fetch(name: str) -> tuple[ModuleType, Any]:
         raise UserError(f"{what} needs the library transformers: {install('hf')}") from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    place = name.removeprefix(HUGGING_FACE)
+    repository = name.removeprefix(HUGGING_FACE)
     try:
-        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(repository, trust_remote_code=False)
         saved = (config.architectures or ["AutoModel"])[0]
-        network = getattr(transformers, saved).from_pretrained(place)
+        network = getattr(transformers, saved).from_pretrained(repository)
     except (OSError, ValueError, RuntimeError, AttributeError) as error:
         line = str(error).strip().splitlines()[0]
         raise UserError(f"{what} could not be loaded: {line}") from error
@@ -55,10 +55,10 @@ def special_tokens(what: str) -> list[int]:
     from ablate.data.tokenizer import HuggingFace
 
     tokens = HuggingFace(what.partition(HUGGING_FACE)[2]).model
-    found = [tokens.cls_token_id, tokens.sep_token_id, tokens.mask_token_id]
-    if None in found:
+    ids = [tokens.cls_token_id, tokens.sep_token_id, tokens.mask_token_id]
+    if None in ids:
         raise UserError(f"{what}: its tokenizer has no [CLS], [SEP] or [MASK]")
-    return found
+    return ids
 
 
 def sizes(config: Any, act: str, what: str) -> dict[str, Any]:

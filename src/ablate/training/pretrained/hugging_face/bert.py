@@ -57,14 +57,14 @@ def parts(network: Any, what: str) -> dict[str, Any]:
     }
 
 
-def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+def translate(network: Any, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """Its state dict under our names, with the first positions only, as many as ours."""
     ours: dict[str, Tensor] = {}
     tied = network.config.tie_word_embeddings
     for full, value in network.state_dict().items():
         path, _, kind = full.removeprefix("bert.").rpartition(".")
         if path == "embeddings.position_embeddings":
-            ours[POSITIONS] = value[: len(here[POSITIONS])]
+            ours[POSITIONS] = value[: len(target[POSITIONS])]
         elif path == "cls.predictions.decoder":
             if not tied:  # else copies of the token embedding and of the bias
                 ours[f"head.out.{kind}"] = value
@@ -77,7 +77,7 @@ def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Ten
         else:
             ours[f"{TOP.get(path, path)}.{kind}"] = value
     act = network.config.hidden_act
-    if "head.dense.weight" in ours.keys() & here.keys() and act != "gelu":
+    if "head.dense.weight" in ours.keys() & target.keys() and act != "gelu":
         raise UserError(
             f"{what}: predicts tokens through {act}, and model=bert through gelu; without its head"
             " it can be loaded: task=classification"
@@ -86,6 +86,6 @@ def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Ten
     for table in ("embedding.weight", "head.bias.weight", "head.out.weight", "head.out.bias"):
         if table in ours:
             ours[table] = torch.cat([ours[table], ours[table][again]])
-    if "segment_embedding.weight" not in here:
+    if "segment_embedding.weight" not in target:
         ours[POSITIONS] = ours[POSITIONS] + ours.pop("segment_embedding.weight")[0]
     return ours

@@ -39,7 +39,7 @@ def parts(network: Any, what: str) -> dict[str, Any]:
     }
 
 
-def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+def translate(network: Any, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """Its state dict under our names, with the first positions only, as many as ours."""
     ours: dict[str, Tensor] = {}
     for full, value in network.state_dict().items():
@@ -53,7 +53,7 @@ def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Ten
         elif not network.config.tie_word_embeddings:  # else a copy of the token embedding
             ours["head.weight"] = value
     table = ours["stack.pos_enc.table"]
-    ours["stack.pos_enc.table"] = table[: len(here["stack.pos_enc.table"])]
+    ours["stack.pos_enc.table"] = table[: len(target["stack.pos_enc.table"])]
     return ours
 
 

@@ -41,7 +41,7 @@ def parts(network: Any, what: str) -> dict[str, Any]:
     }
 
 
-def translate(network: Any, here: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+def translate(network: Any, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:
     """Its state dict under our names, without its pooler, a layer for the class token."""
     ours: dict[str, Tensor] = {}
     for full, value in network.state_dict().items():
