@@ -14,6 +14,9 @@ import pytest
 # torch reads it when it is imported; a process that is forked from one with threads blocks.
 os.environ["OMP_NUM_THREADS"] = "1"
 import torch
+from shapes import install
+
+install()
 
 SHARED_DATA = Path(
     os.environ.get("ABLATE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data")
@@ -42,8 +45,8 @@ AREAS = {
     "model": """activation_checkpoints around_scores attention autoencoder axes bert block
         captioner dit draws dropout embedding flops forecasters formulas gpt gpt_seq2seq graph
         hugging_face init knobs layers local_attention mask mixer multi_head normalizer
-        one_position pairs pos_enc precision pretrained properties recurrent resnet rnn_* sam timm
-        transformer vit""",
+        one_position pairs pos_enc precision pretrained properties recurrent resnet rnn_* sam shapes
+        timm transformer vit""",
     "kernel": "chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.decode.sample import sample
@@ -10,20 +11,25 @@ from ablate.model.base import LanguageModel
 
 
 class Rollout(NamedTuple):
-    """tokens: b i, prompt and response, padded with 0 at the end. written: b i, True = response."""
+    """tokens: prompt and response, padded with 0 at the end. written: True = response."""
 
-    tokens: Tensor
-    written: Tensor
+    tokens: Int[Tensor, "b i"]
+    written: Bool[Tensor, "b i"]
 
 
 @torch.no_grad()
 def rollout(
-    model: LanguageModel, prompts: Tensor, lengths: Tensor, *, tokens: int, rng: torch.Generator
+    model: LanguageModel,
+    prompts: Int[Tensor, "b i"],
+    lengths: Int[Tensor, " b"],
+    *,
+    tokens: int,
+    rng: torch.Generator,
 ) -> Rollout:
     """Sample a response of `tokens` tokens to each prompt, with the cache, in evaluation mode.
 
-    prompts: b i, padded at the end; lengths: b, of the prompts. Those of equal length are one batch
-    for the model, whose cache has no padding.
+    prompts: padded at the end; lengths: of the prompts. Those of equal length are one batch for the
+    model, whose cache has no padding.
     """
     was_training = model.training
     model.eval()
@@ -40,13 +46,19 @@ def rollout(
     return Rollout(whole, (places >= start) & (places < start + tokens))
 
 
-def log_probabilities(model: LanguageModel, tokens: Tensor) -> Tensor:
-    """b i -> b i-1 vocabulary: of every token after the first, in float32 or wider."""
+def log_probabilities(
+    model: LanguageModel, tokens: Int[Tensor, "b i"]
+) -> Float[Tensor, "b i-1 vocab"]:
+    """Of every token after the first, in float32 or wider."""
     logits = model(tokens[:, :-1])
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
-def of_response(log_probs: Tensor, tokens: Tensor, written: Tensor) -> Tensor:
-    """The log-probability of each token of the responses, b i-1; 0 elsewhere."""
+def of_response(
+    log_probs: Float[Tensor, "b previous vocab"],
+    tokens: Int[Tensor, "b i"],
+    written: Bool[Tensor, "b i"],
+) -> Float[Tensor, "b i-1"]:
+    """The log-probability of each token of the responses; 0 elsewhere."""
     chosen = log_probs.gather(-1, tokens[:, 1:, None]).squeeze(-1)
     return torch.where(written[:, 1:], chosen, 0.0)

@@ -7,21 +7,21 @@ https://arxiv.org/abs/1904.09751.
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ablate.model.base import LanguageModel
 
 
 def choose(
-    logits: Tensor,
+    logits: Float[Tensor, "b vocab"],
     *,
     temperature: float,
     top_k: int | None,
     top_p: float | None,
     rng: torch.Generator,
-) -> Tensor:
-    """b vocab -> b: a token sampled from `truncated` probabilities; temperature 0 takes the most
-    likely one."""
+) -> Int[Tensor, " b"]:
+    """A token sampled from `truncated` probabilities; temperature 0 takes the most likely one."""
     if temperature == 0:
         return logits.argmax(-1)
     ranked, order = truncated(logits, temperature=temperature, top_k=top_k, top_p=top_p)
@@ -30,9 +30,9 @@ def choose(
 
 
 def truncated(
-    logits: Tensor, *, temperature: float, top_k: int | None, top_p: float | None
-) -> tuple[Tensor, Tensor]:
-    """b vocab -> probabilities from the highest to the lowest, and the token of each.
+    logits: Float[Tensor, "b vocab"], *, temperature: float, top_k: int | None, top_p: float | None
+) -> tuple[Float[Tensor, "b vocab"], Int[Tensor, "b vocab"]]:
+    """Probabilities from the highest to the lowest, and the token of each.
 
     In this order, as in transformers: the softmax of logits / temperature; top_k keeps that many
     tokens, whose probabilities then sum to 1; top_p keeps the fewest that sum to at least top_p.
@@ -53,7 +53,7 @@ def truncated(
 @torch.no_grad()
 def sample(
     model: LanguageModel,
-    prompt: Tensor,
+    prompt: Int[Tensor, "b i"],
     *,
     tokens: int,
     temperature: float = 1.0,
@@ -61,8 +61,8 @@ def sample(
     top_p: float | None = None,
     rng: torch.Generator | None = None,
     use_cache: bool = True,
-) -> Iterator[Tensor]:
-    """Yield the next `tokens` tokens (each of shape b) after the prompt (b i), one by one.
+) -> Iterator[Int[Tensor, " b"]]:
+    """Yield the next `tokens` tokens after the prompt, one by one.
 
     If the model's length is limited, it reads the last tokens that fit: beyond that length the
     oldest token is dropped, and the rest is read again at every step, without the cache.
@@ -81,8 +81,8 @@ def sample(
         read = _latest(torch.cat([read, new], dim=1), model.length)
 
 
-def _latest(tokens: Tensor, length: int | None) -> Tensor:
-    """The last tokens of b i that can be read at once."""
+def _latest(tokens: Int[Tensor, "b i"], length: int | None) -> Int[Tensor, "b last"]:
+    """The last tokens that can be read at once."""
     return tokens if length is None else tokens[:, -length:]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.data.pairs import BOS, EOS, PAD
@@ -34,8 +35,10 @@ class Hypothesis:
 
 
 @torch.no_grad()
-def greedy(model: Seq2Seq, source: Tensor, *, max_length: int) -> list[Hypothesis]:
-    """The most likely token at every step, for each row of source (b j).
+def greedy(
+    model: Seq2Seq, source: Int[Tensor, "b j"] | Float[Tensor, "b c y x"], *, max_length: int
+) -> list[Hypothesis]:
+    """The most likely token at every step, for each row of source.
 
     max_length: most tokens to write, EOS counted; a hypothesis cut off there has no EOS.
     """
@@ -63,14 +66,14 @@ def greedy(model: Seq2Seq, source: Tensor, *, max_length: int) -> list[Hypothesi
 @torch.no_grad()
 def beam_search(
     model: Seq2Seq,
-    source: Tensor,
+    source: Int[Tensor, "b j"] | Float[Tensor, "b c y x"],
     *,
     size: int,
     max_length: int,
     length_penalty: float = 0.0,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of a beam of `size` for each row of source (b j): n_best, best first.
+    """The best hypotheses of a beam of `size` for each row of source: n_best, best first.
 
     max_length: as for `greedy`, to which size 1 is equal.
     """
@@ -109,15 +112,17 @@ class Beam:
         self.best = nothing((sources, n_best))
         self.free = torch.full((sources, 1), size, device=device)
 
-    def last(self) -> Tensor:
+    def last(self) -> Int[Tensor, " hypotheses"]:
         """The last token of each partial hypothesis."""
         return self.written[:, :, -1][self.log_prob.isfinite()]
 
-    def advance(self, gained: Tensor, left: int) -> Tensor:
+    def advance(
+        self, gained: Float[Tensor, "hypotheses target_vocab"], left: int
+    ) -> Int[Tensor, " rows"]:
         """Write the next token; returns the rows of the state that continue, in their new order.
 
-        gained: log-probability of each next token, hypotheses x target_vocab. left: how many tokens
-        may be written after this one.
+        gained: log-probability of each next token. left: how many tokens may be written after this
+        one.
         """
         there = self.log_prob.isfinite()
         row = (there.flatten().cumsum(0) - 1).view_as(there)
@@ -132,8 +137,8 @@ class Beam:
         self._end((token == EOS) | (left == 0))
         return self._search_on(row.gather(1, parent), left)
 
-    def _end(self, over: Tensor) -> None:
-        """over: b size, which hypotheses are finished. Their slots are not filled again."""
+    def _end(self, over: Bool[Tensor, "b size"]) -> None:
+        """over: which hypotheses are finished. Their slots are not filled again."""
         over = over & self.log_prob.isfinite()
         divisor = penalty(self.written.shape[2] - 1, self.strength)
         score = (self.log_prob / divisor).masked_fill(~over, -math.inf)
@@ -149,8 +154,8 @@ class Beam:
             self.ended[source].append(whole)
         self.log_prob = self.log_prob.masked_fill(over, -math.inf)
 
-    def _search_on(self, rows: Tensor, left: int) -> Tensor:
-        """Stop sources whose best cannot change any more; rows: b size -> the remaining ones.
+    def _search_on(self, rows: Int[Tensor, "b size"], left: int) -> Int[Tensor, " remaining"]:
+        """Stop sources whose best cannot change any more; rows -> the remaining ones.
 
         A log-probability only falls, and no divisor is larger than that of the greatest length.
         """
@@ -170,8 +175,10 @@ def penalty(length: int, strength: float) -> float:
     return float(((5 + length) / 6) ** strength)
 
 
-def _log_probs(model: Seq2Seq, last: Tensor, state: State) -> Tensor:
-    """Log-probabilities of the next token, b target_vocab; PAD and BOS are never written."""
+def _log_probs(
+    model: Seq2Seq, last: Int[Tensor, " b"], state: State
+) -> Float[Tensor, "b target_vocab"]:
+    """Log-probabilities of the next token; PAD and BOS are never written."""
     log_probs = model.step(last, state).to(PRECISION).log_softmax(-1)
     log_probs[:, [PAD, BOS]] = -math.inf
     return log_probs

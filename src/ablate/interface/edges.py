@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 
@@ -12,17 +13,17 @@ from torch import Tensor
 class Edges:
     """Who may attend to whom. Sorted once for all layers: sorting costs as much as a sum."""
 
-    query: Tensor  # e: the query of each edge, in ascending order
-    key: Tensor  # e: the key of each edge; no pair occurs twice
-    first: Tensor  # i: where the edges of each query begin
-    turned: Tensor  # e: the edges in the order of their keys
-    turned_query: Tensor  # e: their queries in that order
-    turned_first: Tensor  # j: where the edges of each key begin in that order
+    query: Int[Tensor, " e"]  # the query of each edge, in ascending order
+    key: Int[Tensor, " e"]  # the key of each edge; no pair occurs twice
+    first: Int[Tensor, " i"]  # where the edges of each query begin
+    turned: Int[Tensor, " e"]  # the edges in the order of their keys
+    turned_query: Int[Tensor, " e"]  # their queries in that order
+    turned_first: Int[Tensor, " j"]  # where the edges of each key begin in that order
     keys: int
 
     @classmethod
-    def of(cls, pairs: Tensor, *, queries: int, keys: int) -> Edges:
-        """pairs: 2 e, a query and a key in each column, in any order."""
+    def of(cls, pairs: Int[Tensor, "2 e"], *, queries: int, keys: int) -> Edges:
+        """pairs: a query and a key in each column, in any order."""
         query, key = pairs[:, pairs[0].argsort(stable=True)]
         turned = key.argsort(stable=True)
         return cls(
@@ -42,6 +43,6 @@ class Edges:
         return Edges.of(pairs, queries=last - first, keys=self.keys)
 
 
-def begins(ordered: Tensor, count: int) -> Tensor:
+def begins(ordered: Int[Tensor, " e"], count: int) -> Int[Tensor, " {count}"]:
     """The first index in `ordered` of each number below `count`, or of the next that occurs."""
     return torch.searchsorted(ordered, torch.arange(count, device=ordered.device))

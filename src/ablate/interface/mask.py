@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 
@@ -46,13 +47,15 @@ class Mask:
         """Whether any query may attend to a later key of the target, which is to be predicted."""
         return self.look_ahead
 
-    def allowed(self, i: Tensor, j: Tensor) -> Tensor:
-        """Positions of queries and keys -> `i j`, True = may attend."""
+    def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
+        """True where a query at one of the positions i may attend to a key at one of j."""
         raise NotImplementedError
 
-    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        """The half-open range of keys that each query attends to, `i` twice; it may reach beyond
-        the `keys` positions. Only if `ranges`.
+    def between(
+        self, i: Int[Tensor, " i"], keys: int
+    ) -> tuple[Int[Tensor, " i"], Int[Tensor, " i"]]:
+        """The half-open range of keys that each query attends to; it may reach beyond the `keys`
+        positions. Only if `ranges`.
         """
         raise NotImplementedError
 
@@ -64,11 +67,10 @@ class Mask:
         raise NotImplementedError
 
 
-def combine(mask: Mask, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor | None:
-    """The mask combined with the padding mask: `i j`, or `b 1 i j` with padding; None: no mask.
-
-    `keep` is `b j`, True = a real token.
-    """
+def combine(
+    mask: Mask, i: Int[Tensor, " i"], j: Int[Tensor, " j"], keep: Bool[Tensor, "b j"] | None
+) -> Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None:
+    """The mask combined with the padding mask; None: no mask. keep: True = a real token."""
     allowed = mask.allowed(i, j) if mask.restricts else None
     if keep is None:
         return allowed

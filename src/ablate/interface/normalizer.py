@@ -1,11 +1,12 @@
 """The base of normalizers: how the scores of a query become attention weights.
 
-Letters: b batch, h heads, i query, j key.
+Letters: b batch, h heads, i query, j key. `*bhi`: any axes before that of the keys.
 """
 
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.random.draws import Source
@@ -22,9 +23,13 @@ class Normalizer:
     samples: ClassVar[bool] = False
 
     def __call__(
-        self, scores: Tensor, allowed: Tensor | None = None, *, training: bool = False
-    ) -> Tensor:
-        """Scores b h i j, and the mask (True = may attend; None: no mask) -> weights b h i j.
+        self,
+        scores: Float[Tensor, "*bhi j"],
+        allowed: Bool[Tensor, "*#bhi j"] | None = None,
+        *,
+        training: bool = False,
+    ) -> Float[Tensor, "*bhi j"]:
+        """Scores, and the mask (True = may attend; None: no mask) -> weights.
 
         A fully masked query gets zeros: a finite fill keeps the gradient of such a row finite,
         where -inf would give NaN.
@@ -37,12 +42,14 @@ class Normalizer:
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         return self.normalize(scores, seen, training=training).masked_fill(~allowed, 0.0)
 
-    def perturb(self, scores: Tensor, source: Source) -> Tensor:
-        """Add noise to the scores b h i j in training, if it `samples`."""
+    def perturb(self, scores: Float[Tensor, "*bhi j"], source: Source) -> Float[Tensor, "*bhi j"]:
+        """Add noise to the scores in training, if it `samples`."""
         raise NotImplementedError
 
-    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
-        """b h i j -> b h i j, of the same dtype. Masked scores are the lowest finite number; seen:
-        how many keys each query may attend to, b h i 1 or fewer axes.
+    def normalize(
+        self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool
+    ) -> Float[Tensor, "*bhi j"]:
+        """Weights of the dtype of the scores. Masked scores are the lowest finite number; seen: how
+        many keys each query may attend to.
         """
         raise NotImplementedError

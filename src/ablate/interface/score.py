@@ -2,19 +2,20 @@
 
 from typing import ClassVar, NamedTuple
 
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.errors import UserError
 
-Lowered = tuple[Tensor, Tensor, float]
+Lowered = tuple[Float[Tensor, "b h i l"], Float[Tensor, "b g j l"], float]
 
 
 class Summed(NamedTuple):
     """score_ij = sum_d v_d f(q_id + k_jd), for every head."""
 
-    q: Tensor  # b h i d
-    k: Tensor  # b h j d
-    v: Tensor  # h d
+    q: Float[Tensor, "b h i d"]
+    k: Float[Tensor, "b h j d"]
+    v: Float[Tensor, "h d"]
     slope: float | None  # f: the LeakyReLU with this slope below 0; None: tanh
 
 
@@ -60,36 +61,48 @@ class Score(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the parameters, if any, as the paper did, from torch's global generator."""
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        """The specification: `b h i k`, `b h j k` -> `b h i j`, in plain tensor operations."""
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]
+    ) -> Float[Tensor, "b h i j"]:
+        """The specification, in plain tensor operations."""
         raise NotImplementedError
 
-    def keys(self, k: Tensor) -> Tensor:
-        """The part of the score that depends on the keys alone, `b h j *`, computed once."""
+    def keys(self, k: Float[Tensor, "b h j l"]) -> Float[Tensor, "b h j p"]:
+        """The part of the score that depends on the keys alone, computed once."""
         return k
 
-    def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
+    def compare(
+        self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+    ) -> Float[Tensor, "b h i j"]:
         """forward(q, k), given prepared = keys(k)."""
         return self(q, prepared)
 
-    def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """compare(q, prepared) for e pairs only: h n k, h m *, indices of q and of k, e -> e h."""
+    def along(
+        self,
+        q: Float[Tensor, "h n k"],
+        prepared: Float[Tensor, "h m p"],
+        query: Int[Tensor, " e"],
+        key: Int[Tensor, " e"],
+    ) -> Float[Tensor, "e h"]:
+        """compare(q, prepared) for e pairs only, given as indices of q and of k."""
         pairs = (q, query), (prepared, key)
         # Contiguous rows: several times as fast on a CPU as x[:, at].
         ends = (x.transpose(0, 1).contiguous().index_select(0, at) for x, at in pairs)
         return self.compare(*(end[:, :, None] for end in ends)).flatten(1)
 
-    def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
+    def fused(
+        self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+    ) -> Float[Tensor, "b h i j"]:
         """A faster compare(q, prepared) for a CPU, without a tensor of queries x keys x width; only
         if `fuses`.
         """
         raise NotImplementedError
 
-    def summed(self, q: Tensor, prepared: Tensor) -> Summed:
+    def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
         """compare(q, prepared) as sums over a width, for a kernel; only if `sums`."""
         raise NotImplementedError
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered | None:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered | None:
         """q', k' and scale so that scale * q' @ k'^T equals forward, or None if there are none.
 
         q' and k' may be of higher precision than q and k; a kernel casts them to its own.

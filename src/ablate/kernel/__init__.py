@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -28,9 +29,9 @@ from ablate.random.dropout import dropout
 class Attend:
     """The inputs of one attention layer for a whole batch: everything that a kernel needs."""
 
-    q: Tensor  # b h i k (width 0 if the score does not use the query)
-    k: Tensor  # b h j k (likewise for the key)
-    v: Tensor  # b h j k
+    q: Float[Tensor, "b h i k"]  # width 0 if the score does not use the query
+    k: Float[Tensor, "b g j l"]  # likewise for the key; g = h, but in kernels with `groups`
+    v: Float[Tensor, "b g j w"]
     score: Score
     normalizer: Normalizer
     mask: Mask
@@ -38,15 +39,16 @@ class Attend:
     layer: int  # index of the layer, for encodings with a table per layer
     start: int = 0  # absolute position of the first query
     first_key: int = 0  # absolute position of the first key
-    keep: Tensor | None = None  # b j, True = a real key, False = padding
-    prepared: Tensor | None = None  # score.keys(k), if already computed
+    keep: Bool[Tensor, "b j"] | None = None  # True = a real key, False = padding
+    prepared: Float[Tensor, "b h j p"] | None = None  # score.keys(k), if already computed
     edges: Edges | None = None  # of a graph, if queries attend only along them
-    factors: Tensor | None = None  # b 1 i j, multiply the weights; a key with factor 0 is masked
+    factors: Float[Tensor, "b 1 i j"] | None = None  # of the weights; a key with factor 0 is masked
     softcap: float | None = None  # c: a score s becomes c tanh(s / c), before bias and mask
-    sink: Tensor | None = None  # h: the score of one more key, whose value is zero
+    sink: Float[Tensor, " h"] | None = None  # the score of one more key, whose value is zero
     dropout: float = 0.0  # on the attention weights; 0 in evaluation
     training: bool = False  # a normalizer may sample its weights in training
-    stream: Tensor | None = None  # key of the random stream of `dropout` and such a normalizer
+    # Key of the random stream of `dropout` and such a normalizer.
+    stream: Int[Tensor, ""] | None = None
 
     @property
     def source(self) -> Source:
@@ -62,8 +64,8 @@ class Attend:
     def keys(self) -> int:
         return self.k.shape[2]
 
-    def scores(self) -> Tensor:
-        """The scores, b h i j, before bias and mask."""
+    def scores(self) -> Float[Tensor, "b h i j"]:
+        """The scores, before bias and mask."""
         if self.prepared is None:
             return self.score(self.q, self.k)
         return self.score.compare(self.q, self.prepared)
@@ -91,7 +93,7 @@ class Attend:
             factors=None if factors is None else factors[:, :, first:last, begin:end],
         )
 
-    def positions(self) -> tuple[Tensor, Tensor]:
+    def positions(self) -> tuple[Int[Tensor, " i"], Int[Tensor, " j"]]:
         """Absolute positions of the queries and of the keys."""
         device = self.v.device
         return (
@@ -99,7 +101,11 @@ class Attend:
             torch.arange(self.first_key, self.first_key + self.keys, device=device),
         )
 
-    def bias_and_mask(self) -> tuple[Tensor | None, Tensor | None]:
+    def bias_and_mask(
+        self,
+    ) -> tuple[
+        Float[Tensor, "#b #h #i #j"] | None, Bool[Tensor, "i j"] | Bool[Tensor, "b 1 i j"] | None
+    ]:
         """The bias of the scores (None: none) and the mask, True = may attend (None: no mask)."""
         i, j = self.positions()
         bias = self.pos.bias(self.q, i, j, self.layer)
@@ -247,8 +253,8 @@ class Kernel:
             raise UserError(f"kernel={self.name} cannot run here: {reason}; use kernel=auto")
         return self
 
-    def __call__(self, attend: Attend) -> Tensor:
-        """The context of every query: b h i k."""
+    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
+        """The context of every query."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -256,8 +262,10 @@ class Kernel:
         return self.name
 
 
-def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
-    """The weights, b h i j: scores normalised over the allowed keys, times the factors, if any."""
+def attention_weights(
+    attend: Attend, scores: Float[Tensor, "b h i j"] | None = None
+) -> Float[Tensor, "b h {attend.queries} {attend.keys}"]:
+    """The weights: scores normalised over the allowed keys, times the factors, if any."""
     scores = attend.scores() if scores is None else scores
     if attend.softcap is not None:
         scores = attend.softcap * (scores / attend.softcap).tanh()
@@ -276,8 +284,8 @@ def attention_weights(attend: Attend, scores: Tensor | None = None) -> Tensor:
     return weights if attend.factors is None else weights * attend.factors
 
 
-def mix(attend: Attend, weights: Tensor) -> Tensor:
-    """The context, b h i k: the weighted sum of the values, plus any term of the positions."""
+def mix(attend: Attend, weights: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h i w"]:
+    """The context: the weighted sum of the values, plus any term of the positions."""
     if attend.dropout:
         weights = dropout(weights, attend.dropout, attend.source)
     context = weights @ attend.v

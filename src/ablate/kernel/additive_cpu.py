@@ -11,6 +11,7 @@ ever made. Measured: docs/benchmarks.md.
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 ELEMENTS = 2**16  # of a piece, per thread: 256 KB of float32
@@ -18,8 +19,10 @@ ELEMENTS = 2**16  # of a piece, per thread: 256 KB of float32
 LIMITS = {torch.float32: 43.0, torch.float64: 350.0}
 
 
-def tanh_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """b h i d, b h j d, h d -> b h i j, in the dtype of q; float32 for half precision."""
+def tanh_sum(
+    q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j d"], v: Float[Tensor, "h d"]
+) -> Float[Tensor, "b h i j"]:
+    """In the dtype of q, computed in float32 or wider."""
     wide = torch.promote_types(q.dtype, torch.float32)
     summed: Tensor = sums(q.to(wide), k.to(wide), v.to(wide))
     return summed.to(q.dtype)
@@ -60,9 +63,11 @@ def gradients(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
     )
 
 
-def prepared(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """b h i d, b h j d -> n i d, n j d, and whether these were replaced by their exponentials."""
-    # b and h merged, and contiguous results as register_fake promises below
+def prepared(
+    q: Float[Tensor, "b h i d"], k: Float[Tensor, "b h j d"]
+) -> tuple[Float[Tensor, "b*h i d"], Float[Tensor, "b*h j d"], bool]:
+    """With b and h merged, and whether these were replaced by their exponentials."""
+    # Contiguous results, as register_fake promises below.
     q, k = q.flatten(0, 1).contiguous(), k.flatten(0, 1).contiguous()
     # Elementwise, so that NaN fails the test; with max() > limit it would pass.
     separate = all(bool((x.abs() <= LIMITS[x.dtype]).all()) for x in (q, k))
@@ -79,11 +84,13 @@ sums.register_autograd(
 )
 
 
-def pieces(q: Tensor, k: Tensor, *, separate: bool) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield rows, queries and their r, n i j d, in a buffer that the next piece overwrites.
+def pieces(
+    q: Float[Tensor, "n i d"], k: Float[Tensor, "n j d"], *, separate: bool
+) -> Iterator[tuple[slice, slice, Float[Tensor, "n i j d"]]]:
+    """Yield rows, queries and their r, in a buffer that the next piece overwrites.
 
-    q: n i d, k: n j d. separate: they are exponentials already and r = 1 / (1 + q k); otherwise
-    r = sigmoid(-2 (q + k)), which cannot overflow but costs an exponential per pair.
+    separate: q and k are exponentials already and r = 1 / (1 + q k); otherwise r =
+    sigmoid(-2 (q + k)), which cannot overflow but costs an exponential per pair.
     """
     (count, i, d), j = q.shape, k.shape[1]
     most = ELEMENTS * torch.get_num_threads()

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.kernel import additive_triton_kernels as kernels
@@ -26,29 +27,29 @@ WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 class Where(NamedTuple):
     """The mask, and the row of the bias table for each distance."""
 
-    begin: Tensor  # i: the first key that a query attends to
-    end: Tensor  # i: one past the last
-    keep: Tensor | None  # b j: True = a real key
-    rows: Tensor | None  # row of the table for every distance from 1 - queries to keys - 1
+    begin: Int[Tensor, " i"]  # the first key that a query attends to
+    end: Int[Tensor, " i"]  # one past the last
+    keep: Bool[Tensor, "b j"] | None  # True = a real key
+    # The row of the table for every distance from 1 - queries to keys - 1.
+    rows: Int[Tensor, " i+j-1"] | None
 
 
 def sum_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    values: Tensor,
-    table: Tensor | None,
+    q: Float[Tensor, "b h i d"],
+    k: Float[Tensor, "b h j d"],
+    v: Float[Tensor, "h d"],
+    values: Float[Tensor, "b h j w"],
+    table: Float[Tensor, "#b #h #i r"] | None,
     where: Where,
     *,
     slope: float | None,
     dropout: float,
-    stream: Tensor | None,
-) -> Tensor:
+    stream: Int[Tensor, ""] | None,
+) -> Float[Tensor, "b h i w"]:
     """softmax_j(sum_d v_d f(q_id + k_jd) + bias_ij) values_j, for every query i.
 
-    q: b h i d, k: b h j d, v: h d, values: b h j w -> b h i w. table: the bias, b h i r or
-    broadcastable to it. slope: f is the LeakyReLU with this negative slope; None: f is tanh.
-    stream: key of the draws of dropout: see ablate.random.draws.
+    table: the bias. slope: f is the LeakyReLU with this negative slope; None: f is tanh. stream:
+    key of the draws of dropout: see ablate.random.draws.
     """
     if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and the softmax ignores the constant
         v = -2 * v
@@ -166,8 +167,8 @@ class Program:
                 )
 
 
-def padded(x: Tensor) -> Tensor:
-    """b h i d -> b h d i, padded to whole blocks, so that no access is out of bounds."""
+def padded(x: Float[Tensor, "b h i d"]) -> Float[Tensor, "b h d padded"]:
+    """Width first, padded to whole blocks, so that no access is out of bounds."""
     return F.pad(x.mT, (0, -x.shape[2] % max(ROWS, COLUMNS))).contiguous()
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -58,7 +59,7 @@ class Chunked(Kernel):
         how = " (fused)" if self.fused else " (compiled)" if self.compiled else ""
         return f"{self.name}{how}"
 
-    def __call__(self, attend: Attend) -> Tensor:
+    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
         fused = self.compile == "auto" and attend.score.fuses and attend.v.device.type == "cpu"
         per_query = self._per_query(attend, fused=fused)
         size = self.chunk or max(1, min(self.ELEMENTS // per_query, attend.queries))
@@ -117,11 +118,15 @@ class Chunked(Kernel):
         return b * h * j * max(widths)
 
 
-def run_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
+def run_score(
+    score: Score, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+) -> Float[Tensor, "b h i j"]:
     return score.compare(q, prepared)
 
 
-def fused_score(score: Score, q: Tensor, prepared: Tensor) -> Tensor:
+def fused_score(
+    score: Score, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+) -> Float[Tensor, "b h i j"]:
     return score.fused(q, prepared)
 
 

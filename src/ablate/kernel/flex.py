@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
@@ -58,7 +59,7 @@ class Flex(Kernel):
             return "it trains on a GPU, and torch sees none"
         return None
 
-    def __call__(self, attend: Attend) -> Tensor:
+    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.first_key == 0
         assert not attend.dropout  # refused: ablate.config.conflicts.kernel
         lowered = attend.score.lower(attend.q, attend.k)

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
@@ -49,7 +50,7 @@ class SDPA(Kernel):
             return f"the score {type(layer.score).__name__} is not a scaled dot product"
         return hides_weights(layer)
 
-    def __call__(self, attend: Attend) -> Tensor:
+    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
         if attend.dropout:
             if not torch.compiler.is_compiling():
                 self.ran.setdefault("training", set()).add("reference, for dropout")
@@ -105,14 +106,14 @@ class SDPA(Kernel):
     def _run(
         self,
         attend: Attend,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        where: Tensor | None,
+        q: Float[Tensor, "b h i k"],
+        k: Float[Tensor, "b g j k"],
+        v: Float[Tensor, "b g j w"],
+        where: Shaped[Tensor, "#b #h i j"] | Shaped[Tensor, "i j"] | None,
         scale: float,
         *,
         causal: bool = False,
-    ) -> Tensor:
+    ) -> Float[Tensor, "b h i w"]:
         how: dict[str, Any] = {
             "attn_mask": where,
             "is_causal": causal,
@@ -135,9 +136,14 @@ class SDPA(Kernel):
             return F.scaled_dot_product_attention(q, k, v, **how).to(attend.v.dtype)
 
 
-def with_sink(sink: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Put one more key before the others, whose product with every query is `sink`, h, and whose
-    value is zero."""
+def with_sink(
+    sink: Float[Tensor, " h"],
+    q: Float[Tensor, "b h i k"],
+    k: Float[Tensor, "b h j k"],
+    v: Float[Tensor, "b h j w"],
+) -> tuple[Float[Tensor, "b h i k+1"], Float[Tensor, "b h j+1 k+1"], Float[Tensor, "b h j+1 w+1"]]:
+    """Put one more key before the others, whose product with every query is `sink`, and whose value
+    is zero."""
     # One more number: 1 in queries, the sink in that key, 0 in values, which are to be as wide.
     k, v = F.pad(k, (0, 1, 1, 0)), F.pad(v, (0, 1, 1, 0))
     first = F.pad(sink[:, None, None].to(k.dtype), (k.shape[-1] - 1, 0)).expand(len(k), -1, -1, -1)

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -45,7 +46,7 @@ class Sparse(Kernel):
             return "the weights are no softmax, and it computes no others"
         return None
 
-    def __call__(self, attend: Attend) -> Tensor:
+    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
         assert attend.edges is not None
         assert len(attend.v) == 1, "a batch is one graph"
         edges = attend.edges
@@ -61,21 +62,25 @@ class Sparse(Kernel):
 
 
 class Mixed(Function):
-    """Values h m k times weights e h, summed over the edges of each query: h n k.
+    """Values times weights, summed over the edges of each query.
 
     No tensor of edges x width is made: an edge is an entry of a bag of torch's embedding_bag, whose
     own backward pass is slow on a CPU; that of the values is the same sum along reversed edges.
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor, edges: Edges) -> Tensor:
+    def forward(
+        ctx: Any, values: Float[Tensor, "h m k"], weights: Float[Tensor, "e h"], edges: Edges
+    ) -> Float[Tensor, "h n k"]:
         ctx.save_for_backward(values, weights)
         ctx.edges = edges
         return summed(values, weights, edges.key, edges.first)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, gradient: Float[Tensor, "h n k"]
+    ) -> tuple[Float[Tensor, "h m k"], Float[Tensor, "e h"], None]:
         values, weights = ctx.saved_tensors
         edges = ctx.edges
         turned = weights.index_select(0, edges.turned)
@@ -83,8 +88,13 @@ class Mixed(Function):
         return of_values, products(gradient, values, edges.query, edges.key), None
 
 
-def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """h n k, h m k, and indices into both, e -> e h: the dot product of each pair of vectors."""
+def products(
+    a: Float[Tensor, "h n k"],
+    b: Float[Tensor, "h m k"],
+    first: Int[Tensor, " e"],
+    second: Int[Tensor, " e"],
+) -> Float[Tensor, "e h"]:
+    """The dot product of each pair of vectors, given as indices into both."""
     heads, _, width = a.shape
     a, b = (rearrange(x, "h n k -> n (h k)").contiguous() for x in (a, b))
 
@@ -98,9 +108,14 @@ def products(a: Tensor, b: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return torch.cat(parts) if parts else a.new_empty(0, heads)
 
 
-def summed(values: Tensor, weights: Tensor, place: Tensor, first: Tensor) -> Tensor:
-    """h n k: sums of weights e h times values h m k at `place` over the edges of each owner, which
-    begin at its `first`."""
+def summed(
+    values: Float[Tensor, "h m k"],
+    weights: Float[Tensor, "e h"],
+    place: Int[Tensor, " e"],
+    first: Int[Tensor, " n"],
+) -> Float[Tensor, "h n k"]:
+    """Sums of weights times values at `place` over the edges of each owner, which begin at its
+    `first`."""
     heads, count, _ = values.shape
     found = F.embedding_bag(
         of_heads(place, heads, count),
@@ -112,13 +127,15 @@ def summed(values: Tensor, weights: Tensor, place: Tensor, first: Tensor) -> Ten
     return found.unflatten(0, (heads, len(first)))
 
 
-def of_heads(numbers: Tensor, heads: int, count: int) -> Tensor:
+def of_heads(numbers: Int[Tensor, " n"], heads: int, count: int) -> Int[Tensor, " {heads}*n"]:
     """Indices into the heads as one flat list, with `count` entries per head."""
     return (numbers + count * torch.arange(heads, device=numbers.device)[:, None]).flatten()
 
 
-def softmax(scores: Tensor, query: Tensor, queries: int) -> Tensor:
-    """Softmax over the edges of each query: scores e h and the query of each edge, e -> e h."""
+def softmax(
+    scores: Float[Tensor, "e h"], query: Int[Tensor, " e"], queries: int
+) -> Float[Tensor, "e h"]:
+    """Softmax over the edges of each query; query: that of each edge."""
     shape, owner = (queries, scores.shape[1]), query[:, None].expand_as(scores)
     highest = scores.new_full(shape, -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
     raised = (scores - highest.index_select(0, query)).exp()

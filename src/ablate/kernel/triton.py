@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -55,7 +56,7 @@ class Triton(Kernel):
     def describe(self) -> str:
         return f"{self.name} (interpreted)" if interpreted() else self.name
 
-    def __call__(self, attend: Attend) -> Tensor:
+    def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:
         if attend.v.device.type == "cpu" and not interpreted():
             return Chunked(chunk=None, compile="auto")(attend)
         from ablate.kernel.additive_triton import Where, sum_attention

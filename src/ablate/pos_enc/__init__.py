@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -96,26 +97,44 @@ class PosEnc(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the parameters, if any, as the paper did, from torch's global generator."""
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
-        """Act on the input of the first layer, `b i d`; token x[:, n] has position start + n."""
+    def embed(
+        self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
+    ) -> Float[Tensor, "b i {self.dim}"]:
+        """Act on the input of the first layer; token x[:, n] has position start + n."""
         return x
 
-    def rotate(self, q: Tensor, k: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
-        """Act on queries `b h i k` and keys `b h j k` before they are compared."""
+    def rotate(
+        self,
+        q: Float[Tensor, "b h i k"],
+        k: Float[Tensor, "b g j l"],
+        i: Int[Tensor, " i"],
+        j: Int[Tensor, " j"],
+    ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "b g j l"]]:
+        """Act on queries and keys before they are compared."""
         return q, k
 
-    def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor | None:
-        """A term for the scores of a layer, of any shape that broadcasts to `b h i j`."""
+    def bias(
+        self, q: Float[Tensor, "b h i k"], i: Int[Tensor, " i"], j: Int[Tensor, " j"], layer: int
+    ) -> Float[Tensor, "#b #h #i j"] | None:
+        """A term for the scores of a layer."""
         return None
 
-    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor] | None:
-        """The bias as a table, `b h i r` or broadcastable to it, and the row `r` of each of the
-        distances j - i in `ahead`. None: no bias. Only if `distances`.
+    def by_distance(
+        self, q: Float[Tensor, "b h i k"], ahead: Int[Tensor, " *n"], layer: int
+    ) -> tuple[Float[Tensor, "#b #h #i r"], Int[Tensor, " *n"]] | None:
+        """The bias as a table, and the row `r` of each of the distances j - i in `ahead`. None: no
+        bias. Only if `distances`.
         """
         raise NotImplementedError
 
-    def values(self, weights: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
-        """A term for the context of a layer, `b h i j` -> `b h i k`; only if `value_term`."""
+    def values(
+        self,
+        weights: Float[Tensor, "b h i j"],
+        i: Int[Tensor, " i"],
+        j: Int[Tensor, " j"],
+        layer: int,
+    ) -> Float[Tensor, "b h i {self.head_dim}"]:
+        """A term for the context of a layer; only if `value_term`."""
         raise NotImplementedError
 
 
@@ -157,11 +176,15 @@ class GridPosEnc(PosEnc):
         self.name = name
         self.rows, self.columns = require_grid(name, self.grid)
 
-    def axes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The encodings of rows and of columns, `row d/2` and `column d/2`, in the dtype of `x`."""
+    def axes(
+        self, x: Float[Tensor, "b i d"]
+    ) -> tuple[Float[Tensor, "{self.rows} d//2"], Float[Tensor, "{self.columns} d//2"]]:
+        """The encodings of rows and of columns, in the dtype of `x`."""
         raise NotImplementedError
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+    def embed(
+        self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
+    ) -> Float[Tensor, "b i {self.dim}"]:
         patches = self.rows * self.columns
         if start or x.shape[1] != self.extra + patches:
             raise UserError(

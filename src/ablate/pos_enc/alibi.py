@@ -12,6 +12,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ablate.pos_enc import PosEnc
@@ -28,15 +29,21 @@ class Alibi(PosEnc):
         # The exponents of two, and not the slopes, because they are exact in any precision.
         self.register_buffer("steepness", torch.tensor(exponents(self.heads)), persistent=False)
 
-    def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
+    def bias(
+        self, q: Float[Tensor, "b h i k"], i: Int[Tensor, " i"], j: Int[Tensor, " j"], layer: int
+    ) -> Float[Tensor, "#b #h #i j"]:
         return self.penalty(q, i[:, None] - j)[None].to(q.dtype)
 
-    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def by_distance(
+        self, q: Float[Tensor, "b h i k"], ahead: Int[Tensor, " *n"], layer: int
+    ) -> tuple[Float[Tensor, "#b #h #i r"], Int[Tensor, " *n"]]:
         """The table has a row for every distance."""
         return self.penalty(q, ahead[None])[None], torch.arange(len(ahead), device=ahead.device)
 
-    def penalty(self, q: Tensor, distance: Tensor) -> Tensor:
-        """`i j` -> `h i j`, in float32 at least."""
+    def penalty(
+        self, q: Float[Tensor, "b h i k"], distance: Int[Tensor, " *n"]
+    ) -> Float[Tensor, " h *n"]:
+        """In float32 at least."""
         exact = torch.promote_types(q.dtype, torch.float32)
         slopes = 2.0 ** self.steepness.to(exact)
         return -slopes[:, None, None] * distance.abs().to(exact)

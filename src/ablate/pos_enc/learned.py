@@ -10,6 +10,7 @@ which have a table each.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.errors import UserError
@@ -29,7 +30,9 @@ class Learned(PosEnc):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+    def embed(
+        self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
+    ) -> Float[Tensor, "b i {self.dim}"]:
         end = start + x.shape[1]
         if end > self.length:
             raise UserError(

@@ -9,6 +9,7 @@ as its one-dimensional table. In a captioner they reach the decoder through the 
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -38,5 +39,7 @@ class Learned2d(GridPosEnc):
         nn.init.normal_(self.row_table, std=0.02)
         nn.init.normal_(self.column_table, std=0.02)
 
-    def axes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def axes(
+        self, x: Float[Tensor, "b i d"]
+    ) -> tuple[Float[Tensor, "{self.rows} d//2"], Float[Tensor, "{self.columns} d//2"]]:
         return self.row_table.to(x.dtype), self.column_table.to(x.dtype)

@@ -9,6 +9,7 @@ of pos_enc=learned.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Positive
@@ -34,7 +35,9 @@ class LearnedFromSinusoidal(PosEnc):
         # The squares of the sinusoids of a position sum to d / 2.
         nn.init.normal_(self.map, std=STD * (2 / self.dim) ** 0.5)
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+    def embed(
+        self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
+    ) -> Float[Tensor, "b i {self.dim}"]:
         positions = torch.arange(start, start + x.shape[1], device=x.device)
         fixed = waves(positions, dim=self.dim, base=self.base, dtype=self.map.dtype)
         return x + (fixed @ self.map).to(x.dtype)

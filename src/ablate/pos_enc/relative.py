@@ -12,6 +12,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -66,26 +67,36 @@ class Relative(PosEnc):
         for table in self.parameters():
             nn.init.xavier_uniform_(table)
 
-    def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor | None:
+    def bias(
+        self, q: Float[Tensor, "b h i k"], i: Int[Tensor, " i"], j: Int[Tensor, " j"], layer: int
+    ) -> Float[Tensor, "#b #h #i j"] | None:
         # Multiplied by the few distances first, then gathered per key: never `b h i j k`.
         if (found := self.by_distance(q, j - i[:, None], layer)) is None:
             return None
         per_distance, rows = found
         return per_distance.gather(-1, rows.expand(*q.shape[:2], -1, -1))
 
-    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor] | None:
+    def by_distance(
+        self, q: Float[Tensor, "b h i k"], ahead: Int[Tensor, " *n"], layer: int
+    ) -> tuple[Float[Tensor, "#b #h #i r"], Int[Tensor, " *n"]] | None:
         if self.key_tables is None:
             return None
         table: Tensor = self.key_tables[layer].to(q.dtype)
         return q @ table.mT / math.sqrt(self.head_dim), self.row(ahead)
 
-    def values(self, weights: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
+    def values(
+        self,
+        weights: Float[Tensor, "b h i j"],
+        i: Int[Tensor, " i"],
+        j: Int[Tensor, " j"],
+        layer: int,
+    ) -> Float[Tensor, "b h i {self.head_dim}"]:
         assert self.value_tables is not None
         table: Tensor = self.value_tables[layer].to(weights.dtype)
         per_distance = weights.new_zeros(*weights.shape[:3], len(table))
         rows = self.row(j - i[:, None]).expand_as(weights)
         return per_distance.scatter_add(-1, rows, weights) @ table
 
-    def row(self, ahead: Tensor) -> Tensor:
+    def row(self, ahead: Int[Tensor, " *n"]) -> Int[Tensor, " *n"]:
         """The row of the tables for every distance j - i."""
         return ahead.clamp(-self.max_distance, self.ahead) + self.max_distance

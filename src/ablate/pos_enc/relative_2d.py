@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -68,7 +69,9 @@ class Relative2d(PosEnc):
         for table in self.parameters():
             nn.init.xavier_uniform_(table)
 
-    def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
+    def bias(
+        self, q: Float[Tensor, "b h i k"], i: Int[Tensor, " i"], j: Int[Tensor, " j"], layer: int
+    ) -> Float[Tensor, "#b #h #i j"]:
         patch = i - self.extra
         of_rows, of_columns = self._inside(q, patch).chunk(2, dim=-1)
         patch = patch.clamp(min=0)
@@ -79,14 +82,18 @@ class Relative2d(PosEnc):
         to_all = pad((row[..., None] + column[..., None, :]).flatten(-2), (self.extra, 0))
         return to_all if len(j) == to_all.shape[-1] else to_all[..., j]
 
-    def _inside(self, q: Tensor, patch: Tensor) -> Tensor:
+    def _inside(
+        self, q: Float[Tensor, "b h i k"], patch: Int[Tensor, " i"]
+    ) -> Float[Tensor, "b h i k"]:
         """The queries over sqrt(k); zero outside the image."""
         scaled = q / math.sqrt(self.head_dim)
         return scaled.masked_fill((patch < 0)[:, None], 0.0) if self.extra else scaled
 
 
-def spread(q: Tensor, table: Tensor, i: Tensor) -> Tensor:
-    """b h i k, with the row or column of each query -> b h i r, for every row or column r."""
+def spread(
+    q: Float[Tensor, "b h i k"], table: Float[Tensor, "offsets k"], i: Int[Tensor, " i"]
+) -> Float[Tensor, "b h i r"]:
+    """For every row or column r; i: the row or column of each query."""
     count = (len(table) + 1) // 2
     offset = torch.arange(count, device=i.device) - i[:, None] + count - 1
     per_offset = q @ table.to(q.dtype).mT

@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -80,11 +81,19 @@ class Rotary(PosEnc):
         self.pairs = f"{flat} -> pair b h n k"
         self.unpair = f"pair b h n k -> {flat}"
 
-    def rotate(self, q: Tensor, k: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self,
+        q: Float[Tensor, "b h i k"],
+        k: Float[Tensor, "b g j l"],
+        i: Int[Tensor, " i"],
+        j: Int[Tensor, " j"],
+    ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "b g j l"]]:
         return self.turn(q, i), self.turn(k, j)
 
-    def periods(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """The positions in which each pair turns by 1, r/2."""
+    def periods(
+        self, device: torch.device, dtype: torch.dtype
+    ) -> Float[Tensor, " {self.width}//2"]:
+        """The positions in which each pair turns by 1."""
         base, s, r = self.base, self.factor, self.width
         if self.scaling == "ntk" and r > 2:
             base = base * s ** (r / (r - 2))
@@ -98,8 +107,10 @@ class Rotary(PosEnc):
             return periods / (kept + (1 - kept) / s)
         return periods
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate `b h n k` by the positions `n`, computed in float32 or wider."""
+    def turn(
+        self, x: Float[Tensor, "b h n k"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "b h n k"]:
+        """Rotate by the positions, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
         angles = positions.to(exact)[:, None] / self.periods(x.device, exact)
         cos, sin = angles.cos(), angles.sin()

@@ -9,6 +9,7 @@ They reach cross-attention through the states of both sides, which count from 0 
 from typing import Any
 
 import torch
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from ablate.config.rules import Positive
@@ -25,13 +26,17 @@ class Sinusoidal(PosEnc):
         require_positive_base(base)
         self.base = base
 
-    def embed(self, x: Tensor, start: int = 0) -> Tensor:
+    def embed(
+        self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
+    ) -> Float[Tensor, "b i {self.dim}"]:
         positions = torch.arange(start, start + x.shape[1], device=x.device)
         return x + waves(positions, dim=self.dim, base=self.base, dtype=x.dtype)
 
 
-def waves(positions: Tensor, *, dim: int, base: float, dtype: torch.dtype) -> Tensor:
-    """Sines at even indices, cosines at odd ones: `n` -> `n d`. An odd width ends on a sine."""
+def waves(
+    positions: Num[Tensor, " n"], *, dim: int, base: float, dtype: torch.dtype
+) -> Float[Tensor, "n {dim}"]:
+    """Sines at even indices, cosines at odd ones. An odd width ends on a sine."""
     exact = torch.promote_types(dtype, torch.float32)
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=exact) / dim
     angles = positions.to(exact)[:, None] / base**exponents

@@ -10,6 +10,7 @@ In a captioner they reach the decoder through the annotation vectors.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -38,7 +39,9 @@ class Sinusoidal2d(GridPosEnc):
         require_positive_base(base)
         self.base = base
 
-    def axes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def axes(
+        self, x: Float[Tensor, "b i d"]
+    ) -> tuple[Float[Tensor, "{self.rows} d//2"], Float[Tensor, "{self.columns} d//2"]]:
         row, column = (
             waves(
                 torch.arange(size, device=x.device),

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from einops import rearrange
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
@@ -51,14 +52,22 @@ class T5(PosEnc):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=self.dim**-0.5)
 
-    def bias(self, q: Tensor, i: Tensor, j: Tensor, layer: int) -> Tensor:
+    def bias(
+        self,
+        q: Float[Tensor, "b h i k"],
+        i: Integer[Tensor, " i"],
+        j: Integer[Tensor, " j"],
+        layer: int,
+    ) -> Float[Tensor, "#b #h #i j"]:
         bucket = self.bucket(j - i[:, None])
         return rearrange(embedding(bucket, self.table), "i j h -> 1 h i j").to(q.dtype)
 
-    def by_distance(self, q: Tensor, ahead: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    def by_distance(
+        self, q: Float[Tensor, "b h i k"], ahead: Integer[Tensor, " *n"], layer: int
+    ) -> tuple[Float[Tensor, "#b #h #i r"], Integer[Tensor, " *n"]]:
         return rearrange(self.table, "r h -> 1 h 1 r"), self.bucket(ahead)
 
-    def bucket(self, ahead: Tensor) -> Tensor:
+    def bucket(self, ahead: Integer[Tensor, " *n"]) -> Integer[Tensor, " *n"]:
         """The bucket of every distance j - i: 0 and those behind first, then those ahead.
 
         With causal attention, keys ahead share the bucket of distance 0, because they are masked.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Width
@@ -59,20 +60,26 @@ class Additive(Score):
             nn.init.normal_(self.w, std=0.001)
             nn.init.normal_(self.u, std=0.001)
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]
+    ) -> Float[Tensor, "b h i j"]:
         return self.compare(q, self.keys(k))
 
-    def keys(self, k: Tensor) -> Tensor:
+    def keys(self, k: Float[Tensor, "b h j l"]) -> Float[Tensor, "b h j p"]:
         return k if self.u is None else k @ self.u
 
-    def fused(self, q: Tensor, prepared: Tensor) -> Tensor:
+    def fused(
+        self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+    ) -> Float[Tensor, "b h i j"]:
         q, k, v, _ = self.summed(q, prepared)
         return tanh_sum(q, k, v)
 
-    def summed(self, q: Tensor, prepared: Tensor) -> Summed:
+    def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
         return Summed(q if self.w is None else q @ self.w, prepared, self.v, self.slope)
 
-    def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
+    def compare(
+        self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+    ) -> Float[Tensor, "b h i j"]:
         """The specification: it makes a tensor `b h i j hidden`. A row depends on its query alone,
         so a kernel may pass the queries in chunks.
         """

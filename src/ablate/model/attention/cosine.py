@@ -12,6 +12,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -38,21 +39,25 @@ class Cosine(Score):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.log_t, math.log(START))
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
+    ) -> Float[Tensor, "b h i j"]:
         unit, other, _ = self.lower(q, k)
         return unit.to(q.dtype) @ other.to(k.dtype).mT
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return scaled(q, self.sharpness()), scaled(k), 1.0
 
-    def sharpness(self) -> Tensor:
-        """The factor t, `h 1 1`."""
+    def sharpness(self) -> Float[Tensor, "h 1 1"]:
+        """The factor t."""
         return self.log_t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
 
 
-def scaled(x: Tensor, length: Tensor | None = None) -> Tensor:
-    """b h i k -> the vectors scaled to the norm `length`, h 1 1 (None: 1), in float32 or wider;
-    zero vectors stay zero, and so does their gradient.
+def scaled(
+    x: Float[Tensor, "b h i k"], length: Float[Tensor, "#h 1 1"] | None = None
+) -> Float[Tensor, "b h i k"]:
+    """The vectors scaled to the norm `length` (None: 1), in float32 or wider; zero vectors stay
+    zero, and so does their gradient.
     """
     made: Tensor = Scaled.apply(x, x.new_ones(1, 1, 1) if length is None else length)[0]
     return made
@@ -67,7 +72,9 @@ class Scaled(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        x: Float[Tensor, "b h i k"], length: Float[Tensor, "#h 1 1"]
+    ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "b h i 1"]]:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         now = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         inverse = now.masked_fill(now == 0, torch.inf).reciprocal()
@@ -82,7 +89,9 @@ class Scaled(Function):
         ctx.dtype = x.dtype
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(
+        ctx: Any, gradient: Float[Tensor, "b h i k"], _: Tensor
+    ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "#h 1 1"]]:
         """With y = l u: dx = l / |x| (g - u (u . g)), dl = u . g."""
         y, inverse, length = ctx.saved_tensors
         made = gradient * y

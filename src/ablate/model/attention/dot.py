@@ -7,6 +7,7 @@ with the width, so the softmax starts sharper. No parameters.
 
 from typing import Any, ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.attention import Lowered, Score, require_equal_widths
@@ -21,8 +22,10 @@ class Dot(Score):
         super().__init__(**sizes)
         require_equal_widths(self, "dot")
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
+    ) -> Float[Tensor, "b h i j"]:
         return q @ k.mT
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return q, k, 1.0

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.model.attention import Score, Summed
@@ -34,20 +35,30 @@ class GAT(Score):
         nn.init.uniform_(self.a, -bound, bound)
         nn.init.uniform_(self.b, -bound, bound)
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]
+    ) -> Float[Tensor, "b h i j"]:
         return self.compare(q, self.keys(k))
 
-    def keys(self, k: Tensor) -> Tensor:
+    def keys(self, k: Float[Tensor, "b h j l"]) -> Float[Tensor, "b h j p"]:
         return k @ self.b
 
-    def compare(self, q: Tensor, prepared: Tensor) -> Tensor:
+    def compare(
+        self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]
+    ) -> Float[Tensor, "b h i j"]:
         return F.leaky_relu(q @ self.a + prepared.mT, SLOPE)
 
-    def summed(self, q: Tensor, prepared: Tensor) -> Summed:
+    def summed(self, q: Float[Tensor, "b h i k"], prepared: Float[Tensor, "b h j p"]) -> Summed:
         """Sums of width 1."""
         return Summed(q @ self.a, prepared, prepared.new_ones(self.heads, 1), SLOPE)
 
-    def along(self, q: Tensor, prepared: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def along(
+        self,
+        q: Float[Tensor, "h n k"],
+        prepared: Float[Tensor, "h m p"],
+        query: Int[Tensor, " e"],
+        key: Int[Tensor, " e"],
+    ) -> Float[Tensor, "e h"]:
         """Computes a number for each node, not for each edge."""
         numbers = [x.squeeze(-1).mT.contiguous() for x in (q @ self.a, prepared)]
         return F.leaky_relu(

@@ -8,6 +8,7 @@ source state h_s. Initialised uniformly in [-0.1, 0.1], as all parameters there 
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.attention import Lowered, Score
@@ -26,9 +27,11 @@ class General(Score):
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.weight, -0.1, 0.1)
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]
+    ) -> Float[Tensor, "b h i j"]:
         return q @ self.weight @ k.mT
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered:
         # One product per head for all positions, without the copies of q and W that `@` makes.
         return torch.einsum("bhik,hkl->bhil", q, self.weight), k, 1.0

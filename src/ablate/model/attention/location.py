@@ -10,6 +10,7 @@ refused.
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -50,14 +51,16 @@ class Location(Score):
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.table, -0.1, 0.1)
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]
+    ) -> Float[Tensor, "b h i j"]:
         return q @ self.first(k.shape[2]).mT
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered:
         return q, self.first(k.shape[2]).expand(len(q), -1, -1, -1), 1.0
 
-    def first(self, keys: int) -> Tensor:
-        """The vectors of the first `keys` positions, `h j k`."""
+    def first(self, keys: int) -> Float[Tensor, "h {keys} k"]:
+        """The vectors of the first `keys` positions."""
         if keys > self.max_length:
             raise UserError(
                 f"{self.slot}=location has a table of {self.max_length} positions and cannot "

@@ -8,6 +8,7 @@ their width. No parameters.
 import math
 from typing import Any, ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.attention import Lowered, Score, require_equal_widths
@@ -22,8 +23,10 @@ class ScaledDot(Score):
         super().__init__(**sizes)
         require_equal_widths(self, "scaled_dot")
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j k"]
+    ) -> Float[Tensor, "b h i j"]:
         return q @ k.mT / math.sqrt(self.query_dim)
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j k"]) -> Lowered:
         return q, k, 1 / math.sqrt(self.query_dim)

@@ -7,6 +7,7 @@ https://arxiv.org/abs/2005.00742, is one study of how far attention goes without
 
 from typing import ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.attention import Lowered, Score
@@ -22,8 +23,10 @@ class Uniform(Score):
     key: ClassVar[bool] = False
     lowers: ClassVar[bool] = True
 
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+    def forward(
+        self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b h j l"]
+    ) -> Float[Tensor, "b h i j"]:
         return q.new_zeros(*q.shape[:3], k.shape[2])
 
-    def lower(self, q: Tensor, k: Tensor) -> Lowered:
+    def lower(self, q: Float[Tensor, "b h i k"], k: Float[Tensor, "b g j m"]) -> Lowered:
         return q.new_zeros(*q.shape[:3], WIDTH), k.new_zeros(*k.shape[:3], WIDTH), 1.0

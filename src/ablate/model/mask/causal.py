@@ -6,6 +6,7 @@ Vaswani et al. 2017, "Attention is all you need", section 3.2.3, https://arxiv.o
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ablate.model.mask import Mask
@@ -22,10 +23,12 @@ class Causal(Mask):
     def look_ahead(self) -> bool:
         return False
 
-    def allowed(self, i: Tensor, j: Tensor) -> Tensor:
+    def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         return j <= i[:, None]
 
-    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    def between(
+        self, i: Int[Tensor, " i"], keys: int
+    ) -> tuple[Int[Tensor, " i"], Int[Tensor, " i"]]:
         return torch.zeros_like(i), i + 1
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Devlin et al. 2018, "BERT", section 3, https://arxiv.org/abs/1810.04805, calls i
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ablate.model.mask import Mask
@@ -22,10 +23,12 @@ class NoMask(Mask):
     def look_ahead(self) -> bool:
         return True
 
-    def allowed(self, i: Tensor, j: Tensor) -> Tensor:
+    def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         return torch.ones(len(i), len(j), dtype=torch.bool, device=i.device)
 
-    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    def between(
+        self, i: Int[Tensor, " i"], keys: int
+    ) -> tuple[Int[Tensor, " i"], Int[Tensor, " i"]]:
         return torch.zeros_like(i), torch.full_like(i, keys)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:

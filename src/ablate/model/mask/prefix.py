@@ -9,6 +9,7 @@ https://arxiv.org/abs/1905.03197.
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ablate.config.rules import Count
@@ -35,10 +36,12 @@ class Prefix(Mask):
     def peeks(self) -> bool:
         return self.size > self.source + 1
 
-    def allowed(self, i: Tensor, j: Tensor) -> Tensor:
+    def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         return (j <= i[:, None]) | (j < self.size)
 
-    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    def between(
+        self, i: Int[Tensor, " i"], keys: int
+    ) -> tuple[Int[Tensor, " i"], Int[Tensor, " i"]]:
         return torch.zeros_like(i), (i + 1).clamp(min=self.size)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:

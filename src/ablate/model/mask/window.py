@@ -11,6 +11,7 @@ window w on text counts both sides, w = 2 (size - 1). The causal window is that 
 
 from typing import Any
 
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -47,7 +48,7 @@ class Window(Mask):
     def look_ahead(self) -> bool:
         return not self.causal and (self.size > 1 or self.extra > 0)
 
-    def allowed(self, i: Tensor, j: Tensor) -> Tensor:
+    def allowed(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         if self.grid is None:
             return self._near(i, j)
         columns, patch_i, patch_j = self.grid[1], i - self.extra, j - self.extra
@@ -55,12 +56,14 @@ class Window(Mask):
         near &= self._near(patch_i % columns, patch_j % columns)
         return near | (patch_i < 0)[:, None] | (patch_j < 0)
 
-    def _near(self, i: Tensor, j: Tensor) -> Tensor:
+    def _near(self, i: Int[Tensor, " i"], j: Int[Tensor, " j"]) -> Bool[Tensor, "i j"]:
         back = i[:, None] - j
         near = back < self.size
         return near & (back >= 0 if self.causal else back > -self.size)
 
-    def between(self, i: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    def between(
+        self, i: Int[Tensor, " i"], keys: int
+    ) -> tuple[Int[Tensor, " i"], Int[Tensor, " i"]]:
         return i - self.size + 1, i + (1 if self.causal else self.size)
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ estimator, is biased, and has less variance. In evaluation it is the most likely
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ablate.config.rules import Positive
@@ -28,11 +29,13 @@ class Hard(Normalizer):
     def __init__(self, *, temperature: Positive) -> None:
         self.temperature = temperature
 
-    def perturb(self, scores: Tensor, source: Source) -> Tensor:
+    def perturb(self, scores: Float[Tensor, "*bhi j"], source: Source) -> Float[Tensor, "*bhi j"]:
         gumbel = -(-uniform(source, scores).log()).log()
         return scores + gumbel.to(scores.dtype)
 
-    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+    def normalize(
+        self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool
+    ) -> Float[Tensor, "*bhi j"]:
         if not training:
             return one_hot(scores)
         lowest = torch.finfo(scores.dtype).min  # not -inf: the softmax of a row of them is NaN
@@ -41,6 +44,6 @@ class Hard(Normalizer):
         return one_hot(noisy) - soft.detach() + soft
 
 
-def one_hot(scores: Tensor) -> Tensor:
+def one_hot(scores: Float[Tensor, "*bhi j"]) -> Float[Tensor, "*bhi j"]:
     """1 for the highest score of a row, 0 for the others."""
     return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)

@@ -8,6 +8,7 @@ attend to: at initialisation the weights sum to about one.
 import math
 from typing import ClassVar
 
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ablate.model.normalizer import Normalizer
@@ -16,7 +17,9 @@ from ablate.model.normalizer import Normalizer
 class Sigmoid(Normalizer):
     shares: ClassVar[bool] = False
 
-    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+    def normalize(
+        self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool
+    ) -> Float[Tensor, "*bhi j"]:
         if isinstance(seen, int):
             return (scores - math.log(seen)).sigmoid()
         return (scores - seen.clamp(min=1).to(scores.dtype).log()).sigmoid()

@@ -5,6 +5,7 @@ https://arxiv.org/abs/1409.0473.
 
 from typing import ClassVar
 
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ablate.model.normalizer import Normalizer
@@ -13,5 +14,7 @@ from ablate.model.normalizer import Normalizer
 class Softmax(Normalizer):
     fused: ClassVar[bool] = True
 
-    def normalize(self, scores: Tensor, seen: Tensor | int, *, training: bool) -> Tensor:
+    def normalize(
+        self, scores: Float[Tensor, "*bhi j"], seen: Int[Tensor, "*#bhi 1"] | int, *, training: bool
+    ) -> Float[Tensor, "*bhi j"]:
         return scores.softmax(-1)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
@@ -23,13 +24,15 @@ class Threshold(Function):
     """
 
     @staticmethod
-    def of(scores: Tensor, tau: Tau, *, power: int) -> Tensor:
-        """b h i j -> weights in the type of the scores, computed in float32 or wider."""
+    def of(scores: Float[Tensor, "*bhi j"], tau: Tau, *, power: int) -> Float[Tensor, "*bhi j"]:
+        """Weights in the type of the scores, computed in float32 or wider."""
         weights: Tensor = Threshold.apply(scores, tau, power)
         return weights
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, tau: Tau, power: int) -> Tensor:
+    def forward(
+        ctx: Any, scores: Float[Tensor, "*bhi j"], tau: Tau, power: int
+    ) -> Float[Tensor, "*bhi j"]:
         wide = scores if scores.dtype == torch.float64 else scores.float()
         # The highest is 0; nothing below -1 / (alpha - 1) is kept. Clamping below it keeps sums
         # over masked scores finite.
@@ -44,7 +47,9 @@ class Threshold(Function):
         return weights.to(scores.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(
+        ctx: Any, gradient: Float[Tensor, "*bhi j"]
+    ) -> tuple[Float[Tensor, "*bhi j"], None, None]:
         (weights,) = ctx.saved_tensors
         # w^(2 - alpha) = w^(1 - 1 / power)
         slope = torch.where(weights > 0, weights ** (1 - 1 / ctx.power), 0.0)

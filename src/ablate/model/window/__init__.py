@@ -7,6 +7,7 @@ source and target are counted from 0.
 
 from typing import ClassVar
 
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.errors import UserError
@@ -29,10 +30,12 @@ class Window(nn.Module):
         """The mask of a step, if it follows from positions alone."""
         return NoMask(causal=False)
 
-    def factors(self, query: Tensor, keep: Tensor) -> Tensor | None:
-        """Factors of the attention weights, b 1 i j, 0 outside the window; None: no factors.
+    def factors(
+        self, query: Float[Tensor, "b i {self.dim}"], keep: Bool[Tensor, "b j"]
+    ) -> Float[Tensor, "b 1 i j"] | None:
+        """Factors of the attention weights, 0 outside the window; None: no factors.
 
-        query: decoder states b i d; keep: b j, True = a real source token.
+        query: decoder states; keep: True = a real source token.
         """
         return None
 

@@ -11,6 +11,7 @@ W h_t is: as wide as h_t here. Initialised uniformly in [-0.1, 0.1], as all para
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Count
@@ -34,14 +35,18 @@ class LocalP(Window):
         nn.init.uniform_(self.w, -0.1, 0.1)
         nn.init.uniform_(self.v, -0.1, 0.1)
 
-    def centre(self, query: Tensor, keep: Tensor) -> Tensor:
-        """p_t, b i."""
+    def centre(
+        self, query: Float[Tensor, "b i {self.dim}"], keep: Bool[Tensor, "b j"]
+    ) -> Float[Tensor, "b i"]:
+        """p_t."""
         place = torch.tanh(query @ self.w) @ self.v
         # Half precision cannot tell positions beyond a few hundred from their neighbours.
         wide = place.to(torch.promote_types(place.dtype, torch.float32))
         return keep.sum(-1, keepdim=True) * torch.sigmoid(wide)
 
-    def factors(self, query: Tensor, keep: Tensor) -> Tensor:
+    def factors(
+        self, query: Float[Tensor, "b i {self.dim}"], keep: Bool[Tensor, "b j"]
+    ) -> Float[Tensor, "b 1 i j"]:
         s = torch.arange(keep.shape[1], device=keep.device)
         apart = s - self.centre(query, keep)[:, :, None]
         gaussian = torch.exp(-2 * (apart / self.size).square())  # 2 sigma^2 = D^2 / 2
