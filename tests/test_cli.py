@@ -144,6 +144,29 @@ def test_help_lists_every_option_and_every_switch(tmp_path):
     assert "pos_enc=spiral\n    Round and round." in help_text(str(tmp_path), ["pos_enc"])
 
 
+def test_help_finds_options_and_keys_by_a_word(tmp_path, ablate_command):
+    """In names, comments and docstrings, in any case; every word has to begin one there."""
+    for words, names in (
+        (["rope"], ["pos_enc=rotary"]),
+        (["GQA"], ["model.kv_heads"]),
+        (["weight", "tying"], ["model.tie_embeddings"]),
+        (["mixed precision"], ["trainer.precision"]),
+        (["accumulate_grad"], ["trainer.accumulate_grad_batches"]),
+        (["Longformer"], ["model.mask=window"]),  # in a docstring alone
+        (["slots"], ["hydra.launcher.slots"]),
+        (["model=vit", "gqa"], ["model.kv_heads"]),
+    ):
+        lines = help_text(None, words).splitlines()
+        assert set(names) <= set(lines), words
+        assert all(len(line) <= 100 for line in lines)
+    (tmp_path / "pos_enc").mkdir()
+    (tmp_path / "pos_enc" / "spiral.yaml").write_text("_target_: mine.S\nturns: 3 # of the helix\n")
+    assert help_text(str(tmp_path), ["helix"]) == "pos_enc.turns\n    of the helix"
+    code, _, line = ablate_command("--help", "atention")
+    assert (code, line.count("\n")) == (2, 1)
+    assert "did you mean 'attention'?" in line
+
+
 def test_a_real_process_refuses_in_one_line():
     done = in_a_process("model.heads=3", "pos_enc=rotary", "model.attention=uniform")
     assert done.returncode == 2

@@ -3,13 +3,13 @@
 All lists of options are read from the config folders, including a user's own.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
 from omegaconf import DictConfig, OmegaConf
 
+from ablate.cli.search import header, meanings, search_text
 from ablate.config.keys import groups, parts_in
 from ablate.config.rules import OneOf
 from ablate.config.stated import parameter_rules
@@ -22,6 +22,7 @@ ablate: which part of an attention model makes the difference?
 
   python -m ablate [GROUP=OPTION ...] [KEY=VALUE ...]     trains one model and measures it
   python -m ablate --help GROUP                           says what each option of a group is
+  python -m ablate --help WORD                            finds options and keys, as in --help RoPE
 """
 
 TAIL = """
@@ -53,21 +54,23 @@ Flags: -m (every combination of the values after commas), --cfg job (print the c
   --config-dir DIR (your own options beside these: DIR/GROUP/OPTION.yaml), --hydra-help (all)."""
 
 
-def help_text(user_folder: str | None, groups: list[str]) -> str:
-    """Return the whole page, or the options of the named groups."""
+def help_text(user_folder: str | None, words: list[str]) -> str:
+    """Return the whole page, or the options of the named groups and what matches other words."""
     with open_tree(user_folder) as tree:
         folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
-        named = [group for group in groups if group in tree.groups]
-        if named:
-            return "\n".join(line for group in named for line in _options(group, tree, folders))
+        named = [word for word in words if word in tree.groups]
+        texts = [line for group in named for line in _options(group, tree, folders)]
+        if searched := [word for word in words if word not in named and "=" not in word]:
+            texts.append(search_text(searched, tree, folders))
+        if texts:
+            return "\n".join(texts)
         cfg = tree.load()
         return "\n".join([HEAD, *_axes(tree, cfg), *_switches(cfg), TAIL])
 
 
 def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
     """Yield a line for every group: the model and its parts, then the order of config.yaml."""
-    text = (config_dir() / "config.yaml").read_text()
-    meaning = dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
+    meaning = meanings()
     order = ["model", *(g for g in tree.groups if "." in g), *(g for g in meaning if g != "model")]
     rest = [g for g in tree.groups if g not in order]
     chosen = cfg.hydra.runtime.choices
@@ -101,6 +104,5 @@ def _options(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:
     """Yield each option with the comment at the top of its file."""
     for option in tree.options(group):
         files = [folder / group / f"{option}.yaml" for folder in folders]
-        lines = next((f.read_text().splitlines() for f in files if f.is_file()), [])
-        first = [line for line in lines[:2] if line.startswith("# ") and "@package" not in line]
-        yield f"{group}={option}\n    {first[0][2:] if first else ''}"
+        text = next((file.read_text() for file in files if file.is_file()), "")
+        yield f"{group}={option}\n    {header(text)}"

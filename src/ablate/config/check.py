@@ -55,13 +55,13 @@ def check_alone(study: DictConfig, overrides: Sequence[str]) -> None:
     for key in keys:
         if key.startswith("study.") and key not in OF_ONE_RUN:
             raise UserError(
-                f"{key} says how several runs are planned, and this is one; give a key several"
-                " values and add -m, or choose a sweep"
+                f"{key} applies to multi-run studies only, and this is a single run; give a key"
+                " several values and add -m, or choose a sweep"
             )
         if key.startswith(("hydra/launcher", "hydra.launcher")):
             raise UserError(
-                f"{key} says where several runs are trained, and this is one, which is trained"
-                " here; give a key several values and add -m, or choose a sweep"
+                f"{key} applies to multi-run studies only, and a single run is trained by this"
+                " process; give a key several values and add -m, or choose a sweep"
             )
     if study.factors and study.arm is None:
         raise UserError(

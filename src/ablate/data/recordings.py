@@ -99,7 +99,7 @@ def _text(path: Path) -> str:
 
 
 def _version(path: Path) -> tuple[Path, int, int]:
-    """A file, and what tells it from another at the same place."""
+    """A file, its size and time of change."""
     status = path.stat()
     return path, status.st_size, status.st_mtime_ns
 

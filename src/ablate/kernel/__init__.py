@@ -137,7 +137,7 @@ class Parts:
 def hides_weights(layer: Parts) -> str | None:
     """Why a fused softmax kernel, which never returns the weights, cannot compute a layer."""
     if not layer.softmax:
-        return "the weights are no softmax, and it computes no others"
+        return "it supports softmax only, and the normalizer is another"
     if layer.pos.value_term:
         return f"{type(layer.pos).__name__} positions add to the values, which needs the weights"
     if layer.factors:
@@ -154,7 +154,7 @@ def goes_by_ranges(layer: Parts) -> str | None:
         return "the mask lets queries see more than one range of keys"
     if type(layer.pos).bias is not PosEnc.bias and not layer.pos.distances:
         name = type(layer.pos).__name__
-        return f"the bias of {name} positions does not go by the distance j - i"
+        return f"the bias of {name} positions is not a function of the distance j - i"
     return None
 
 
@@ -194,8 +194,8 @@ class Kernel:
             lambda c: (
                 c.states("kernel", "hides_weights") and not c.states("model.normalizer", "fused")
             ),
-            "kernel={kernel} computes softmax alone, and model.normalizer={model.normalizer} is"
-            " another; use kernel=auto",
+            "kernel={kernel} supports softmax only, not model.normalizer={model.normalizer}; use"
+            " kernel=auto",
         ),
         Conflict(
             lambda c: not c.states("kernel", "caps") and c.get("model.softcap", None) is not None,

@@ -27,13 +27,13 @@ class Sparse(Kernel):
     conflicts = (
         Conflict(
             lambda c: not (c.has("model.mask") and c.states("model.mask", "edges")),
-            "kernel=sparse works along the edges of a graph alone, which only model=gat with"
-            " model.mask=neighbours does; use kernel=auto",
+            "kernel=sparse supports the edges of a graph only, that is model=gat with"
+            " model.mask=neighbours; use kernel=auto",
         ),
         Conflict(
             lambda c: not c.states("model.normalizer", "fused"),
-            "kernel=sparse computes softmax alone, and model.normalizer={model.normalizer} is"
-            " another; use kernel=auto",
+            "kernel=sparse supports softmax only, not model.normalizer={model.normalizer};"
+            " use kernel=auto",
         ),
     )
 
@@ -41,9 +41,9 @@ class Sparse(Kernel):
         if reason := super().refuses(layer):
             return reason
         if not layer.edges:
-            return "it has no edges, along which alone this kernel works"
+            return "it has no edges, which this kernel needs"
         if not layer.softmax:
-            return "the weights are no softmax, and it computes no others"
+            return "it supports softmax only, and the normalizer is another"
         return None
 
     def __call__(self, attend: Attend) -> Float[Tensor, "b h {attend.queries} w"]:

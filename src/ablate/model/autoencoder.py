@@ -39,7 +39,8 @@ class Autoencoder(Model):
     conflicts = (
         Conflict(
             lambda c: c.get("data.autoencoder", None) is not None,
-            "data.autoencoder={data.autoencoder}: is what model=autoencoder becomes; leave it out",
+            "data.autoencoder={data.autoencoder}: model=autoencoder trains the autoencoder;"
+            " leave it out",
         ),
     )
 

@@ -125,19 +125,19 @@ class GAT(Model):
     conflicts = (
         Conflict(
             lambda c: c.states("model.mask", "restricts"),
-            "model.mask={model.mask} goes by order, and the nodes of a graph have none; use"
+            "model.mask={model.mask} requires ordered positions; graph nodes are unordered: use"
             " model.mask=neighbours or none",
         ),
         Conflict(
             lambda c: (
                 c.states("model.attention", "query") and not c.states("model.attention", "key")
             ),
-            "model.attention={model.attention} goes by order, and the nodes of a graph have none;"
-            " use another score, such as model.attention=gat",
+            "model.attention={model.attention} requires ordered positions; graph nodes are"
+            " unordered: use another score, such as model.attention=gat",
         ),
         Conflict(
             lambda c: c("model.depth") == 1,
-            "model.depth=1 leaves model.dim and model.heads nothing to shape; model=gat has at"
+            "model.depth=1 leaves no hidden layer for model.dim and model.heads; model=gat has at"
             " least 2 layers",
         ),
         Conflict(
@@ -147,7 +147,7 @@ class GAT(Model):
                 and not c.states("model.attention", "key")
             ),
             "model.shared=false has no effect with model.attention={model.attention}, which"
-            " compares nothing",
+            " has neither queries nor keys",
         ),
         Conflict(
             lambda c: c.several_processes,

@@ -88,7 +88,7 @@ def trunk(
 
 NORM_OF_IMAGES = Conflict(
     lambda c: not c.states("model.norm_type", "images"),
-    "model.norm_type={model.norm_type} is no norm of model={model}; use batch or layer",
+    "model.norm_type={model.norm_type} is not supported by model={model}; use batch or layer",
 )
 
 

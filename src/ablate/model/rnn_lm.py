@@ -60,8 +60,7 @@ TIED_WIDTHS = tuple(
 )
 GOES_AROUND = Conflict(
     lambda c: c("model.residual") and c("model.depth") == 1,
-    "model.residual=true goes around the second layer and those above it, and has no effect with"
-    " model.depth=1",
+    "model.residual=true applies from the second layer on, and has no effect with model.depth=1",
 )
 
 

@@ -39,7 +39,8 @@ class PosEnc(nn.Module):
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c.stated("model", "positions") is None and c.states("pos_enc", "acts_in"),
-            "pos_enc={pos_enc} has no effect on model={model}, which takes none; use pos_enc=none",
+            "pos_enc={pos_enc} has no effect on model={model}, which has no positions; use"
+            " pos_enc=none",
         ),
         Conflict(
             lambda c: (

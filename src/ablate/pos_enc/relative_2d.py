@@ -37,13 +37,13 @@ class Relative2d(PosEnc):
                 c("model.dim") % c("model.heads") == 0
                 and c("model.dim") // c("model.heads") % 2 == 1
             ),
-            "pos_enc=relative_2d gives half of a head to the row and half to the column and needs"
-            " an even head width; here it is model.dim={model.dim} / model.heads={model.heads}",
+            "pos_enc=relative_2d splits each head between rows and columns: the head width must"
+            " be even; here it is model.dim={model.dim} / model.heads={model.heads}",
         ),
         Conflict(
             lambda c: c.states("kernel", "by_ranges"),
-            "kernel={kernel} has biases by the distance j - i, and pos_enc=relative_2d goes by rows"
-            " and columns; use kernel=auto",
+            "kernel={kernel} supports biases of the distance j - i, and pos_enc=relative_2d depends"
+            " on rows and columns; use kernel=auto",
         ),
         NEEDS_GRID,
     )

@@ -22,8 +22,8 @@ from ablate.task import Task, write_sample
 
 # The loss does not show this: it looks like the best result of all.
 PEEKS = (
-    "model.mask lets tokens see later ones, so the model is shown what it is to predict, and its "
-    "loss does not say how well it predicts"
+    "label leakage: model.mask lets positions attend to the tokens they have to predict, so the "
+    "loss does not measure prediction"
 )
 
 

@@ -22,12 +22,12 @@ class OneHot(nn.Module):
     conflicts = (
         Conflict(
             lambda c: c("model.tie_embeddings") and c.predicts_tokens,
-            "model.tie_embeddings=true reads out by the learned table of the embeddings, and"
+            "model.tie_embeddings=true ties the output map to a learned table, and"
             " model.embedding=onehot has none; set model.tie_embeddings=false",
         ),
         Conflict(
             lambda c: c("model.share_embeddings"),
-            "model.share_embeddings=true gives both sides one learned table, and"
+            "model.share_embeddings=true shares one learned table between both sides, and"
             " model.embedding=onehot has none; set model.share_embeddings=false",
         ),
     )
@@ -37,9 +37,9 @@ class OneHot(nn.Module):
         super().__init__()
         if vocab_size > dim:
             raise UserError(
-                f"model.embedding=onehot has a number for each of {vocab_size} tokens, and the"
-                f" vectors that this model reads are {dim} wide; set model.dim={vocab_size} or more"
-                f" (in an RNN model.embedding_dim={vocab_size}), or take tokens of fewer kinds"
+                f"model.embedding=onehot needs a dimension for each of {vocab_size} tokens, and the"
+                f" embeddings of this model have {dim}; set model.dim={vocab_size} or more"
+                f" (in an RNN model.embedding_dim={vocab_size}), or a smaller vocabulary"
             )
         self.register_buffer("weight", torch.eye(vocab_size, dim), persistent=False)
 

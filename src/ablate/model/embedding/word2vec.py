@@ -36,7 +36,7 @@ class Word2vec(Learned):
     window: context tokens on each side, at most. negative: negative samples per true token.
     epochs: passes over the training split.
     All vectors are scaled by one factor to a root mean square length of 1, that of a one-hot
-    vector: a frozen table has to be so large beside what layers and positions add to it
+    vector: a frozen table needs this scale relative to positions and the residual stream
     (docs/decisions.md). A token absent from the training split keeps its random vector.
     """
 

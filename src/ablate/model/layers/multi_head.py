@@ -60,8 +60,8 @@ class MultiHeadAttention(Layer):
                 c.get("model.sink", None) is not None
                 and c.stated("model.normalizer", "shares") is False
             ),
-            "model.sink={model.sink} is one more key, which takes a share of the weights, and those"
-            " of model.normalizer={model.normalizer} share nothing; use softmax, sparsemax or"
+            "model.sink={model.sink} adds a key that shares the weights, and the weights"
+            " of model.normalizer={model.normalizer} are independent; use softmax, sparsemax or"
             " entmax15, or model.sink=null",
         ),
     )

@@ -23,7 +23,7 @@ class Neighbours(NoMask):
         ),
         Conflict(
             lambda c: c.states("kernel", "by_ranges"),
-            "kernel={kernel} lets a query see a range of keys, and model.mask=neighbours goes along"
+            "kernel={kernel} lets a query see a range of keys, and model.mask=neighbours follows"
             " edges; use kernel=auto, or model.mask=none",
         ),
     )

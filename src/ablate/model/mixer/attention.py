@@ -34,8 +34,8 @@ class Attention(MultiHeadAttention):
     conflicts = tuple(
         Conflict(
             lambda c, key=key: c.states("model", "has_grid") and bool(c(f"model.mixer.{key}")),  # type: ignore[misc]
-            f"model.mixer.{key}={{model.mixer.{key}}} goes along a text, and model={{model}} reads"
-            f" an image; leave it out",
+            f"model.mixer.{key}={{model.mixer.{key}}} applies to sequences only, and"
+            f" model={{model}} reads an image; leave it out",
         )
         for key in ("short_conv", "key_shift")
     )

@@ -28,12 +28,12 @@ class Convolution(Layer):
     conflicts = (
         Conflict(
             lambda c: c("model.mixer.size") % 2 == 0,
-            "model.mixer.size={model.mixer.size} must be an odd number, which has a middle",
+            "model.mixer.size={model.mixer.size} must be odd, so that the kernel has a centre",
         ),
         Conflict(
             lambda c: c("model.pool") == "class",
-            "model.mixer=convolution goes over rows and columns, where model.pool=class has no"
-            " place; set model.pool=mean",
+            "model.mixer=convolution convolves the grid of patches, in which the class token has"
+            " no position; set model.pool=mean",
         ),
         Conflict(
             lambda c: (

@@ -11,7 +11,7 @@ class NoMixer(Layer):
         Conflict(
             lambda c: c.stated("model.mask", "looks_ahead") is c.states("model", "causal"),
             "model.mask={model.mask} has no effect with model.mixer=none; leave it at the model's"
-            " own",
+            " default",
             without_effect=True,
         ),
         Conflict(

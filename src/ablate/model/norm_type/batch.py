@@ -24,7 +24,7 @@ class BatchNorm(nn.Module):
         ),
         Conflict(
             lambda c: c("model.norm") != "none" and c.states("model", "pads"),
-            "model.norm_type=batch would take the padding of model={model}'s batches into its"
+            "model.norm_type=batch would include the padding of model={model}'s batches in its"
             " statistics; use model.norm_type=layer or rms",
         ),
         Conflict(
@@ -35,8 +35,8 @@ class BatchNorm(nn.Module):
         ),
         Conflict(
             lambda c: c("model.freeze") != "none",
-            "model.freeze={model.freeze} with model.norm_type=batch: its running averages would go"
-            " on changing; use layer or rms",
+            "model.freeze={model.freeze} with model.norm_type=batch: its running statistics would"
+            " still change; use layer or rms",
         ),
         Conflict(
             lambda c: (
@@ -44,7 +44,7 @@ class BatchNorm(nn.Module):
                 and c.several_processes
                 and not c.get("trainer.sync_batchnorm", False)
             ),
-            "model.norm_type=batch with several processes: each would have statistics of its own;"
+            "model.norm_type=batch with several processes: each would have separate statistics;"
             " use +trainer.sync_batchnorm=true on GPUs, trainer=cpu or trainer=gpu, or another"
             " norm_type",
         ),

@@ -1,0 +1,121 @@
+"""--help WORD: the groups, options and keys whose name, comment or docstring has a word."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import fill
+from typing import NamedTuple
+
+from ablate.config.keys import OURS
+from ablate.config.tree import Tree, config_dir
+from ablate.errors import UserError, suggest
+from ablate.version import PACKAGE
+
+WIDTH = 100
+# A key of a YAML file with its comment, or a choice in a defaults list.
+LINE = re.compile(r"^( *)(?:- (?:override )?/?)?([\w./]+): *[^#\n]*?(?: # *(.*))?$", re.MULTILINE)
+
+
+class Entry(NamedTuple):
+    name: str  # GROUP=OPTION, or the dotted path of a key
+    comment: str
+    docstring: str = ""
+
+    def matches(self, words: list[str]) -> bool:
+        """Whether every word begins a word of the entry, in any case."""
+        text = f"{self.name} {self.comment} {self.docstring}".replace("_", " ")
+        return all(re.search(rf"(?<![a-z0-9]){re.escape(w)}", text, re.IGNORECASE) for w in words)
+
+
+def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
+    """The matching groups, options and keys. Raises UserError if nothing matches."""
+    searched = [part for word in words for part in word.replace("_", " ").split()]
+    every = [*_groups(tree), *_options(tree, folders), *_keys(tree, folders)]
+    # Options of a group have many keys in common.
+    if not (entries := dict.fromkeys(entry for entry in every if entry.matches(searched))):
+        names = {part for entry in every for part in re.split("[=./]", entry.name)}
+        raise UserError(
+            f"--help {' '.join(words)}: no option or key has it in its name, comment or docstring"
+            f"{suggest(words[0], names)}"
+        )
+    return "\n".join(_shown(entry, searched) for entry in entries)
+
+
+def meanings() -> dict[str, str]:
+    """The comment of each group in the defaults list of config.yaml."""
+    text = (config_dir() / "config.yaml").read_text()
+    return dict(re.findall(r"^  - (\w+): \S+ +# (.*)$", text, re.MULTILINE))
+
+
+def _shown(entry: Entry, words: list[str]) -> str:
+    lines = [entry.comment]
+    if not entry._replace(docstring="").matches(words):
+        documented = entry.docstring.splitlines()
+        lines += [line for line in documented if Entry("", line).matches(words[:1])][:1]
+    indent = " " * 4
+    texts = (fill(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=indent)
+             for line in lines)  # fmt: skip
+    return "\n".join([entry.name, *filter(None, texts)])
+
+
+def _groups(tree: Tree) -> Iterator[Entry]:
+    meaning = meanings()
+    for group in (*tree.groups, *tree.hydra_groups):
+        options = ", ".join(tree.options(group))
+        comment = f"{meaning[group]}: {options}" if group in meaning else options
+        yield Entry(f"{group}=", comment)
+
+
+def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
+    for option, text in _files(tree, folders):
+        target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
+        yield Entry(option, header(text), _docstring(target[1] if target else ""))
+
+
+def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
+    yield from _in_file((config_dir() / "config.yaml").read_text(), "")
+    yield from _in_file((config_dir() / "_block.yaml").read_text(), "model.")
+    for option, text in _files(tree, folders):
+        group = option.partition("=")[0].replace("/", ".")
+        yield from _in_file(text, "" if "@package _global_" in text else f"{group}.")
+
+
+def _in_file(text: str, prefix: str) -> Iterator[Entry]:
+    """The keys of a file that have a comment, by their dotted path."""
+    outer: list[tuple[int, str]] = []  # indentation and name of the nodes around a line
+    for indent, name, comment in LINE.findall(text):
+        while outer and outer[-1][0] >= len(indent):
+            outer.pop()
+        outer.append((len(indent), name))
+        path = [node for _, node in outer]
+        if comment and path[0] != "defaults":
+            yield Entry(prefix + ".".join(path), comment)
+
+
+def header(text: str) -> str:
+    """The comment at the top of an option's file."""
+    lines = text.splitlines()[:2]
+    return next((line[2:] for line in lines if line.startswith("# ") and "@pack" not in line), "")
+
+
+def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str]]:
+    """Every option as GROUP=OPTION, with the text of its file."""
+    for group in (*tree.groups, *tree.hydra_groups):
+        for option in tree.options(group):
+            files = (folder / group / f"{option}.yaml" for folder in folders)
+            if file := next((file for file in files if file.is_file()), None):
+                yield f"{group}={option}", file.read_text()
+
+
+def _docstring(target: str) -> str:
+    """The docstrings of a class of ours and of its module, without an import."""
+    module, _, name = target.rpartition(".")
+    file = PACKAGE.parent / f"{module.replace('.', '/')}.py"
+    if not target.startswith(OURS) or not file.is_file():
+        return ""
+    tree = ast.parse(file.read_text())
+    classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    return "\n".join(
+        [*(ast.get_docstring(node) or "" for node in classes), ast.get_docstring(tree) or ""]
+    )
