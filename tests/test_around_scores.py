@@ -244,3 +244,82 @@ def test_kernels_say_what_they_cannot_do(run: str) -> None:
             continue
         with pytest.raises(UserError, match=reason):
             Attention(place(D, H, N, score=score, kernel=chosen, **keys))
+
+
+def mixer(name: str, pos: str = "none", **keys: Any) -> Any:
+    """The mixer with its encoding, whose heads have a width of 4."""
+    encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
+    mask = part("model.mask", "causal")(causal=True)
+    where = place(D, 3, N, mask=mask, pos=encoding, kernel=kernel("sdpa"), score="scaled_dot")
+    return random_parts(part("model.mixer", name, **keys)(where)), encoding
+
+
+@pytest.mark.parametrize("pos", ["none", "rotary"])
+def test_latent_attention_is_the_formula_in_loops(pos: str) -> None:
+    """DeepSeek-V2, equations 9 to 19."""
+    (mine, encoding), x = mixer("latent", pos, rank=5, rotary_dim=2), normal(B, N, D)
+    c = x @ mine.down.weight.mT
+    c = mine.latent_norm.weight * c / (c.square().mean(-1, keepdim=True) + EPS).sqrt()
+    q, k, v = mine.query(x), mine.key(c), mine.value(c)
+    joined, root = torch.zeros(B, N, D, dtype=x.dtype), (4 + 2 * (pos == "rotary")) ** 0.5
+    for b, i, h in product(range(B), range(N), range(3)):
+        at = slice(4 * h, 4 * h + 4)
+        scores = [q[b, i, at] @ k[b, j, at] for j in range(i + 1)]
+        if pos == "rotary":
+            turned = mine.rotary_query(x[b, i])[2 * h : 2 * h + 2]
+            keys = [mine.rotary_key(x[b, j]) for j in range(i + 1)]
+            scores = [s + rotation(i) @ turned @ (rotation(j) @ keys[j])
+                      for j, s in enumerate(scores)]  # fmt: skip
+        weights = (torch.stack(scores) / root).softmax(0)
+        joined[b, i, at] = weights @ v[b, : i + 1, at]
+    torch.testing.assert_close(mine(x, context(pos=encoding)), mine.out(joined))
+
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def rotation(position: int) -> Tensor:
+    """By one radian a position, as rotary positions turn their first pair."""
+    angle = torch.tensor(float(position), dtype=torch.float64)
+    return torch.stack(
+        [torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])]
+    )
+
+
+def test_differential_attention_is_the_formula_in_loops() -> None:
+    """Ye et al. 2024, equations 1 to 3."""
+    (mine, encoding), x = mixer("differential"), normal(B, N, D)
+    q, k, v = mine.query(x), mine.key(x), mine.value(x)
+    q1, k1, q2, k2 = mine.difference.vectors
+    factor = (q1 @ k1).exp() - (q2 @ k2).exp() + 0.8
+    joined = torch.zeros(B, N, D, dtype=x.dtype)
+    for b, i, h in product(range(B), range(N), range(3)):
+        maps = []
+        for half in (2 * h, 2 * h + 1):
+            at = slice(2 * half, 2 * half + 2)
+            scores = torch.stack([q[b, i, at] @ k[b, j, at] / 2**0.5 for j in range(i + 1)])
+            maps.append(scores.softmax(0))
+        at = slice(4 * h, 4 * h + 4)
+        read = (maps[0] - factor * maps[1]) @ v[b, : i + 1, at]
+        joined[b, i, at] = 0.2 * mine.norm.weight * read / (read.square().mean() + EPS).sqrt()
+    torch.testing.assert_close(mine(x, context(pos=encoding)), mine.out(joined))
+
+
+@pytest.mark.parametrize("pos", ["none", "rotary"])
+@pytest.mark.parametrize(("name", "cached"), [("latent", 5), ("differential", 2 * D)])
+def test_a_cache_of_other_mixers_changes_nothing(name: str, cached: int, pos: str) -> None:
+    keys = {"rank": 5, "rotary_dim": 2} if name == "latent" else {}
+    (mine, encoding), x, cache, parts = mixer(name, pos, **keys), normal(B, N, D), Cache(), []
+    expected = mine(x, context(pos=encoding))
+    for new in x.split((1, 2, 3), dim=1):
+        where = context(pos=encoding, cache=cache)
+        where.start = cache.tokens
+        parts.append(mine(new, where))
+        cache.tokens += new.shape[1]
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
+    held = sum(state.numel() for state in cache.states[0, mine])
+    assert held == B * N * (cached + 2 * (pos == "rotary" and name == "latent"))
+    for position in (0, 3):
+        where = context(pos=encoding)
+        where.position = position
+        torch.testing.assert_close(mine(x, where), expected[:, position : position + 1])

@@ -17,6 +17,12 @@ FILES = "model=transformer data=parallel data.source=a data.target=b"
 REFUSED = """
 model.heads=3
 model.kv_heads=3
+model.mixer=latent model.kv_heads=2
+model.mixer=latent model.attention=location
+model.mixer=differential model.dim=20
+model.mixer=differential model.kv_heads=2
+model.mixer=differential model.output_gate=head
+model.mixer=differential pos_enc=alibi
 model.connection=rezero model.residual=false
 model.connection=hyper model.norm=post
 model.norm_type=dyt model.norm=none

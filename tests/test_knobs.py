@@ -81,6 +81,8 @@ PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("gpt", "model.mask", "prefix", {"size": 4}),
     ("gpt", "model.mask", "window", {"size": 2}),
     ("gpt", "model.mixer", "attention", {"short_conv": 2, "key_shift": True, "exclusive": True}),
+    ("gpt", "model.mixer", "latent", {"rank": 5, "rotary_dim": 4}),
+    ("gpt", "model.mixer", "differential", {"initial": 0.5}),
     ("gpt", "model.mixer", "convolution", {"size": 3, "depthwise": False}),
     ("gpt", "model.normalizer", "hard", {"temperature": 0.5}),
     ("transformer", "model.cross_attention", "additive", {"hidden": 5}),
@@ -161,7 +163,8 @@ def test_every_key_of_a_part_acts(
     model: str, group: str, name: str, values: dict[str, Any]
 ) -> None:
     row = {f"{group}.{key}": value for key, value in values.items()}
-    assert_each_acts(model, {group: name}, row)
+    beside = {"pos_enc": "rotary"} if name == "latent" else {}
+    assert_each_acts(model, {group: name, **beside}, row)
 
 
 def test_no_key_of_a_part_is_left_out() -> None:

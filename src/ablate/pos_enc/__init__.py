@@ -66,6 +66,8 @@ class PosEnc(nn.Module):
     value_term: bool = False
     # True: it acts on queries and keys, so it has no effect on a score that ignores either.
     compares: ClassVar[bool] = False
+    # True: `rotate` turns queries and keys, of any even width.
+    rotates: ClassVar[bool] = False
     # Keys without an effect on parameters, with which a finished run can be measured.
     measured_with: ClassVar[tuple[str, ...]] = ()
     # True: the bias depends on the query.

@@ -38,6 +38,7 @@ class Rotary(PosEnc):
     """Rotates queries and keys; no parameters, any length."""
 
     compares: ClassVar[bool] = True
+    rotates = True
     conflicts = (
         Conflict(
             lambda c: (
@@ -68,11 +69,12 @@ class Rotary(PosEnc):
                 f"pos_enc.layout={layout} must be one of {', '.join(LAYOUTS)}"
                 f"{suggest(str(layout), LAYOUTS)}"
             )
-        self.width = round(share * self.head_dim)
-        if self.width % 2 or not self.width:
+        self.share = share
+        width = round(share * self.head_dim)
+        if width % 2 or not width:
             raise UserError(
                 f"pos_enc=rotary rotates pairs of dimensions, here pos_enc.share={share:g} of heads"
-                f" {self.head_dim} wide: {self.width}; make that an even number by pos_enc.share,"
+                f" {self.head_dim} wide: {width}; make that an even number by pos_enc.share,"
                 f" model.dim or model.heads"
             )
         require_positive_base(base)
@@ -91,10 +93,10 @@ class Rotary(PosEnc):
         return self.turn(q, i), self.turn(k, j)
 
     def periods(
-        self, device: torch.device, dtype: torch.dtype
-    ) -> Float[Tensor, " {self.width}//2"]:
-        """The positions in which each pair turns by 1."""
-        base, s, r = self.base, self.factor, self.width
+        self, r: int, device: torch.device, dtype: torch.dtype
+    ) -> Float[Tensor, " {r}//2"]:
+        """The positions in which each pair of r dimensions turns by 1."""
+        base, s = self.base, self.factor
         if self.scaling == "ntk" and r > 2:
             base = base * s ** (r / (r - 2))
         exponents = torch.arange(0, r, 2, device=device, dtype=dtype) / r
@@ -112,11 +114,12 @@ class Rotary(PosEnc):
     ) -> Float[Tensor, "b h n k"]:
         """Rotate by the positions, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
-        angles = positions.to(exact)[:, None] / self.periods(x.device, exact)
+        r = round(self.share * x.shape[-1])
+        angles = positions.to(exact)[:, None] / self.periods(r, x.device, exact)
         cos, sin = angles.cos(), angles.sin()
-        first, second = rearrange(x[..., : self.width].to(exact), self.pairs, pair=2)
+        first, second = rearrange(x[..., :r].to(exact), self.pairs, pair=2)
         turned = torch.stack([first * cos - second * sin, first * sin + second * cos])
-        turned = torch.cat([rearrange(turned, self.unpair), x[..., self.width :].to(exact)], dim=-1)
+        turned = torch.cat([rearrange(turned, self.unpair), x[..., r:].to(exact)], dim=-1)
         if self.scaling == "yarn":
             turned = turned * (0.1 * math.log(self.factor) + 1)
         return turned.to(x.dtype)

@@ -2,7 +2,8 @@
 
 Zhu et al. 2024, "Hyper-connections", https://arxiv.org/abs/2409.19606, section 2: with streams H,
 n x d, a sublayer f reads h = A_m H, and H becomes A_r H + B f(h). In dynamic ones tanh of a map of
-the normed streams is added to A_m, A_r and B, times a learned factor each, which starts at 0.01. The streams start as copies of the embeddings and are summed at the end.
+the normed streams is added to A_m, A_r and B, times a learned factor each, which starts at 0.01.
+The streams start as copies of the embeddings and are summed at the end.
 """
 
 from typing import Annotated, Any

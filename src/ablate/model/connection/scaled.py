@@ -1,5 +1,7 @@
-"""x + factor y, a constant. With 1 / sqrt(2 depth), outputs of 2 depth sublayers that are as large as
-the input add at most its variance, if they are independent.
+"""x + factor y, a constant.
+
+With 1 / sqrt(2 depth), independent outputs of 2 depth sublayers that are as large as the input add
+as much variance as it has.
 """
 
 from typing import Any

@@ -1,0 +1,91 @@
+"""Differential attention: the difference of two attention maps.
+
+Ye et al. 2024, "Differential transformer", https://arxiv.org/abs/2410.05258, section 2.1: a head has
+two queries and two keys, each of half its width, and reads (A1 - lambda A2) V, normalised by its
+root mean square and times 1 - `initial`; lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + initial.
+`initial` is one number for all layers here, where the paper has 0.8 - 0.6 exp(-0.3 (layer - 1)).
+Both maps come from one call of the kernel: what a head reads is linear in its weights.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from ablate.config.facts import Conflict
+from ablate.config.rules import Real
+from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.multi_head import MultiHeadAttention
+
+STD = 0.1  # of the vectors of lambda
+
+
+class Difference(nn.Module):
+    """lambda, one number for all heads of a layer, from four vectors of `width`."""
+
+    def __init__(self, width: int, initial: float):
+        super().__init__()
+        self.initial = initial
+        self.vectors = nn.Parameter(torch.empty(4, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.vectors, std=STD)
+
+    def forward(self) -> Tensor:
+        q1, k1, q2, k2 = self.vectors
+        return (q1 @ k1).exp() - (q2 @ k2).exp() + self.initial
+
+
+class DifferentialAttention(MultiHeadAttention):
+    """As many parameters as attention with as many heads, but for lambda and the norm."""
+
+    reads_positions = True
+    reads_mask = True
+    caches = True
+    conflicts = (
+        Conflict(
+            lambda c: c("model.dim") % (2 * c("model.heads")) != 0,
+            "model.mixer=differential halves the width of a head, here model.dim={model.dim} /"
+            " model.heads={model.heads}, which must be even",
+        ),
+        *(
+            Conflict(
+                lambda c, key=key: c.get(f"model.{key}", None) is not None,  # type: ignore[misc]
+                f"model.{key}={{model.{key}}} is not defined for model.mixer=differential; set"
+                f" model.{key}=null, or model.mixer=attention",
+            )
+            for key in ("kv_heads", "output_gate")
+        ),
+        Conflict(
+            lambda c: (
+                c.stated("pos_enc", "acts_in") == "attention" and not c.states("pos_enc", "rotates")
+            ),
+            "pos_enc={pos_enc} adds to the scores of model.heads, and model.mixer=differential has"
+            " two scores a head; use pos_enc=rotary, or one that is added to the input",
+        ),
+    )
+
+    def __init__(self, place: Place, *, initial: Annotated[float, Real(0, 1, below=True)]):
+        super().__init__(replace(place, heads=2 * place.heads))
+        self.difference = Difference(self.head_dim, initial)
+        self.norm = nn.RMSNorm(2 * self.head_dim)
+        self.initial = initial
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        pos, start, position = context.pos, context.start, context.position
+        first, last = (0, x.shape[1]) if position is None else (position, position + 1)
+        q, k = self.queries(x[:, first:last]), self.keys(x)
+        v = rearrange(self.value(x), "b j (h k) -> b h j k", k=2 * self.head_dim)
+        new = torch.arange(start, start + x.shape[1], device=x.device)
+        q, k = pos.rotate(q, k, new[first:last], new)
+        if (earlier := context.recall(self)) is not None:
+            k, v = (torch.cat(both, dim=2) for both in zip(earlier, (k, v), strict=True))
+        context.remember(self, k, v)
+        v = v.repeat_interleave(2, dim=1)
+        y = self.context(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
+        kept, taken = rearrange(y, "b (h two) i k -> two b h i k", two=2)
+        y = (1 - self.initial) * self.norm(kept - self.difference() * taken)
+        return self.out(rearrange(y, "b h i k -> b i (h k)"))
