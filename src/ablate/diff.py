@@ -25,7 +25,8 @@ from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
 from ablate.study.plan.budget import DataSets
 from ablate.terminal.console import Console
-from ablate.training.build import build, count_flops, make_task
+from ablate.training.build import build, count_cache, count_flops, make_task
+from ablate.training.cache import CacheBytes
 from ablate.training.record import count_parameters
 from ablate.training.same_model import SameModel
 
@@ -37,6 +38,7 @@ class Side:
     config: DictConfig
     model: nn.Module
     flops: int
+    cache: CacheBytes | None
     inputs: tuple[Tensor, ...]
     outputs: list[Tensor]
 
@@ -54,6 +56,7 @@ class Difference:
     keys: dict[str, tuple[Any, Any]]
     parameters: tuple[int, int]
     flops: tuple[int, int]
+    cache: tuple[CacheBytes | None, CacheBytes | None]
     kernels: tuple[list[str], list[str]]
     only_first: list[str]
     only_second: list[str]
@@ -68,7 +71,8 @@ def side(config: DictConfig, data: Data) -> Side:
     inputs = task.inputs(task.prepared(data.example()))
     with torch.no_grad():
         computed = outputs(model(*inputs))
-    return Side(config, model, count_flops(config, task), inputs, computed)
+    flops, cache = count_flops(config, task), count_cache(config, task)
+    return Side(config, model, flops, cache, inputs, computed)
 
 
 def difference(first: DictConfig, second: DictConfig) -> Difference:
@@ -82,6 +86,7 @@ def difference(first: DictConfig, second: DictConfig) -> Difference:
         keys=changed_keys(first, second),
         parameters=(count_parameters(a.model)["total"], count_parameters(b.model)["total"]),
         flops=(a.flops, b.flops),
+        cache=(a.cache, b.cache),
         kernels=tuple(sorted(set(kernels(s.model).values())) for s in (a, b)),  # type: ignore[arg-type]
         only_first=[name for name in mine if name not in yours],
         only_second=[name for name in yours if name not in mine],
@@ -111,6 +116,10 @@ def show(difference: Difference) -> None:
     table.add_section()
     table.add_row("parameters", *(f"{count:,}" for count in difference.parameters))
     table.add_row("FLOPs a step", *(f"{count:,}" for count in difference.flops))
+    if any(difference.cache):
+        for name in CacheBytes._fields:
+            sizes = (getattr(cache, name) if cache else 0 for cache in difference.cache)
+            table.add_row(f"cache bytes, {name.replace('_', ' ')}", *(f"{n:,}" for n in sizes))
     table.add_row("kernels", *(", ".join(names) or "-" for names in difference.kernels))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)

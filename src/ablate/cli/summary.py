@@ -35,6 +35,9 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
         "parameters",
         f"{parameters['total']:,} ({parameters['non_embedding']:,} without embeddings)",
     )
+    if cache := result.get("cache_bytes"):
+        state = f" and {cache['state']:,} bytes of state" if cache["state"] else ""
+        table.add_row("decoding keeps", f"{cache['per_token']:,} bytes a token{state}")
     table.add_row("steps", f"{result['steps']:,} (best weights: step {result['best_step']:,})")
     throughput = result["throughput"]
     table.add_row("rate", f"{throughput['value']:,.0f} {throughput['unit']}")

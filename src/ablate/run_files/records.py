@@ -31,6 +31,7 @@ RESULT_SHAPE = {
     "run_id?": (str, NoneType),
     "arm?": (str, NoneType),
     "peak_memory_bytes?": int,
+    "cache_bytes?": {"per_token": int, "state": int},
     **{f"{key}?": shape for key, shape in FINISHED.items()},
     "parameters?": {str: int},
     "choices?": dict,

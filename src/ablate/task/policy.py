@@ -47,7 +47,7 @@ class Policy(CausalLM):
         Conflict(
             lambda c: (
                 c.option("model.mask") == "prefix"
-                and (c("data.path") is not None or c("model.mask.size") > c("data.prompt"))
+                and (c("model.mask.size") > c("data.prompt") or c("data.path") is not None)
             ),
             "model.mask.size={model.mask.size} lets tokens of a response see later ones, unless"
             " every prompt has as many tokens; with data.path=null give data.prompt={data.prompt}"

@@ -22,6 +22,7 @@ from ablate.model.base import Model
 from ablate.random.seeding import derive
 from ablate.task import Task
 from ablate.training import pretrained
+from ablate.training.cache import CacheBytes, cache_bytes
 from ablate.training.flops import flops_per_step
 from ablate.training.transfer import WITH_TOKENS, Source, start_from
 
@@ -151,6 +152,12 @@ def make_task(cfg: DictConfig, data: Data, model: Model) -> Task:
         seed=cfg.seed,
     )
     return task
+
+
+def count_cache(cfg: DictConfig, task: Task) -> CacheBytes | None:
+    """Count the bytes that decoding one sequence keeps; None for a model without a cache."""
+    make_one = partial(make_model, cfg, task.data, Reference())
+    return cache_bytes(make_one, *task.inputs(task.prepared(task.data.typical_batch())))
 
 
 def count_flops(cfg: DictConfig, task: Task) -> int:

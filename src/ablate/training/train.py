@@ -29,7 +29,7 @@ from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
 from ablate.terminal.say import printable, say
-from ablate.training.build import build, build_data, count_flops, make_task
+from ablate.training.build import build, build_data, count_cache, count_flops, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
@@ -122,13 +122,15 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
-    flops = count_flops(cfg, task)
+    flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
         stops_unwritten(),
         recorded(composition, run_dir, task, trainer, flops) as result,
     ):
         checkpoints.run_id = result["run_id"]
+        if cache is not None:
+            result["cache_bytes"] = cache._asdict()
         line = headline(
             composition.values["choices"], run_dir, data, trainer, result["parameters"]["total"]
         )

@@ -1,0 +1,68 @@
+"""What decoding keeps of the tokens so far, in bytes, without computing it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ablate.model.base import LanguageModel, Seq2Seq
+from ablate.model.layers.layer import Cache
+from ablate.model.rnn_lm import HiddenState
+
+FEW = 8  # tokens
+
+
+class CacheBytes(NamedTuple):
+    """Of one sequence, in the dtype of the parameters. per_token: what grows, such as keys and
+    values; state: what does not, such as the state of a recurrence."""
+
+    per_token: int
+    state: int
+
+
+def cache_bytes(make_model: Callable[[], nn.Module], *inputs: Tensor) -> CacheBytes | None:
+    """Decode a few tokens on the meta device; None for a model that keeps nothing.
+
+    inputs: of `forward`, of which a model with a source reads that.
+    """
+    with torch.device("meta"), torch.no_grad():
+        model = make_model().eval()
+        kept = _after_each_token(model, *(tensor[:1].to("meta") for tensor in inputs))
+    if not kept:
+        return None
+    before, after = kept[-2:]
+    grown = [name for name in after if before.get(name) != after[name]]
+    growth = sum(after[name] - before.get(name, 0) for name in grown)
+    return CacheBytes(growth, sum(size for name, size in after.items() if name not in grown))
+
+
+def _after_each_token(model: nn.Module, *inputs: Tensor) -> list[dict[Any, int]]:
+    """The bytes of each tensor kept."""
+    token = torch.zeros(1, 1, dtype=torch.long, device="meta")
+    kept = []
+    if isinstance(model, LanguageModel):
+        if getattr(model, "classes", None) is not None or (cache := model.new_cache()) is None:
+            return []
+        for _ in range(min(FEW, model.length or FEW)):
+            model(token, cache=cache)
+            kept.append(dict(_tensors(cache)))
+    elif isinstance(model, Seq2Seq):
+        state = model.encode(inputs[0])
+        if not isinstance(cache := getattr(state, "cache", None), Cache):
+            return []
+        for _ in range(FEW // 2):
+            model.step(token[0], state)
+            kept.append(dict(_tensors(cache)))
+    return kept
+
+
+def _tensors(cache: Cache | HiddenState) -> Iterator[tuple[Any, int]]:
+    if isinstance(cache, Cache):
+        states = [*cache.states.items()]
+    else:
+        states = [*enumerate(cache.hidden or [])]
+    for name, state in states:
+        parts = (state,) if isinstance(state, Tensor) else state
+        for number, part in enumerate(parts):
+            yield (name, number), part.nbytes

@@ -1,0 +1,52 @@
+"""The bytes that decoding keeps, measured, against the formulas of the papers."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from make_model import gpt, part, rnn_lm, transformer
+
+from ablate.training.cache import CacheBytes, cache_bytes
+
+D, DEPTH, HEADS = 24, 3, 4  # float32 numbers of 4 bytes
+TOKENS = torch.zeros(2, 5, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers"),
+    [
+        ({}, 2 * D),
+        ({"kv_heads": 2}, 2 * D // 2),
+        ({"kv_heads": 1}, 2 * D // HEADS),
+        ({"attention": "uniform"}, D),
+        ({"mixer": part("model.mixer", "latent", rank=5)}, 5),
+        ({"mixer": part("model.mixer", "latent", rank=5, rotary_dim=2), "pos_enc": "rotary"}, 7),
+        ({"mixer": "differential"}, 2 * D),
+    ],
+)
+def test_a_token_costs_what_the_formula_says(keys: dict[str, Any], numbers: int) -> None:
+    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, **keys)
+    assert cache_bytes(made, TOKENS) == CacheBytes(4 * DEPTH * numbers, 0)
+
+
+def test_a_state_is_told_apart_from_what_grows() -> None:
+    short = part("model.mixer", "attention", short_conv=3)
+    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, mixer=short)
+    assert cache_bytes(made, TOKENS) == CacheBytes(4 * DEPTH * 2 * D, 4 * DEPTH * 2 * D)
+    convolution = part("model.mixer", "convolution", size=3)
+    made = partial(gpt, dim=D, depth=DEPTH, heads=HEADS, mixer=convolution)
+    assert cache_bytes(made, TOKENS) == CacheBytes(0, 4 * DEPTH * 2 * D)
+    made = partial(rnn_lm, dim=D, depth=DEPTH)  # an LSTM
+    assert cache_bytes(made, TOKENS) == CacheBytes(0, 4 * DEPTH * 2 * D)
+
+
+def test_a_decoder_keeps_its_own_tokens_alone() -> None:
+    """The memory of the source does not grow."""
+    made = partial(transformer, dim=D, heads=HEADS)
+    numbers = 2 * D * len(made().decoder.blocks)
+    assert cache_bytes(made, TOKENS, TOKENS) == CacheBytes(4 * numbers, 0)
+
+
+def test_a_model_without_a_cache_keeps_nothing() -> None:
+    assert cache_bytes(partial(gpt, dim=D, heads=HEADS, mask="none"), TOKENS) is None
