@@ -92,9 +92,7 @@ class Rotary(PosEnc):
     ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "b g j l"]]:
         return self.turn(q, i), self.turn(k, j)
 
-    def periods(
-        self, r: int, device: torch.device, dtype: torch.dtype
-    ) -> Float[Tensor, " {r}//2"]:
+    def periods(self, r: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, " {r}//2"]:
         """The positions in which each pair of r dimensions turns by 1."""
         base, s = self.base, self.factor
         if self.scaling == "ntk" and r > 2:

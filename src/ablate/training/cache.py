@@ -1,6 +1,6 @@
 """What decoding keeps of the tokens so far, in bytes, without computing it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -58,10 +58,8 @@ def _after_each_token(model: nn.Module, *inputs: Tensor) -> list[dict[Any, int]]
 
 
 def _tensors(cache: Cache | HiddenState) -> Iterator[tuple[Any, int]]:
-    if isinstance(cache, Cache):
-        states = [*cache.states.items()]
-    else:
-        states = [*enumerate(cache.hidden or [])]
+    states: Iterable[tuple[Any, Any]]
+    states = cache.states.items() if isinstance(cache, Cache) else enumerate(cache.hidden or [])
     for name, state in states:
         parts = (state,) if isinstance(state, Tensor) else state
         for number, part in enumerate(parts):

@@ -163,7 +163,8 @@ class MultiHeadAttention(Layer):
             sink=None if self.sink is None else self.sink(),
         )
         if self.recorded is not None:
-            every = replace(attend, k=self._of_every_head(k), training=False)
+            k, v = self._of_every_head(k), self._of_every_head(v)
+            every = replace(attend, k=k, v=v, training=False)
             self.recorded.append(attention_weights(every).detach())
         return self.kernel(attend)
 

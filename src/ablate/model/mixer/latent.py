@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ablate.config.facts import Conflict
 from ablate.config.rules import Int, Width
 from ablate.model.attention import Score
-from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.layer import Context, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import MultiHeadAttention
 
@@ -65,7 +65,7 @@ class LatentAttention(MultiHeadAttention):
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         earlier = context.recall(self)
-        state = (self.latent_norm(self.down(x)),)
+        state: State = (self.latent_norm(self.down(x)),)
         q = self.queries(x[:, first:last])
         if self.rotary_query is not None and self.rotary_key is not None:
             new = torch.arange(start, start + x.shape[1], device=x.device)
