@@ -79,8 +79,8 @@ def difference(first: DictConfig, second: DictConfig) -> Difference:
     """Build both compositions and compare them."""
     sets = DataSets()
     a, b = (side(config, sets(config)) for config in (first, second))
-    mine, yours = (dict(s.model.named_parameters()) for s in (a, b))
-    shared = [name for name in mine if name in yours]
+    of_first, of_second = (dict(s.model.named_parameters()) for s in (a, b))
+    shared = [name for name in of_first if name in of_second]
     comparable = same_inputs(a, b) and shapes(a.outputs) == shapes(b.outputs)
     return Difference(
         keys=changed_keys(first, second),
@@ -88,9 +88,9 @@ def difference(first: DictConfig, second: DictConfig) -> Difference:
         flops=(a.flops, b.flops),
         cache=(a.cache, b.cache),
         kernels=tuple(sorted(set(kernels(s.model).values())) for s in (a, b)),  # type: ignore[arg-type]
-        only_first=[name for name in mine if name not in yours],
-        only_second=[name for name in yours if name not in mine],
-        other_values=[name for name in shared if not torch.equal(mine[name], yours[name])],
+        only_first=[name for name in of_first if name not in of_second],
+        only_second=[name for name in of_second if name not in of_first],
+        other_values=[name for name in shared if not torch.equal(of_first[name], of_second[name])],
         output=largest_gap(a, b) if comparable else None,
         none=SameModel(first, sets)(second, b.model),
     )

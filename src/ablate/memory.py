@@ -26,9 +26,9 @@ def total() -> int:
 def require(needed: float, what: str) -> None:
     """Raise UserError if `needed` bytes are more than there are. what: the key and what it makes,
     such as "data.batch_size=8: a batch"."""
-    if needed > (there := total()):
+    if needed > (available := total()):
         raise UserError(
-            f"{what} takes at least {written(needed)}, and this machine has {written(there)}"
+            f"{what} takes at least {written(needed)}, and this machine has {written(available)}"
         )
 
 

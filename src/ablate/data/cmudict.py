@@ -70,7 +70,7 @@ class CMUDict(Pairs):
     def make_tokenizers(self, training: list[Pair]) -> tuple[PairTokenizer, PairTokenizer]:
         return Characters(p.source for p in training), Words(p.target for p in training)
 
-    def place(self, split: str, number: int) -> str:
+    def location(self, split: str, number: int) -> str:
         return f"line {self.lines[split][number] + 1} of {FILE}"
 
     def _pair(self, entry: str, number: int) -> Pair | None:

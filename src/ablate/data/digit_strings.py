@@ -305,9 +305,11 @@ class Latents:
         if not isinstance(run.model, Autoencoder) or not isinstance(run.data, DigitStrings):
             raise UserError(f"data.autoencoder={folder}: must be a run of model=autoencoder")
         if run.data.size != data.size:
-            theirs, ours = (f"{rows} x {columns}" for rows, columns in (run.data.size, data.size))
+            trained, wanted = (
+                f"{rows} x {columns}" for rows, columns in (run.data.size, data.size)
+            )
             raise UserError(
-                f"data.autoencoder={folder}: reads images of {theirs} pixels, not {ours}"
+                f"data.autoencoder={folder}: reads images of {trained} pixels, not {wanted}"
             )
         self.model, self.data = run.model, run.data
         self.reduction = run.model.reduction

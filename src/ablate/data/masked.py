@@ -121,8 +121,8 @@ class Masked(Cut):
         """[CLS] text [SEP]; the text may contain [MASK], and [SEP] before a second segment."""
         assert isinstance(tokenizer, WithSpecials)
         tokens = torch.tensor([[tokenizer.cls, *tokenizer.encode(text), tokenizer.sep]])
-        places = (tokens[0] == tokenizer.mask).nonzero().T
-        batch = {"tokens": tokens, "places": places}
+        masked = (tokens[0] == tokenizer.mask).nonzero().T
+        batch = {"tokens": tokens, "places": masked}
         if not self.next_sentence:
             return batch
         ends = (tokens == tokenizer.sep).long()
@@ -171,8 +171,8 @@ class MaskedText(Dataset[Batch]):
         tokens = torch.full((len(text), self.seq_len), self.tokenizer.sep)
         tokens[:, 0] = self.tokenizer.cls
         tokens.scatter_(1, positions, text)
-        places = positions.gather(1, chosen)
-        return {"tokens": tokens, "places": places, "targets": targets} | follows
+        masked = positions.gather(1, chosen)
+        return {"tokens": tokens, "places": masked, "targets": targets} | follows
 
     def _drawn(self, request: Request) -> tuple[Tensor, ...]:
         """Numbers in [0, 1), b n each: for the masked positions, kinds of replacement, other tokens

@@ -54,7 +54,7 @@ class Multi30k(Translations):
     def read(self) -> dict[str, list[Pair]]:
         return {split: self._split_of(name) for split, name in FILES.items()}
 
-    def place(self, split: str, number: int) -> str:
+    def location(self, split: str, number: int) -> str:
         source, target = (f"{FILES[split]}.{language}" for language in self.pair)
         return f"line {number + 1} of {source} and {target}"
 

@@ -118,7 +118,7 @@ class Pairs(Targets):
         """The tokenizers of source and target; the same one twice for a joint vocabulary."""
         return Characters(p.source for p in training), Characters(p.target for p in training)
 
-    def place(self, split: str, number: int) -> str:
+    def location(self, split: str, number: int) -> str:
         """The location of a pair that `read` returned, for messages."""
         return f"example {number + 1} of the {split} split"
 
@@ -237,5 +237,5 @@ class Pairs(Targets):
         return {number: pair for number, pair in tokens.items() if longest[number] <= most}
 
     def _say(self, split: str, what: str, first: int, more: str = "") -> None:
-        line = f"{SPOKEN[split]} pairs: {what}; the first is {self.place(split, first)}{more}"
+        line = f"{SPOKEN[split]} pairs: {what}; the first is {self.location(split, first)}{more}"
         on_first_process(say)(line)

@@ -147,7 +147,7 @@ class Parallel(Translations):
         read |= {s: [everything[line] for line in lines] for s, lines in self.lines.items()}
         return {split: read[split] for split in ("train", "val", "test") if split in read}
 
-    def place(self, split: str, number: int) -> str:
+    def location(self, split: str, number: int) -> str:
         files = self.files.get(split, self.files["train"])
         line = self.lines[split][number] if split in self.lines else number
         return f"line {line + 1} of {files.source} and {files.target}"

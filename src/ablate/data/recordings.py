@@ -57,7 +57,7 @@ class Recordings(SpokenPairs):
             for split, numbers in splits.items()
         }  # fmt: skip
 
-    def place(self, split: str, number: int) -> str:
+    def location(self, split: str, number: int) -> str:
         return f"the recording of {self._spoken[split][number].text!r}"
 
     def _transcribed(self, folder: Path) -> list[tuple[Path, str]]:

@@ -213,9 +213,9 @@ class Speech(SpokenPairs):
         count = self.counts[split]
         rng = np.random.default_rng(derive(self.data_seed, "speech", split))
         groups = [rng.permutation(texts).tolist() for texts in _texts(self.from_texts)[split]]
-        if (there := sum(map(len, groups))) < count:
+        if (available := sum(map(len, groups))) < count:
             raise UserError(
-                f"data.{split}_examples={count}: data.texts={self.from_texts} has only {there}"
+                f"data.{split}_examples={count}: data.texts={self.from_texts} has only {available}"
                 " for this split"
             )
         while count:

@@ -34,16 +34,16 @@ def rollout(
     was_training = model.training
     model.eval()
     most = int(lengths.max()) + tokens
-    whole = prompts.new_zeros(len(prompts), most)
+    written = prompts.new_zeros(len(prompts), most)
     for length in lengths.unique().tolist():
         rows = (lengths == length).nonzero().squeeze(1)
         read = prompts[rows, :length]
         drawn = torch.stack([*sample(model, read, tokens=tokens, rng=rng)], dim=1)
-        whole[rows, : length + tokens] = torch.cat([read, drawn], dim=1)
+        written[rows, : length + tokens] = torch.cat([read, drawn], dim=1)
     model.train(was_training)
-    places = torch.arange(most, device=prompts.device)
+    positions = torch.arange(most, device=prompts.device)
     start = lengths[:, None]
-    return Rollout(whole, (places >= start) & (places < start + tokens))
+    return Rollout(written, (positions >= start) & (positions < start + tokens))
 
 
 def log_probabilities(

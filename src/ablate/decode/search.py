@@ -47,10 +47,10 @@ def greedy(
     last = torch.full_like(rows, BOS)
     log_prob = torch.zeros(len(source), dtype=PRECISION, device=source.device)
     written = torch.full((len(source), max_length), EOS, device=source.device)
-    for place in range(max_length):
+    for position in range(max_length):
         gained, last = _log_probs(model, last, state).max(-1)
         log_prob[rows] += gained
-        written[rows, place] = last
+        written[rows, position] = last
         going = (last != EOS).nonzero()[:, 0]
         if len(going) == 0:
             break
@@ -86,7 +86,7 @@ def beam_search(
         if len(rows) == 0:
             break
         state.select(rows)
-    ranked = (sorted(ended, key=lambda one: -one.score) for ended in beam.ended)
+    ranked = (sorted(ended, key=lambda hypothesis: -hypothesis.score) for ended in beam.ended)
     return [hypotheses[:n_best] for hypotheses in ranked]
 
 
@@ -124,13 +124,13 @@ class Beam:
         gained: log-probability of each next token. left: how many tokens may be written after this
         one.
         """
-        there = self.log_prob.isfinite()
-        row = (there.flatten().cumsum(0) - 1).view_as(there)
-        total = gained.new_full((*there.shape, gained.shape[1]), -math.inf)
-        total[there] = self.log_prob[there][:, None] + gained
+        alive = self.log_prob.isfinite()
+        row = (alive.flatten().cumsum(0) - 1).view_as(alive)
+        total = gained.new_full((*alive.shape, gained.shape[1]), -math.inf)
+        total[alive] = self.log_prob[alive][:, None] + gained
         self.log_prob, chosen = total.flatten(1).topk(self.size)  # the most likely first
-        places = torch.arange(self.size, device=gained.device)
-        self.log_prob = self.log_prob.masked_fill(places >= self.free, -math.inf)
+        slots = torch.arange(self.size, device=gained.device)
+        self.log_prob = self.log_prob.masked_fill(slots >= self.free, -math.inf)
         parent, token = chosen // gained.shape[1], chosen % gained.shape[1]
         before = self.written.gather(1, parent[:, :, None].expand_as(self.written))
         self.written = torch.cat([before, token[:, :, None]], dim=-1)
@@ -150,8 +150,8 @@ class Beam:
             self.log_prob[over].tolist(),
             strict=True,
         ):
-            whole = Hypothesis(_before_eos(tokens), log_prob, log_prob / divisor)
-            self.ended[source].append(whole)
+            finished = Hypothesis(_before_eos(tokens), log_prob, log_prob / divisor)
+            self.ended[source].append(finished)
         self.log_prob = self.log_prob.masked_fill(over, -math.inf)
 
     def _search_on(self, rows: Int[Tensor, "b size"], left: int) -> Int[Tensor, " remaining"]:

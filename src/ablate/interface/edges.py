@@ -38,8 +38,8 @@ class Edges:
 
     def rows(self, first: int, last: int) -> Edges:
         """The edges of the queries `first` to `last` (exclusive), renumbered from 0."""
-        some = (self.query >= first) & (self.query < last)
-        pairs = torch.stack([self.query[some] - first, self.key[some]])
+        selected = (self.query >= first) & (self.query < last)
+        pairs = torch.stack([self.query[selected] - first, self.key[selected]])
         return Edges.of(pairs, queries=last - first, keys=self.keys)
 
 

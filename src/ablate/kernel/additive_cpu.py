@@ -96,16 +96,16 @@ def pieces(
     most = ELEMENTS * torch.get_num_threads()
     queries = max(1, min(i, most // max(1, j * d)))
     rows = max(1, most // max(1, i * j * d)) if queries == i else 1
-    one, place = q.new_ones(()), q.new_empty(min(rows, count) * queries * j * d)
+    ones, buffer = q.new_ones(()), q.new_empty(min(rows, count) * queries * j * d)
     for row in range(0, count, rows):
-        some = slice(row, min(row + rows, count))
+        rows_slice = slice(row, min(row + rows, count))
         for first in range(0, i, queries):
             these = slice(first, min(first + queries, i))
-            shape = (some.stop - some.start, these.stop - these.start, j, d)
-            r = place[: shape[0] * shape[1] * j * d].view(shape)
-            mine, others = q[some, these, None], k[some, None]
+            shape = (rows_slice.stop - rows_slice.start, these.stop - these.start, j, d)
+            r = buffer[: shape[0] * shape[1] * j * d].view(shape)
+            q_part, k_part = q[rows_slice, these, None], k[rows_slice, None]
             if separate:
-                torch.addcmul(one, mine, others, out=r).reciprocal_()
+                torch.addcmul(ones, q_part, k_part, out=r).reciprocal_()
             else:
-                torch.add(mine, others, out=r).mul_(-2).sigmoid_()
-            yield some, these, r
+                torch.add(q_part, k_part, out=r).mul_(-2).sigmoid_()
+            yield rows_slice, these, r

@@ -53,8 +53,8 @@ def sum_attention(
     """
     if slope is None:  # tanh(x) = 1 - 2 / (1 + exp(2 x)), and the softmax ignores the constant
         v = -2 * v
-    given = (values, table, where.rows, where.begin, where.end, where.keep, stream, dropout, slope)
-    out, _ = attention(q, k, v, *given)
+    args = (values, table, where.rows, where.begin, where.end, where.keep, stream, dropout, slope)
+    out, _ = attention(q, k, v, *args)
     return out
 
 
@@ -68,9 +68,9 @@ GIVEN = (
 @torch.library.custom_op(
     "ablate::sum_attention", mutates_args=(), schema=f"({GIVEN}) -> (Tensor, Tensor)"
 )
-def attention(*given: Any) -> tuple[Tensor, Tensor]:
+def attention(*args: Any) -> tuple[Tensor, Tensor]:
     """The context, and the log-sum-exp of each query's scores, b h i."""
-    program, (q, _, _, values) = Program(*given), given[:4]
+    program, (q, _, _, values) = Program(*args), args[:4]
     (b, h, queries, _), value_width = q.shape, values.shape[-1]
     out, lse = values.new_empty(b, h, queries, value_width), program.q.new_empty(b, h, queries)
     grid = (b * h, triton.cdiv(queries, ROWS), triton.cdiv(value_width, VALUES))
@@ -85,10 +85,10 @@ def attention(*given: Any) -> tuple[Tensor, Tensor]:
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def gradients(
-    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
+    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, the values and the table; that of the table is empty unless wanted."""
-    program, (q, k, v, values, table) = Program(*given), given[:5]
+    program, (q, k, v, values, table) = Program(*args), args[:5]
     (b, h, queries, _), (keys, value_width) = q.shape, values.shape[2:]
     gradient = gradient.contiguous()
     known = (lse, (gradient.to(lse.dtype) * out).sum(-1), gradient)
@@ -98,8 +98,8 @@ def gradients(
     count = table.shape[-1] if table is not None and of_table else 0
     by_row = by_key.new_zeros(b, h, count, program.q.shape[-1]) if count else None
     grid: tuple[int, ...] = (b * h, triton.cdiv(queries, COLUMNS))
-    made = (*known, by_query, by_row)
-    program.run(kernels.backward_queries, grid, made, table_rows=count, BI=COLUMNS, BJ=ROWS)
+    outputs = (*known, by_query, by_row)
+    program.run(kernels.backward_queries, grid, outputs, table_rows=count, BI=COLUMNS, BJ=ROWS)
     grid = (b * h, triton.cdiv(keys, COLUMNS), triton.cdiv(value_width, VALUES))
     program.run(kernels.backward_keys, grid, (*known, by_key, dvalues), BI=ROWS, BJ=COLUMNS)
     factor = v.to(lse.dtype)[:, None]
@@ -202,9 +202,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, values: Tensor, *others: Any) -> tuple[Te
 
 
 @gradients.register_fake
-def _(
-    gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *given: Any
-) -> tuple[Tensor, ...]:
-    *inputs, table = given[:5]
+def _(gradient: Tensor, out: Tensor, lse: Tensor, of_table: bool, *args: Any) -> tuple[Tensor, ...]:
+    *inputs, table = args[:5]
     dtable = table.new_empty(table.shape) if of_table else inputs[2].new_empty(0)
     return *(x.new_empty(x.shape) for x in inputs), dtable

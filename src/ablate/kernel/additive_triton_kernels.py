@@ -55,15 +55,15 @@ def reciprocal(x):
 @triton.jit
 def term(q, k, d, i, j, i_d, j_d, J: tl.constexpr, SLOPE: tl.constexpr, APART: tl.constexpr):
     """f of every pair for one d."""
-    mine = tl.expand_dims(tl.load(q + d * i_d + i), J)
+    query = tl.expand_dims(tl.load(q + d * i_d + i), J)
     other = tl.expand_dims(tl.load(k + d * j_d + j), 1 - J)
     if SLOPE is not None:
-        x = mine + other
+        x = query + other
         y = tl.where(x > 0, x, SLOPE * x)
     elif APART:
-        y = reciprocal(1 + mine * other)
+        y = reciprocal(1 + query * other)
     else:
-        y = reciprocal(1 + tl.exp(2 * (mine + other)))
+        y = reciprocal(1 + tl.exp(2 * (query + other)))
     return y
 
 
@@ -109,8 +109,8 @@ def dropped(x, stream, b, h, ii, jj, RATE: tl.constexpr, DROPPED: tl.constexpr):
     """x after dropout, with the draws of ablate.random.draws. DROPPED: how many of the 2^16
     numbers drop a unit."""
     if DROPPED > 0:
-        place = b * EXAMPLE + h * HEAD + ii.to(tl.int64) * ROW + (jj // LANES).to(tl.int64)
-        n = place * GOLDEN + tl.load(stream)
+        index = b * EXAMPLE + h * HEAD + ii.to(tl.int64) * ROW + (jj // LANES).to(tl.int64)
+        n = index * GOLDEN + tl.load(stream)
         n = (n ^ ((n >> 30) & 0x3FFFFFFFF)) * FIRST
         n = (n ^ ((n >> 27) & 0x1FFFFFFFFF)) * SECOND
         n = n ^ ((n >> 31) & 0x1FFFFFFFF)
@@ -307,5 +307,5 @@ def backward_keys(
                     total = tl.sum(ds * derivative(y, SLOPE), 0)
                     tl.atomic_add(df + d * j_d + j, total, sem="relaxed")
     inside = (j < keys)[:, None] & (w < value_width)[None, :]
-    places = bh * keys * value_width + j[:, None] * value_width + w[None, :]
-    tl.store(dvalues + places, of_values, mask=inside)
+    offsets = bh * keys * value_width + j[:, None] * value_width + w[None, :]
+    tl.store(dvalues + offsets, of_values, mask=inside)

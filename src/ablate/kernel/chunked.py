@@ -21,7 +21,7 @@ from ablate.config.rules import Count
 from ablate.errors import UserError
 from ablate.interface.score import Score
 from ablate.kernel import Attend, Kernel, Parts, attention_weights, mix
-from ablate.kernel.heap import Holes
+from ablate.kernel.heap import HeapTrimmer
 
 RunScore = Callable[[Score, Tensor, Tensor], Tensor]
 
@@ -78,7 +78,7 @@ class Chunked(Kernel):
         if attend.prepared is None:
             attend = replace(attend, prepared=attend.score.keys(attend.k))
 
-        holes = Holes()
+        trimmer = HeapTrimmer()
         largest = size * per_query * attend.v.element_size()
         # Only for the fused score: with others, which allocate faster, it cost a fifth and more.
         give_back = fused and not torch.compiler.is_compiling()
@@ -86,7 +86,7 @@ class Chunked(Kernel):
         def context(rows: Attend) -> Tensor:  # runs again in the backward pass
             assert rows.prepared is not None
             if give_back:
-                holes.after(largest)
+                trimmer.record(largest)
             return mix(rows, attention_weights(rows, score(rows.score, rows.q, rows.prepared)))
 
         again = training and not (fused and size == attend.queries)

@@ -105,15 +105,15 @@ def biased(attend: Attend) -> Any:
     if not attend.pos.distances:
         return plain
     ahead = torch.arange(1 - attend.queries, attend.keys, device=attend.v.device) - attend.start
-    if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
+    if (by_distance := attend.pos.by_distance(attend.q, ahead, attend.layer)) is None:
         return plain
-    table, rows = found
+    table, rows = by_distance
     across = [size > 1 for size in table.shape[:3]]  # bias varies over batch, heads, queries
     last = attend.queries - 1
 
     def mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        place = [at if varies else at * 0 for at, varies in zip((b, h, i), across, strict=True)]
-        return capped(score, b, h, i, j) + table[place[0], place[1], place[2], rows[j - i + last]]
+        row = [at if varies else at * 0 for at, varies in zip((b, h, i), across, strict=True)]
+        return capped(score, b, h, i, j) + table[row[0], row[1], row[2], rows[j - i + last]]
 
     return mod
 

@@ -13,17 +13,17 @@ from functools import cache
 BYTES = 2**27
 
 
-class Holes:
-    """Counts the bytes allocated and freed again, and trims the heap every `BYTES` of them."""
+class HeapTrimmer:
+    """Trims the heap after every `BYTES` that were allocated and freed again."""
 
     def __init__(self) -> None:
-        self.made = 0
+        self.n_bytes = 0  # since the last trim
 
-    def after(self, made: int) -> None:
-        """made: bytes of one large tensor."""
-        self.made += made
-        if self.made > BYTES:
-            self.made = 0
+    def record(self, n_bytes: int) -> None:
+        """Count the bytes of one large tensor."""
+        self.n_bytes += n_bytes
+        if self.n_bytes > BYTES:
+            self.n_bytes = 0
             give_back()
 
 

@@ -98,8 +98,8 @@ def products(
     heads, _, width = a.shape
     a, b = (rearrange(x, "h n k -> n (h k)").contiguous() for x in (a, b))
 
-    def of(some: slice) -> Tensor:
-        pairs = a.index_select(0, first[some]) * b.index_select(0, second[some])
+    def of(edges: slice) -> Tensor:
+        pairs = a.index_select(0, first[edges]) * b.index_select(0, second[edges])
         return pairs.unflatten(1, (heads, width)).sum(-1)
 
     # In pieces that fit in a core's cache; a compiler makes no tensor of the pairs at all.
@@ -111,20 +111,20 @@ def products(
 def summed(
     values: Float[Tensor, "h m k"],
     weights: Float[Tensor, "e h"],
-    place: Int[Tensor, " e"],
+    indices: Int[Tensor, " e"],
     first: Int[Tensor, " n"],
 ) -> Float[Tensor, "h n k"]:
-    """Sums of weights times values at `place` over the edges of each owner, which begin at its
+    """Sums of weights times values at `indices` over the edges of each owner, which begin at its
     `first`."""
     heads, count, _ = values.shape
-    found = F.embedding_bag(
-        of_heads(place, heads, count),
+    sums = F.embedding_bag(
+        of_heads(indices, heads, count),
         values.flatten(0, 1),
-        of_heads(first, heads, len(place)),
+        of_heads(first, heads, len(indices)),
         mode="sum",
         per_sample_weights=weights.mT.flatten(),
     )
-    return found.unflatten(0, (heads, len(first)))
+    return sums.unflatten(0, (heads, len(first)))
 
 
 def of_heads(numbers: Int[Tensor, " n"], heads: int, count: int) -> Int[Tensor, " {heads}*n"]:

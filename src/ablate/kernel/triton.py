@@ -72,8 +72,8 @@ class Triton(Kernel):
         table = rows = None
         if attend.pos.distances:
             ahead = torch.arange(1 - attend.queries, attend.keys, device=i.device) - attend.start
-            if (found := attend.pos.by_distance(attend.q, ahead, attend.layer)) is not None:
-                table, rows = found[0], found[1].int()
+            if (by_distance := attend.pos.by_distance(attend.q, ahead, attend.layer)) is not None:
+                table, rows = by_distance[0], by_distance[1].int()
         where = Where(begin, end, attend.keep, rows)
         stream = attend.source.from_row if attend.dropout else None
         return sum_attention(

@@ -160,8 +160,8 @@ def require_grid(name: str, grid: tuple[int, int] | None) -> tuple[int, int]:
 
 def acts_in(make: Callable[..., PosEnc]) -> str | None:
     """`PosEnc.acts_in` of the encodings that `make`, a class or a partial of one, makes."""
-    made: Any = getattr(make, "func", make)
-    where: str | None = made.acts_in
+    encoding: Any = getattr(make, "func", make)
+    where: str | None = encoding.acts_in
     return where
 
 

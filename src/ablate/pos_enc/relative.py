@@ -71,9 +71,9 @@ class Relative(PosEnc):
         self, q: Float[Tensor, "b h i k"], i: Int[Tensor, " i"], j: Int[Tensor, " j"], layer: int
     ) -> Float[Tensor, "#b #h #i j"] | None:
         # Multiplied by the few distances first, then gathered per key: never `b h i j k`.
-        if (found := self.by_distance(q, j - i[:, None], layer)) is None:
+        if (by_distance := self.by_distance(q, j - i[:, None], layer)) is None:
             return None
-        per_distance, rows = found
+        per_distance, rows = by_distance
         return per_distance.gather(-1, rows.expand(*q.shape[:2], -1, -1))
 
     def by_distance(

@@ -103,8 +103,8 @@ class Rotary(PosEnc):
             return periods * s
         if self.scaling == "yarn":
             turns = self.length / (2 * math.pi * periods)  # within the training length
-            kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
-            return periods / (kept + (1 - kept) / s)
+            ramp = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
+            return periods / (ramp + (1 - ramp) / s)
         return periods
 
     def turn(

@@ -231,10 +231,10 @@ def metric_of(node: Mapping[str, Any], baseline: DictConfig, sets: "DataSets") -
 
     task = locate(baseline.task._target_)
     name, mode = metric_name(node, baseline), node["mode"]
-    if name != task.metric and (there := measured(baseline, sets)) and name not in there:
+    if name != task.metric and (available := measured(baseline, sets)) and name not in available:
         raise UserError(
             f"study.metric={name}: a run of the baseline measures"
-            f" {', '.join(there)}{suggest(name, there)}"
+            f" {', '.join(available)}{suggest(name, available)}"
         )
     if name != task.metric and mode is None:
         raise UserError(f"study.metric={name}: say what is best, study.mode=min or study.mode=max")

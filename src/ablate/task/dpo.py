@@ -47,8 +47,8 @@ class DPO(Policy):
             return of_response(log_probabilities(model, tokens), tokens, written).sum(1)
 
         with torch.no_grad():
-            there = of(self.reference)
-        chosen, rejected = (of(self.model) - there).view(-1, 2).unbind(1)
+            reference = of(self.reference)
+        chosen, rejected = (of(self.model) - reference).view(-1, 2).unbind(1)
         return chosen, rejected
 
     def loss(self, batch: Batch) -> Tensor:

@@ -24,8 +24,8 @@ class Judge:
         if not isinstance(run.task, Captioning) or not isinstance(run.data, DigitStrings):
             raise UserError(f"task.judge={folder}: must be a run of model=captioner")
         if run.data.size != size:
-            theirs, ours = (f"{rows} x {columns}" for rows, columns in (run.data.size, size))
-            raise UserError(f"task.judge={folder}: reads images of {theirs} pixels, not {ours}")
+            trained, wanted = (f"{rows} x {columns}" for rows, columns in (run.data.size, size))
+            raise UserError(f"task.judge={folder}: reads images of {trained} pixels, not {wanted}")
         self.task, self.data = run.task, run.data
         self.description = {"run": str(run.path), "run_id": run.result.get("run_id")}
 

@@ -15,7 +15,7 @@ def check_devices(composition: Composition) -> None:
     """Raise UserError for devices that this machine lacks, or compile=true without a compiler."""
     values = composition.values
     trainer = values["trainer"]
-    kind, there = accelerator(trainer["accelerator"])
+    kind, gpus = accelerator(trainer["accelerator"])
     devices = trainer["devices"]
     if kind == "cpu":
         if isinstance(devices, list):
@@ -27,8 +27,8 @@ def check_devices(composition: Composition) -> None:
         numbers = list(range(devices)) if isinstance(devices, int) else list(devices)
         if len(set(numbers)) < len(numbers):
             raise UserError(f"trainer.devices={devices}: holds a number twice")
-        if max(numbers) >= there:
-            raise UserError(f"trainer.devices={devices}: this machine has {there} GPU(s)")
+        if max(numbers) >= gpus:
+            raise UserError(f"trainer.devices={devices}: this machine has {gpus} GPU(s)")
     if kind == "mps" and trainer["strategy"] != "auto":
         raise UserError(
             f"trainer.strategy={trainer['strategy']} cannot run on Apple's GPU (mps); use"
@@ -46,15 +46,15 @@ def check_devices(composition: Composition) -> None:
 
 def accelerator(wanted: str) -> tuple[str, int]:
     """Return what Lightning would choose here (cuda, mps or cpu), and the number of GPUs."""
-    there = {
+    available = {
         "mps": int(torch.backends.mps.is_available()),
         "cuda": torch.cuda.device_count(),
         "cpu": 0,
     }
     order = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(wanted, (wanted,))
     for kind in order:
-        if kind == "cpu" or there[kind]:
-            return kind, there[kind]
+        if kind == "cpu" or available[kind]:
+            return kind, available[kind]
     raise UserError(
         f"trainer.accelerator={wanted}: torch sees no such GPU on this machine; use trainer=cpu"
     )

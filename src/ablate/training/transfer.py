@@ -81,20 +81,20 @@ class Source:
 
     def require_same_parts(self, cfg: DictConfig) -> None:
         """Raise UserError that lists the keys that differ, with both values."""
-        theirs, ours = parts_of(self.config), parts_of(cfg)
+        source_parts, parts = parts_of(self.config), parts_of(cfg)
         # Leave out the keys of a part that is another class, and keys that only one data set has.
-        other = tuple(f"{part}." for part in theirs if theirs[part] != ours.get(part))
+        other = tuple(f"{part}." for part in source_parts if source_parts[part] != parts.get(part))
         free = FREE | set(may_differ(cfg))
         differing = [
             key
-            for key in sorted((theirs.keys() | ours.keys()) - free)
-            if theirs.get(key) != ours.get(key)
+            for key in sorted((source_parts.keys() | parts.keys()) - free)
+            if source_parts.get(key) != parts.get(key)
             and not key.startswith(other)
-            and not (key in TOKEN_KEYS and (key not in theirs or key not in ours))
+            and not (key in TOKEN_KEYS and (key not in source_parts or key not in parts))
         ]
         if differing:
             lines = [
-                f"{key} is {_value(theirs, key)} there and {_value(ours, key)} here"
+                f"{key} is {_value(source_parts, key)} there and {_value(parts, key)} here"
                 for key in differing
             ]
             raise UserError(f"init_from={self.given} is made of other parts: {few(lines, '; ')}")
@@ -159,32 +159,32 @@ def start_from(model: Model, cfg: DictConfig) -> None:
     source = Source.of(cfg)
     source.require_same_parts(cfg)
     state = read_weights(source.weights)
-    theirs = {
+    weights = {
         name.removeprefix("model."): value
         for name, value in state.items()
         if name.startswith("model.")
     }
     run_id = read_result(source.folder)[0].get("run_id")
     what = f"init_from={source.given}"
-    load_into(model, theirs, what, run=str(source.folder.absolute()), run_id=run_id)
+    load_into(model, weights, what, run=str(source.folder.absolute()), run_id=run_id)
 
 
 def load_into(
-    model: Model, theirs: dict[str, Tensor], what: str, *, run: str, run_id: str | None = None
+    model: Model, weights: dict[str, Tensor], what: str, *, run: str, run_id: str | None = None
 ) -> None:
     """Load the tensors that fit; record it in `model.started_from`. Raises UserError (`fitting`).
 
     run, run_id: where they come from.
     """
-    mine = model.state_dict()
-    loaded = fitting(mine, theirs, model.heads, what)
+    state = model.state_dict()
+    loaded = fitting(state, weights, model.heads, what)
     model.load_state_dict(loaded, strict=False)
     model.started_from = {
         "run": run,
         "run_id": run_id,
         "loaded": sorted(loaded),
-        "new": sorted(mine.keys() - loaded.keys()),
-        "left": sorted(theirs.keys() - loaded.keys()),
+        "new": sorted(state.keys() - loaded.keys()),
+        "left": sorted(weights.keys() - loaded.keys()),
     }
 
 

@@ -102,18 +102,22 @@ def _named(seeds: list[int], of: int) -> str:
 
 def _pairs(study: Study, arm: str, metric: str) -> list[tuple[Run, Run]]:
     """Pair the runs of the baseline and of the arm by seed, if both have a number."""
-    ours, theirs = study.runs_of(study.baseline.name), study.runs_of(arm)
-    both = [(ours[seed], theirs[seed]) for seed in study.seeds if seed in ours and seed in theirs]
+    of_baseline, of_arm = study.runs_of(study.baseline.name), study.runs_of(arm)
+    both = [
+        (of_baseline[seed], of_arm[seed])
+        for seed in study.seeds
+        if seed in of_baseline and seed in of_arm
+    ]
     return [(a, b) for a, b in both if a.value(metric) is not None and b.value(metric) is not None]
 
 
 def _unequal(what: str, pairs: list[tuple[Run, Run]], of: Callable[[Run], str | None]) -> str:
-    for ours, theirs in pairs:
-        for run, whose in ((theirs, "its"), (ours, "the baseline's")):
+    for of_baseline, of_arm in pairs:
+        for run, whose in ((of_arm, "its"), (of_baseline, "the baseline's")):
             if of(run) is None:
                 return f"there is no record of {whose} {what}"
-        if of(ours) != of(theirs):
-            return f"other {what} than the baseline's: {of(theirs)}, not {of(ours)}"
+        if of(of_baseline) != of(of_arm):
+            return f"other {what} than the baseline's: {of(of_arm)}, not {of(of_baseline)}"
     return ""
 
 
@@ -140,18 +144,20 @@ def _code(run: Run) -> str | None:
 
 
 def _budget(study: Study, pairs: list[tuple[Run, Run]]) -> str:
-    for ours, theirs in pairs:
-        if ours.number("steps") != theirs.number("steps"):
-            steps = [f"{run.number('steps') or 0:,.0f}" for run in (theirs, ours)]
+    for of_baseline, of_arm in pairs:
+        if of_baseline.number("steps") != of_arm.number("steps"):
+            steps = [f"{run.number('steps') or 0:,.0f}" for run in (of_arm, of_baseline)]
             return f"{steps[0]} steps, and the baseline {steps[1]}"
-        if off := _off(_read(ours), _read(theirs), f"{_unit(theirs)} in training"):
+        if off := _off(_read(of_baseline), _read(of_arm), f"{_unit(of_arm)} in training"):
             return off
     matched: Mapping[str, Any] | None = study.plan.get("match")
     if not matched:
         return ""
     path = ("parameters", "total") if matched["budget"] == "parameters" else ("flops_per_step",)
     unit = "parameters" if matched["budget"] == "parameters" else "FLOPs a step"
-    offs = (_off(ours.number(*path), theirs.number(*path), unit) for ours, theirs in pairs)
+    offs = (
+        _off(of_baseline.number(*path), of_arm.number(*path), unit) for of_baseline, of_arm in pairs
+    )
     return next(filter(None, offs), "")
 
 

@@ -55,10 +55,10 @@ class Claim:
     def _stands(self) -> bool:
         """Whether the locked file is still in the folder: another process may have moved it."""
         try:
-            there = os.stat(self.folder / CLAIM)
+            current = os.stat(self.folder / CLAIM)
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, os.fstat(self._descriptor))
+        return os.path.samestat(current, os.fstat(self._descriptor))
 
     def note(self, launcher: str, job: str | None = None) -> None:
         """Record the holder: this process, or a queued job, which outlives this process."""

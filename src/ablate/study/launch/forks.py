@@ -57,17 +57,17 @@ class Forks:
     """The client of the fork server. modules: to preload beside those that every run imports."""
 
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str], grace: float):
-        self._socket, theirs = socket.socketpair()
+        self._socket, server_end = socket.socketpair()
         parent = [sys.executable, "-m", "ablate.study.launch.forks"]
-        command = [*parent, str(theirs.fileno()), str(grace)]
+        command = [*parent, str(server_end.fileno()), str(grace)]
         self._process = subprocess.Popen(
             [*command, *(ALWAYS if PRELOADED else ()), *(modules if PRELOADED else ())],
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[server_end.fileno()],
             env=dict(environment),
             start_new_session=True,  # only the launcher gets Ctrl-C, and asks the runs to stop
         )
-        theirs.close()
+        server_end.close()
         self._received = b""
         self._pids: dict[int, int] = {}  # run -> pid
 

@@ -55,10 +55,10 @@ class Settings:
         small model are slower."""
         if isinstance(self.slots, int):
             return self.slots
-        there = len(_visible(environment))
+        gpus = len(_visible(environment))
         if self.gpus_per_run:
-            return max(1, there // self.gpus_per_run)
-        return 1 if there else min(_cores(), AT_MOST)
+            return max(1, gpus // self.gpus_per_run)
+        return 1 if gpus else min(_cores(), AT_MOST)
 
 
 def _number(value: object) -> bool:
@@ -162,10 +162,10 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     """Return the GPUs that this process may see, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    there = torch.cuda.device_count()
+    gpus = torch.cuda.device_count()
     outer = environment.get("CUDA_VISIBLE_DEVICES")
-    names = range(there) if outer is None else filter(None, outer.split(","))
-    return [str(name) for name in names][:there]
+    names = range(gpus) if outer is None else filter(None, outer.split(","))
+    return [str(name) for name in names][:gpus]
 
 
 def targets(config: Any) -> list[str]:

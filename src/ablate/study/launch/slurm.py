@@ -94,17 +94,17 @@ def processes(settings: Mapping[str, Any], trainer: DictConfig) -> dict[str, int
     elif not isinstance(devices, int):
         devices = len(devices)
     counts = {}
-    for key, mine, name in (
+    for key, needed, name in (
         ("tasks_per_node", devices, "devices"),
         ("nodes", trainer.num_nodes, "num_nodes"),
     ):
         requested = settings[key]
-        if requested is not None and mine is not None and requested != mine:
+        if requested is not None and needed is not None and requested != needed:
             raise UserError(
-                f"hydra.launcher.{key}={requested}: trainer.{name}={trainer[name]} needs {mine};"
+                f"hydra.launcher.{key}={requested}: trainer.{name}={trainer[name]} needs {needed};"
                 f" leave hydra.launcher.{key} out"
             )
-        counts[key] = requested or mine or 1
+        counts[key] = requested or needed or 1
     return counts
 
 

@@ -134,8 +134,10 @@ def _holds(text: str, cfg: DictConfig) -> bool:
         return value_text(cfg.choices[key]) == value_text(value)
     node, _, leaf = key.rpartition(".")
     parent = OmegaConf.select(cfg, node) if node else cfg
-    there = OmegaConf.is_dict(parent) and leaf in parent and not OmegaConf.is_missing(parent, leaf)
-    return there and equal(_plain(parent[leaf]), _plain(value))
+    present = (
+        OmegaConf.is_dict(parent) and leaf in parent and not OmegaConf.is_missing(parent, leaf)
+    )
+    return present and equal(_plain(parent[leaf]), _plain(value))
 
 
 def _plain(value: Any) -> Any:

@@ -31,8 +31,8 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
     seed -> fingerprint."""
     try:
         plan = read_json(folder / PLAN)
-        there = (plan or {}).get("baseline", {})
-        before, data_before = _counted(there.get("asked", {})), dict(there.get("data", {}))
+        recorded = (plan or {}).get("baseline", {})
+        before, data_before = _counted(recorded.get("asked", {})), dict(recorded.get("data", {}))
     except Damaged as error:
         raise UserError(f"{error}; choose another study.name=, or remove it") from error
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:

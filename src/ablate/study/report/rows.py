@@ -150,8 +150,10 @@ def assemble(
     name = metric or study.metric
     if metric is not None and study.metrics and metric not in study.metrics:
         hint = suggest(metric, study.metrics)
-        there = ", ".join(study.metrics)
-        raise UserError(f"--metric {metric}: no run of {study.name} has it{hint} (there: {there})")
+        metrics = ", ".join(study.metrics)
+        raise UserError(
+            f"--metric {metric}: no run of {study.name} has it{hint} (there: {metrics})"
+        )
     better = mode or (study.mode if name == study.metric else mode_of(name))
     refusals = tuple(objections(study, name, allow))
     compared = _compare(study, name, better, refusals, allow)

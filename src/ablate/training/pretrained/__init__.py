@@ -58,15 +58,15 @@ def _family(name: str, model: Model) -> tuple[ModuleType, Any]:
     return timm, timm.fetch(name, channels=patches.in_channels)
 
 
-def require_parts(cfg: DictConfig, theirs: dict[str, Any], what: str) -> None:
-    """Raise UserError that lists the overrides to use, unless a model has the parts `theirs`.
+def require_parts(cfg: DictConfig, required: dict[str, Any], what: str) -> None:
+    """Raise UserError that lists the overrides to use, unless a model has the parts `required`.
 
-    A key that is neither in `theirs` nor in ANY must have the value that changes nothing: null, or
-    that of `history.ADDED`. So must those that are added later.
+    A key that is neither in `required` nor in ANY must have the neutral value: null, or that of
+    `history.ADDED`. So must those that are added later.
     """
-    mine, neutral = parts_of(cfg), by_option(ADDED)
-    wanted: dict[str, Any] = {key: neutral.get(key) for key in mine.keys() - ANY} | theirs
-    different = {key: value for key, value in wanted.items() if mine.get(key) != value}
+    parts, neutral = parts_of(cfg), by_option(ADDED)
+    wanted: dict[str, Any] = {key: neutral.get(key) for key in parts.keys() - ANY} | required
+    different = {key: value for key, value in wanted.items() if parts.get(key) != value}
     # Keys of a part that is another one go with it.
     inside = tuple(f"{key}." for key in different)
     if lines := [
