@@ -24,7 +24,7 @@ from ablate.kernel import chunked
 from ablate.model.captioner import Captioner
 from ablate.model.layers.multi_head import recording
 from ablate.model.resnet import STRIDE
-from ablate.show import own_source
+from ablate.show import source_example
 from ablate.task.attention import attention_maps
 from ablate.task.captioning import Captioning
 
@@ -183,7 +183,7 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"trained for image_size=\(12, 24\)"):
         evaluate(run, {"data.width": 32})
     with pytest.raises(UserError, match="was not trained on pairs"):
-        own_source(run, "1 2")
+        source_example(run, "1 2")
 
 
 @pytest.fixture

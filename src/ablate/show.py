@@ -9,7 +9,7 @@ from ablate.task.attention import attention_figures
 from ablate.training.load import Run, load
 
 
-def own_text(run: Run, text: str) -> dict[str, Any]:
+def text_example(run: Run, text: str) -> dict[str, Any]:
     """A user's text for a language model, as a batch of size 1."""
     if not run.data.reads_text:
         raise UserError(f"--text: {run.path} was not trained on text; use --index")
@@ -18,7 +18,7 @@ def own_text(run: Run, text: str) -> dict[str, Any]:
     return run.data.from_text(text)
 
 
-def own_source(run: Run, source: str) -> dict[str, Any]:
+def source_example(run: Run, source: str) -> dict[str, Any]:
     """A user's source and the model's output for it, as a batch of size 1."""
     if not run.task.takes_source:
         raise UserError(f"--source: {run.path} was not trained on pairs; use --text or --index")
@@ -45,9 +45,9 @@ def main() -> None:
     run = load(args.run_dir, allow=args.allow)
     options: dict[str, Any] = {"layer": args.layer, "head": args.head}
     if args.text is not None:
-        options["examples"] = [own_text(run, args.text)]
+        options["examples"] = [text_example(run, args.text)]
     elif args.source is not None:
-        options["examples"] = [own_source(run, args.source)]
+        options["examples"] = [source_example(run, args.source)]
         options["caption"] = "the target is what the model wrote"
     elif args.index is not None:
         options["examples"] = [run.task.numbered(args.index)]

@@ -19,13 +19,13 @@ class Folder(Callback):
     of_sweep: ClassVar[bool] = False  # whether it holds the folders of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        _remember(config, "hydra.run.dir", of_sweep=False)
+        _record(config, "hydra.run.dir", of_sweep=False)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        _remember(config, "hydra.sweep.dir", of_sweep=True)
+        _record(config, "hydra.sweep.dir", of_sweep=True)
 
 
-def _remember(config: DictConfig, key: str, *, of_sweep: bool) -> None:
+def _record(config: DictConfig, key: str, *, of_sweep: bool) -> None:
     try:
         folder = Path(OmegaConf.select(config, key)).absolute()
     except OmegaConfBaseException:

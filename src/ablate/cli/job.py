@@ -46,11 +46,11 @@ def job(cfg: DictConfig) -> float | None:
             return value_of(result)
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):
-            raise _kept_apart(error) from error
+            raise _logged(error) from error
         raise SystemExit(report(error)) from None
 
 
-def _kept_apart(error: Exception) -> UserError | RunFailed:
+def _logged(error: Exception) -> UserError | RunFailed:
     """Log the error of one run of a sweep in its folder, and keep it for the end."""
     ours = own_error(error)
     overrides = " ".join(HydraConfig.get().overrides.task)

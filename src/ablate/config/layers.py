@@ -29,7 +29,7 @@ def group_of(key: str) -> str | None:
     return group if (config_dir() / group).is_dir() else None
 
 
-def _given(values: Values) -> dict[str, Any]:
+def _layer_keys(values: Values) -> dict[str, Any]:
     model = values.get("model")
     layers = model.get("layers") if isinstance(model, Mapping) else None
     layers = layers if isinstance(layers, Mapping) else {}
@@ -38,7 +38,7 @@ def _given(values: Values) -> dict[str, Any]:
 
 def patterns(values: Values) -> dict[str, list[Any]]:
     """The keys that differ by layer, each with its pattern."""
-    items = _given(values).items()
+    items = _layer_keys(values).items()
     return {key: pattern for key, pattern in items if isinstance(pattern, list) and pattern}
 
 
@@ -104,12 +104,12 @@ def compositions(values: Values) -> list[tuple[list[int], Values]]:
     for layer, layer_values in enumerate(of_layers(values)):
         kind = json.dumps(layer_values, sort_keys=True, default=str)
         kinds.setdefault(kind, ([], layer_values))[0].append(layer)
-    return [(layers, _with(values, layer_values)) for layers, layer_values in kinds.values()]
+    return [(layers, _uniform(values, layer_values)) for layers, layer_values in kinds.values()]
 
 
 def wrong_patterns(values: Values) -> Iterator[str]:
     """Yield a line for every pattern that cannot be applied."""
-    for key, pattern in _given(values).items():
+    for key, pattern in _layer_keys(values).items():
         name, depth = f"{NODE}.{key}", _blocks(values, key)
         if not isinstance(pattern, list) or not pattern:
             yield f"{name}={pattern}: must be a list, with a value for each block in turns"
@@ -119,12 +119,12 @@ def wrong_patterns(values: Values) -> Iterator[str]:
             replacement = group_of(key) or f"model.{key}"
             yield f"{name} gives every block the same; set {replacement} instead"
         elif key == "pos_enc":
-            yield from _added_to_the_input([values["pos_enc"], *pattern])
+            yield from _input_encodings([values["pos_enc"], *pattern])
     if patterns(values) and values["model"].get("share_layers"):
         yield f"{NODE} has no effect with model.share_layers=true, whose blocks are one"
 
 
-def _added_to_the_input(encodings: Iterable[Any]) -> Iterator[str]:
+def _input_encodings(encodings: Iterable[Any]) -> Iterator[str]:
     for node in encodings:
         if stated(str(node["_target_"]), "acts_in") == "input":
             yield (
@@ -135,7 +135,7 @@ def _added_to_the_input(encodings: Iterable[Any]) -> Iterator[str]:
             return
 
 
-def _with(values: Values, layer_values: Mapping[str, Any]) -> Values:
+def _uniform(values: Values, layer_values: Mapping[str, Any]) -> Values:
     """The composition in which every layer has the values of one, without patterns."""
     model = {**values["model"], "layers": {}}
     outside = {key: value for key, value in layer_values.items() if key == "pos_enc"}

@@ -130,7 +130,9 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
         return
     for option in _options(override, tree):
         if option not in allowed:
-            near = _to_install(group, option) or _of_ones_own(option) or suggest(option, allowed)
+            near = (
+                _to_install(group, option) or _own_option_hint(option) or suggest(option, allowed)
+            )
             yield f"{group}={option}: no such option; allowed: {', '.join(allowed)}{near}"
 
 
@@ -139,7 +141,7 @@ def _to_install(group: str, option: str) -> str:
     return f"; to have it: pip install {package}" if package else ""
 
 
-def _of_ones_own(option: str) -> str:
+def _own_option_hint(option: str) -> str:
     if "." not in option:
         return ""
     return f"; {option} becomes an option by a file of --config-dir DIR (docs/add_a_part.md)"

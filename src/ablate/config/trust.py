@@ -53,7 +53,9 @@ def require_trusted(config: DictConfig, allow: Collection[str]) -> None:
         elif slot.startswith("optimizer."):  # a rule of ablate.optimizer.ByRole
             slot = "optimizer"
         if key == "_target_" and "${" not in text:
-            if not (_ours(slot, text) or _said(text, allowed) or _of_library(slot, text)):
+            if not (
+                _is_option(slot, text) or _is_allowed(text, allowed) or _of_library(slot, text)
+            ):
                 lines.append(f"{path}={text} is no part of ablate, and its code would be run")
                 words.append(text.rpartition(".")[0] or text)
         elif "${" in text:
@@ -88,12 +90,12 @@ def _options(slot: str) -> frozenset[str]:
     return frozenset(target for target in targets if target)
 
 
-def _ours(slot: str, target: str) -> bool:
+def _is_option(slot: str, target: str) -> bool:
     today = {first: now for now, first in MOVED.items()}
     return today.get(target, target) in _options(slot)
 
 
-def _said(target: str, allowed: Collection[str]) -> bool:
+def _is_allowed(target: str, allowed: Collection[str]) -> bool:
     return any(f"{target}.".startswith(f"{word}.") for word in allowed)
 
 

@@ -60,7 +60,7 @@ def check(randaugment: object, width: int) -> str | None:
         raise UserError(
             f"data.randaugment={randaugment}: must be null or a timm policy such as rand-m9-mstd0.5"
         )
-    if wrong := _beyond(randaugment):
+    if wrong := _reduced(randaugment):
         raise UserError(f"data.randaugment={randaugment}: {wrong}")
     if width < SMALLEST:
         raise UserError(
@@ -70,7 +70,7 @@ def check(randaugment: object, width: int) -> str | None:
     return randaugment
 
 
-def _beyond(randaugment: str) -> str | None:
+def _reduced(randaugment: str) -> str | None:
     """What timm would silently reduce: a magnitude or a probability that is too large."""
     settings = dict(re.findall(r"-(mmax|m|p)([\d.]+)", randaugment))
     most = int(settings.get("mmax", 10))

@@ -127,7 +127,7 @@ def ambiguous(forms: Sequence[Form], days: Sequence[date]) -> NDArray[np.bool_]:
     hashes = np.stack([form.hashes(columns) for form in forms])
     dates_of: dict[str, set[int]] = defaultdict(set)
     cells: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for cell in _meeting(hashes).tolist():
+    for cell in _collisions(hashes).tolist():
         form, day = divmod(cell, len(days))
         text = forms[form].text(numbers[day])
         dates_of[text].add(day)
@@ -168,7 +168,7 @@ def _hash(text: str) -> tuple[int, int]:
     return value % 2**64, power % 2**64
 
 
-def _meeting(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _collisions(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Flat indices, in forms by dates, whose hash also occurs at another date."""
     order = hashes.argsort(axis=None)
     same = np.diff(hashes.flat[order]) == 0

@@ -48,10 +48,10 @@ class Dates(Pairs):
         seed: int,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
-        self.locales = _once("locales", self.checked("locales", locales))
+        self.locales = _without_duplicates("locales", self.checked("locales", locales))
         for name in self.locales:
             check_locale(name)
-        self.styles = _once("styles", self.checked("styles", styles))
+        self.styles = _without_duplicates("styles", self.checked("styles", styles))
         self.first_year, self.last_year = self.checked("years", years)
         if not self.first_year <= self.last_year <= MAXYEAR:
             raise UserError(
@@ -113,7 +113,7 @@ class Dates(Pairs):
         return fields_of(day, first_year=self.first_year)
 
 
-def _once(key: str, names: Sequence[str]) -> list[str]:
+def _without_duplicates(key: str, names: Sequence[str]) -> list[str]:
     if twice := next((name for name in names if list(names).count(name) > 1), None):
         raise UserError(f"data.{key}: names {twice} twice")
     return list(names)

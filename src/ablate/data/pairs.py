@@ -149,7 +149,7 @@ class Pairs(Targets):
             split: [self._read[split][number] for number in numbers]
             for split, numbers in self.numbers.items()
         }
-        sides = [(split.source, split.target) for split in map(self._of, self.splits)]
+        sides = [(split.source, split.target) for split in map(self._encoded_split, self.splits)]
         self.sizes = {
             "source_vocab": self.source_tokenizer.vocab_size,
             "target_vocab": self.target_tokenizer.vocab_size,
@@ -160,7 +160,7 @@ class Pairs(Targets):
 
     def train_order(self, share: Share) -> Order:
         shuffled = super().train_order(share)
-        return Bucketed(shuffled, self._of("train").by_length, seed=self.seed)
+        return Bucketed(shuffled, self._encoded_split("train").by_length, seed=self.seed)
 
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation pair, with the tokens of `source` and `targets` in printable characters."""
@@ -173,7 +173,7 @@ class Pairs(Targets):
 
     def sequences(self, name: str) -> Iterator[NDArray[np.int32]]:
         """Sources with their EOS, targets with their BOS."""
-        train = self._of("train")
+        train = self._encoded_split("train")
         side, shift = (train.source, 1) if name == "source" else (train.target, 0)
         starts = side.starts + shift
         spans = zip(starts.tolist(), (starts + side.lengths).tolist(), strict=True)
@@ -182,18 +182,18 @@ class Pairs(Targets):
 
     def typical_batch(self) -> Batch:
         """`batch_size` pairs without padding, both sides of their mean length."""
-        train = self._of("train")
+        train = self._encoded_split("train")
         sides = {"source": train.source, "target_in": train.target}
         means = {name: round(float(side.lengths.float().mean())) for name, side in sides.items()}
         return {name: torch.full((self.batch_size, n), UNKNOWN) for name, n in means.items()}
 
     def _loader(self, split: str, order: Order) -> Loader:
         if isinstance(order, InOrder):
-            ranks = self._of(split).by_length.argsort(stable=True)
+            ranks = self._encoded_split(split).by_length.argsort(stable=True)
             order = InOrder(order.count, order.batch_size, share=order.share, order=ranks)
         return super()._loader(split, order)
 
-    def _of(self, split: str) -> Split:
+    def _encoded_split(self, split: str) -> Split:
         encoded = self.splits[split]
         assert isinstance(encoded, Split)
         return encoded

@@ -149,11 +149,11 @@ def _from_arrays(file: Path, name: str) -> Graph:
             f"data.root: {file} is damaged, or has not the arrays {', '.join(FIELDS)} ({error})"
         ) from None
     features = _zeros(tuple(map(int, arrays["shape"])), str(file))
-    features[_whole(arrays["feat_row"]), _whole(arrays["feat_col"])] = arrays["feat_val"]
+    features[_integers(arrays["feat_row"]), _integers(arrays["feat_col"])] = arrays["feat_val"]
     return Graph(
         features=features,
-        edges=_whole(arrays["edges"], None),
-        classes=_whole(arrays["label"], None),
+        edges=_integers(arrays["edges"], None),
+        classes=_integers(arrays["label"], None),
         class_names=NAMES[name],
         split={split: arrays[split].tolist() for split in ("train", "val", "test")},
     )
@@ -164,7 +164,7 @@ def _zeros(shape: tuple[int, ...], where: str) -> NDArray[np.float32]:
     return np.zeros(shape, np.float32)
 
 
-def _whole(numbers: NDArray[Any], least: int | None = 0) -> NDArray[np.int64]:
+def _integers(numbers: NDArray[Any], least: int | None = 0) -> NDArray[np.int64]:
     """The same numbers; ValueError for fractions, and below `least` (numpy counts from the end)."""
     if numbers.dtype.kind not in "iu" or (least is not None and (numbers < least).any()):
         raise ValueError("node and feature numbers must be whole, from 0 on")

@@ -63,7 +63,7 @@ class Recordings(SpokenPairs):
     def _transcribed(self, folder: Path) -> list[tuple[Path, str]]:
         """Each recording and its text, by name."""
         table = folder / TABLE
-        recordings = self._listed(table) if table.exists() else self._beside(folder)
+        recordings = self._listed(table) if table.exists() else self._with_transcripts(folder)
         if not recordings:
             raise UserError(
                 f"data.root={self.root}: has no {TABLE}, and no recording NAME.wav or NAME.flac"
@@ -72,7 +72,7 @@ class Recordings(SpokenPairs):
         clean = [(path, " ".join(text.split())) for path, text in recordings]
         return [(path, text.lower() if self.lower else text) for path, text in clean]
 
-    def _beside(self, folder: Path) -> list[tuple[Path, str]]:
+    def _with_transcripts(self, folder: Path) -> list[tuple[Path, str]]:
         recordings = []
         for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS):
             written = path.with_suffix(".txt")

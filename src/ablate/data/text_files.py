@@ -160,9 +160,11 @@ class TextFiles(Data):
             )
         if not all(len(array) for array in arrays):
             raise UserError(f"data.root: a text of the {split} split is empty")
-        return Labelled([torch.from_numpy(self._framed(a[:room])) for a in arrays], targets)
+        return Labelled(
+            [torch.from_numpy(self._with_special_tokens(a[:room])) for a in arrays], targets
+        )
 
-    def _framed(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+    def _with_special_tokens(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """The tokens between [CLS] and [SEP], if the tokenizer has these."""
         if not isinstance(self.tokenizer, WithSpecials):
             return tokens

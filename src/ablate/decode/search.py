@@ -134,10 +134,10 @@ class Beam:
         parent, token = chosen // gained.shape[1], chosen % gained.shape[1]
         before = self.written.gather(1, parent[:, :, None].expand_as(self.written))
         self.written = torch.cat([before, token[:, :, None]], dim=-1)
-        self._end((token == EOS) | (left == 0))
+        self._finish((token == EOS) | (left == 0))
         return self._search_on(row.gather(1, parent), left)
 
-    def _end(self, over: Bool[Tensor, "b size"]) -> None:
+    def _finish(self, over: Bool[Tensor, "b size"]) -> None:
         """over: which hypotheses are finished. Their slots are not filled again."""
         over = over & self.log_prob.isfinite()
         divisor = penalty(self.written.shape[2] - 1, self.strength)

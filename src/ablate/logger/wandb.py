@@ -94,7 +94,7 @@ class WandB(RunLogger):
         split = tags.split(",") if isinstance(tags, str) else tags or ()
         self.tags = [tag.strip() for tag in split if tag.strip()]
         self.folder = writable(Path(dir).expanduser().absolute()) if dir else self.run_dir
-        self._refuse_what_wandb_would()
+        self._check_project()
         self._lost = False
         settings = {"project": project, "entity": entity, "name": name, "group": group,
                  "job_type": job_type, "tags": tags, "notes": notes, "dir": dir}  # fmt: skip
@@ -160,7 +160,7 @@ class WandB(RunLogger):
                 shlex.quote(str(folder)),
             )
 
-    def _refuse_what_wandb_would(self) -> None:
+    def _check_project(self) -> None:
         """Raise UserError for a project that W&B refuses, or would ignore in one of its sweeps."""
         import wandb
 

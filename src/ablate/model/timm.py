@@ -37,13 +37,13 @@ class Timm(Model):
             self.network = timm.create_model(
                 name, pretrained=pretrained, num_classes=classes, in_chans=channels, **args
             )
-            self._look_at(torch.zeros(1, channels, *image_size))
+            self._check_image(torch.zeros(1, channels, *image_size))
         except (AssertionError, TypeError, ValueError, RuntimeError, OSError) as error:
             line = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"model.name={name} with model.args={dict(args)}: {line}") from error
 
     @torch.no_grad()
-    def _look_at(self, image: Tensor) -> None:
+    def _check_image(self, image: Tensor) -> None:
         """Fail if the network cannot read such images: many check this only in `forward`."""
         self.network.eval()(image)
         self.network.train()

@@ -26,39 +26,41 @@ def misfit(value: Any, shape: Any, path: str = "") -> str | None:
         return None if None in misfits else misfits[0]
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return _no(list, path)
+            return _mismatch(list, path)
         return _first(misfit(item, shape[0], f"{path}[{n}]") for n, item in enumerate(value))
     if isinstance(shape, dict):
         if not isinstance(value, Mapping):
-            return _no(dict, path)
+            return _mismatch(dict, path)
         if str in shape:
             return _first(_item(key, item, shape[str], path) for key, item in value.items())
         return _first(_key(value, key, inner, path) for key, inner in shape.items())
     if shape in (int, float) and isinstance(value, bool):
-        return _no(shape, path)
+        return _mismatch(shape, path)
     return (
-        None if isinstance(value, (int, float) if shape is float else shape) else _no(shape, path)
+        None
+        if isinstance(value, (int, float) if shape is float else shape)
+        else _mismatch(shape, path)
     )
 
 
 def _item(key: Any, value: Any, shape: Any, path: str) -> str | None:
     if not isinstance(key, str):
-        return f"the key {_in(path, key)} is not a text"
-    return misfit(value, shape, _in(path, key))
+        return f"the key {_joined(path, key)} is not a text"
+    return misfit(value, shape, _joined(path, key))
 
 
 def _key(value: Mapping[str, Any], key: str, shape: Any, path: str) -> str | None:
     name = key.removesuffix("?")
     if name in value:
-        return misfit(value[name], shape, _in(path, name))
-    return None if key != name else f"it has no {_in(path, name)}"
+        return misfit(value[name], shape, _joined(path, name))
+    return None if key != name else f"it has no {_joined(path, name)}"
 
 
-def _in(path: str, key: Any) -> str:
+def _joined(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _no(kind: type, path: str) -> str:
+def _mismatch(kind: type, path: str) -> str:
     return f"{path or 'it'} is not {WORDS.get(kind, kind.__name__)}"
 
 

@@ -20,7 +20,7 @@ Given = Mapping[str, Any]  # the options of ablate.generate
 PROMPTS = ("point", "background", "box")
 
 
-def own_images(arguments: Given) -> list[Path]:
+def image_files(arguments: Given) -> list[Path]:
     """The files of --image. UserError for options that do not go together."""
     if "image" in arguments:
         if "index" in arguments:
@@ -34,7 +34,7 @@ def own_images(arguments: Given) -> list[Path]:
 
 
 @torch.no_grad()
-def write_own(
+def write_mask(
     model: SAM, data: Segments, arguments: Given, file: Path, folder: Path
 ) -> Iterator[str]:
     """The mask of a prompt in an image file: a figure, and the mask at the size of the file."""

@@ -30,7 +30,7 @@ from ablate.figures.save import save
 from ablate.model.sam import SAM, Prompt, chosen, picked
 from ablate.random.draws import Source, uniform
 from ablate.task import Task
-from ablate.task.segment import own_images, write_own
+from ablate.task.segment import image_files, write_mask
 
 DRAWN = 4  # examples in the figure of a run
 FIRST_POINT, FIRST_KIND = 0, 1  # uses of the random stream; of a click those after
@@ -221,9 +221,9 @@ class Segmentation(Task):
     def generate(self, arguments: Mapping[str, Any], folder: Path) -> Iterator[str]:
         """The lines for --index, or for --image with a prompt; the first image of the validation
         split without either."""
-        if files := own_images(arguments):
+        if files := image_files(arguments):
             for file in files:
-                yield from write_own(self.model, self.data, arguments, file, folder)
+                yield from write_mask(self.model, self.data, arguments, file, folder)
         else:
             yield from self._demonstrate(arguments.get("index", 0), folder)
 

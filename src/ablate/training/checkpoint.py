@@ -114,16 +114,16 @@ class Checkpoints(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._training = False
         # The request to stop may have come after the check of the last step.
-        if self._asked_to_stop(trainer) or self._saved_step != trainer.global_step:
+        if self._stop_requested(trainer) or self._saved_step != trainer.global_step:
             self._save_last(trainer, pl_module)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        self._give_signals_back()
+        self._restore_handlers()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._give_signals_back()
+        self._restore_handlers()
 
     def _take_signals(self) -> None:
         """Install our handlers. Called before and after Lightning installs its own, so that the
@@ -134,7 +134,7 @@ class Checkpoints(Callback):
             before = signal.signal(number, self._interrupt)
             self._handlers.setdefault(number, before)
 
-    def _give_signals_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
@@ -145,7 +145,7 @@ class Checkpoints(Callback):
             raise Interrupted("stopped at once; the same command resumes from the last checkpoint")
         self._interrupted = signal.Signals(number).name
 
-    def _asked_to_stop(self, trainer: L.Trainer) -> bool:
+    def _stop_requested(self, trainer: L.Trainer) -> bool:
         """Whether any process was asked to stop. All stop after the same step, or they hang."""
         stop = bool(self._interrupted)
         several = trainer.world_size > 1
@@ -162,7 +162,7 @@ class Checkpoints(Callback):
         assert trainer.val_check_batch is not None
         if (loop.batch_idx + 1) % int(trainer.val_check_batch) == 0:
             return  # on_validation_end saves
-        if self._asked_to_stop(trainer) or trainer.global_step % self.every == 0:
+        if self._stop_requested(trainer) or trainer.global_step % self.every == 0:
             self._save_last(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

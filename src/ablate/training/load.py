@@ -16,7 +16,7 @@ from ablate.run_files import BEST, RESULT, best_weights
 from ablate.run_files.records import read_result
 from ablate.task import Task
 from ablate.terminal.say import say
-from ablate.training.transfer import made_tokens
+from ablate.training.transfer import token_config
 
 
 @dataclass
@@ -50,7 +50,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")
     config = read_config(path / "config.yaml", allow)
     with names_file(path / "config.yaml"):
-        data = read_data(config, made_tokens(path), allow)
+        data = read_data(config, token_config(path), allow)
         task = make_task(config, data, model_of(config, data))
     result, wrong = read_result(path)
     if (identity := result.get("run_id")) is None:

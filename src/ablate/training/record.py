@@ -193,7 +193,7 @@ def only_one(run_dir: Path, trainer: L.Trainer) -> Iterator[None]:
 
 
 @contextmanager
-def stops_unwritten() -> Iterator[None]:
+def unwritable_as_run_failed() -> Iterator[None]:
     """Turn the error of a full or read-only disk into RunFailed, in one line."""
     try:
         yield

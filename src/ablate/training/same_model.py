@@ -39,7 +39,7 @@ def on_meta(cfg: DictConfig, data: Data) -> Task:
     return make_task(cfg, data, model)
 
 
-def acts_elsewhere(first: DictConfig, second: DictConfig) -> bool:
+def differs_outside_model(first: DictConfig, second: DictConfig) -> bool:
     """Whether two configs differ outside the model, such as in the optimizer or in a data file."""
     a, b = dict(leaves(first)), dict(leaves(second))
     changed = (path for path in {*a, *b} if a.get(path, ...) != b.get(path, ...))
@@ -68,7 +68,7 @@ class SameModel:
 
     def __call__(self, second: DictConfig, built: nn.Module) -> bool | None:
         """built: the model of `second`, on any device. None if they are too large to compare."""
-        if acts_elsewhere(self.first, second) or _shapes(built) != _shapes(self._task.model):
+        if differs_outside_model(self.first, second) or _shapes(built) != _shapes(self._task.model):
             return False
         if parameters(built) > self.largest:
             return None

@@ -36,7 +36,7 @@ from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
-from ablate.training.record import only_one, recorded, stops_unwritten
+from ablate.training.record import only_one, recorded, unwritable_as_run_failed
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer, few
 
@@ -125,7 +125,7 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
-        stops_unwritten(),
+        unwritable_as_run_failed(),
         recorded(composition, run_dir, task, trainer, flops) as result,
     ):
         checkpoints.run_id = result["run_id"]

@@ -102,7 +102,7 @@ class Source:
     @property
     def tokens(self) -> Path:
         """The config of the run that made the tokens: this one, or one it started from."""
-        return made_tokens(self.folder) or self.folder / "config.yaml"
+        return token_config(self.folder) or self.folder / "config.yaml"
 
 
 def may_differ(cfg: DictConfig) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def check_start(cfg: DictConfig) -> None:
         Source.of(cfg).require_same_parts(cfg)
 
 
-def made_tokens(run_dir: Path) -> Path | None:
+def token_config(run_dir: Path) -> Path | None:
     """Return the config of the run that made this run's tokens; None if it made its own."""
     path = run_dir / MADE_TOKENS
     return path if path.exists() else None

@@ -41,7 +41,7 @@ class Claim:
                 f"output_dir: {folder} lies where files cannot be locked ({error.strerror}), and"
                 " two studies could not see each other; choose another folder"
             ) from error
-        if not claim._stands():
+        if not claim._is_current():
             os.close(descriptor)
             return cls.take(folder, launcher=launcher)
         entry = queued(folder)
@@ -52,7 +52,7 @@ class Claim:
         claim.note(launcher)
         return claim
 
-    def _stands(self) -> bool:
+    def _is_current(self) -> bool:
         """Whether the locked file is still in the folder: another process may have moved it."""
         try:
             current = os.stat(self.folder / CLAIM)

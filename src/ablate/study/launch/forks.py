@@ -191,7 +191,7 @@ def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
                     connection.close()
                     return dict(request)
                 runs[pid] = request["run"]
-                _tell(connection, run=request["run"], pid=pid)
+                _send_event(connection, run=request["run"], pid=pid)
         if time.monotonic() > deadline:
             for pid in runs:
                 send(pid, signal.SIGKILL, group=True)
@@ -207,10 +207,10 @@ def _reap(runs: dict[int, int], connection: socket.socket) -> None:
         code = os.waitstatus_to_exitcode(status)
         if code:  # processes that it has started would wait for it
             send(pid, signal.SIGKILL, group=True)
-        _tell(connection, run=runs.pop(pid), code=code)
+        _send_event(connection, run=runs.pop(pid), code=code)
 
 
-def _tell(connection: socket.socket, **event: int) -> None:
+def _send_event(connection: socket.socket, **event: int) -> None:
     with suppress(OSError):  # the client has gone; `serve` notices at the next check
         connection.sendall(json.dumps(event).encode() + b"\n")
 

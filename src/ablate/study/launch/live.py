@@ -210,7 +210,7 @@ def time_left(states: Mapping[str, State], slots: int) -> str | None:
     """
     took: dict[str, list[float]] = {}
     for folder, run_state in states.items():
-        if _took(run_state):
+        if _has_duration(run_state):
             took.setdefault(_arm(folder), []).append(run_state.result["wall_seconds"])
     every = [seconds for arm in took.values() for seconds in arm]
     every = every or [
@@ -231,7 +231,7 @@ def _arm(folder: str) -> str:
     return folder.rpartition("-")[0]
 
 
-def _took(state: State) -> bool:
+def _has_duration(state: State) -> bool:
     return state.name == "finished" and isinstance(state.result.get("wall_seconds"), int | float)
 
 

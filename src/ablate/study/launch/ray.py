@@ -108,7 +108,7 @@ class Tasks:
         except (TypeError, ValueError) as error:
             ray.shutdown()
             raise UserError(f"hydra.launcher.ray.remote: {_line(error)}") from error
-        _say_what_no_node_has(settings.remote)
+        _report_missing_resources(settings.remote)
         self._runs: dict[Any, int] = {}  # task -> run
         self._begun: list[int] = []
 
@@ -175,7 +175,7 @@ def _connect(init: Mapping[str, Any]) -> None:
             signal.signal(number, handler)
 
 
-def _say_what_no_node_has(remote: Mapping[str, Any]) -> None:
+def _report_missing_resources(remote: Mapping[str, Any]) -> None:
     """Print a note if no node has the resources; not an error, since a cluster may grow."""
     import ray
 

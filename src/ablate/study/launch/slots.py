@@ -90,7 +90,7 @@ class Slots:
                     self._listen()
                 except ParentDied:
                     self._orphaned()
-                self._look_at_the_clock()
+                self._check_timeouts()
                 self.view.update([process.run.folder for process in self._processes.values()])
         finally:
             if self._parent is not None:
@@ -145,9 +145,9 @@ class Slots:
             time.sleep(LOOK)  # only runs of other launchers are left
             return
         for event in self._parent.events(LOOK):
-            self._happened(event)
+            self._handle(event)
 
-    def _happened(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         process = self._processes[event.run]
         if event.code is None:
             process.began = time.monotonic()
@@ -183,7 +183,7 @@ class Slots:
         for process in lost:
             self._ended(process, -signal.SIGKILL)
 
-    def _look_at_the_clock(self) -> None:
+    def _check_timeouts(self) -> None:
         now = time.monotonic()
         for number, process in self._processes.items():
             if process.began is None:

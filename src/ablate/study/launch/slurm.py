@@ -134,17 +134,17 @@ class Jobs:
     def work(self, runs: Sequence[Run]) -> None:
         waiting = list(runs)
         while waiting and not self.stop.signal:
-            self._look(waiting)
+            self._poll(waiting)
             self.view.update([run.folder for run in waiting])
             end = time.monotonic() + LOOK
             while waiting and time.monotonic() < end and not self.stop.signal:
                 time.sleep(WAKE)
 
-    def _look(self, waiting: list[Run]) -> None:
+    def _poll(self, waiting: list[Run]) -> None:
         taken: list[tuple[Run, Claim]] = []
         for run in list(waiting):
             if state(run.folder).name in ("queued", "running"):
-                self._see(run)
+                self._record_job(run)
                 continue
             claim = Claim.take(run.folder, launcher="slurm")
             if claim is None:  # another launcher has just taken it
@@ -163,7 +163,7 @@ class Jobs:
         if taken:
             self._submit(taken)
 
-    def _see(self, run: Run) -> None:
+    def _record_job(self, run: Run) -> None:
         entry = queued(run.folder)
         if entry and entry["job"]:
             self._seen[run.folder] = str(entry["job"])

@@ -81,7 +81,7 @@ class Job:
                 os.environ.setdefault(name, cpus)  # the user may have set the number of threads
         # Unbuffered, so that the last lines of a killed run are written.
         command = [sys.executable, "-u", "-m", "ablate", *self.arguments]
-        with open(self.folder / LOG, "ab", buffering=0) as log, _deaf_to(signal.SIGUSR2):
+        with open(self.folder / LOG, "ab", buffering=0) as log, _blocked(signal.SIGUSR2):
             if speaks:
                 log.write(f"{COMMAND}{shlex.join(without_credentials(self.arguments))}\n".encode())
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -101,7 +101,7 @@ class Job:
 
 
 @contextmanager
-def _deaf_to(number: signal.Signals) -> Iterator[None]:
+def _blocked(number: signal.Signals) -> Iterator[None]:
     """Block a signal for processes started here; this process receives it afterwards."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     try:

@@ -108,7 +108,9 @@ def with_more(composed: Composed, more: Sequence[str], composer: Composer) -> Co
     return Composed(**(vars(composed) | {"overrides": overrides, "config": config}))
 
 
-def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor], dict[str, str]]:
+def with_baseline_options(
+    factors: Sequence[Factor], cfg: DictConfig
+) -> tuple[list[Factor], dict[str, str]]:
     """Return the factors with the baseline's option first, listed or not, and these options."""
     complete: list[Factor] = []
     baseline: dict[str, str] = {}
@@ -119,7 +121,7 @@ def own_options(factors: Sequence[Factor], cfg: DictConfig) -> tuple[list[Factor
             raise UserError(
                 f"study.factors: {factor.name}: {' and '.join(has)} are both what the baseline has"
             )
-        name = has[0] if has else _name_of_own(factor, cfg)
+        name = has[0] if has else _unlisted_option(factor, cfg)
         first = {name: options.pop(name, ())}
         complete.append(Factor(factor.name, first | options))
         baseline[factor.name] = name
@@ -144,7 +146,7 @@ def _plain(value: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _name_of_own(factor: Factor, cfg: DictConfig) -> str:
+def _unlisted_option(factor: Factor, cfg: DictConfig) -> str:
     """Name the baseline's option of a factor that does not list it."""
     if factor.keys != {factor.name}:
         return "baseline"

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from ablate.config.check import check
 from ablate.errors import UserError
-from ablate.study.plan.cells import Composed, Composer, NoComposition, own_options
+from ablate.study.plan.cells import Composed, Composer, NoComposition, with_baseline_options
 from ablate.study.plan.design import (
     ALL_SET,
     Arm,
@@ -70,7 +70,7 @@ def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], d
     assert request.seeds is not None
     if base.seed and base.seed not in request.seeds:
         raise UserError(f"seed={base.seed}: the seeds of a study are study.seeds=[..]")
-    return own_options(request.factors, base)
+    return with_baseline_options(request.factors, base)
 
 
 def _baseline(composer: Composer) -> DictConfig:

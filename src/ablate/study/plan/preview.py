@@ -78,7 +78,7 @@ def _arms(
         ended = sum(states[cell.folder].name == "finished" for cell in cells_of_arm)
         budget = composed.budget
         assert budget is not None
-        time = _a_run(composed, finished)
+        time = _run_seconds(composed, finished)
         table.add_row(
             composed.name,
             _differs(composed, layout.baseline.config),
@@ -149,7 +149,7 @@ def _confused(request: StudyRequest, layout: Layout) -> list[str]:
     ]
 
 
-def _a_run(composed: Composed, finished: Sequence[Done]) -> float | None:
+def _run_seconds(composed: Composed, finished: Sequence[Done]) -> float | None:
     assert composed.budget is not None
     flops = composed.budget.flops_per_step * composed.budget.steps
     return seconds(composed.name, flops, finished)
@@ -166,5 +166,5 @@ def _time_left(
     to_do = {cell.folder: cell for cell in cells if states[cell.folder].name != "finished"}
     if not to_do:
         return ""
-    needed = left([_a_run(arms[cell.arm], finished) for cell in to_do.values()], slots)
+    needed = left([_run_seconds(arms[cell.arm], finished) for cell in to_do.values()], slots)
     return "" if needed is None else f", about {duration(round(needed))}"

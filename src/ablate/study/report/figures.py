@@ -264,7 +264,9 @@ def spaced(heights: Iterable[float], gap: float, high: float) -> list[float]:
 
 def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
     """Draw a panel per factor: dots for runs, bars for means of options."""
-    widths = [min(max(2.6, SIDE + len(panel.options) * _room(panel)), WIDEST) for panel in panels]
+    widths = [
+        min(max(2.6, SIDE + len(panel.options) * _label_width(panel)), WIDEST) for panel in panels
+    ]
     drawing, grid = _grid(widths, 2.3)
     for axes, panel, width in zip(grid, panels, widths, strict=True):
         _panel(drawing, axes, panel, (width - SIDE) / len(panel.options), report)
@@ -282,7 +284,7 @@ def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
     drawing.figure.supylabel(_words(report), fontsize=9, color=SOFT)
 
 
-def _room(panel: Panel) -> float:
+def _label_width(panel: Panel) -> float:
     """Return the inches that an option's name asks for."""
     return min(max(0.6, (max(map(len, panel.options)) + 3) * LETTER), 1.1)
 
@@ -304,7 +306,7 @@ def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Re
         tip = f"{head}mean of {len(values)} runs: {number(mean, report.places)}"
         drawing.plot(axes, [x - bar, x + bar], [mean, mean], "-", Mark(kind, tip=tip),
                      linewidth=2.4, solid_capstyle="butt")  # fmt: skip
-    every = ceil(_room(panel) / each - 0.01)  # of many options, every n-th is named
+    every = ceil(_label_width(panel) / each - 0.01)  # of many options, every n-th is named
     ticks = range(0, len(panel.options), every)
     starred = [option + "\u00a0*" * (n == panel.baseline) for n, option in enumerate(panel.options)]
     letters = int(every * each / LETTER) - 1

@@ -57,7 +57,7 @@ def table(report: Report) -> Markup:
     ]
     body = [_row(row, report) for row in report.rows]
     element = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), id="arms")
-    return _wide(element)
+    return _scrollable(element)
 
 
 def _head(words: str, more: str = "", *, number: bool = False) -> Markup:
@@ -110,7 +110,7 @@ def _verdict(row: Row) -> Markup:
 
 def _value(row: Row, report: Report) -> Markup:
     summary = row.summary
-    seeds = "\n".join(f"seed {s}: {number(v, report.places)}" for s, v in _some(row))
+    seeds = "\n".join(f"seed {s}: {number(v, report.places)}" for s, v in _first_values(row))
     body = number(summary.mean, report.places)
     if summary.sd is not None:
         body += tag(
@@ -119,7 +119,7 @@ def _value(row: Row, report: Report) -> Markup:
     return _number(body, summary.mean, seeds or "no finished run")
 
 
-def _some(row: Row) -> list[tuple[int, float]]:
+def _first_values(row: Row) -> list[tuple[int, float]]:
     return list(row.values.items())[:20]
 
 
@@ -191,10 +191,10 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
         tag("tr", *(tag("td", breakable(cell), class_="plain") for cell in row), data_arm=row[0])
         for row in rows
     ]
-    return _wide(tag("table", top, tag("tbody", *body)))
+    return _scrollable(tag("table", top, tag("tbody", *body)))
 
 
-def _wide(table: str) -> Markup:
+def _scrollable(table: str) -> Markup:
     """Let a table that is wider than the page scroll, from the keyboard too."""
     return tag("div", table, class_="wide", tabindex=0)
 

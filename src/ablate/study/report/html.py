@@ -39,7 +39,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
     """
     sections = [
         _head(report),
-        tag("div", _answer(report, crossed), _glance(report, points, charts), class_="glance"),
+        tag("div", _answer(report, crossed), _overview(report, points, charts), class_="glance"),
         _table(report, charts),
         _plan(report),
         _effects(report, crossed, charts),
@@ -73,7 +73,7 @@ def _policy(style: str, script: str) -> str:
 def _head(report: Report) -> Markup:
     lines = [*purpose(report), plan_sentence(report)]
     kinds = ["question", *["soft"] * (len(lines) - 1)]
-    paragraphs = [_said(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
+    paragraphs = [_paragraph(line, class_=kind) for line, kind in zip(lines, kinds, strict=True)]
     return Markup("").join([tag("h1", report.study.name), *paragraphs])
 
 
@@ -104,7 +104,7 @@ def _table(report: Report, charts: Charts) -> Markup:
         "difference, its line the 95 % t interval, the pale bar the bootstrap interval; a triangle "
         "lies beyond the axis."
     )
-    parts = [_said(words, class_="note"), grid.table(report)]
+    parts = [_paragraph(words, class_="note"), grid.table(report)]
     if "all_arms" in charts:
         plot = tag("figure", *charts["all_arms"])
         parts.append(tag("details", tag("summary", "Forest plot of every arm"), plot))
@@ -115,10 +115,10 @@ def _table(report: Report, charts: Charts) -> Markup:
     return _section("Every arm against the baseline", *parts)
 
 
-def _glance(report: Report, points: Points, charts: Charts) -> Markup:
+def _overview(report: Report, points: Points, charts: Charts) -> Markup:
     """Draw what stands beside the verdicts: the forest plot and the learning curves."""
     figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
-    return tag("div", *figures, _said(curve_words(report, points), class_="note"))
+    return tag("div", *figures, _paragraph(curve_words(report, points), class_="note"))
 
 
 def _charts(charts: Sequence[Markup]) -> Markup:
@@ -134,18 +134,18 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
         f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
         f"{over}; * is the baseline's option."
     )
-    parts = [_said(words, class_="note"), _charts(charts["effects"])]
+    parts = [_paragraph(words, class_="note"), _charts(charts["effects"])]
     if isinstance(crossed, str):
-        parts.append(_said(f"Effects are {crossed}.", class_="warn"))
+        parts.append(_paragraph(f"Effects are {crossed}.", class_="warn"))
     elif crossed is not None:
         main, pairs = ranked(crossed)
-        parts += [_said(f"{line}.", class_="warn") for line in crossed.warnings]
-        parts.append(_said(TESTS, class_="note"))
+        parts += [_paragraph(f"{line}.", class_="warn") for line in crossed.warnings]
+        parts.append(_paragraph(TESTS, class_="note"))
         parts.append(tag("ul", *(tag("li", f"{effect.words()}.") for effect in main)))
         if pairs:
             note = "Interactions: means that are not on parallel lines. The surest come first."
             lines = [tag("li", f"{effect.words()}.") for effect in pairs]
-            parts += [_said(note, class_="note"), _charts(charts["interactions"])]
+            parts += [_paragraph(note, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
     return _section("Main effects", *parts)
 
@@ -157,7 +157,7 @@ def _cost(charts: Sequence[Markup]) -> Markup:
         "Means over the finished seeds, with one standard deviation up and down; colours are those"
         " of the table."
     )
-    return _section("Cost against quality", _said(words, class_="note"), _charts(charts))
+    return _section("Cost against quality", _paragraph(words, class_="note"), _charts(charts))
 
 
 def _troubles(report: Report) -> Markup:
@@ -171,14 +171,14 @@ def _troubles(report: Report) -> Markup:
 def _differing(report: Report) -> Markup:
     table = grid.plain(("arm", "differs from the baseline by"), differing(report))
     words = "Every config key with another value than in the baseline; all others are equal."
-    return _section("What exactly differed", _said(words, class_="note"), table)
+    return _section("What exactly differed", _paragraph(words, class_="note"), table)
 
 
 def _tuning(report: Report) -> Markup:
     rows = tuning(report)
     if not rows:
         return Markup()
-    return _section(TUNED, _said(tuned(report), class_="note"), grid.plain(TUNING, rows))
+    return _section(TUNED, _paragraph(tuned(report), class_="note"), grid.plain(TUNING, rows))
 
 
 def _made_with(report: Report) -> Markup:
@@ -189,5 +189,5 @@ def _section(title: str, *parts: str) -> Markup:
     return tag("section", tag("h2", title), *parts)
 
 
-def _said(words: str, **attributes: object) -> Markup:
+def _paragraph(words: str, **attributes: object) -> Markup:
     return tag("p", words, **attributes)

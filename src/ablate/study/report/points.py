@@ -168,7 +168,7 @@ def panels(study: Study, metric: str) -> list[Panel]:
 
 
 def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
-    baseline = own_option(study, factor)
+    baseline = baseline_option(study, factor)
     values: dict[str, list[float]] = {option: [] for option in options}
     for arm in study.arms:
         alone = set(arm.changes) <= {factor}
@@ -178,7 +178,7 @@ def _panel(study: Study, factor: str, options: list[str], metric: str) -> Panel:
     return Panel(factor, list(values), list(values.values()), list(values).index(baseline))
 
 
-def own_option(study: Study, factor: str) -> str:
+def baseline_option(study: Study, factor: str) -> str:
     """Return the baseline's option of a factor."""
     return str(study.plan["own"][factor])
 

@@ -14,7 +14,7 @@ from ablate.study.numbers import (
     signed,
 )
 from ablate.study.plan.fraction import promise
-from ablate.study.report.points import TRAINING, Points, own_option
+from ablate.study.report.points import TRAINING, Points, baseline_option
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.words import direction, metric_words
 
@@ -63,7 +63,7 @@ def plan_sentence(report: Report) -> str:
     factors = study.plan.get("factors") or {}
     parts = []
     for factor, options in factors.items():
-        baseline = own_option(study, factor)
+        baseline = baseline_option(study, factor)
         others = listed([option for option in options if str(option) != baseline])
         parts.append(f"{factor} ({baseline} → {others})")
     changes = f"How does {metric_name(report)}{f' of {what}' if what else ''} change"

@@ -56,7 +56,7 @@ def troubles(report: Report) -> list[list[str]]:
     """Return arm, seed, state, reason: runs without a result, invalid arms, excluded cells, arms
     without effect."""
     study = report.study
-    rows = _alike(study.runs) + _alike(study.tuning, " (tuning)")
+    rows = _grouped(study.runs) + _grouped(study.tuning, " (tuning)")
     for entry in study.plan.get("illegal") or []:
         rows.append([entry["arm"], NOTHING, "invalid", entry["reason"]])
     for entry in study.plan.get("excluded") or []:
@@ -69,7 +69,7 @@ def troubles(report: Report) -> list[list[str]]:
     return rows
 
 
-def _alike(runs: Sequence[Run], note: str = "") -> list[list[str]]:
+def _grouped(runs: Sequence[Run], note: str = "") -> list[list[str]]:
     """Put runs of an arm that ended in the same way into one row."""
     by_outcome: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
