@@ -176,7 +176,7 @@ def test_a_redirection_to_http_needs_a_sha256(
         threading.Thread(target=first.serve_forever, daemon=True).start()
         line = refusal(text(url(first)))
         first.shutdown()
-    assert f"the server leads to {target}, which is not https://" in line
+    assert f"the server redirects to {target}, which is not https://" in line
     assert not [path for path in own_cache.iterdir() if path.suffix == ".txt"]
 
 

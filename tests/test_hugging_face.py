@@ -183,7 +183,7 @@ def distilbert(folder: Path) -> nn.Module:
         (
             lambda _: gpt2("GPT2Model", scale_attn_by_inverse_layer_idx=True),
             GPT2,
-            "scales its scores in a way of its own",
+            "its scaling of the scores is not supported",
         ),
         (lambda _: vit("ViTModel"), GPT2, "this model: model=vit"),
         (lambda _: vit("ViTModel", image_size=[6, 24]), VIT, "reads images or patches of 6 x 24"),

@@ -121,7 +121,7 @@ def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) 
         ({"act_layer": "quick_gelu"}, "its activation is QuickGELU; known: GELU, "),
         ({"block_fn": ResPostBlock}, "is made of timm's ResPostBlock; Block can be read"),
         ({"norm_layer": RmsNorm}, "has RmsNorm; LayerNorm can be read"),
-        ({"global_pool": "max", "fc_norm": False}, "pools its outputs by 'max'"),
+        ({"global_pool": "max", "fc_norm": False}, "the pooling 'max' is not supported"),
         ({"img_size": (6, 24)}, "reads images or patches of 6 x 24"),
         ({"mlp_ratio": 2}, "shapes: "),
         ({"depth": 3}, "other parts than this model: model.depth=3"),

@@ -138,7 +138,7 @@ def test_without_network_the_specification_is_left(made, tmp_path, environment, 
     with here(environment), pytest.raises(RunFailed, match=words) as error:
         publish(moved(made, folder=tmp_path))
     left = tmp_path / "wandb.json"
-    assert f"{left} holds what belongs there, and the same command sends it" in str(error.value)
+    assert f"{left} holds what is to be sent, and the same command sends it" in str(error.value)
     assert json.loads(left.read_text())["summaries"] == specification(made)["summaries"]
 
 

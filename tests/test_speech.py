@@ -252,7 +252,7 @@ def test_what_is_no_recogniser_is_refused(runs: tuple[Path, Path], tmp_path: Pat
     hears, says = runs
     for more, message in (
         ([f"task.recogniser={says}"], "no recogniser"),
-        ([f"task.recogniser={hears}", "data.codes=9"], "learned other codes"),
+        ([f"task.recogniser={hears}", "data.codes=9"], "has another codebook"),
     ):
         with pytest.raises(UserError, match=message):
             ablate.run(ablate.compose(*speech(tmp_path, *more)), tmp_path / "refused")

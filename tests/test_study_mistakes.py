@@ -35,7 +35,7 @@ MISTAKES = [
     ("{factors: 3}", "", ["study.factors=3: must be {KEY: VALUE, ...}"]),
     # the baseline
     ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", "", ["baseline", "'post'?"]),
-    ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", "", ["the baseline is not legal"]),
+    ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", "", ["the baseline is invalid"]),
     ("{factors: {pos_enc: [none], model.norm: [post]}, exclude: [{pos_enc: learned}]}", "",
      ["the baseline is not among the cells that can be run", "excluded by"]),
     # seeds

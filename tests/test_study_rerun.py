@@ -83,7 +83,7 @@ def test_everything_that_was_killed_resumes(study, capsys):
     assert trained(study, "all", stops_at="b") == ["a"]
     assert capsys.readouterr().out == ""
     assert trained(study, "all", stops_at="c") == ["b"]
-    assert "study.rerun=all goes on: 1 of 3 runs are done" in capsys.readouterr().out
+    assert "study.rerun=all continues: 1 of 3 runs are done" in capsys.readouterr().out
     assert trained(study, "all") == ["c"]
     assert moved(study) == [[*NAMES]]
     assert trained(study, "all") == [*NAMES]

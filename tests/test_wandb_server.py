@@ -85,7 +85,7 @@ def test_a_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, pla
         lines, errors = alone(tmp_path, environment=environment)
     assert "offline" in lines[0]
     assert errors.count("\n") == 1
-    assert "W&B is out of reach, writing offline" in errors
+    assert "W&B cannot be reached, writing offline" in errors
     assert metrics_of(tmp_path) == [(7, 2.0)]
 
 

@@ -88,8 +88,8 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     for name, part in model.named_modules():
         if isinstance(part, _BatchNorm):
             raise UserError(
-                f"trainer.strategy=fsdp would keep other statistics in every process for the batch"
-                f" norm {name}; use trainer=cpu or trainer=gpu, or a model without"
+                f"trainer.strategy=fsdp would keep separate statistics in each process for the"
+                f" batch norm {name}; use trainer=cpu or trainer=gpu, or a model without"
             )
     for part in list(model.modules()):
         if isinstance(part, Block) and not any(layer.reads_memory for layer in part.layers):

@@ -31,7 +31,7 @@ def arguments() -> dict[str, Any]:
     language.add_argument(
         "--top-p", type=float, help="choose among the likeliest that sum to p only"
     )
-    language.add_argument("--seed", type=int, help="of the draws; default: 0")
+    language.add_argument("--seed", type=int, help="of sampling; default: 0")
     pairs = parser.add_argument_group("sequence-to-sequence models")
     pairs.add_argument(
         "--source",
@@ -43,7 +43,7 @@ def arguments() -> dict[str, Any]:
         "--length-penalty", type=float, help="the larger, the longer; default: as the run's"
     )
     pairs.add_argument("--n-best", type=int, help="how many targets to print; default: 1")
-    pairs.add_argument("--show", action="store_true", help="draw where the model looks")
+    pairs.add_argument("--show", action="store_true", help="draw the attention maps")
     pairs.add_argument("--input", type=Path, help="a file with a source in each line")
     pairs.add_argument(
         "--output", type=Path, help="file for their targets; an empty line stays empty"
@@ -131,7 +131,7 @@ def main() -> None:
     run = load(options.pop("run_dir"), allow=options.pop("allow"))
     if not run.task.generates:
         raise UserError(
-            f"{run.path} writes nothing: it is neither a language model on text, nor a"
+            f"{run.path} generates nothing: it is neither a language model on text, nor a"
             f" sequence-to-sequence model, nor a captioner, nor a segmentation, nor a forecaster,"
             f" nor a diffusion model"
         )

@@ -18,7 +18,7 @@ def main() -> None:
     parser = Arguments(prog="python -m ablate.report", description=__doc__)
     parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--status", action="store_true", help="how far the runs are, and no report")
+    group.add_argument("--status", action="store_true", help="progress of the runs, no report")
     group.add_argument("--wandb", action="store_true", help="send the report to Weights & Biases")
     parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
     parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")

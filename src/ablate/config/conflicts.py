@@ -51,7 +51,7 @@ CONFLICTS = [
     # data
     Conflict(
         lambda c: c("data.vocab_size") is not None and c("data.tokenizer") != "bpe",
-        "data.vocab_size={data.vocab_size}: data.tokenizer={data.tokenizer} takes what it finds;"
+        "data.vocab_size={data.vocab_size} has no effect with data.tokenizer={data.tokenizer};"
         " use data.tokenizer=bpe, or data.vocab_size=null",
     ),
     Conflict(
@@ -120,7 +120,7 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c("trainer.max_steps") == -1 and c("trainer.max_epochs") is None,
-        "nothing says how long to train; set trainer.max_steps or trainer.max_epochs",
+        "the length of training is not set; give trainer.max_steps or trainer.max_epochs",
     ),
     Conflict(
         # For training by epochs, training/trainer.py checks this once they are steps.
@@ -150,18 +150,18 @@ CONFLICTS = [
     ),
     Conflict(
         lambda c: c("trainer.strategy") == "fsdp" and bool(c.get("trainer.sync_batchnorm", False)),
-        "trainer.sync_batchnorm=true cannot be had with trainer.strategy=fsdp; use trainer=ddp",
+        "trainer.sync_batchnorm=true is not supported with trainer.strategy=fsdp; use trainer=ddp",
     ),
     Conflict(
         lambda c: (
             c("trainer.strategy") == "fsdp" and c("trainer.precision") in ("16-mixed", "64-true")
         ),
-        "trainer.precision={trainer.precision} cannot be had with trainer.strategy=fsdp; use"
+        "trainer.precision={trainer.precision} is not supported with trainer.strategy=fsdp; use"
         " bf16-mixed or 32-true",
     ),
     Conflict(
         lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),
-        "compile=true compiles whole models, which trainer.strategy={trainer.strategy} takes apart;"
+        "compile=true compiles whole models, which trainer.strategy={trainer.strategy} shards;"
         " use trainer=ddp or compile=false",
     ),
     Conflict(

@@ -61,7 +61,7 @@ def values_of(arguments: list[str]) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for override in map(parse, arguments):
         if override.is_delete() or override.is_add():
-            raise UserError(f"{override.input_line}: only KEY=VALUE has a meaning here")
+            raise UserError(f"{override.input_line}: only KEY=VALUE is supported here")
         require_few(override)
         sweep = override.is_sweep_override()
         alternatives = list(override.sweep_iterator()) if sweep else [override.value()]

@@ -63,7 +63,7 @@ class Multi30k(Translations):
         if len(sides[0]) != len(sides[1]):
             raise UserError(
                 f"data.root={self.root}: {name}.{self.pair[0]} has {len(sides[0])} lines and "
-                f"{name}.{self.pair[1]} has {len(sides[1])}; both must say the same line by line"
+                f"{name}.{self.pair[1]} has {len(sides[1])}; they must be aligned line by line"
             )
         return [self.learned(Pair(*both)) for both in zip(*sides, strict=True)]
 

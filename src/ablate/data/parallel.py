@@ -78,7 +78,7 @@ class Files(NamedTuple):
         if len(source) != len(target):
             raise UserError(
                 f"{keys[0]}={self.source} has {len(source)} lines and {keys[1]}={self.target} has "
-                f"{len(target)}; line n of one must say the same as line n of the other"
+                f"{len(target)}; they must be aligned line by line"
             )
         return [Pair(*both) for both in zip(source, target, strict=True)]
 

@@ -48,8 +48,9 @@ class Recordings(SpokenPairs):
         for split, numbers in splits.items():
             if not numbers:
                 raise UserError(
-                    f"data.root={self.root}: none of its {len(transcribed)} recordings is for the"
-                    f" {split} split, which a hash of the transcripts says; add some"
+                    f"data.root={self.root}: the {split} split would be empty: of"
+                    f" {len(transcribed)} recordings the hash of no transcript falls into it;"
+                    " add some"
                 )
         return {
             split: [Spoken(text, _read(*_version(path)), None) for path, text in

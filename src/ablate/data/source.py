@@ -123,10 +123,7 @@ def fetch(url: str, sha256: str | None, *, key: str = KEY, local: str = "FILE") 
     from filelock import FileLock
 
     if sha256 is None and url.startswith(PLAIN):
-        raise UserError(
-            f"{key}={url}: without data.sha256, which says what must come, only https:// is"
-            " downloaded"
-        )
+        raise UserError(f"{key}={url}: without data.sha256 only https:// is downloaded")
     pooch.get_logger().setLevel(logging.WARNING)  # the progress bar says it already
     folder = cache()
     hooks = {} if sha256 else {"response": partial(_require_https, key=key)}
@@ -177,7 +174,7 @@ class _Bounded(io.BufferedWriter):
 def _require_https(response: Any, *, key: str, **more: Any) -> None:
     """Raise UserError if a download without a sha256 was redirected to http."""
     if response.url.startswith(PLAIN):
-        raise UserError(f"{key}: the server leads to {response.url}, which is not https://")
+        raise UserError(f"{key}: the server redirects to {response.url}, which is not https://")
 
 
 def local(path: str | Path) -> Path:

@@ -110,7 +110,9 @@ class WandB(RunLogger):
             try:
                 return self._open(mode)
             except Exception as error:  # no server error may stop a run
-                log.warning("ablate: W&B is out of reach, writing offline (%s)", first_line(error))
+                log.warning(
+                    "ablate: W&B cannot be reached, writing offline (%s)", first_line(error)
+                )
                 mode = "offline"
                 # W&B's service still holds the run that did not start, and would refuse its id.
                 import wandb
@@ -155,7 +157,8 @@ class WandB(RunLogger):
         except TimeoutError:
             folder = Path(self.run.settings.sync_dir)
             log.warning(
-                "ablate: W&B did not take all of the run in %s s; to send the rest: wandb sync %s",
+                "ablate: W&B had not received all of the run after %s s; to send the rest:"
+                " wandb sync %s",
                 END,
                 shlex.quote(str(folder)),
             )

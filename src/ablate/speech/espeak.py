@@ -40,7 +40,7 @@ class Utterance(NamedTuple):
 
 def require_espeak() -> None:
     if find_spec(LOADER) is None:
-        raise UserError(f"data=speech speaks with espeak-ng from {LOADER}: {install('speech')}")
+        raise UserError(f"data=speech needs espeak-ng from {LOADER}: {install('speech')}")
 
 
 def speak(texts: Sequence[str], *, voice: str, speed: int, pitch: int) -> list[Utterance]:

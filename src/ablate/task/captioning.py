@@ -57,7 +57,7 @@ class Captioning(SequenceToSequence):
                 and not c.states("model.attention", "key")
             ),
             "task.doubly_stochastic={task.doubly_stochastic} has no effect with"
-            " model.attention={model.attention}, whose weights nothing changes; use 0",
+            " model.attention={model.attention}, whose weights are fixed; use 0",
         ),
     )
     family: ClassVar[str] = "captioning"

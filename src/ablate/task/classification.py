@@ -33,8 +33,8 @@ class Classification(Task):
     conflicts = (
         Conflict(
             lambda c: c.kind == LABELLED and not c("model.tie_embeddings"),
-            "model.tie_embeddings=false unties an output map over tokens, which a model of classes"
-            " has not; leave it at true",
+            "model.tie_embeddings=false concerns an output map over tokens, which a classifier"
+            " does not have; leave it at true",
         ),
         Conflict(
             lambda c: c.kind == LABELLED and max(c("task.mixup"), c("task.cutmix")) > 0,

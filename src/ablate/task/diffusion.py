@@ -64,8 +64,8 @@ class Diffusion(Sampler):
     conflicts = (
         Conflict(
             lambda c: c("task.drop_caption") == 0 and c("task.guidance") != 1,
-            "task.guidance={task.guidance} needs what the model says without a caption, which it"
-            " never learns with task.drop_caption=0; set task.guidance=1, or task.drop_caption=0.1",
+            "task.guidance={task.guidance} needs unconditional predictions, which the model does"
+            " not learn with task.drop_caption=0; set task.guidance=1, or task.drop_caption=0.1",
         ),
     )
     metric: ClassVar[str] = "val/loss"

@@ -40,8 +40,8 @@ class Policy(CausalLM):
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
             lambda c: c.stated("model.mask", "looks_ahead"),
-            "model.mask={model.mask} lets tokens see later ones, which are not there when they are"
-            " written, and task={task} needs the probability with which they were; use"
+            "model.mask={model.mask} attends to later tokens, which do not exist during"
+            " generation, and task={task} needs the probabilities of generation; use"
             " model.mask=causal or window",
         ),
         Conflict(

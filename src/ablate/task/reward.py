@@ -39,8 +39,8 @@ class Reward(Task):
     conflicts = (
         Conflict(
             lambda c: not c("model.tie_embeddings"),
-            "model.tie_embeddings=false unties an output map over tokens, which a model of scores"
-            " has not; leave it at true",
+            "model.tie_embeddings=false concerns an output map over tokens, which a reward model"
+            " does not have; leave it at true",
         ),
     )
     metric: ClassVar[str] = "val/loss"

@@ -66,25 +66,26 @@ class RLHF(Policy):
         *(
             Conflict(
                 lambda c, key=key: c(f"model.{key}") > 0,  # type: ignore[misc]
-                f"model.{key}={{model.{key}}}: responses are written without it, so that training"
-                f" would weigh the probabilities of another model; set model.{key}=0",
+                f"model.{key}={{model.{key}}}: is off while responses are generated, so that"
+                f" training would use the probabilities of another policy; set model.{key}=0",
             )
             for key in ("dropout", "drop_path")
         ),
         Conflict(
             lambda c: c("model.norm") != "none" and c.states("model.norm_type", "mixes_examples"),
-            "model.norm_type={model.norm_type} is another function in training, so that it would"
-            " weigh the probabilities of another model than the one that wrote; use layer or rms",
+            "model.norm_type={model.norm_type} behaves differently in training, which would use"
+            " the probabilities of another policy than the one that generated; use layer or rms",
         ),
         Conflict(
             lambda c: c.states("model.normalizer", "samples"),
-            "model.normalizer={model.normalizer} draws in training, which would weigh the"
-            " probabilities of another model than the one that wrote; use softmax or sparsemax",
+            "model.normalizer={model.normalizer} samples in training, which would use"
+            " the probabilities of another policy than the one that generated; use softmax or"
+            " sparsemax",
         ),
         Conflict(
             lambda c: c("debug._target_").endswith("Overfit"),
-            "debug=overfit waits for a loss to fall, and that of task=rlhf is a surrogate whose"
-            " gradient alone has a meaning; use debug=fast",
+            "debug=overfit needs a loss that falls, and task=rlhf has a surrogate, of which only"
+            " the gradient is meaningful; use debug=fast",
         ),
     )
     metric: ClassVar[str] = "val/objective"

@@ -191,7 +191,7 @@ class Recogniser:
             )
         if run.data.codec != data.codec:
             raise UserError(
-                f"{key}: learned other codes; train it with the same data.* keys but for"
+                f"{key}: has another codebook; train it with the same data.* keys but for"
                 " data.direction"
             )
         assert isinstance(run.task, SequenceToSequence)

@@ -20,8 +20,8 @@ def check_devices(composition: Composition) -> None:
     if kind == "cpu":
         if isinstance(devices, list):
             raise UserError(
-                f"trainer.devices={devices}: a CPU's processes have no numbers; write how many"
-                f" there are, trainer.devices={len(devices)}"
+                f"trainer.devices={devices}: CPU processes have no index; write their number,"
+                f" trainer.devices={len(devices)}"
             )
     elif devices != "auto":
         numbers = list(range(devices)) if isinstance(devices, int) else list(devices)

@@ -38,8 +38,8 @@ class Claim:
         except OSError as error:
             os.close(descriptor)
             raise UserError(
-                f"output_dir: {folder} lies where files cannot be locked ({error.strerror}), and"
-                " two studies could not see each other; choose another folder"
+                f"output_dir: {folder} is on a file system without locks ({error.strerror}),"
+                " which concurrent studies need; choose another folder"
             ) from error
         if not claim._is_current():
             os.close(descriptor)

@@ -124,7 +124,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
             claim.abandon()
     if done := sum(state_alone(folder / name).name == "finished" for name in names):
         say(
-            f"study.rerun=all goes on: {done} of {len(names)} runs are done since it began"
+            f"study.rerun=all continues: {done} of {len(names)} runs are done since it began"
             f" ({moment:%Y-%m-%d %H:%M} UTC; to begin anew, remove {folder / SINCE})"
         )
 

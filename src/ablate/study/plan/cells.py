@@ -119,7 +119,7 @@ def with_baseline_options(
         has = [name for name, texts in options.items() if all(_holds(t, cfg) for t in texts)]
         if len(has) > 1:
             raise UserError(
-                f"study.factors: {factor.name}: {' and '.join(has)} are both what the baseline has"
+                f"study.factors: {factor.name}: {' and '.join(has)} are both the baseline's option"
             )
         name = has[0] if has else _unlisted_option(factor, cfg)
         first = {name: options.pop(name, ())}

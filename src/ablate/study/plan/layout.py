@@ -79,7 +79,7 @@ def _baseline(composer: Composer) -> DictConfig:
     try:
         check(base)
     except UserError as error:
-        raise UserError(f"the baseline is not legal: {error}") from error
+        raise UserError(f"the baseline is invalid: {error}") from error
     return base
 
 

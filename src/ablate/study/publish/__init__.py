@@ -1,7 +1,7 @@
 """python -m ablate.report STUDY_DIR --wandb: publish the report at Weights & Biases.
 
 The content is first written to wandb.json beside the report, and then sent. The same command
-resumes after W&B was out of reach, and updates what it sent before.
+resumes after W&B could not be reached, and updates what it sent before.
 """
 
 from importlib.util import find_spec
@@ -41,7 +41,7 @@ def publish(written: Written) -> None:
         missing = send(spec, study.folder, where)
     except Exception as error:  # of many kinds; the local report is complete
         raise RunFailed(
-            f"W&B was not brought up to date: {first_line(error)}; {path} holds what belongs there,"
+            f"W&B was not updated: {first_line(error)}; {path} holds what is to be sent,"
             " and the same command sends it"
         ) from error
     finally:

@@ -47,7 +47,7 @@ def parts(network: Any, what: str) -> dict[str, Any]:
             if not isinstance(norm, nn.LayerNorm):
                 raise UserError(f"{what}: has {type(norm).__name__}; LayerNorm can be read")
     if network.global_pool not in POOLS or network.pool_include_prefix:
-        raise UserError(f"{what}: pools its outputs by {network.global_pool!r} in a way of its own")
+        raise UserError(f"{what}: the pooling {network.global_pool!r} is not supported")
     first = network.blocks[0]
     smooth = getattr(first.mlp.act, "approximate", "none") == "tanh"
     act = "GELUTanh" if smooth else type(first.mlp.act).__name__

@@ -28,7 +28,7 @@ BLOCK = {
 def parts(network: Any, what: str) -> dict[str, Any]:
     config = network.config
     if config.scale_attn_by_inverse_layer_idx or not config.scale_attn_weights:
-        raise UserError(f"{what}: scales its scores in a way of its own")
+        raise UserError(f"{what}: its scaling of the scores is not supported")
     return sizes(config, config.activation_function, what) | {
         "model": "gpt",
         "model.norm": "pre",

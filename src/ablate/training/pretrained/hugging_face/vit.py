@@ -29,7 +29,7 @@ BLOCK = {
 def parts(network: Any, what: str) -> dict[str, Any]:
     config = network.config
     if not config.qkv_bias:
-        raise UserError(f"{what}: has no bias in queries, keys and values alone")
+        raise UserError(f"{what}: without a bias of queries, keys and values it is not supported")
     side(config.image_size, what)
     return sizes(config, config.hidden_act, what) | {
         "model": "vit",
