@@ -7,6 +7,7 @@ The condition is a sequence of tokens, b j d: that of the time first, then those
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ablate.model.attention import Score
@@ -29,6 +30,12 @@ class Condition:
         cross-attention, if the blocks have it."""
         raise NotImplementedError
 
-    def apply(self, stack: Stack, x: Tensor, tokens: Tensor, keep: Tensor) -> Tensor:
-        """The stack's output for patches x, b i d. tokens: b j d; keep: b j, True = no padding."""
+    def apply(
+        self,
+        stack: Stack,
+        x: Float[Tensor, "b i d"],
+        tokens: Float[Tensor, "b j d"],
+        keep: Bool[Tensor, "b j"],
+    ) -> Float[Tensor, "b i d"]:
+        """The stack's output for patches x. keep: True = no padding."""
         raise NotImplementedError

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ablate.model.attention import Score
@@ -27,7 +28,13 @@ class AdaLN(Condition):
         std = 0.0 if self.starts_at_zero else self.std
         return {"extra": 0, "modulation": partial(Modulation, gate=self.gate, std=std)}
 
-    def apply(self, stack: Stack, x: Tensor, tokens: Tensor, keep: Tensor) -> Tensor:
+    def apply(
+        self,
+        stack: Stack,
+        x: Float[Tensor, "b i d"],
+        tokens: Float[Tensor, "b j d"],
+        keep: Bool[Tensor, "b j"],
+    ) -> Float[Tensor, "b i d"]:
         time, words, real = tokens[:, 0], tokens[:, 1:], keep[:, 1:, None]
         caption = (words * real).sum(1) / real.sum(1)
         return stack(x, condition=time + caption)

@@ -8,6 +8,7 @@ al. 2022, "High-resolution image synthesis with latent diffusion models" (Stable
 from collections.abc import Callable
 from typing import Any
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ablate.model.attention import Score
@@ -23,5 +24,11 @@ class CrossAttention(Condition):
     def stack(self, cross_attention: Callable[..., Score]) -> dict[str, Any]:
         return {"extra": 0, "cross_attention": cross_attention, "memory_length": self.tokens}
 
-    def apply(self, stack: Stack, x: Tensor, tokens: Tensor, keep: Tensor) -> Tensor:
+    def apply(
+        self,
+        stack: Stack,
+        x: Float[Tensor, "b i d"],
+        tokens: Float[Tensor, "b j d"],
+        keep: Bool[Tensor, "b j"],
+    ) -> Float[Tensor, "b i d"]:
         return stack(x, memory=stack.remember(tokens, keep))

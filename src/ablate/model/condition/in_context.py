@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ablate.model.attention import Score
@@ -20,7 +21,13 @@ class InContext(Condition):
     def stack(self, cross_attention: Callable[..., Score]) -> dict[str, Any]:
         return {"extra": self.tokens}
 
-    def apply(self, stack: Stack, x: Tensor, tokens: Tensor, keep: Tensor) -> Tensor:
+    def apply(
+        self,
+        stack: Stack,
+        x: Float[Tensor, "b i d"],
+        tokens: Float[Tensor, "b j d"],
+        keep: Bool[Tensor, "b j"],
+    ) -> Float[Tensor, "b i d"]:
         both = torch.cat([tokens, x], dim=1)
         patches = keep.new_ones(x.shape[:2])
         return stack(both, keep=torch.cat([keep, patches], dim=1))[:, self.tokens :]

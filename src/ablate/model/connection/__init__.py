@@ -6,6 +6,7 @@ He et al. 2015, https://arxiv.org/abs/1512.03385. `model.residual=false` has non
 from collections.abc import Callable
 from typing import ClassVar
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -15,7 +16,7 @@ class Connection(nn.Module):
     """One instance for each sublayer, made with the width `dim` of the stream, the number `depth`
     of blocks, and the `index` of the sublayer in its block."""
 
-    # Copies of the residual stream that blocks pass on, side by side: b i (streams d).
+    # Copies of the residual stream that blocks pass on, side by side: s = streams d.
     streams: int = 1
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         Conflict(
@@ -32,13 +33,18 @@ class Connection(nn.Module):
     def reset_parameters(self) -> None:
         """Set the parameters, if any, to their initial values."""
 
-    def read(self, x: Tensor) -> Tensor:
-        """The stream, b i (streams d) -> what the sublayer reads, b i d."""
+    def read(self, x: Float[Tensor, "b i s"]) -> Float[Tensor, "b i {self.dim}"]:
+        """The stream -> what the sublayer reads."""
         return x
 
-    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
-        """The stream, b i (streams d), and the output of the sublayer, b i d -> the new stream.
-        embedded: b i d, what the first block read."""
+    def write(
+        self,
+        x: Float[Tensor, "b i s"],
+        y: Float[Tensor, "b i {self.dim}"],
+        embedded: Float[Tensor, "b i {self.dim}"] | None,
+    ) -> Float[Tensor, "b i s"]:
+        """The stream and the output of the sublayer -> the new stream. embedded: what the first
+        block read."""
         raise NotImplementedError
 
 

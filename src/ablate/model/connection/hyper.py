@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -57,20 +58,27 @@ class Hyper(Connection):
             nn.init.zeros_(self.map)
             nn.init.constant_(self.factors, SMALL)
 
-    def read(self, x: Tensor) -> Tensor:
+    def read(self, x: Float[Tensor, "b i s"]) -> Float[Tensor, "b i {self.dim}"]:
         reads, _, _ = self._weights(x)
         return torch.einsum("bins,bind->bisd", reads[..., None], self._streams(x))[:, :, 0]
 
-    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+    def write(
+        self,
+        x: Float[Tensor, "b i s"],
+        y: Float[Tensor, "b i {self.dim}"],
+        embedded: Float[Tensor, "b i {self.dim}"] | None,
+    ) -> Float[Tensor, "b i s"]:
         _, mixes, writes = self._weights(x)
         mixed = torch.einsum("binm,bind->bimd", mixes, self._streams(x))
         return rearrange(mixed + writes[..., None] * y[:, :, None], "b i n d -> b i (n d)")
 
-    def _streams(self, x: Tensor) -> Tensor:
+    def _streams(self, x: Float[Tensor, "b i s"]) -> Float[Tensor, "b i {self.streams} {self.dim}"]:
         return rearrange(x, "b i (n d) -> b i n d", n=self.streams)
 
-    def _weights(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A_m, b i n; A_r from one stream to another, b i n n; B, b i n."""
+    def _weights(
+        self, x: Float[Tensor, "b i s"]
+    ) -> tuple[Float[Tensor, "b i n"], Float[Tensor, "b i n n"], Float[Tensor, "b i n"]]:
+        """A_m; A_r from one stream to another; B."""
         shape = (*x.shape[:2], self.streams)
         static = (
             self.reads.expand(shape),

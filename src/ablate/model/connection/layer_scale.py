@@ -7,6 +7,7 @@ https://arxiv.org/abs/2103.17239.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Positive
@@ -24,5 +25,10 @@ class LayerScale(Connection):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.gain, self.initial)
 
-    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+    def write(
+        self,
+        x: Float[Tensor, "b i s"],
+        y: Float[Tensor, "b i {self.dim}"],
+        embedded: Float[Tensor, "b i {self.dim}"] | None,
+    ) -> Float[Tensor, "b i s"]:
         return x + self.gain * y

@@ -6,6 +6,7 @@ Bachlechner et al. 2020, "ReZero is all you need", https://arxiv.org/abs/2003.04
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.connection import Connection
@@ -21,5 +22,10 @@ class ReZero(Connection):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.gain)
 
-    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+    def write(
+        self,
+        x: Float[Tensor, "b i s"],
+        y: Float[Tensor, "b i {self.dim}"],
+        embedded: Float[Tensor, "b i {self.dim}"] | None,
+    ) -> Float[Tensor, "b i s"]:
         return x + self.gain * y

@@ -6,6 +6,7 @@ as much variance as it has.
 
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.rules import Positive
@@ -19,5 +20,10 @@ class Scaled(Connection):
         super().__init__(dim, **place)
         self.factor = (2 * self.depth) ** -0.5 if factor is None else factor
 
-    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+    def write(
+        self,
+        x: Float[Tensor, "b i s"],
+        y: Float[Tensor, "b i {self.dim}"],
+        embedded: Float[Tensor, "b i {self.dim}"] | None,
+    ) -> Float[Tensor, "b i s"]:
         return x + self.factor * y

@@ -6,6 +6,7 @@ Of the speed records of GPT-2 (modded-nanogpt, record 9) and of nanochat.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.connection import Connection
@@ -24,6 +25,11 @@ class X0(Connection):
         nn.init.ones_(self.stream)
         nn.init.constant_(self.skip, self.initial)
 
-    def write(self, x: Tensor, y: Tensor, embedded: Tensor | None) -> Tensor:
+    def write(
+        self,
+        x: Float[Tensor, "b i s"],
+        y: Float[Tensor, "b i {self.dim}"],
+        embedded: Float[Tensor, "b i {self.dim}"] | None,
+    ) -> Float[Tensor, "b i s"]:
         assert embedded is not None
         return self.stream * x + self.skip * embedded + y

@@ -12,13 +12,14 @@ A model makes one for each vocabulary it reads, `embedding(vocab_size, dim)`, wh
 from collections.abc import Callable
 from typing import Protocol
 
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
 class TokenEmbedding(Protocol):
-    weight: Tensor
+    weight: Float[Tensor, "vocab d"]
 
-    def __call__(self, tokens: Tensor) -> Tensor: ...
+    def __call__(self, tokens: Int[Tensor, "b i"]) -> Float[Tensor, "b i d"]: ...
 
 
 MakeEmbedding = Callable[..., TokenEmbedding]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -31,7 +32,7 @@ class OneHot(nn.Module):
             " model.embedding=onehot has none; set model.share_embeddings=false",
         ),
     )
-    weight: Tensor
+    weight: Float[Tensor, "vocab d"]
 
     def __init__(self, vocab_size: int, dim: int, **_: Any):
         super().__init__()
@@ -43,5 +44,5 @@ class OneHot(nn.Module):
             )
         self.register_buffer("weight", torch.eye(vocab_size, dim), persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Int[Tensor, " *n"]) -> Float[Tensor, "*n d"]:
         return F.embedding(tokens, self.weight)

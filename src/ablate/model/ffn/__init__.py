@@ -7,6 +7,7 @@ variants improve Transformer", https://arxiv.org/abs/2002.05202.
 from collections.abc import Callable
 from typing import ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.layers.layer import Context, Layer
@@ -16,7 +17,7 @@ MakeFeedForward = Callable[..., Layer | None]
 
 
 class FeedForward(Layer):
-    """b i d -> b i d. hidden: width of the ungated network; gated ones get two thirds of it, so
+    """hidden: width of the ungated network; gated ones get two thirds of it, so
     that three matrices have as many parameters as two."""
 
     mixes = False
@@ -32,11 +33,13 @@ class FeedForward(Layer):
         self.down = Linear(hidden, dim, bias=bias, std=out_std)
 
     @staticmethod
-    def activation(x: Tensor) -> Tensor:
+    def activation(x: Float[Tensor, " *n"]) -> Float[Tensor, " *n"]:
         """f."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+    def forward(
+        self, x: Float[Tensor, "b i d"], context: Context | None = None
+    ) -> Float[Tensor, "b i d"]:
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -4,6 +4,7 @@ Hendrycks and Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
 """
 
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.ffn import FeedForward
@@ -11,5 +12,5 @@ from ablate.model.ffn import FeedForward
 
 class GELUTanh(FeedForward):
     @staticmethod
-    def activation(x: Tensor) -> Tensor:
+    def activation(x: Float[Tensor, " *n"]) -> Float[Tensor, " *n"]:
         return F.gelu(x, approximate="tanh")

@@ -1,5 +1,6 @@
 """The ablated gate: every channel passes unchanged."""
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.gate import Gate
@@ -11,5 +12,5 @@ class NoGate(Gate):
     def __init__(self, channels: int) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         return x

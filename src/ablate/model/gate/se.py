@@ -4,6 +4,7 @@ Hu et al. 2018, "Squeeze-and-excitation networks", section 3, https://arxiv.org/
 Attention over channels: how much of each is let through depends on the whole image.
 """
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.rules import Count
@@ -20,6 +21,6 @@ class SqueezeExcitation(Gate):
         self.squeeze = KaimingLinear(channels, hidden)
         self.excite = KaimingLinear(hidden, channels)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         gate = self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()
         return x * gate[:, :, None, None]

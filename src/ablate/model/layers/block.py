@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import KeysOf, Positive, Share, Width
@@ -64,9 +65,9 @@ class Sublayer(nn.Module):
     def streams(self) -> int:
         return 1 if self.connection is None else self.connection.streams
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """b i d -> b i d, or b 1 d for `context.position` alone; with a connection of several
-        streams b i (streams d)."""
+    def forward(self, x: Float[Tensor, "b i s"], context: Context) -> Float[Tensor, " b #i s"]:
+        """All positions, or `context.position` alone; s: the width of the connection's streams
+        together."""
         own = x if self.connection is None else self.connection.read(x)
         read, gate = self.norm_before(own), None
         if self.modulation is not None:
@@ -99,7 +100,7 @@ class Parallel(Layer):
     def selects(self) -> bool:
         return self.mixer.selects
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         y = self.mixer(x, context)
         if (first := context.position) is not None:
             x, context = x[:, first : first + 1], context.selected()
@@ -125,8 +126,8 @@ class Block(nn.ModuleDict):
         """Whether it can compute one position alone now; a batch norm needs the others."""
         return not self.mixes_examples and all(layer.selects for layer in self.layers)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """b i d -> b i d, or b 1 d for `context.position` alone."""
+    def forward(self, x: Float[Tensor, "b i s"], context: Context) -> Float[Tensor, " b #i s"]:
+        """All positions, or `context.position` alone."""
         if context.position is None:
             for sublayer in self.values():
                 x = sublayer(x, context)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -71,7 +72,7 @@ class Cache:
         """Tokens read so far."""
         return self.tokens
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these rows of the batch in this order, repeated where they are named twice."""
         self.states = {
             key: tuple(tensor[rows] for tensor in state) for key, state in self.states.items()
@@ -82,14 +83,14 @@ class Memory:
     """The encoded source as the layers that attend to it read it.
 
     `states` holds the tensors of each layer, such as its keys and values, b h j k, computed once
-    per source; keep: b j, True = not padding.
+    per source; keep: True = not padding.
     """
 
-    def __init__(self, states: dict[Layer, State], keep: Tensor) -> None:
+    def __init__(self, states: dict[Layer, State], keep: Bool[Tensor, "b j"]) -> None:
         self.states, self.keep = states, keep
         self.sources = torch.arange(len(keep), device=keep.device)
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these rows of the batch in this order, repeated where they are named twice."""
         sources = self.sources[rows]
         # A beam search mostly reorders hypotheses of one source, which share the memory.
@@ -105,36 +106,36 @@ class Memory:
 class Context:
     """What a layer may read beside its input, in one pass.
 
-    keep: b j, True = not padding. start: position of the first row of the input, the number of
+    keep: True = not padding. start: position of the first row of the input, the number of
     tokens in the cache. position: the single position to compute, None: all. step: blocks applied
     before. use: how often the layer was applied before in this pass, which shared layers are
-    several times. pos: the position encoding of the block. condition: b d, what sublayers with a
-    `Modulation` follow. embedded: b i d, the input of the first block.
+    several times. pos: the position encoding of the block. condition: what sublayers with a
+    `Modulation` follow. embedded: the input of the first block.
     """
 
     pos: PosEnc
-    keep: Tensor | None = None
+    keep: Bool[Tensor, "b j"] | None = None
     cache: Cache | None = None
     memory: Memory | None = None
-    condition: Tensor | None = None
-    embedded: Tensor | None = None
+    condition: Float[Tensor, "b d"] | None = None
+    embedded: Float[Tensor, "b i d"] | None = None
     start: int = 0
     position: int | None = None
     step: int = 0
     use: int = 0
-    losses: list[tuple[str, Tensor]] = field(default_factory=list)
+    losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
 
     def recall(self, layer: Layer) -> State | None:
         """What the layer remembered of the tokens before these; None at the start."""
         return None if self.cache is None else self.cache.states.get((self.step, layer))
 
-    def remember(self, layer: Layer, *state: Tensor) -> None:
-        """Keep tensors, b ..., until the layer reads the next tokens."""
+    def remember(self, layer: Layer, *state: Float[Tensor, "b ..."]) -> None:
+        """Keep tensors until the layer reads the next tokens."""
         if self.cache is not None:
             self.cache.states[self.step, layer] = state
 
-    def add_loss(self, name: str, value: Tensor) -> None:
-        """Add a scalar to the loss of a training step, such as the balance of a router; it is
+    def add_loss(self, name: str, value: Float[Tensor, ""]) -> None:
+        """Add to the loss of a training step, such as the balance of a router; it is
         logged as train/NAME, summed over the layers."""
         self.losses.append((name, value))
 
@@ -232,10 +233,10 @@ class Layer(nn.Module):
         """Whether it can compute one position alone now; recording attention needs all."""
         return True
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """b i d -> b i d, or b 1 d for `context.position` alone."""
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
+        """All positions, or `context.position` alone."""
         raise NotImplementedError
 
-    def read(self, source: Tensor) -> State:
-        """b j d -> what the layer reads of an encoded source, for `Memory`."""
+    def read(self, source: Float[Tensor, "b j d"]) -> State:
+        """What the layer reads of an encoded source, for `Memory`."""
         raise NotImplementedError

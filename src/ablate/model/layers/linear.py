@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 # Standard deviation of initial weights in Radford et al. 2019 (GPT-2) and timm's ViT, at width 768.
@@ -57,7 +58,7 @@ class Bias(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         return x + self.weight
 
 

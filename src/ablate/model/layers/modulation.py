@@ -10,6 +10,7 @@ not.
 from collections.abc import Callable
 
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.layers.linear import Linear
@@ -24,8 +25,10 @@ class Modulation(nn.Module):
         self.gate = gate
         self.linear = Linear(dim, (2 + gate) * dim, std=std)
 
-    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor | None]:
-        """b i d, b d -> what the sublayer reads, b i d, and the gate, b 1 d."""
+    def forward(
+        self, x: Float[Tensor, "b i d"], condition: Float[Tensor, "b d"]
+    ) -> tuple[Float[Tensor, "b i d"], Float[Tensor, "b 1 d"] | None]:
+        """What the sublayer reads, and the gate."""
         shift, scale, *gate = self.linear(F.silu(condition))[:, None].chunk(2 + self.gate, dim=-1)
         return (1 + scale) * x + shift, gate[0] if gate else None
 

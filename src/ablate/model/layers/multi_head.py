@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -115,33 +116,31 @@ class MultiHeadAttention(Layer):
         """Whether it draws random numbers."""
         return self.training and (self.dropout > 0 or self.normalizer.samples)
 
-    def queries(self, x: Tensor) -> Tensor:
-        """b i d -> b h i k."""
+    def queries(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b {self.heads} i k"]:
         return self.query_norm(self._heads(self.query, x, self.heads))
 
-    def keys(self, x: Tensor) -> Tensor:
-        """b j d -> b g j k, g = kv_heads; b h j 0 if the score does not use them."""
+    def keys(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b g j k"]:
+        """g = kv_heads; b h j 0 if the score does not use them."""
         groups = self.kv_heads if self.score.key else self.heads
         return self.key_norm(self._heads(self.key, x, groups))
 
-    def values(self, x: Tensor) -> Tensor:
-        """b j d -> b g j k, g = kv_heads."""
+    def values(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b {self.kv_heads} j k"]:
         return self._heads(self.value, x, self.kv_heads)
 
     def context(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        q: Float[Tensor, "b h i k"],
+        k: Float[Tensor, "b _ j l"],
+        v: Float[Tensor, "b g j w"],
         pos: PosEnc,
         *,
         start: int = 0,
-        keep: Tensor | None = None,
-        prepared: Tensor | None = None,
+        keep: Bool[Tensor, "b j"] | None = None,
+        prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
-    ) -> Tensor:
-        """b h i k, b g j k twice -> what each head reads, b h i k; use: counts the uses of this
-        layer in a pass; the other arguments as in Attend."""
+    ) -> Float[Tensor, "b h i w"]:
+        """What each head reads; k has g heads, or h if the score does not use it. use: counts the
+        uses of this layer in a pass; the other arguments as in Attend."""
         if not (self.kernel.groups and self.score.key and self.sink is None):
             k, v = self._of_every_head(k), self._of_every_head(v)
         attend = Attend(
@@ -168,26 +167,30 @@ class MultiHeadAttention(Layer):
             self.recorded.append(attention_weights(every).detach())
         return self.kernel(attend)
 
-    def join(self, context: Tensor, x: Tensor) -> Tensor:
-        """Context b h i k and input of the layer b i d -> b i d."""
+    def join(
+        self, context: Float[Tensor, "b h i k"], x: Float[Tensor, "b i d"]
+    ) -> Float[Tensor, "b i d"]:
+        """The context and the input of the layer -> its output."""
         if self.output_gate is not None:
             gates = self.output_gate(x).sigmoid()
             context = context * rearrange(gates, "b i (h k) -> b h i k", h=self.heads)
         return self.out(rearrange(context, "b h i k -> b i (h k)"))
 
-    def _heads(self, projection: Linear | None, x: Tensor, heads: int) -> Tensor:
-        """b i d -> b h i k; width 0 without a projection."""
+    def _heads(
+        self, projection: Linear | None, x: Float[Tensor, "b i d"], heads: int
+    ) -> Float[Tensor, "b {heads} i k"]:
+        """Width 0 without a projection."""
         if projection is None:
             return x.new_zeros(x.shape[0], heads, x.shape[1], 0)
         return rearrange(projection(x), "b i (h k) -> b h i k", h=heads)
 
-    def _of_every_head(self, x: Tensor) -> Tensor:
-        """b g j k -> b h j k: each of the g for h / g heads in turn."""
+    def _of_every_head(self, x: Float[Tensor, "b g j k"]) -> Float[Tensor, "b {self.heads} j k"]:
+        """Each of the g for h / g heads in turn."""
         return x if x.shape[1] == self.heads else x.repeat_interleave(self.heads // x.shape[1], 1)
 
 
 class Sink(nn.Module):
-    """The score of one more key in each head, h."""
+    """The score of one more key in each head."""
 
     def __init__(self, heads: int, *, learned: bool):
         super().__init__()
@@ -200,7 +203,7 @@ class Sink(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.score)
 
-    def forward(self) -> Tensor:
+    def forward(self) -> Float[Tensor, " h"]:
         return self.score
 
 
@@ -224,8 +227,8 @@ class CrossAttention(MultiHeadAttention):
     def reads_input(self) -> bool:  # type: ignore[override]
         return self.score.query
 
-    def read(self, source: Tensor) -> State:
-        """b j d -> keys and values for `Memory`; the keys are prepared by the score, unless it is a
+    def read(self, source: Float[Tensor, "b j d"]) -> State:
+        """Keys and values for `Memory`; the keys are prepared by the score, unless it is a
         dot product, whose kernels take the plain keys.
         """
         k, v = self.keys(source), self.values(source)
@@ -233,7 +236,7 @@ class CrossAttention(MultiHeadAttention):
             k = self._of_every_head(k)
         return (k if self.score.lowers else self.score.keys(k)), v
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
         assert context.memory is not None
         k, v = context.memory.states[self]
         prepared = None if self.score.lowers else k

@@ -11,6 +11,7 @@ import math
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.attention.cosine import scaled
@@ -36,8 +37,7 @@ class UnitLength(nn.Module):
         if self.factor is not None:
             nn.init.constant_(self.factor, self.initial)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """b h i k -> b h i k."""
+    def forward(self, x: Float[Tensor, "b h i k"]) -> Float[Tensor, "b h i k"]:
         if self.factor is None:
             return scaled(x).to(x.dtype)
         return scaled(x, self.root * self.factor[:, None, None]).to(x.dtype)

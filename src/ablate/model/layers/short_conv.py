@@ -7,6 +7,7 @@ Canon layers of Allen-Zhu 2025, "Physics of language models", part 4.1.
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -23,6 +24,6 @@ class ShortConvolution(nn.Module):
         """Uniform within 1 / sqrt(size), as torch's Conv1d."""
         nn.init.uniform_(self.weight, -(self.size**-0.5), self.size**-0.5)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """b (size - 1 + i) c -> b i c: the first output is of the first `size` rows."""
+    def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n-{self.size}+1 c"]:
+        """The first output is of the first `size` rows."""
         return F.conv1d(x.mT, self.weight, groups=len(self.weight)).mT

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
@@ -116,21 +117,21 @@ class Stack(nn.Module):
             self.final_norm = _norm(dim, keys[-1])
         modulation = keys[-1].get("modulation")
         self.final_modulation = modulation(dim, gate=False) if modulation else None
-        self.losses: list[tuple[str, Tensor]] = []
+        self.losses: list[tuple[str, Float[Tensor, ""]]] = []
 
     def forward(
         self,
-        x: Tensor,
+        x: Float[Tensor, "b i d"],
         *,
-        keep: Tensor | None = None,
+        keep: Bool[Tensor, "b j"] | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
-        condition: Tensor | None = None,
+        condition: Float[Tensor, "b d"] | None = None,
         position: int | None = None,
-    ) -> Tensor:
-        """x: b i d (with a cache: only the new tokens); keep: b j, True = real -> b i d.
+    ) -> Float[Tensor, " b #i d"]:
+        """x: with a cache only the new tokens; keep: True = real.
 
-        position: return the state of this position alone, b 1 d. If possible, the last block does
+        position: return the state of this position alone. If possible, the last block does
         not compute the others. `losses` then holds what layers add to the loss of a training step.
         """
         start, count = cache.length() if cache else 0, x.shape[1]
@@ -195,8 +196,8 @@ class Stack(nn.Module):
         """The layers that read a memory, from the first to the last."""
         return [layer for layer in self.layers if layer.reads_memory]
 
-    def remember(self, encoded: Tensor, keep: Tensor) -> Memory:
-        """Encoded source b j d, and b j, True = real -> the memory that `forward` takes."""
+    def remember(self, encoded: Float[Tensor, "b j d"], keep: Bool[Tensor, "b j"]) -> Memory:
+        """Encoded source, and True = real -> the memory that `forward` takes."""
         return Memory({layer: layer.read(encoded) for layer in self.cross}, keep)
 
 

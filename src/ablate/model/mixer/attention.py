@@ -6,6 +6,7 @@ Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
 import torch
 import torch.nn.functional as F
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -60,7 +61,7 @@ class Attention(MultiHeadAttention):
             for projection in (self.query, self.key, self.value)
         )
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         earlier = context.recall(self)
@@ -84,12 +85,20 @@ class Attention(MultiHeadAttention):
             y = y - (y * along).sum(-1, keepdim=True) * along
         return self.join(y, x[:, first:last])
 
-    def _near(self, wide: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the last `count` positions, b h i k each, from the input of
-        up to `reach` positions before them and their own, b j d."""
+    def _near(
+        self, wide: Float[Tensor, "b j d"], count: int
+    ) -> tuple[
+        Float[Tensor, "b h {count} _"],
+        Float[Tensor, "b _ {count} _"],
+        Float[Tensor, "b g {count} k"],
+    ]:
+        """Queries, keys and values of the last `count` positions, from the input of up to `reach`
+        positions before them and their own."""
         missing = count + self.reach - wide.shape[1]  # before the first token, where all is zero
 
-        def of(projection: Linear | None, conv: ShortConvolution | None, shift: int) -> Tensor:
+        def of(
+            projection: Linear | None, conv: ShortConvolution | None, shift: int
+        ) -> Float[Tensor, "b _ i _"]:
             if projection is None:
                 return wide.new_zeros(len(wide), self.heads, count, 0)
             y = F.pad(projection(wide), (0, 0, missing, 0))

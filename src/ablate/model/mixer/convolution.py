@@ -10,6 +10,7 @@ https://arxiv.org/abs/1610.02357), else a matrix.
 import torch
 import torch.nn.functional as F
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -63,20 +64,20 @@ class Convolution(Layer):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         if context.keep is not None:
             x = x.masked_fill(~context.keep[..., None], 0.0)
         mixed = self._along_rows_and_columns(x) if self.grid else self._along_text(x, context)
         first = context.position
         return mixed if first is None else mixed[:, first : first + 1]
 
-    def _along_rows_and_columns(self, x: Tensor) -> Tensor:
+    def _along_rows_and_columns(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b i d"]:
         assert self.grid is not None
         y = rearrange(x, "b (r c) d -> b d r c", r=self.grid[0])
         y = F.conv2d(y, self.weight, self.bias, padding="same", groups=self.groups)
         return rearrange(y, "b d r c -> b (r c) d")
 
-    def _along_text(self, x: Tensor, context: Context) -> Tensor:
+    def _along_text(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:
         before = self.size // 2 if self.looks_ahead else self.size - 1
         if (state := context.recall(self)) is None:
             x = F.pad(x, (0, 0, before, 0))

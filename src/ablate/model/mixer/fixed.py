@@ -7,6 +7,7 @@ projections of attention: attention without queries, keys and softmax.
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -42,7 +43,7 @@ class Fixed(Layer):
         """Scaled so that the sum over all positions is as large as one value."""
         nn.init.normal_(self.weight, std=self.length**-0.5)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         """UserError beyond the positions of training."""
         count = context.start + x.shape[1]
         if count > self.length:

@@ -3,6 +3,7 @@
 Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167.
 """
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -58,7 +59,7 @@ class BatchNorm(nn.Module):
         # A submodule, because trainer.sync_batchnorm=true replaces it by another one.
         self.norm = nn.BatchNorm1d(dim, eps=eps)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b i d"]:
         normalised: Tensor = self.norm(x.flatten(0, 1))
         return normalised.view(x.shape)
 

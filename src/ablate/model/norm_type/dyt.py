@@ -6,6 +6,7 @@ Zhu et al. 2025, "Transformers without normalization", https://arxiv.org/abs/250
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -36,7 +37,6 @@ class DyT(nn.Module):
         if self.shift is not None:
             nn.init.zeros_(self.shift)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """b i d -> b i d."""
+    def forward(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b i d"]:
         y = self.gain * (self.alpha * x).tanh()
         return y if self.shift is None else y + self.shift

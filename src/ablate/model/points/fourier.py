@@ -7,6 +7,7 @@ domains", section 2, https://arxiv.org/abs/2006.10739. G is drawn once and is no
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Positive
@@ -24,6 +25,6 @@ class Fourier(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.frequencies, std=self.scale)
 
-    def forward(self, places: Tensor) -> Tensor:
+    def forward(self, places: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n d"]:
         angles = 2 * math.pi * ((2 * places - 1) @ self.frequencies)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)

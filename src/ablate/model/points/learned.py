@@ -4,6 +4,7 @@ What pos_enc=learned_2d is for patches.
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.model.layers.linear import Embedding
@@ -15,7 +16,7 @@ class Learned(nn.Module):
         rows, columns = image_size
         self.columns, self.rows = Embedding(columns, dim // 2), Embedding(rows, dim // 2)
 
-    def forward(self, places: Tensor) -> Tensor:
+    def forward(self, places: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n d"]:
         tables = self.columns, self.rows
         found = []
         for table, share in zip(tables, places.unbind(-1), strict=True):
