@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from ablate.kernel import additive_triton_kernels as kernels
@@ -117,16 +117,16 @@ class Program:
 
     def __init__(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        values: Tensor,
-        table: Tensor | None,
-        rows: Tensor | None,
-        begin: Tensor,
-        end: Tensor,
-        keep: Tensor | None,
-        stream: Tensor | None,
+        q: Float[Tensor, "b h i d"],
+        k: Float[Tensor, "b h j d"],
+        v: Float[Tensor, "h d"],
+        values: Float[Tensor, "b h j w"],
+        table: Float[Tensor, "#b #h #i r"] | None,
+        rows: Int[Tensor, " distances"] | None,
+        begin: Int[Tensor, " i"],
+        end: Int[Tensor, " i"],
+        keep: Bool[Tensor, "b j"] | None,
+        stream: Int[Tensor, ""] | None,
         rate: float,
         slope: float | None,
     ) -> None:
@@ -158,7 +158,11 @@ class Program:
         }  # fmt: skip
 
     def run(
-        self, kernel: Any, grid: tuple[int, ...], more: tuple[Tensor | None, ...], **others: int
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        more: tuple[Shaped[Tensor, " ..."] | None, ...],
+        **others: int,
     ) -> None:
         with torch.cuda.device_of(self.q):
             for case in self.cases:
@@ -177,12 +181,18 @@ def block(columns: int) -> int:
     return min(VALUES, max(16, triton.next_power_of_2(columns)))
 
 
-def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def setup_context(
+    ctx: Any,
+    inputs: tuple[Any, ...],
+    output: tuple[Float[Tensor, "b h i w"], Float[Tensor, "b h i"]],
+) -> None:
     *tensors, ctx.rate, ctx.slope = inputs
     ctx.save_for_backward(*output, *tensors)
 
 
-def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def backward(
+    ctx: Any, gradient: Float[Tensor, "b h i w"], _: Float[Tensor, "b h i"]
+) -> tuple[Float[Tensor, " ..."] | None, ...]:
     out, lse, *tensors = ctx.saved_tensors
     of_table = ctx.needs_input_grad[4]
     dq, dk, dv, dvalues, dtable = gradients(

@@ -23,7 +23,9 @@ from ablate.interface.score import Score
 from ablate.kernel import Attend, Kernel, Parts, attention_weights, mix
 from ablate.kernel.heap import HeapTrimmer
 
-RunScore = Callable[[Score, Tensor, Tensor], Tensor]
+RunScore = Callable[
+    [Score, Float[Tensor, "b h i k"], Float[Tensor, "b h j p"]], Float[Tensor, "b h i j"]
+]
 
 
 class Chunked(Kernel):

@@ -9,6 +9,7 @@ residual blocks, attention and losses of perception: these images are small.
 from typing import Annotated
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -71,8 +72,10 @@ class Autoencoder(Model):
         self.decoder = nn.Sequential(*decoder, nn.SiLU(), conv(dim, channels))
         self.draws = Stream()
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """b c y x -> the reconstruction, and the mean and the logarithm of the variance of its
+    def forward(
+        self, images: Float[Tensor, "b c y x"]
+    ) -> tuple[Float[Tensor, "b c y x"], Float[Tensor, "b l v u"], Float[Tensor, "b l v u"]]:
+        """The reconstruction, and the mean and the logarithm of the variance of its
         latent. In training the latent is drawn, else it is the mean."""
         mean, log_variance = self.describe(images)
         latent = mean
@@ -81,17 +84,19 @@ class Autoencoder(Model):
             latent = mean + (log_variance / 2).exp() * noise
         return self.decoder(latent), mean, log_variance
 
-    def describe(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def describe(
+        self, images: Float[Tensor, "b c y x"]
+    ) -> tuple[Float[Tensor, "b l v u"], Float[Tensor, "b l v u"]]:
         mean, log_variance = self.encoder(images).chunk(2, dim=1)
         return mean, log_variance.clamp(-30, 20)
 
     @torch.no_grad()
-    def encode(self, images: Tensor) -> Tensor:
-        """b c y x -> b l y x, the means."""
+    def encode(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b {self.latent} v u"]:
+        """The means."""
         return self.describe(images)[0]
 
     @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
+    def decode(self, latents: Float[Tensor, "b {self.latent} v u"]) -> Float[Tensor, "b c y x"]:
         images: Tensor = self.decoder(latents)
         return images
 

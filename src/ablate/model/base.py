@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -114,7 +115,9 @@ class Model(nn.Module):
         draw_by_name(self, seed)
 
 
-def outputs(computed: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
+def outputs(
+    computed: Shaped[Tensor, " ..."] | tuple[Shaped[Tensor, " ..."] | None, ...],
+) -> list[Shaped[Tensor, " ..."]]:
     """The outputs of a model, one tensor or several, as a list."""
     several = (computed,) if isinstance(computed, Tensor) else computed
     return [tensor for tensor in several if tensor is not None]
@@ -180,8 +183,10 @@ class LanguageModel(Model):
     length: int | None
 
     @abstractmethod
-    def forward(self, tokens: Tensor, *, cache: Any = None) -> Tensor:
-        """tokens: b i (with a cache: only the new ones) -> logits, b i vocab_size."""
+    def forward(
+        self, tokens: Int[Tensor, "b i"], *, cache: Any = None
+    ) -> Float[Tensor, "b i vocab_size"]:
+        """tokens: with a cache only the new ones -> logits."""
 
     @abstractmethod
     def new_cache(self) -> Any:
@@ -200,18 +205,20 @@ class Forecaster(Model):
     item: ClassVar[str] = "time step"
     difference: bool
 
-    def forward(self, values: Tensor) -> Tensor:
-        """b i c -> b i c: at every position, a forecast of the next value from those up to it."""
+    def forward(self, values: Float[Tensor, "b i c"]) -> Float[Tensor, "b i c"]:
+        """At every position, a forecast of the next value from those up to it."""
         return values + self.read(values) if self.difference else self.read(values)
 
     @abstractmethod
-    def read(self, values: Tensor) -> Tensor:
-        """b i c -> b i c."""
+    def read(self, values: Float[Tensor, "b i c"]) -> Float[Tensor, "b i c"]:
+        """The forecast, or its difference from the last value."""
 
 
 @torch.no_grad()
-def roll_out(model: Forecaster, values: Tensor, steps: int) -> Tensor:
-    """Forecast the `steps` values after b i c autoregressively: b steps c.
+def roll_out(
+    model: Forecaster, values: Float[Tensor, "b i c"], steps: int
+) -> Float[Tensor, "b {steps} c"]:
+    """Forecast the `steps` values after these autoregressively.
 
     Each forecast is appended to the input and the oldest value dropped, so that the window keeps
     its length.
@@ -227,7 +234,7 @@ class State(ABC):
     """The state of a decoder between two steps: the encoded source and the target so far."""
 
     @abstractmethod
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these rows of the batch, in this order; rows may be repeated."""
 
 
@@ -248,19 +255,23 @@ class Seq2Seq(Model):
         """ "encoder", "decoder" (self-attention) or "cross" (the decoder to the encoder)."""
         return "cross" if layer in self.cross else name.partition(".")[0]
 
-    def to_source(self, weights: Tensor, sources: int) -> Tensor:
+    def to_source(
+        self, weights: Float[Tensor, "b h i j"], sources: int
+    ) -> Float[Tensor, "b h _ _"]:
         """What a module of `cross` recorded -> attention to the first positions of the source, as
-        many as `sources`: b h i j."""
+        many as `sources`."""
         return weights
 
     @abstractmethod
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Teacher forcing: b j, b i -> b i target_vocab."""
+    def forward(
+        self, source: Int[Tensor, "b j"] | Float[Tensor, "b c y x"], target_in: Int[Tensor, "b i"]
+    ) -> Float[Tensor, "b i target_vocab"]:
+        """Teacher forcing. source: tokens, or images."""
 
     @abstractmethod
-    def encode(self, source: Tensor) -> State:
-        """b j -> the initial decoder state, with everything that is computed once per source."""
+    def encode(self, source: Int[Tensor, "b j"] | Float[Tensor, "b c y x"]) -> State:
+        """The initial decoder state, with everything that is computed once per source."""
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """The last tokens written, b (first BOS) -> logits, b target_vocab; advances the state."""
+    def step(self, tokens: Int[Tensor, " b"], state: State) -> Float[Tensor, "b target_vocab"]:
+        """The last tokens written (first BOS) -> logits; advances the state."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -24,10 +25,10 @@ from ablate.random.dropout import Dropout
 
 
 class Predictions(NamedTuple):
-    """Logits. tokens: b m vocab_size. next: b 2, follows or not; None without sentence pairs."""
+    """Logits. next: follows or not; None without sentence pairs."""
 
-    tokens: Tensor
-    next: Tensor | None
+    tokens: Float[Tensor, "b m vocab_size"]
+    next: Float[Tensor, "b 2"] | None
 
 
 class BERT(Model):
@@ -101,14 +102,18 @@ class BERT(Model):
         if isinstance(data, TextFiles):
             data.specials = True
 
-    def forward(self, tokens: Tensor, *read: Tensor) -> Predictions | Tensor:
+    def forward(
+        self, tokens: Int[Tensor, "b i"], *read: Shaped[Tensor, "b _"]
+    ) -> Predictions | Float[Tensor, "b classes"]:
         """`predict`, or `classify` in a model with classes."""
         if self.classifier is None:
             return self.predict(tokens, *read)
         return self.classify(tokens, *read)
 
-    def classify(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """tokens: b i; keep: b i, True = not padding -> b classes."""
+    def classify(
+        self, tokens: Int[Tensor, "b i"], keep: Bool[Tensor, "b i"]
+    ) -> Float[Tensor, "b classes"]:
+        """keep: True = not padding."""
         assert self.pooler is not None
         assert self.classifier is not None
         position = 0 if self.stack.look_ahead else None  # the position that `summary` reads
@@ -117,13 +122,13 @@ class BERT(Model):
 
     def predict(
         self,
-        tokens: Tensor,
-        places: Tensor,
-        segments: Tensor | None = None,
+        tokens: Int[Tensor, "b i"],
+        places: Int[Tensor, "b m"],
+        segments: Int[Tensor, "b i"] | None = None,
         *,
-        keep: Tensor | None = None,
+        keep: Bool[Tensor, "b i"] | None = None,
     ) -> Predictions:
-        """tokens: b i; places: b m, positions to predict; the others as in `encode`."""
+        """places: positions to predict; the others as in `encode`."""
         x = self.encode(tokens, segments, keep=keep)
         assert self.head is not None
         hidden = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
@@ -134,15 +139,15 @@ class BERT(Model):
 
     def encode(
         self,
-        tokens: Tensor,
-        segments: Tensor | None = None,
+        tokens: Int[Tensor, "b i"],
+        segments: Int[Tensor, "b i"] | None = None,
         *,
-        keep: Tensor | None = None,
+        keep: Bool[Tensor, "b i"] | None = None,
         position: int | None = None,
-    ) -> Tensor:
-        """The state of every token, b i -> b i d, or of the one at `position`, b 1 d.
+    ) -> Float[Tensor, " b #i d"]:
+        """The state of every token, or of the one at `position`.
 
-        segments: b i; None: all tokens are in the first. keep: b i, True = not padding.
+        segments: None: all tokens are in the first. keep: True = not padding.
         """
         x = self.embedding(tokens)
         if self.segment_embedding is not None:
@@ -150,8 +155,10 @@ class BERT(Model):
             x = x + self.segment_embedding(kinds)
         return self.stack(x, keep=keep, position=position)
 
-    def summary(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """The state that represents the whole text, b i d -> b d: that of [CLS].
+    def summary(
+        self, x: Float[Tensor, "b i d"], keep: Bool[Tensor, "b _"] | None = None
+    ) -> Float[Tensor, "b d"]:
+        """The state that represents the whole text: that of [CLS].
 
         If the mask does not let [CLS] attend to later tokens, it is that of the last token, as in
         GPT (Radford et al. 2018).
@@ -176,8 +183,9 @@ class TokenHead(nn.Module):
         self.bias = Bias(vocab_size) if tied and bias else nn.Identity()
         self.out = None if tied else Linear(dim, vocab_size, bias=bias, std=std)
 
-    def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        """x: b m d; table: vocab_size d -> b m vocab_size."""
+    def forward(
+        self, x: Float[Tensor, "b m d"], table: Float[Tensor, "vocab_size d"]
+    ) -> Float[Tensor, "b m vocab_size"]:
         x = self.norm(F.gelu(self.dense(x)))
         if self.out is not None:
             return self.out(x)
@@ -191,5 +199,5 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = Linear(dim, dim, bias=bias, std=std)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
         return self.dense(x).tanh()

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import torch
 from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -121,12 +122,14 @@ class Captioner(Seq2Seq):
         """
         return [self.encoder]
 
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Teacher forcing: images b c y x, words b i -> b i target_vocab."""
+    def forward(
+        self, source: Float[Tensor, "b c y x"], target_in: Int[Tensor, "b i"]
+    ) -> Float[Tensor, "b i target_vocab"]:
+        """Teacher forcing. source: images."""
         return self._read(target_in, self.encode(source))
 
-    def encode(self, source: Tensor) -> RNNState:
-        """b c y x -> the initial state of the decoder."""
+    def encode(self, source: Float[Tensor, "b c y x"]) -> RNNState:
+        """Images -> the initial state of the decoder."""
         # Channels last: on a CPU the convolutions take a third less time.
         cells = self.encoder(source.contiguous(memory_format=torch.channels_last))
         states = self.pos_enc.embed(rearrange(cells, "b d y x -> b (y x) d"))
@@ -135,7 +138,7 @@ class Captioner(Seq2Seq):
         memory = Memory(states=states, keep=everything, last=mean)
         return self.decoder.start(memory, [(mean[None],) * self.decoder.recurrent.states])
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Int[Tensor, " b"], state: State) -> Float[Tensor, "b target_vocab"]:
         assert isinstance(state, RNNState)
         return self._read(tokens[:, None], state)[:, 0]
 
@@ -148,7 +151,9 @@ class Captioner(Seq2Seq):
             if row * STRIDE in rows and column * STRIDE in columns
         )
 
-    def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
-        """The input words, b i -> the logits of the words after them."""
+    def _read(
+        self, tokens: Int[Tensor, "b i"], state: RNNState
+    ) -> Float[Tensor, "b i target_vocab"]:
+        """The input words -> the logits of the words after them."""
         embedded = self.dropout(self.target_embedding(tokens))
         return self.head(self.dropout(self.decoder(embedded, state), 1))

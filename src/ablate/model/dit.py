@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -42,8 +43,7 @@ class TimeEmbedding(nn.Module):
         self.dim = dim
         self.first, self.second = Linear(dim, dim, std=std), Linear(dim, dim, std=std)
 
-    def forward(self, times: Tensor) -> Tensor:
-        """b -> b d."""
+    def forward(self, times: Float[Tensor, " b"]) -> Float[Tensor, "b {self.dim}"]:
         dtype = self.first.weight.dtype
         read = waves(STEPS * times, dim=self.dim, base=10000.0, dtype=dtype)
         return self.second(F.silu(self.first(read)))
@@ -163,8 +163,13 @@ class DiT(Model):
             return "text"
         return "caption" if getattr(layer, "reads_memory", False) else "attention"
 
-    def forward(self, images: Tensor, words: Tensor, times: Tensor) -> Tensor:
-        """Noisy images b c y x, captions b j (BOS first, padded with PAD), times b -> b c y x."""
+    def forward(
+        self,
+        images: Float[Tensor, "b c y x"],
+        words: Int[Tensor, "b j"],
+        times: Float[Tensor, " b"],
+    ) -> Float[Tensor, "b c y x"]:
+        """Noisy images, captions (BOS first, padded with PAD) and times."""
         words = F.pad(words, (0, self.length - words.shape[1]), value=PAD)
         keep = words != PAD
         read = self.text(self.words(words), keep=keep)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch.nn.functional as F
 from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -37,7 +38,7 @@ class Glorot(nn.Linear):
 
 
 class GraphAttention(nn.Module):
-    """One layer: n inputs -> n d, where d is `width` if the heads are averaged, else heads times
+    """One layer: d is `width` if the heads are averaged, else heads times
     that.
 
     shared: one projection serves as query, key and value, as published.
@@ -83,8 +84,8 @@ class GraphAttention(nn.Module):
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
-    def forward(self, x: Tensor, edges: Edges | None) -> Tensor:
-        """x: n inputs; edges: None if every node attends to every other -> n d."""
+    def forward(self, x: Float[Tensor, "n inputs"], edges: Edges | None) -> Float[Tensor, "n d"]:
+        """edges: None if every node attends to every other."""
         x = self.dropout(x)
         v = self._heads(self.value(x))
         random = self.training and (self.weights_dropout > 0 or self.normalizer.samples)
@@ -108,13 +109,19 @@ class GraphAttention(nn.Module):
         y = y.mean(0) if self.average else rearrange(y, "h n k -> n (h k)")
         return self.bias(y + self.carry(x) if self.residual else y)
 
-    def _looked_at(self, read: bool, projection: Glorot | None, x: Tensor, v: Tensor) -> Tensor:
-        """1 h n k; width 0 if the score does not use it."""
+    def _looked_at(
+        self,
+        read: bool,
+        projection: Glorot | None,
+        x: Float[Tensor, "n inputs"],
+        v: Float[Tensor, "1 h n k"],
+    ) -> Float[Tensor, "1 h n _"]:
+        """Width 0 if the score does not use it."""
         if not read:
             return v[..., :0]
         return v if projection is None else self._heads(projection(x))
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Float[Tensor, "n hk"]) -> Float[Tensor, "1 {self.heads} n k"]:
         return rearrange(x, "n (h k) -> 1 h n k", h=self.heads)
 
 
@@ -196,9 +203,10 @@ class GAT(Model):
                 )
             )
 
-    def forward(self, features: Tensor, edges: Tensor) -> Tensor:
-        """features: n f; edges: 2 e, a node and a node that it attends to, each pair once, with
-        self-loops -> n classes."""
+    def forward(
+        self, features: Float[Tensor, "n f"], edges: Int[Tensor, "2 e"]
+    ) -> Float[Tensor, "n classes"]:
+        """edges: a node and a node that it attends to, each pair once, with self-loops."""
         x, count = features, len(features)
         seen = Edges.of(edges, queries=count, keys=count) if self.mask.edges else None
         for number, layer in enumerate(self.layers, 1):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -67,11 +68,13 @@ class GPT(LanguageModel):
         self.freeze(freeze)
 
     def forward(
-        self, tokens: Tensor, keep: Tensor | None = None, *, cache: Cache | None = None
-    ) -> Tensor:
-        """tokens: b i (with a cache: only the new ones); keep: b j, True = real, padding last
-        -> b i vocab_size, or b classes.
-        """
+        self,
+        tokens: Int[Tensor, "b i"],
+        keep: Bool[Tensor, "b j"] | None = None,
+        *,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "b i vocab_size"] | Float[Tensor, "b classes"]:
+        """tokens: with a cache only the new ones; keep: True = real, padding last."""
         x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
         if self.classes is not None:
             assert keep is not None

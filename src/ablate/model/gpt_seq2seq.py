@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.config.rules import KeysOf, Width
@@ -24,13 +25,15 @@ from ablate.model.layers.stack import Stack
 
 
 class GPTState(State):
-    """The embedded source and target so far, b i d, which of them are no padding, and their cache
+    """The embedded source and target so far, which of them are no padding, and their cache
     (None: all of them are read again at every step)."""
 
-    def __init__(self, read: Tensor, keep: Tensor, cache: Cache | None) -> None:
+    def __init__(
+        self, read: Float[Tensor, "b i d"], keep: Bool[Tensor, "b j"], cache: Cache | None
+    ) -> None:
         self.read, self.keep, self.cache = read, keep, cache
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
         self.read, self.keep = self.read[rows], self.keep[rows]
         if self.cache is not None:
             self.cache.select(rows)
@@ -72,16 +75,20 @@ class GPTSeq2Seq(Seq2Seq):
     def cross(self) -> list[nn.Module]:
         return [layer for layer in self.stack.layers if hasattr(layer, "recorded")]
 
-    def to_source(self, weights: Tensor, sources: int) -> Tensor:
+    def to_source(
+        self, weights: Float[Tensor, "b h i j"], sources: int
+    ) -> Float[Tensor, "b h i-{self.sources} {sources}"]:
         return weights[:, :, self.sources :, :sources]
 
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+    def forward(
+        self, source: Int[Tensor, "b j"], target_in: Int[Tensor, "b i"]
+    ) -> Float[Tensor, "b i target_vocab"]:
         read, keep = self._read(source)
         x = torch.cat([read, self.target_embedding(target_in)], dim=1)
         keep = torch.cat([keep, target_in != PAD], dim=1)
         return self._logits(self.stack(x, keep=keep)[:, self.sources :])
 
-    def encode(self, source: Tensor) -> GPTState:
+    def encode(self, source: Int[Tensor, "b j"]) -> GPTState:
         read, keep = self._read(source)
         if not self.stack.cacheable:
             return GPTState(read, keep, None)
@@ -89,7 +96,7 @@ class GPTSeq2Seq(Seq2Seq):
         self.stack(read, keep=keep, cache=cache)
         return GPTState(read[:, :0], keep, cache)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Int[Tensor, " b"], state: State) -> Float[Tensor, "b target_vocab"]:
         assert isinstance(state, GPTState)
         new = self.target_embedding(tokens[:, None])
         state.keep = F.pad(state.keep, (0, 1), value=True)
@@ -97,8 +104,10 @@ class GPTSeq2Seq(Seq2Seq):
             new = state.read = torch.cat([state.read, new], dim=1)
         return self._logits(self.stack(new, keep=state.keep, cache=state.cache)[:, -1])
 
-    def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """b j -> the embedded source, b sources d, and which of its positions are no padding."""
+    def _read(
+        self, source: Int[Tensor, "b j"]
+    ) -> tuple[Float[Tensor, "b {self.sources} d"], Bool[Tensor, "b {self.sources}"]]:
+        """The embedded source, and which of its positions are no padding."""
         if (beyond := source.shape[1] - self.sources) > 0:
             raise UserError(
                 f"a source has {source.shape[1]} tokens, its end counted, and the model was"
@@ -107,5 +116,5 @@ class GPTSeq2Seq(Seq2Seq):
         source = F.pad(source, (0, -beyond), value=PAD)
         return self.source_embedding(source), source != PAD
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n target_vocab"]:
         return F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)

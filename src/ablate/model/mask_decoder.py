@@ -20,6 +20,7 @@ from typing import Literal
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
@@ -44,9 +45,15 @@ class PlacedAttention(MultiHeadAttention):
         self.pos = pos
 
     def forward(  # type: ignore[override]  # of two sequences with the places of both
-        self, x: Tensor, x_place: Tensor, y: Tensor, y_place: Tensor, *, use: int
-    ) -> Tensor:
-        """x: b i d, y: b j d, and their places -> what x reads of y, b i d. use: counts the passes
+        self,
+        x: Float[Tensor, "b i d"],
+        x_place: Float[Tensor, "*#bi d"],
+        y: Float[Tensor, "b j d"],
+        y_place: Float[Tensor, "*#bj d"],
+        *,
+        use: int,
+    ) -> Float[Tensor, "b i d"]:
+        """x, y and their places -> what x reads of y. use: counts the passes
         of a training step."""
         q, k, v = self.queries(x + x_place), self.keys(y + y_place), self.values(y)
         return self.join(self.context(q, k, v, self.pos, use=use), x)
@@ -60,7 +67,7 @@ class Network(nn.Module):
         sizes = (dim, dim), (dim, dim), (dim, outputs)
         self.layers = nn.ModuleList(Linear(*size, std=std) for size in sizes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b outputs"]:
         *hidden, last = self.layers
         for layer in hidden:
             x = relu(layer(x))
@@ -91,9 +98,14 @@ class DecoderBlock(nn.Module):
             self.tokens_norm = nn.LayerNorm(dim)
 
     def forward(
-        self, tokens: Tensor, image: Tensor, start: Tensor, cells: Tensor, use: int
-    ) -> tuple[Tensor, Tensor]:
-        """tokens, start (what they were at first): b i d; image: b j d; cells: j d."""
+        self,
+        tokens: Float[Tensor, "b i d"],
+        image: Float[Tensor, "b j d"],
+        start: Float[Tensor, "b i d"],
+        cells: Float[Tensor, "j d"],
+        use: int,
+    ) -> tuple[Float[Tensor, "b i d"], Float[Tensor, "b j d"]]:
+        """start: what the tokens were at first; cells: places of the image."""
         own = torch.zeros_like(start) if self.first else start
         read = self.to_itself(tokens, own, tokens, own, use=use)
         tokens = self.norm(read if self.first else tokens + read)
@@ -152,10 +164,14 @@ class MaskDecoder(nn.Module):
         self.iou = network(masks)
 
     def forward(
-        self, image: Tensor, cells: Tensor, prompt: Tensor, use: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """image: b j d, its cells row by row; cells: j d, their places; prompt: b p d -> logits of
-        the masks at four times the cells, b m y x, and their predicted IoU, b m."""
+        self,
+        image: Float[Tensor, "b j d"],
+        cells: Float[Tensor, "j d"],
+        prompt: Float[Tensor, "b p d"],
+        use: int = 0,
+    ) -> tuple[Float[Tensor, "b m y x"], Float[Tensor, "b m"]]:
+        """image: its cells row by row; cells: their places -> logits of the masks at four times the
+        cells, and their predicted IoU."""
         own = torch.cat([self.iou_token.weight, self.mask_tokens.weight])
         start = torch.cat([own.expand(len(prompt), -1, -1), prompt], dim=1)
         tokens = start
@@ -171,8 +187,7 @@ class MaskDecoder(nn.Module):
         masks = torch.einsum("bmc,bcyx->bmyx", torch.stack(made, dim=1), pixels)
         return masks, self.iou(tokens[:, 0])
 
-    def _enlarged(self, image: Tensor) -> Tensor:
-        """b j d -> b c y x."""
+    def _enlarged(self, image: Float[Tensor, "b j d"]) -> Float[Tensor, "b c y x"]:
         x = self.enlarge(rearrange(image, "b (y x) d -> b d y x", y=self.grid[0]))
         x = self.enlarge_norm(x.movedim(1, -1)).movedim(-1, 1)
         return gelu(self.enlarge_again(gelu(x)))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -55,7 +56,7 @@ class ResidualBlock(nn.Module):
             nn.Sequential(conv(inputs, 1, stride), norm(channels)) if changes else nn.Identity()
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b inputs y x"]) -> Float[Tensor, "b channels v u"]:
         y = self.gate(self.inner(x))
         return (self.shortcut(x) + y if self.residual else y).relu()
 
@@ -113,6 +114,5 @@ class ResNet(Model):
         self.stem, self.blocks = trunk(channels, dim, **blocks)
         self.head = KaimingLinear(dim * 2 ** (STAGES - 1), classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """b c y x -> b classes."""
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         return self.head(self.blocks(self.stem(images)).mean((2, 3)))

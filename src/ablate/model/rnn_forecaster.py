@@ -9,6 +9,7 @@ are the only map of the values.
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import Depth, Share, Width
@@ -85,12 +86,11 @@ class RNNForecaster(Forecaster):
         """Compiling gains nothing: the recurrent layers, which take the time, are not compiled."""
         return [self.read_out if self.attention is None else self.attention]
 
-    def read(self, values: Tensor) -> Tensor:
+    def read(self, values: Float[Tensor, "b i c"]) -> Float[Tensor, "b i c"]:
         states, _ = self.recurrent(values)
         return self.read_out(self._attend(states), self.head.weight, self.head.bias)
 
-    def _attend(self, states: Tensor) -> Tensor:
-        """b i d -> b i d."""
+    def _attend(self, states: Float[Tensor, "b i d"]) -> Float[Tensor, "b i d"]:
         if self.attention is None or self.combine is None:
             return states
         everything = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -36,7 +37,12 @@ class ReadOut(nn.Module):
         super().__init__()
         self.dropout = Dropout(rate)
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "b i d"],
+        weight: Float[Tensor, "outputs d"],
+        bias: Float[Tensor, " outputs"] | None = None,
+    ) -> Float[Tensor, "b i outputs"]:
         return F.linear(self.dropout(x), weight, bias)
 
 
@@ -124,7 +130,9 @@ class RNNLM(LanguageModel):
         """Compiling gains nothing: the recurrent layers, which take the time, are not compiled."""
         return [self.read_out]
 
-    def forward(self, tokens: Tensor, *, cache: HiddenState | None = None) -> Tensor:
+    def forward(
+        self, tokens: Int[Tensor, "b i"], *, cache: HiddenState | None = None
+    ) -> Float[Tensor, "b i vocab_size"]:
         before = None if cache is None else cache.hidden
         x, after = self.recurrent(self.dropout(self.embedding(tokens)), before)
         if cache is not None:
@@ -146,8 +154,10 @@ PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 @torch.no_grad()
-def lstm_gates(model: RNNLM, tokens: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Input, forget and output gate of each layer, b i d each, which torch does not return."""
+def lstm_gates(
+    model: RNNLM, tokens: Int[Tensor, "b i"]
+) -> list[tuple[Float[Tensor, "b i d"], Float[Tensor, "b i d"], Float[Tensor, "b i d"]]]:
+    """Input, forget and output gate of each layer, which torch does not return."""
     layers = model.recurrent.layers
     if not all(isinstance(layer, LSTM) for layer in layers):
         return []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -125,22 +126,26 @@ class RNNSeq2Seq(Seq2Seq):
         """
         return self.cross or [self.read_out]
 
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+    def forward(
+        self, source: Int[Tensor, "b j"], target_in: Int[Tensor, "b i"]
+    ) -> Float[Tensor, "b i target_vocab"]:
         return self._read(target_in, self.encode(source))
 
-    def encode(self, source: Tensor) -> RNNState:
+    def encode(self, source: Int[Tensor, "b j"]) -> RNNState:
         keep = source != PAD
         embedded = self.dropout(self.source_embedding(source))
         states, last = self.encoder(embedded, keep=keep)
         memory = Memory(states=states, keep=keep, last=self.encoder.output(last))
         return self.decoder.start(memory, last)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Int[Tensor, " b"], state: State) -> Float[Tensor, "b target_vocab"]:
         assert isinstance(state, RNNState)
         return self._read(tokens[:, None], state)[:, 0]
 
-    def _read(self, tokens: Tensor, state: RNNState) -> Tensor:
-        """The input tokens of the target, b i -> the logits of the tokens after them."""
+    def _read(
+        self, tokens: Int[Tensor, "b i"], state: RNNState
+    ) -> Float[Tensor, "b i target_vocab"]:
+        """The input tokens of the target -> the logits of the tokens after them."""
         embedded = self.dropout(self.target_embedding(tokens), 1)
         return self.read_out(
             self.decoder(embedded, state), (self.head or self.target_embedding).weight

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import torch
 from einops import rearrange
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 from torch.nn.functional import gelu, interpolate
 
@@ -44,12 +45,13 @@ DIVIDED = (
 KINDS = 4  # of points: background, object, the corners of a box
 MASK_WIDTH = 16  # of a mask that is a prompt, before it is as wide as the image
 TO_IMAGE, TO_TOKENS = "decoder_to_image", "decoder_to_tokens"  # kinds of attention maps
-Prompt = tuple[Tensor, Tensor]
-Correct = Callable[[Tensor, Tensor], Prompt]
+Correct = Callable[
+    [Float[Tensor, "b m y x"], Float[Tensor, "b m"]], tuple[Num[Tensor, "b 2"], Int[Tensor, " b"]]
+]
 
 
 class MaskEmbedding(nn.Module):
-    """The mask before a click, logits at four times the cells, b 1 y x -> b d y x of the cells."""
+    """The mask before a click, logits at four times the cells -> vectors of the cells."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class MaskEmbedding(nn.Module):
         self.second_norm = nn.LayerNorm(MASK_WIDTH, eps=1e-6)
         self.last = nn.Conv2d(MASK_WIDTH, dim, 1)
 
-    def forward(self, mask: Tensor) -> Tensor:
+    def forward(self, mask: Float[Tensor, "b 1 y x"]) -> Float[Tensor, "b d y//4 x//4"]:
         x = self.first_norm(self.first(mask).movedim(1, -1)).movedim(-1, 1)
         x = self.second_norm(self.second(gelu(x)).movedim(1, -1)).movedim(-1, 1)
         return self.last(gelu(x))
@@ -80,16 +82,18 @@ class PromptEncoder(nn.Module):
         self.no_mask = Embedding(1, dim, draw=nn.init.normal_)
         self.masks = MaskEmbedding(dim) if masks else None
 
-    def forward(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Pixels, x then y, b p 2, with labels b p -> b p d."""
+    def forward(
+        self, points: Num[Tensor, "b p 2"], labels: Int[Tensor, "b p"]
+    ) -> Float[Tensor, "b p d"]:
+        """Pixels, x then y, with labels."""
         size = torch.tensor([self.width, self.height], device=points.device)
         dtype = self.labels.weight.dtype
         places = self.points(((points + 0.5) / size).to(dtype))
         real = (labels != PADDING)[..., None]
         return torch.where(real, places, 0.0) + self.labels(labels % (KINDS + 1))
 
-    def cells(self, grid: tuple[int, int]) -> Tensor:
-        """The places of the image's cells, row by row: j d."""
+    def cells(self, grid: tuple[int, int]) -> Float[Tensor, "j d"]:
+        """The places of the image's cells, row by row."""
         weight = self.labels.weight
         y, x = (
             (torch.arange(count, device=weight.device) + 0.5).to(weight.dtype) / count
@@ -98,8 +102,10 @@ class PromptEncoder(nn.Module):
         places = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
         return self.points(places.flatten(0, 1))
 
-    def dense(self, before: Tensor | None) -> Tensor:
-        """The mask before, b 1 y x, or None -> what is added to the image: b j d, or 1 d."""
+    def dense(
+        self, before: Float[Tensor, "b 1 y x"] | None
+    ) -> Float[Tensor, "b j d"] | Float[Tensor, "1 d"]:
+        """The mask before, or None -> what is added to the image."""
         if before is None or self.masks is None:
             return self.no_mask.weight
         return rearrange(self.masks(before), "b d y x -> b (y x) d")
@@ -211,13 +217,17 @@ class SAM(Model):
         )
 
     def forward(
-        self, images: Tensor, points: Tensor, labels: Tensor, correct: Correct | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """b c y x, and points b p 2 with labels b p -> logits of masks and their predicted IoU, b r
-        m y x and b r m, after the first prompt (two points) and after every point that follows.
+        self,
+        images: Float[Tensor, "b c y x"],
+        points: Num[Tensor, "b p 2"],
+        labels: Int[Tensor, "b p"],
+        correct: Correct | None = None,
+    ) -> tuple[Float[Tensor, "b r m y x"], Float[Tensor, "b r m"]]:
+        """Images, and points with labels -> logits of masks and their predicted IoU (r: after the
+        first prompt, two points, and after every point that follows).
 
-        correct: gives the point that follows, b 2, and its label, b, from the last masks and IoUs,
-        b m y x and b m; those of `points` are then not read.
+        correct: gives the point that follows and its label from the last masks and IoUs; those of
+        `points` are then not read.
         """
         image = self.encode(images)
         given, marked = points[:, :FIRST], labels[:, :FIRST]
@@ -236,20 +246,27 @@ class SAM(Model):
         every_mask, every_iou = zip(*answers, strict=True)
         return torch.stack(every_mask, dim=1), torch.stack(every_iou, dim=1)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """b c y x -> the cells, b j d."""
+    def encode(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b j d"]:
+        """Images -> the cells."""
         return self.stack(self.patches(images))
 
     def decode(
-        self, image: Tensor, points: Tensor, labels: Tensor, before: Tensor | None, use: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """Encoded cells, a prompt and the mask before, b 1 y x -> masks at four times the cells,
-        b m y x, and their predicted IoU, b m."""
+        self,
+        image: Float[Tensor, "b j d"],
+        points: Num[Tensor, "b p 2"],
+        labels: Int[Tensor, "b p"],
+        before: Float[Tensor, "b 1 y x"] | None,
+        use: int = 0,
+    ) -> tuple[Float[Tensor, "b m y x"], Float[Tensor, "b m"]]:
+        """Encoded cells, a prompt and the mask before -> masks at four times the cells, and their
+        predicted IoU."""
         image = image + self.prompts.dense(before)
         return self.decoder(image, self.prompts.cells(self.grid), self.prompts(points, labels), use)
 
-    def _full_size(self, masks: Tensor) -> Tensor:
-        """b m y x at four times the cells -> at the size of the image."""
+    def _full_size(
+        self, masks: Float[Tensor, "b m y x"]
+    ) -> Float[Tensor, "b m {self.image_size[0]} {self.image_size[1]}"]:
+        """At four times the cells -> at the size of the image."""
         if masks.shape[2:] == self.image_size:
             return masks
         return interpolate(masks, self.image_size, mode="bilinear", align_corners=False)
@@ -299,15 +316,17 @@ def decoder_keys(*, depth: Depth, ffn_dim: Width | None) -> None:
     """The keys of model.decoder."""
 
 
-def picked(logits: Tensor, iou: Tensor) -> list[Tensor]:
-    """The chosen masks of the first example after each prompt, y x."""
+def picked(
+    logits: Float[Tensor, "b r m y x"], iou: Float[Tensor, "b r m"]
+) -> list[Bool[Tensor, "y x"]]:
+    """The chosen masks of the first example after each prompt."""
     return [
         (chosen(masks[None], value[None])[0, 0] > 0).cpu()
         for masks, value in zip(logits[0], iou[0], strict=True)
     ]
 
 
-def chosen(masks: Tensor, iou: Tensor) -> Tensor:
-    """The mask with the largest predicted IoU: b m y x -> b 1 y x."""
+def chosen(masks: Float[Tensor, "b m y x"], iou: Float[Tensor, "b m"]) -> Float[Tensor, "b 1 y x"]:
+    """The mask with the largest predicted IoU."""
     best = iou.argmax(1)[:, None, None, None]
     return masks.take_along_dim(best, dim=1)

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import timm
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.rules import Keys
@@ -43,7 +44,7 @@ class Timm(Model):
             raise UserError(f"model.name={name} with model.args={dict(args)}: {line}") from error
 
     @torch.no_grad()
-    def _check_image(self, image: Tensor) -> None:
+    def _check_image(self, image: Float[Tensor, "1 c y x"]) -> None:
         """Fail if the network cannot read such images: many check this only in `forward`."""
         self.network.eval()(image)
         self.network.train()
@@ -51,6 +52,5 @@ class Timm(Model):
     def initialise(self, seed: int) -> None:
         """Keep timm's values: its modules cannot be initialised one by one (see `build`)."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        """b c y x -> b classes."""
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         return self.network(images)

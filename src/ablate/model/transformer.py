@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -36,14 +37,14 @@ ONE_VOCABULARY = (
 
 
 class TransformerState(State):
-    """The encoded sources, the target tokens written so far, b i, and their cache."""
+    """The encoded sources, the target tokens written so far, and their cache."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.cache = Cache()
         self.written = torch.empty_like(memory.keep[:, :0], dtype=torch.long)
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
         self.memory.select(rows)
         self.cache.select(rows)
         self.written = self.written[rows]
@@ -158,13 +159,15 @@ class Transformer(Seq2Seq):
     def cross(self) -> list[nn.Module]:
         return [*self.decoder.cross]
 
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+    def forward(
+        self, source: Int[Tensor, "b j"], target_in: Int[Tensor, "b i"]
+    ) -> Float[Tensor, "b i target_vocab"]:
         return self._decode(target_in, self._read(source))
 
-    def encode(self, source: Tensor) -> TransformerState:
+    def encode(self, source: Int[Tensor, "b j"]) -> TransformerState:
         return TransformerState(self._read(source))
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Int[Tensor, " b"], state: State) -> Float[Tensor, "b target_vocab"]:
         """Without a cache (see Stack.cacheable) all tokens written so far are read again."""
         assert isinstance(state, TransformerState)
         new = tokens[:, None]
@@ -173,14 +176,16 @@ class Transformer(Seq2Seq):
             return self._decode(state.written, state.memory)[:, -1]
         return self._decode(new, state.memory, cache=state.cache)[:, -1]
 
-    def _read(self, source: Tensor) -> Memory:
-        """b j -> the memory that the decoder reads."""
+    def _read(self, source: Int[Tensor, "b j"]) -> Memory:
+        """The memory that the decoder reads."""
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
         keep = source != PAD
         return self.decoder.remember(self.encoder(table(source), keep=keep), keep)
 
-    def _decode(self, target_in: Tensor, memory: Memory, cache: Cache | None = None) -> Tensor:
-        """b i (with a cache: only the new tokens) -> b i target_vocab."""
+    def _decode(
+        self, target_in: Int[Tensor, "b i"], memory: Memory, cache: Cache | None = None
+    ) -> Float[Tensor, "b i target_vocab"]:
+        """target_in: with a cache only the new tokens."""
         # Padding comes last: if nothing looks ahead, no token attends to it.
         keep = target_in != PAD if self.decoder.look_ahead else None
         table = self.target_embedding

@@ -8,6 +8,7 @@ value, not a distribution.
 
 from typing import Annotated, Any
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.rules import KeysOf, Width
@@ -40,5 +41,5 @@ class TransformerForecaster(Forecaster):
         self.stack = Stack(dim, length=length, causal=True, **stack)
         self.head = Linear(dim, channels, std=width_std(dim))
 
-    def read(self, values: Tensor) -> Tensor:
+    def read(self, values: Float[Tensor, "b i c"]) -> Float[Tensor, "b i c"]:
         return self.head(self.stack(self.embedding(values)))

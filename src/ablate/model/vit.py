@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -34,9 +35,9 @@ WHOLE_PATCHES = (
 
 
 class PatchEmbedding(nn.Conv2d):
-    """Every patch through one linear map: b c y x -> b i d, row by row."""
+    """Every patch through one linear map, row by row."""
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b i d"]:
         return rearrange(super().forward(images), "b d y x -> b (y x) d")
 
 
@@ -51,7 +52,7 @@ class ClassToken(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=1e-6)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b i+1 d"]:
         return torch.cat([self.weight.expand(len(x), 1, -1), x], dim=1)
 
 
@@ -103,8 +104,7 @@ class ViT(Model):
         self.pretrained = pretrained
         self.freeze(freeze)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """b c y x -> b classes."""
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         x = self.patches(images)
         if self.class_token is not None:
             return self.head(self.stack(self.class_token(x), position=0)[:, 0])

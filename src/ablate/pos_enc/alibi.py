@@ -22,7 +22,7 @@ class Alibi(PosEnc):
     """A penalty that grows with the distance; no parameters, any length."""
 
     distances: ClassVar[bool] = True
-    steepness: Tensor
+    steepness: Float[Tensor, " h"]
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

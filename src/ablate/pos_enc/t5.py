@@ -26,7 +26,7 @@ class T5(PosEnc):
     """A table with a number for each of `buckets` and each head."""
 
     distances: ClassVar[bool] = True
-    edges: Tensor
+    edges: Integer[Tensor, " edges"]
 
     def __init__(
         self, *, buckets: Annotated[int, Int(2, 2**31 - 1)], max_distance: Count, **sizes: Any

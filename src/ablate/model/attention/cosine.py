@@ -90,7 +90,7 @@ class Scaled(Function):
 
     @staticmethod
     def backward(
-        ctx: Any, gradient: Float[Tensor, "b h i k"], _: Tensor
+        ctx: Any, gradient: Float[Tensor, "b h i k"], _: Float[Tensor, "b h i 1"]
     ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "#h 1 1"]]:
         """With y = l u: dx = l / |x| (g - u (u . g)), dl = u . g."""
         y, inverse, length = ctx.saved_tensors

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.model.base import State
@@ -29,12 +30,12 @@ class RNNState(State):
     memory: Memory
     hidden: list[Hidden]  # of the layers, after the steps so far
     position: int = 0  # of the next step
-    feed: Tensor | None = None  # b 1 d: what Luong's decoder feeds to its next step
+    feed: Float[Tensor, "b 1 d"] | None = None  # what Luong's decoder feeds to its next step
 
     def __post_init__(self) -> None:
         self.source = torch.arange(len(self.memory.keep), device=self.memory.keep.device)
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
         self.hidden = [tuple(part[:, rows] for part in layer) for layer in self.hidden]
         if self.feed is not None:
             self.feed = self.feed[rows]
@@ -60,8 +61,7 @@ class Start(nn.Module):
             for _ in recurrent.layers
         )
 
-    def forward(self, last: Sequence[Sequence[Tensor]]) -> list[Hidden]:
-        """b inputs -> 1 b dim."""
+    def forward(self, last: Sequence[Sequence[Float[Tensor, "b inputs"]]]) -> list[Hidden]:
         first: list[Hidden] = []
         for maps, layer in zip(self.layers, last, strict=True):
             assert isinstance(maps, nn.ModuleList)
@@ -98,5 +98,7 @@ class Decoder(nn.Module, ABC):
         """The initial state; last: the last state of every encoder layer."""
 
     @abstractmethod
-    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
-        """The next steps, b i e -> b i width; advances the state."""
+    def forward(
+        self, embedded: Float[Tensor, "b i e"], state: RNNState
+    ) -> Float[Tensor, "b i {self.width}"]:
+        """The next steps; advances the state."""

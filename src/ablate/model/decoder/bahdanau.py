@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.config.facts import Conflict
@@ -68,7 +69,9 @@ class Bahdanau(Decoder):
         backward = [[part[-1] for part in layer] for layer in last]
         return RNNState(self.context.prepare(memory), self.first(backward))
 
-    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
+    def forward(
+        self, embedded: Float[Tensor, "b i e"], state: RNNState
+    ) -> Float[Tensor, "b i {self.width}"]:
         before, contexts = [], []
         for step in embedded.split(1, dim=1):
             s = self.recurrent.output(state.hidden)[:, None]

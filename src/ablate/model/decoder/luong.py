@@ -10,6 +10,7 @@ it is tanh(W h) of the two last states, concatenated.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.decoder import Decoder, RNNState, Start
@@ -43,7 +44,9 @@ class Luong(Decoder):
             state.feed = torch.zeros_like(memory.last)[:, None]
         return state
 
-    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
+    def forward(
+        self, embedded: Float[Tensor, "b i e"], state: RNNState
+    ) -> Float[Tensor, "b i {self.width}"]:
         if not self.input_feeding:
             return self._attend(embedded, state)
         steps = []
@@ -53,8 +56,8 @@ class Luong(Decoder):
             steps.append(state.feed)
         return torch.cat(steps, dim=1)
 
-    def _attend(self, x: Tensor, state: RNNState) -> Tensor:
-        """Inputs of the cell, b i * -> attentional states, b i d."""
+    def _attend(self, x: Float[Tensor, "b i inputs"], state: RNNState) -> Float[Tensor, "b i d"]:
+        """Inputs of the cell -> attentional states."""
         s, state.hidden = self.recurrent(x, state.hidden)
         context = self.context(s, state.memory, state.position)
         state.position += x.shape[1]

@@ -6,6 +6,7 @@ https://www.jmlr.org/papers/v3/bengio03a.html: tokens that are used alike get si
 
 from collections.abc import Callable, Sequence
 
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.layers.linear import Embedding, small
@@ -19,7 +20,7 @@ class Learned(Embedding):
         vocab_size: int,
         dim: int,
         *,
-        draw: Callable[[Tensor], object] = small,
+        draw: Callable[[Float[Tensor, "vocab_size dim"]], object] = small,
         reads: Sequence[str] = ("tokens",),
     ):
         self.reads = reads

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -24,7 +24,7 @@ from ablate.model.mask import Mask
 from ablate.model.normalizer import Normalizer
 from ablate.pos_enc import PosEnc
 
-State = tuple[Tensor, ...]
+State = tuple[Shaped[Tensor, "b ..."], ...]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Context:
         """What the layer remembered of the tokens before these; None at the start."""
         return None if self.cache is None else self.cache.states.get((self.step, layer))
 
-    def remember(self, layer: Layer, *state: Float[Tensor, "b ..."]) -> None:
+    def remember(self, layer: Layer, *state: Shaped[Tensor, "b ..."]) -> None:
         """Keep tensors until the layer reads the next tokens."""
         if self.cache is not None:
             self.cache.states[self.step, layer] = state

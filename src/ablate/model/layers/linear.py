@@ -32,7 +32,7 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
-def small(table: Tensor) -> None:
+def small(table: Float[Tensor, "count dim"]) -> None:
     """N(0, 0.02^2)."""
     nn.init.normal_(table, std=STD)
 
@@ -40,7 +40,9 @@ def small(table: Tensor) -> None:
 class Embedding(nn.Embedding):
     """An embedding table, count x dim, initialised by `draw`."""
 
-    def __init__(self, count: int, dim: int, *, draw: Callable[[Tensor], object] = small):
+    def __init__(
+        self, count: int, dim: int, *, draw: Callable[[Float[Tensor, "count dim"]], object] = small
+    ):
         self.draw = draw
         super().__init__(count, dim)
 

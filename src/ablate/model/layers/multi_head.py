@@ -246,8 +246,8 @@ class CrossAttention(MultiHeadAttention):
 
 
 @contextmanager
-def recording(model: nn.Module) -> Iterator[list[list[Tensor]]]:
-    """Collect the attention weights of every layer while the block runs: per layer, b h i j each.
+def recording(model: nn.Module) -> Iterator[list[list[Float[Tensor, "b h i j"]]]]:
+    """Collect the attention weights of every layer while the block runs.
 
     A layer is any module with an attribute `recorded`, a list to append to or None. The weights are
     computed beside the kernel by the reference formula, and change no result.

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd import Function
 
-# The threshold if the `rank` highest were kept, and whether the last of them is: both b h i j, for
-# scores in falling order and their ranks 1, 2 ..
-Tau = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# The threshold if the `rank` highest were kept, and whether the last of them is, for scores in
+# falling order and their ranks 1, 2 ..
+Tau = Callable[
+    [Float[Tensor, "*bhi j"], Float[Tensor, " j"]],
+    tuple[Float[Tensor, "*bhi j"], Bool[Tensor, "*bhi j"]],
+]
 
 
 class Threshold(Function):

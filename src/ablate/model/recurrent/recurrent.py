@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -17,11 +18,11 @@ from ablate.config.rules import Depth, Share
 from ablate.model.cell import MakeCell
 from ablate.random.dropout import Dropout
 
-# The state of a layer after a step: h, and c of an lstm, each `directions b width`.
-Hidden = tuple[Tensor, ...]
+# The state of a layer after a step: h, and c of an lstm.
+Hidden = tuple[Float[Tensor, "directions b width"], ...]
 
 
-def uniform(table: Tensor) -> None:
+def uniform(table: Float[Tensor, "count dim"]) -> None:
     """Embeddings from [-0.1, 0.1]: Luong et al. 2015, section 4.1, https://arxiv.org/abs/1508.04025.
 
     The small initial embeddings of a Transformer hardly change the state of a cell.
@@ -59,11 +60,14 @@ class Recurrent(nn.Module):
         self.states = layers[0].states  # tensors in a Hidden
 
     def forward(
-        self, x: Tensor, hidden: list[Hidden] | None = None, keep: Tensor | None = None
-    ) -> tuple[Tensor, list[Hidden]]:
-        """b i inputs -> b i dim, and the state of each layer after the last step.
+        self,
+        x: Float[Tensor, "b i inputs"],
+        hidden: list[Hidden] | None = None,
+        keep: Bool[Tensor, "b i"] | None = None,
+    ) -> tuple[Float[Tensor, "b i dim"], list[Hidden]]:
+        """The output, and the state of each layer after the last step.
 
-        hidden: the initial state; None: zeros. keep: b i, True = real; padding stands at the end of
+        hidden: the initial state; None: zeros. keep: True = real; padding stands at the end of
         its row, is not read, and has an output of 0.
         """
         # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
@@ -110,7 +114,7 @@ class Recurrent(nn.Module):
             after.append(new if self.states == 2 else (new,))
         return x, after
 
-    def output(self, hidden: list[Hidden]) -> Tensor:
-        """The output of the step that left the layers in this state: b dim."""
+    def output(self, hidden: list[Hidden]) -> Float[Tensor, "b dim"]:
+        """The output of the step that left the layers in this state."""
         said = [torch.cat(tuple(h), dim=-1) for h, *_ in hidden]
         return torch.stack(said).sum(0) if self.residual else said[-1]

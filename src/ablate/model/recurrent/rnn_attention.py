@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
@@ -24,12 +25,12 @@ from ablate.random.draws import Stream
 class Memory:
     """An encoded source."""
 
-    states: Tensor  # b j d: of the encoder
-    keep: Tensor  # b j: True = a real token
-    last: Tensor  # b d: the last output of the encoder
-    keys: Tensor | None = None  # b 1 j *: Score.keys, computed once per source
+    states: Float[Tensor, "b j d"]  # of the encoder
+    keep: Bool[Tensor, "b j"]  # True = a real token
+    last: Float[Tensor, "b d"]  # the last output of the encoder
+    keys: Float[Tensor, "b 1 j p"] | None = None  # Score.keys, computed once per source
 
-    def select(self, rows: Tensor) -> Memory:
+    def select(self, rows: Int[Tensor, " rows"]) -> Memory:
         """The memory of these rows of the batch."""
         return Memory(
             states=self.states[rows],
@@ -45,12 +46,14 @@ class LastState(nn.Module):
     def prepare(self, memory: Memory) -> Memory:
         return memory
 
-    def forward(self, query: Tensor, memory: Memory, start: int) -> Tensor:
+    def forward(
+        self, query: Float[Tensor, "b i d"], memory: Memory, start: int
+    ) -> Float[Tensor, "b i d"]:
         return memory.last[:, None].expand(-1, query.shape[1], -1)
 
 
 class RNNAttention(nn.Module):
-    """Attention of decoder states b i d to encoder states b j d; `length` is the longest source."""
+    """Attention of decoder states to encoder states; `length` is the longest source."""
 
     def __init__(
         self,
@@ -85,8 +88,10 @@ class RNNAttention(nn.Module):
         """The memory with its prepared keys, which do not depend on the decoder."""
         return replace(memory, keys=self.score.keys(self._keys(memory)))
 
-    def forward(self, query: Tensor, memory: Memory, start: int) -> Tensor:
-        """The context of the steps `start`, `start` + 1 ..: b i d."""
+    def forward(
+        self, query: Float[Tensor, "b i d"], memory: Memory, start: int
+    ) -> Float[Tensor, "b i d"]:
+        """The context of the steps `start`, `start` + 1 .."""
         random = self.training and self.normalizer.samples
         attend = Attend(
             q=query[:, None, :, : query.shape[-1] * self.score.query],
@@ -109,8 +114,8 @@ class RNNAttention(nn.Module):
             self.recorded.append(attention_weights(replace(attend, training=False)))
         return self.kernel(attend)[:, 0]
 
-    def _keys(self, memory: Memory) -> Tensor:
-        """b 1 j d; width 0 if the score does not use the key."""
+    def _keys(self, memory: Memory) -> Float[Tensor, "b 1 j d"]:
+        """Width 0 if the score does not use the key."""
         return memory.states[:, None, :, : memory.states.shape[-1] * self.score.key]
 
 

@@ -15,6 +15,7 @@ belongs to the caller.
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ablate.model.decoder import Decoder, RNNState, Start
@@ -35,12 +36,14 @@ class Xu(Decoder):
         self.from_context = Linear(dim, embedding_dim, bias=False, std=std)
 
     def start(self, memory: Memory, last: list[Hidden]) -> RNNState:
-        """last: the mean annotation vector, 1 b d, in place of each part of a layer's state."""
+        """last: the mean annotation vector in place of each part of a layer's state."""
         return RNNState(
             self.context.prepare(memory), self.first([[part[0] for part in one] for one in last])
         )
 
-    def forward(self, embedded: Tensor, state: RNNState) -> Tensor:
+    def forward(
+        self, embedded: Float[Tensor, "b i e"], state: RNNState
+    ) -> Float[Tensor, "b i {self.width}"]:
         said, contexts = [], []
         for step in embedded.split(1, dim=1):
             before = self.recurrent.output(state.hidden)[:, None]
