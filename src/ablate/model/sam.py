@@ -45,9 +45,9 @@ DIVIDED = (
 KINDS = 4  # of points: background, object, the corners of a box
 MASK_WIDTH = 16  # of a mask that is a prompt, before it is as wide as the image
 TO_IMAGE, TO_TOKENS = "decoder_to_image", "decoder_to_tokens"  # kinds of attention maps
-Correct = Callable[
-    [Float[Tensor, "b m y x"], Float[Tensor, "b m"]], tuple[Num[Tensor, "b 2"], Int[Tensor, " b"]]
-]
+# Points of each image, one or p of them, and their labels.
+Prompt = tuple[Num[Tensor, " b *p 2"], Int[Tensor, " b *p"]]
+Correct = Callable[[Float[Tensor, "b m y x"], Float[Tensor, "b m"]], Prompt]
 
 
 class MaskEmbedding(nn.Module):

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -34,7 +35,7 @@ class Difference(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.vectors, std=STD)
 
-    def forward(self) -> Tensor:
+    def forward(self) -> Float[Tensor, ""]:
         q1, k1, q2, k2 = self.vectors
         return (q1 @ k1).exp() - (q2 @ k2).exp() + self.initial
 
@@ -74,7 +75,7 @@ class DifferentialAttention(MultiHeadAttention):
         self.norm = nn.RMSNorm(2 * self.head_dim)
         self.initial = initial
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         q, k = self.queries(x[:, first:last]), self.keys(x)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
@@ -61,7 +62,7 @@ class LatentAttention(MultiHeadAttention):
             self.rotary_query = Linear(place.dim, place.heads * rotated, bias=False, std=place.std)
             self.rotary_key = Linear(place.dim, rotated, bias=False, std=place.std)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         pos, start, position = context.pos, context.start, context.position
         first, last = (0, x.shape[1]) if position is None else (position, position + 1)
         earlier = context.recall(self)
