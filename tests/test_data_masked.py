@@ -40,7 +40,7 @@ def batch(data: TextData, rows: int = 400, *, epoch: int = 0, split: str = "trai
 
 def restored(examples: Batch) -> Tensor:
     """The tokens with what was hidden put back."""
-    return examples["tokens"].scatter(1, examples["places"], examples["targets"])
+    return examples["tokens"].scatter(1, examples["positions"], examples["targets"])
 
 
 def specials(data: TextData) -> WithSpecials:
@@ -69,7 +69,7 @@ def singles() -> TextData:
 def test_the_published_shares(pairs: TextData) -> None:
     examples, special = batch(pairs, 4000), specials(pairs)
     assert examples["targets"].shape == (4000, round(0.15 * 61))
-    read = examples["tokens"].gather(1, examples["places"])
+    read = examples["tokens"].gather(1, examples["positions"])
     hidden, changed = read == special.mask, read != examples["targets"]
     assert_share(hidden, 0.8)
     assert_share(changed & ~hidden, 0.1 * (1 - 1 / special.text_size))
@@ -79,7 +79,7 @@ def test_the_published_shares(pairs: TextData) -> None:
 def test_another_token_is_any_of_the_text() -> None:
     data = masked(mask_share=0.0, random_share=1.0)
     examples, special = batch(data, 4000), specials(data)
-    counts = examples["tokens"].gather(1, examples["places"]).flatten().bincount()
+    counts = examples["tokens"].gather(1, examples["positions"]).flatten().bincount()
     assert len(counts) == special.text_size  # and none is special
     expected = counts.sum() / special.text_size
     # Chi-squared: its mean is the degrees of freedom, its variance twice that.
@@ -89,7 +89,7 @@ def test_another_token_is_any_of_the_text() -> None:
 
 
 def test_every_position_is_masked_equally_often(singles: TextData) -> None:
-    counts = batch(singles, 6000)["places"].flatten().bincount(minlength=LENGTH)
+    counts = batch(singles, 6000)["positions"].flatten().bincount(minlength=LENGTH)
     assert counts[0] == counts[-1] == 0  # [CLS] and [SEP]
     share = round(0.15 * 62) / 62
     assert ((counts[1:-1] / 6000 - share).abs() < 4.5 * sqrt(share * (1 - share) / 6000)).all()
@@ -108,7 +108,7 @@ def test_special_tokens_are_never_masked_nor_predicted(
     assert (whole[:, 0] == special.cls).all()
     assert (whole[:, -1] == special.sep).all()
     assert ((whole >= special.text_size).sum(1) == (3 if name == "pairs" else 2)).all()
-    distinct = examples["places"].sort(1).values.diff(dim=1)
+    distinct = examples["positions"].sort(1).values.diff(dim=1)
     assert (distinct > 0).all()
 
 
@@ -123,11 +123,11 @@ def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles: TextData)
 
 def test_each_pass_hides_others_and_the_seed_repeats_them(pairs: TextData) -> None:
     first, second = batch(pairs), batch(pairs, epoch=1)
-    assert not torch.equal(first["places"], second["places"])
+    assert not torch.equal(first["positions"], second["positions"])
     again = batch(masked(), epoch=1)
     assert all(torch.equal(second[key], again[key]) for key in second)
     other = batch(masked(seed=1), epoch=1)
-    assert not torch.equal(second["places"], other["places"])
+    assert not torch.equal(second["positions"], other["positions"])
 
 
 def test_validation_hides_the_same_in_every_pass_and_run(pairs: TextData) -> None:
@@ -240,7 +240,7 @@ def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs: TextDa
 def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
     own = pairs.from_text("a[MASK]c[SEP]d")
     assert own["labels"] == ["[CLS]", "a", "[MASK]", "c", "[SEP]", "d", "[SEP]"]
-    assert own["places"].tolist() == [[2]]
+    assert own["positions"].tolist() == [[2]]
     assert own["segments"].tolist() == [[0, 0, 0, 0, 0, 1, 1]]
     assert "segments" not in singles.from_text("a")
 

@@ -55,7 +55,7 @@ def test_a_masked_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) 
     task = built(tmp_path, "task.mask_share=1", "task.random_share=0", *choices).eval()
     before = task.data.example()
     hidden = before["targets"]
-    assert (before["tokens"].gather(1, before["places"]) == task.data.tokenizer.mask).all()
+    assert (before["tokens"].gather(1, before["positions"]) == task.data.tokenizer.mask).all()
     with torch.no_grad():
         logits = task(*task.inputs(before))
         # The same example of a text in which each masked token is another one.
@@ -63,7 +63,7 @@ def test_a_masked_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) 
         for change in range(1, 4):
             other = _with_hidden(task, before, (hidden + change) % size)
             assert not torch.equal(other["targets"], hidden)
-            assert torch.equal(other["places"], before["places"])
+            assert torch.equal(other["positions"], before["positions"])
             for one, two in zip(logits, task(*task.inputs(other)), strict=True):
                 assert (one is two is None) or torch.equal(one, two)
 

@@ -122,7 +122,7 @@ class Masked(Cut):
         assert isinstance(tokenizer, WithSpecials)
         tokens = torch.tensor([[tokenizer.cls, *tokenizer.encode(text), tokenizer.sep]])
         masked = (tokens[0] == tokenizer.mask).nonzero().T
-        batch = {"tokens": tokens, "places": masked}
+        batch = {"tokens": tokens, "positions": masked}
         if not self.next_sentence:
             return batch
         ends = (tokens == tokenizer.sep).long()
@@ -132,7 +132,7 @@ class Masked(Cut):
 class MaskedText(Dataset[Batch]):
     """step: tokens from the start of an example to that of the next.
 
-    tokens: b i. places: b m, the positions to predict. targets: b m, their original tokens.
+    tokens: b i. positions: b m, those to predict. targets: b m, their original tokens.
 
     With pairs also segments: b i, 0 or 1, and next: b, 0 if the second segment follows the first,
     1 if it is from elsewhere (as in the published code). An example is drawn for (seed, epoch,
@@ -172,7 +172,7 @@ class MaskedText(Dataset[Batch]):
         tokens[:, 0] = self.tokenizer.cls
         tokens.scatter_(1, positions, text)
         masked = positions.gather(1, chosen)
-        return {"tokens": tokens, "places": masked, "targets": targets} | follows
+        return {"tokens": tokens, "positions": masked, "targets": targets} | follows
 
     def _drawn(self, request: Request) -> tuple[Tensor, ...]:
         """Numbers in [0, 1), b n each: for the masked positions, kinds of replacement, other tokens

@@ -123,15 +123,15 @@ class BERT(Model):
     def predict(
         self,
         tokens: Int[Tensor, "b i"],
-        places: Int[Tensor, "b m"],
+        positions: Int[Tensor, "b m"],
         segments: Int[Tensor, "b i"] | None = None,
         *,
         keep: Bool[Tensor, "b i"] | None = None,
     ) -> Predictions:
-        """places: positions to predict; the others as in `encode`."""
+        """positions: those to predict; the others as in `encode`."""
         x = self.encode(tokens, segments, keep=keep)
         assert self.head is not None
-        hidden = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+        hidden = x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))
         logits = self.head(hidden, self.embedding.weight)
         if self.pooler is None or self.next_sentence is None:
             return Predictions(logits, None)

@@ -28,7 +28,7 @@ from ablate.model.layers.linear import Embedding, Linear, width_std
 from ablate.model.normalizer import Normalizer
 from ablate.model.recurrent.recurrent import uniform
 from ablate.model.recurrent.rnn_attention import Memory, make_context
-from ablate.model.recurrent.show_attend_tell import Xu
+from ablate.model.recurrent.show_attend_tell import ShowAttendTellDecoder
 from ablate.model.resnet import NORM_OF_IMAGES, STAGES, STRIDE, trunk
 from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
@@ -90,7 +90,7 @@ class Captioner(Seq2Seq):
             dim=dim, heads=1, head_dim=dim, length=cells, depth=1, grid=self.grid
         )
         self.target_embedding = Embedding(target_vocab, embedding_dim, draw=uniform)
-        self.decoder = Xu(
+        self.decoder = ShowAttendTellDecoder(
             embedding_dim,
             dim,
             gating_scalar=gating_scalar,

@@ -138,11 +138,11 @@ class DiT(Model):
             **shared,
         )
         self.condition = condition(tokens=1 + target_length, std=std)
-        own = self.condition.stack(cross_score(shared, cross_attention))
+        conditioning = self.condition.stack(cross_score(shared, cross_attention))
         self.stack = Stack(
             dim,
             depth=depth,
-            length=own["extra"] + cells,
+            length=conditioning["extra"] + cells,
             grid=self.grid,
             mask=mask,
             pos_enc=pos_enc,
@@ -153,7 +153,7 @@ class DiT(Model):
                 else keys
                 for keys in layers
             ],
-            **own,
+            **conditioning,
             **shared,
         )
         self.head = Linear(dim, channels * patch**2, std=std)

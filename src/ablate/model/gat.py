@@ -67,9 +67,13 @@ class GraphAttention(nn.Module):
         self.residual, self.weights_dropout, self.normalizer = residual, dropout, normalizer
         self.shared = shared
         self.score = score(heads=heads, query_dim=width, key_dim=width, length=nodes)
-        own = not shared
-        self.query = Glorot(inputs, heads * width, bias=False) if own and self.score.query else None
-        self.key = Glorot(inputs, heads * width, bias=False) if own and self.score.key else None
+        separate = not shared
+        self.query = (
+            Glorot(inputs, heads * width, bias=False) if separate and self.score.query else None
+        )
+        self.key = (
+            Glorot(inputs, heads * width, bias=False) if separate and self.score.key else None
+        )
         self.value = Glorot(inputs, heads * width, bias=False)
         outputs = width if average else heads * width
         self.carry = (
@@ -90,8 +94,8 @@ class GraphAttention(nn.Module):
         v = self._heads(self.value(x))
         random = self.training and (self.weights_dropout > 0 or self.normalizer.samples)
         attend = Attend(
-            q=self._looked_at(self.score.query, self.query, x, v),
-            k=self._looked_at(self.score.key, self.key, x, v),
+            q=self._projected(self.score.query, self.query, x, v),
+            k=self._projected(self.score.key, self.key, x, v),
             v=v,
             score=self.score,
             mask=self.mask,
@@ -109,7 +113,7 @@ class GraphAttention(nn.Module):
         y = y.mean(0) if self.average else rearrange(y, "h n k -> n (h k)")
         return self.bias(y + self.carry(x) if self.residual else y)
 
-    def _looked_at(
+    def _projected(
         self,
         read: bool,
         projection: Glorot | None,

@@ -3,7 +3,7 @@
 Kirillov et al. 2023, section 3 and appendix A, "Lightweight mask decoder",
 https://arxiv.org/abs/2304.02643: a block lets the tokens attend to each other, lets them read the
 image, applies a feed-forward network, and lets the image read the tokens. Each is followed by a
-residual and a layer norm; queries and keys, not values, have the encoding of their place (of an
+residual and a layer norm; queries and keys, not values, have a positional encoding (of an
 image cell) or what they were at first (of a token) added again. The output of a mask token, through
 a network of its own, is compared with every pixel of the enlarged image.
 
@@ -35,8 +35,8 @@ Exchange = Literal["two_way", "one_way", "none"]
 NARROWED = 8  # the width of the enlarged image is this part of dim
 
 
-class PlacedAttention(MultiHeadAttention):
-    """Attention whose queries and keys know their place, and whose values do not."""
+class PositionedAttention(MultiHeadAttention):
+    """Attention with positional encodings added to queries and keys, but not to values."""
 
     def __init__(self, place: Place) -> None:
         dim, heads = place.dim, place.heads
@@ -44,18 +44,18 @@ class PlacedAttention(MultiHeadAttention):
         super().__init__(replace(place, mask=NoMask(causal=False), pos=pos))
         self.pos = pos
 
-    def forward(  # type: ignore[override]  # of two sequences with the places of both
+    def forward(  # type: ignore[override]  # of two sequences with the positions of both
         self,
         x: Float[Tensor, "b i d"],
-        x_place: Float[Tensor, "*#bi d"],
+        x_position: Float[Tensor, "*#bi d"],
         y: Float[Tensor, "b j d"],
-        y_place: Float[Tensor, "*#bj d"],
+        y_position: Float[Tensor, "*#bj d"],
         *,
         use: int,
     ) -> Float[Tensor, "b i d"]:
-        """x, y and their places -> what x reads of y. use: counts the passes
+        """x, y and their positions -> what x reads of y. use: counts the passes
         of a training step."""
-        q, k, v = self.queries(x + x_place), self.keys(y + y_place), self.values(y)
+        q, k, v = self.queries(x + x_position), self.keys(y + y_position), self.values(y)
         return self.join(self.context(q, k, v, self.pos, use=use), x)
 
 
@@ -78,7 +78,7 @@ class DecoderBlock(nn.Module):
     """tokens: the place of attention among them. memory: of attention between them and an image of
     so many cells; None: there is none. writes: whether the image reads the tokens, too.
 
-    In the first block the tokens attend without their places and without a residual, as there.
+    In the first block the tokens attend without positions and without a residual, as there.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class DecoderBlock(nn.Module):
         super().__init__()
         dim, std = tokens.dim, tokens.std
         self.first = first
-        self.to_itself, self.norm = PlacedAttention(tokens), nn.LayerNorm(dim)
+        self.to_itself, self.norm = PositionedAttention(tokens), nn.LayerNorm(dim)
         self.to_image = self.to_tokens = None
         if memory is not None:
-            self.to_image, self.image_norm = PlacedAttention(memory), nn.LayerNorm(dim)
+            self.to_image, self.image_norm = PositionedAttention(memory), nn.LayerNorm(dim)
         self.up, self.down = Linear(dim, hidden, std=std), Linear(hidden, dim, std=std)
         self.ffn_norm = nn.LayerNorm(dim)
         if memory is not None and writes:
-            self.to_tokens = PlacedAttention(replace(memory, length=tokens.length))
+            self.to_tokens = PositionedAttention(replace(memory, length=tokens.length))
             self.tokens_norm = nn.LayerNorm(dim)
 
     def forward(
@@ -105,9 +105,9 @@ class DecoderBlock(nn.Module):
         cells: Float[Tensor, "j d"],
         use: int,
     ) -> tuple[Float[Tensor, "b i d"], Float[Tensor, "b j d"]]:
-        """start: what the tokens were at first; cells: places of the image."""
-        own = torch.zeros_like(start) if self.first else start
-        read = self.to_itself(tokens, own, tokens, own, use=use)
+        """start: what the tokens were at first; cells: positions in the image."""
+        positions = torch.zeros_like(start) if self.first else start
+        read = self.to_itself(tokens, positions, tokens, positions, use=use)
         tokens = self.norm(read if self.first else tokens + read)
         if self.to_image is not None:
             read = self.to_image(tokens, start, image, cells, use=use)
@@ -155,7 +155,7 @@ class MaskDecoder(nn.Module):
         )
         self.to_image = None
         if exchange != "none":
-            self.to_image, self.norm = PlacedAttention(memories[-1]), nn.LayerNorm(dim)
+            self.to_image, self.norm = PositionedAttention(memories[-1]), nn.LayerNorm(dim)
         self.enlarge = nn.ConvTranspose2d(dim, dim // 4, 2, stride=2)
         self.enlarge_norm = nn.LayerNorm(dim // 4, eps=1e-6)
         self.enlarge_again = nn.ConvTranspose2d(dim // 4, dim // NARROWED, 2, stride=2)
@@ -170,21 +170,21 @@ class MaskDecoder(nn.Module):
         prompt: Float[Tensor, "b p d"],
         use: int = 0,
     ) -> tuple[Float[Tensor, "b m y x"], Float[Tensor, "b m"]]:
-        """image: its cells row by row; cells: their places -> logits of the masks at four times the
+        """image: its cells row by row; cells: their positions -> logits of the masks at 4 times the
         cells, and their predicted IoU."""
-        own = torch.cat([self.iou_token.weight, self.mask_tokens.weight])
-        start = torch.cat([own.expand(len(prompt), -1, -1), prompt], dim=1)
+        output_tokens = torch.cat([self.iou_token.weight, self.mask_tokens.weight])
+        start = torch.cat([output_tokens.expand(len(prompt), -1, -1), prompt], dim=1)
         tokens = start
         for block in self.blocks:
             tokens, image = block(tokens, image, start, cells, use)
         if self.to_image is not None:
             tokens = self.norm(tokens + self.to_image(tokens, start, image, cells, use=use))
         pixels = self._enlarged(image)
-        made = [
+        weights = [
             network(token)
             for network, token in zip(self.networks, tokens[:, 1:].unbind(1), strict=False)
         ]
-        masks = torch.einsum("bmc,bcyx->bmyx", torch.stack(made, dim=1), pixels)
+        masks = torch.einsum("bmc,bcyx->bmyx", torch.stack(weights, dim=1), pixels)
         return masks, self.iou(tokens[:, 0])
 
     def _enlarged(self, image: Float[Tensor, "b j d"]) -> Float[Tensor, "b c y x"]:

@@ -163,7 +163,7 @@ def lstm_gates(
         return []
     was_training = model.training
     model.eval()
-    x, found = model.embedding(tokens.to(model.embedding.weight.device)), []
+    x, gates = model.embedding(tokens.to(model.embedding.weight.device)), []
     for number, layer in enumerate(layers):
         assert isinstance(layer, LSTM)
         y, _ = layer(x)
@@ -171,10 +171,10 @@ def lstm_gates(
         w, u, b, c = (layer.get_parameter(f"{name}_l0") for name in PARAMETERS)
         sums = x @ w.T + b + before @ u.T + c
         entering, forget, _, output = sums.sigmoid().cpu().chunk(4, dim=-1)
-        found.append((entering, forget, output))
+        gates.append((entering, forget, output))
         x = x + y if model.recurrent.residual and number else y
     model.train(was_training)
-    return found
+    return gates
 
 
 def require_tied_widths(tied: bool, embedding_dim: int, width: int) -> None:

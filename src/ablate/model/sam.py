@@ -88,19 +88,19 @@ class PromptEncoder(nn.Module):
         """Pixels, x then y, with labels."""
         size = torch.tensor([self.width, self.height], device=points.device)
         dtype = self.labels.weight.dtype
-        places = self.points(((points + 0.5) / size).to(dtype))
+        encoded = self.points(((points + 0.5) / size).to(dtype))
         real = (labels != PADDING)[..., None]
-        return torch.where(real, places, 0.0) + self.labels(labels % (KINDS + 1))
+        return torch.where(real, encoded, 0.0) + self.labels(labels % (KINDS + 1))
 
     def cells(self, grid: tuple[int, int]) -> Float[Tensor, "j d"]:
-        """The places of the image's cells, row by row."""
+        """The positions of the image's cells, row by row."""
         weight = self.labels.weight
         y, x = (
             (torch.arange(count, device=weight.device) + 0.5).to(weight.dtype) / count
             for count in grid
         )
-        places = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
-        return self.points(places.flatten(0, 1))
+        centres = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+        return self.points(centres.flatten(0, 1))
 
     def dense(
         self, before: Float[Tensor, "b 1 y x"] | None
@@ -182,7 +182,7 @@ class SAM(Model):
             causal=False,
             grid=self.grid,
             attention=attention,
-            layers=[{k: x for k, x in own.items() if k != "cross_attention"} for own in layers],
+            layers=[{k: x for k, x in keys.items() if k != "cross_attention"} for keys in layers],
             **shared,
             **stack,
         )
@@ -203,8 +203,8 @@ class SAM(Model):
 
         def cross(number: int) -> Callable[..., Score]:
             """What makes the scores of a decoder's block between tokens and image."""
-            own = layers[number % len(layers)] if layers else {}
-            chosen = own.get("cross_attention") or cross_attention
+            keys = layers[number % len(layers)] if layers else {}
+            chosen = keys.get("cross_attention") or cross_attention
             return partial(chosen, slot="model.cross_attention") if chosen else attention
 
         self.decoder = MaskDecoder(
@@ -230,7 +230,7 @@ class SAM(Model):
         `points` are then not read.
         """
         image = self.encode(images)
-        given, marked = points[:, :FIRST], labels[:, :FIRST]
+        clicked, marked = points[:, :FIRST], labels[:, :FIRST]
         answers: list[tuple[Tensor, Tensor]] = []
         small = None
         for count in range(FIRST, points.shape[1] + 1):
@@ -238,9 +238,9 @@ class SAM(Model):
                 new = points[:, count - 1], labels[:, count - 1]
                 if correct is not None:
                     new = correct(*answers[-1])
-                given = torch.cat([given, new[0][:, None]], dim=1)
+                clicked = torch.cat([clicked, new[0][:, None]], dim=1)
                 marked = torch.cat([marked, new[1][:, None]], dim=1)
-            masks, iou = self.decode(image, given, marked, small, use=count - FIRST)
+            masks, iou = self.decode(image, clicked, marked, small, use=count - FIRST)
             small = chosen(masks, iou).detach()
             answers.append((self._full_size(masks), iou))
         every_mask, every_iou = zip(*answers, strict=True)
@@ -287,7 +287,7 @@ class SAM(Model):
         logits, iou = self(example["images"], example["points"], example["labels"])
         best, count = int(iou[0, 0].argmax()), logits.shape[2]
         x, y = example["points"][0, 0].tolist()
-        cell, mask, click = self.cell(x, y), 1 + best, 1 + count  # places of cell and tokens
+        cell, mask, click = self.cell(x, y), 1 + best, 1 + count  # indices of cell and tokens
         points = ["no point" if int(n) == PADDING else "click" for n in example["labels"][0]]
         clicked = Clicked(
             image=data.visible(example["images"][0]),

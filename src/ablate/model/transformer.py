@@ -122,15 +122,15 @@ class Transformer(Seq2Seq):
             None if share_embeddings else embedding(source_vocab, dim, reads=("source",))
         )
         both_sides = [
-            {key: value for key, value in own.items() if key not in ("mask", "cross_attention")}
-            for own in layers
+            {key: value for key, value in keys.items() if key not in ("mask", "cross_attention")}
+            for keys in layers
         ]
         of_decoder = [
             {
-                **own,
-                "cross_attention": cross_score({"attention": attention, **own}, cross_attention),
+                **keys,
+                "cross_attention": cross_score({"attention": attention, **keys}, cross_attention),
             }
-            for own in layers
+            for keys in layers
         ]
         stack = {"attention": attention, **stack}
         self.encoder = Stack(
@@ -194,11 +194,11 @@ class Transformer(Seq2Seq):
 
 
 def cross_score(
-    own: Mapping[str, Any], cross_attention: Callable[..., Score] | None
+    keys: Mapping[str, Any], cross_attention: Callable[..., Score] | None
 ) -> Callable[..., Score]:
     """What makes the score of a layer's cross-attention: the layer's own, the model's, or that of
     its self-attention."""
-    chosen = own.get("cross_attention") or cross_attention
+    chosen = keys.get("cross_attention") or cross_attention
     if chosen is None:
-        return own["attention"]
+        return keys["attention"]
     return partial(chosen, slot="model.cross_attention")

@@ -73,7 +73,7 @@ class MaskedLM(Task):
         data.task_settings = Masked(**keys)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        read = (batch["tokens"], batch["places"])
+        read = (batch["tokens"], batch["positions"])
         return (*read, batch["segments"]) if "segments" in batch else read
 
     def units(self, batch: Batch) -> int | Tensor:
@@ -120,7 +120,7 @@ class MaskedLM(Task):
     def fill(self, prompt: str) -> str:
         """The prompt with every [MASK] filled in; UserError if there is none."""
         example = self.data.from_text(prompt)
-        if not example["places"].numel():
+        if not example["positions"].numel():
             raise UserError(f"--prompt {prompt}: has no [MASK] to fill in")
         return self.data.tokenizer.decode(self.filled(example)[1:-1].tolist())
 
@@ -133,7 +133,7 @@ class MaskedLM(Task):
         example = example | {"tokens": example["tokens"].clone()}
         tokens = example["tokens"][0]
         while len(masked := (tokens == tokenizer.mask).nonzero()):
-            logits = self.model(*self.inputs(example | {"places": masked.T})).tokens[0]
+            logits = self.model(*self.inputs(example | {"positions": masked.T})).tokens[0]
             likely, token = logits[:, : tokenizer.text_size].softmax(-1).max(-1)
             surest = likely.argmax()
             tokens[masked[surest]] = token[surest]

@@ -59,8 +59,8 @@ def scaled(
     """The vectors scaled to the norm `length` (None: 1), in float32 or wider; zero vectors stay
     zero, and so does their gradient.
     """
-    made: Tensor = Scaled.apply(x, x.new_ones(1, 1, 1) if length is None else length)[0]
-    return made
+    result: Tensor = Scaled.apply(x, x.new_ones(1, 1, 1) if length is None else length)[0]
+    return result
 
 
 class Scaled(Function):
@@ -94,7 +94,7 @@ class Scaled(Function):
     ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "#h 1 1"]]:
         """With y = l u: dx = l / |x| (g - u (u . g)), dl = u . g."""
         y, inverse, length = ctx.saved_tensors
-        made = gradient * y
-        along = made.sum(-1, keepdim=True) / length  # u . g
-        made.copy_(y).mul_(along / -length).add_(gradient).mul_(inverse * length)
-        return made.to(ctx.dtype), along.sum_to_size(length.shape)
+        buffer = gradient * y
+        along = buffer.sum(-1, keepdim=True) / length  # u . g
+        buffer.copy_(y).mul_(along / -length).add_(gradient).mul_(inverse * length)
+        return buffer.to(ctx.dtype), along.sum_to_size(length.shape)

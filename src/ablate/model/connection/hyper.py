@@ -33,9 +33,9 @@ class Hyper(Connection):
     )
 
     def __init__(
-        self, dim: int, *, streams: Annotated[int, Int(2, 16)], dynamic: bool, **place: Any
+        self, dim: int, *, streams: Annotated[int, Int(2, 16)], dynamic: bool, **position: Any
     ) -> None:
-        super().__init__(dim, **place)
+        super().__init__(dim, **position)
         self.streams = n = streams
         self.reads = nn.Parameter(torch.empty(n))
         self.mixes = nn.Parameter(torch.empty(n, n))
@@ -93,6 +93,6 @@ class Hyper(Connection):
         of_reads, of_mixes, of_writes = more.split((1, self.streams, 1), dim=-1)
         dynamic = (of_reads[..., 0], of_mixes, of_writes[..., 0])
         return tuple(
-            own + factor * change
-            for own, factor, change in zip(static, self.factors, dynamic, strict=True)
+            constant + factor * change
+            for constant, factor, change in zip(static, self.factors, dynamic, strict=True)
         )

@@ -17,8 +17,8 @@ from ablate.model.connection import Connection
 class LayerScale(Connection):
     """initial: of every factor; the paper has 0.1 up to 18 blocks, 1e-5 for 24, 1e-6 for more."""
 
-    def __init__(self, dim: int, *, initial: Positive, **place: Any) -> None:
-        super().__init__(dim, **place)
+    def __init__(self, dim: int, *, initial: Positive, **position: Any) -> None:
+        super().__init__(dim, **position)
         self.initial = initial
         self.gain = nn.Parameter(torch.full((dim,), float(initial)))
 

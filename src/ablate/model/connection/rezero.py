@@ -15,8 +15,8 @@ from ablate.model.connection import Connection
 class ReZero(Connection):
     """At the start every block is the identity."""
 
-    def __init__(self, dim: int, **place: Any) -> None:
-        super().__init__(dim, **place)
+    def __init__(self, dim: int, **position: Any) -> None:
+        super().__init__(dim, **position)
         self.gain = nn.Parameter(torch.zeros(()))
 
     def reset_parameters(self) -> None:

@@ -16,8 +16,8 @@ from ablate.model.connection import Connection
 class Scaled(Connection):
     """factor: null: 1 / sqrt(2 depth)."""
 
-    def __init__(self, dim: int, *, factor: Positive | None, **place: Any) -> None:
-        super().__init__(dim, **place)
+    def __init__(self, dim: int, *, factor: Positive | None, **position: Any) -> None:
+        super().__init__(dim, **position)
         self.factor = (2 * self.depth) ** -0.5 if factor is None else factor
 
     def write(

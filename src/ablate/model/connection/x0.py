@@ -15,8 +15,8 @@ from ablate.model.connection import Connection
 class X0(Connection):
     """a starts at 1, b at `initial`."""
 
-    def __init__(self, dim: int, *, initial: float, **place: Any) -> None:
-        super().__init__(dim, **place)
+    def __init__(self, dim: int, *, initial: float, **position: Any) -> None:
+        super().__init__(dim, **position)
         self.initial = initial
         self.stream, self.skip = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
         self.reset_parameters()

@@ -68,8 +68,8 @@ class Sublayer(nn.Module):
     def forward(self, x: Float[Tensor, "b i s"], context: Context) -> Float[Tensor, " b #i s"]:
         """All positions, or `context.position` alone; s: the width of the connection's streams
         together."""
-        own = x if self.connection is None else self.connection.read(x)
-        read, gate = self.norm_before(own), None
+        residual = x if self.connection is None else self.connection.read(x)
+        read, gate = self.norm_before(residual), None
         if self.modulation is not None:
             read, gate = self.modulation(read, context.condition)
         y = self.norm_inside(self.function(read, context))
@@ -133,13 +133,13 @@ class Block(nn.ModuleDict):
                 x = sublayer(x, context)
             return x
         # The last layer that mixes positions selects the one, and the layers after it get no other.
-        whole, one = replace(context, position=None), context.selected()
+        every_position, one_position = replace(context, position=None), context.selected()
         after = self.last_mixing is None
         if after:
             x = x[:, context.position : context.position + 1]
         for name, sublayer in self.items():
             selects = name == self.last_mixing
-            x = sublayer(x, context if selects else one if after else whole)
+            x = sublayer(x, context if selects else one_position if after else every_position)
             after = after or selects
         return x
 
@@ -166,14 +166,14 @@ def make_block(
     cross_attention: Callable[..., Score] | None = None,
     memory_length: int = 0,
     modulation: MakeModulation | None = None,
-    **place: Annotated[Any, KeysOf("ablate.model.layers.layer.Place")],
+    **fields: Annotated[Any, KeysOf("ablate.model.layers.layer.Place")],
 ) -> Block:
     """Make a block from the keys of a model's YAML.
 
     depth: blocks applied; cross_attention: makes the score against a memory of `memory_length`
     positions, None: no memory; modulation: makes that of each sublayer; init_depth_scale: scale the
     initial output maps of sublayers by 1 / sqrt(their number); parallel: the mixer and the
-    feed-forward network are one sublayer; place: further fields of Place, for
+    feed-forward network are one sublayer; fields: further fields of Place, for
     the layers.
     """
     std = init_std or width_std(dim)
@@ -182,10 +182,10 @@ def make_block(
     sublayers = (1 if parallel else 2) + (cross_attention is not None)
     additions = depth * sublayers if init_depth_scale else 1
     linear: dict[str, Any] = {"bias": bias, "std": std, "out_std": std / additions**0.5}
-    here = Place(dim=dim, score=attention, dropout=dropout, **linear, **place)
-    mix, cross = mixer(here), None
+    place = Place(dim=dim, score=attention, dropout=dropout, **linear, **fields)
+    mix, cross = mixer(place), None
     if cross_attention is not None:
-        cross = CrossAttention(replace(here, score=cross_attention, length=memory_length))
+        cross = CrossAttention(replace(place, score=cross_attention, length=memory_length))
     name = "attention" if mix is not None and mix.attends else "mixer"
     feed = ffn(dim, hidden=ffn_dim or 4 * dim, **linear)
     if parallel and mix is not None and feed is not None:
@@ -199,7 +199,7 @@ def make_block(
         drop_path=drop_path,
     )
     present = {name: layer for name, layer in layers.items() if layer is not None}
-    made = {
+    by_name = {
         name: wrap(
             layer,
             connection=connection(dim, depth=depth, index=index) if residual else None,
@@ -207,4 +207,4 @@ def make_block(
         )
         for index, (name, layer) in enumerate(present.items())
     }
-    return Block(made)
+    return Block(by_name)

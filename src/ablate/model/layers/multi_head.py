@@ -194,11 +194,11 @@ class Sink(nn.Module):
 
     def __init__(self, heads: int, *, learned: bool):
         super().__init__()
-        made = torch.zeros(heads)
+        score = torch.zeros(heads)
         if learned:
-            self.score = nn.Parameter(made)
+            self.score = nn.Parameter(score)
         else:
-            self.register_buffer("score", made, persistent=False)
+            self.register_buffer("score", score, persistent=False)
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.score)

@@ -65,24 +65,24 @@ class Stack(nn.Module):
         built = 1 if share_layers else depth
         shared = {"pos_enc": pos_enc, "dropout": dropout, **block}
         keys = [shared | dict(layers[n % len(layers)] if layers else {}) for n in range(built)]
-        place: dict[str, Any] = {"grid": grid, "extra": extra}
+        layout: dict[str, Any] = {"grid": grid, "extra": extra}
         of_source = {"source": source} if source else {}
         self.masks: list[Mask] = [
-            own.pop("mask")(causal=causal, **place, **of_source) for own in keys
+            block_keys.pop("mask")(causal=causal, **layout, **of_source) for block_keys in keys
         ]
         # The encoding of each block. One instance serves all blocks that it can be the same for.
         kinds = [
-            _Kind(own.pop("pos_enc"), own["heads"], not mask.look_ahead)
-            for own, mask in zip(keys, self.masks, strict=True)
+            _Kind(block_keys.pop("pos_enc"), block_keys["heads"], not mask.look_ahead)
+            for block_keys, mask in zip(keys, self.masks, strict=True)
         ]
         if acts_in(pos_enc) == "input":
             kinds = kinds[:1] * built
-        made = {
-            kind: kind.make(dim=dim, length=length, depth=kinds.count(kind), **place)
+        encodings = {
+            kind: kind.make(dim=dim, length=length, depth=kinds.count(kind), **layout)
             for kind in dict.fromkeys(kinds)
         }
-        self.positions = [made[kind] for kind in kinds]
-        self.pos_enc, *others = made.values()
+        self.positions = [encodings[kind] for kind in kinds]
+        self.pos_enc, *others = encodings.values()
         self.other_pos_encs = nn.ModuleList(others)
         self.dropout = Dropout(dropout)
         self.embedding_norm: nn.Module = nn.Identity()
@@ -100,9 +100,9 @@ class Stack(nn.Module):
                 # The rate rises from 0 at the first block to the full one at the last; a shared
                 # block always has the full rate.
                 drop_path=drop_path * (n / (depth - 1) if built > 1 else 1),
-                **own,
+                **block_keys,
             )
-            for n, own in enumerate(keys)
+            for n, block_keys in enumerate(keys)
         )
         counts = {sublayer.streams for block in self.blocks for sublayer in block.values()}  # type: ignore[operator]
         if len(counts) > 1:
@@ -216,8 +216,8 @@ class _Kind(NamedTuple):
 
 
 def _norm(dim: int, keys: Mapping[str, Any]) -> nn.Module:
-    made: nn.Module = keys["norm_type"](dim, bias=keys["bias"], eps=keys["norm_eps"])
-    return made
+    norm: nn.Module = keys["norm_type"](dim, bias=keys["bias"], eps=keys["norm_eps"])
+    return norm
 
 
 def kernels(model: nn.Module) -> dict[str, str]:

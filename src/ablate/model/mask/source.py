@@ -23,6 +23,6 @@ class Source(Prefix):
         ),
     )
 
-    def __init__(self, **place: Any) -> None:
-        super().__init__(size=1, **place)
+    def __init__(self, **layout: Any) -> None:
+        super().__init__(size=1, **layout)
         self.size = self.source

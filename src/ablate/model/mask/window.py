@@ -37,8 +37,8 @@ class Window(Mask):
         ),
     )
 
-    def __init__(self, *, size: Count, **place: Any) -> None:
-        super().__init__(**place)
+    def __init__(self, *, size: Count, **layout: Any) -> None:
+        super().__init__(**layout)
         if size < 1:
             raise UserError(f"model.mask.size={size} must be at least 1")
         self.size = size

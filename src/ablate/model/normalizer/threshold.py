@@ -42,8 +42,8 @@ class Threshold(Function):
         z = ((wide - wide.amax(-1, keepdim=True)) / power).clamp(min=-2.0)
         ordered = z.sort(-1, descending=True).values
         rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
-        thresholds, kept = tau(ordered, rank)
-        last = kept.sum(-1, keepdim=True) - 1
+        thresholds, support = tau(ordered, rank)
+        last = support.sum(-1, keepdim=True) - 1
         weights = (z - thresholds.gather(-1, last)).clamp(min=0) ** power
         ctx.save_for_backward(weights)
         ctx.power = power

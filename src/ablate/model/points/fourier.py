@@ -1,4 +1,4 @@
-"""Random Fourier features: sin(2 pi G p) and cos(2 pi G p) of a place p from -1 to 1 on each axis.
+"""Random Fourier features: sin(2 pi G p), cos(2 pi G p) of a position p from -1 to 1 on each axis.
 
 Tancik et al. 2020, "Fourier features let networks learn high frequency functions in low dimensional
 domains", section 2, https://arxiv.org/abs/2006.10739. G is drawn once and is not trained.
@@ -25,6 +25,6 @@ class Fourier(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.frequencies, std=self.scale)
 
-    def forward(self, places: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n d"]:
-        angles = 2 * math.pi * ((2 * places - 1) @ self.frequencies)
+    def forward(self, positions: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n d"]:
+        angles = 2 * math.pi * ((2 * positions - 1) @ self.frequencies)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)

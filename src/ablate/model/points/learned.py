@@ -1,4 +1,4 @@
-"""Learned places: a vector for the row of pixels beside one for the column, half of the width each.
+"""Learned positions: concatenated vectors of the row and the column of pixels, half the width each.
 
 What pos_enc=learned_2d is for patches.
 """
@@ -16,10 +16,10 @@ class Learned(nn.Module):
         rows, columns = image_size
         self.columns, self.rows = Embedding(columns, dim // 2), Embedding(rows, dim // 2)
 
-    def forward(self, places: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n d"]:
+    def forward(self, positions: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n d"]:
         tables = self.columns, self.rows
-        found = []
-        for table, share in zip(tables, places.unbind(-1), strict=True):
+        vectors = []
+        for table, share in zip(tables, positions.unbind(-1), strict=True):
             pixel = (share * table.num_embeddings).long().clamp(0, table.num_embeddings - 1)
-            found.append(table(pixel))
-        return torch.cat(found, dim=-1)
+            vectors.append(table(pixel))
+        return torch.cat(vectors, dim=-1)

@@ -116,5 +116,5 @@ class Recurrent(nn.Module):
 
     def output(self, hidden: list[Hidden]) -> Float[Tensor, "b dim"]:
         """The output of the step that left the layers in this state."""
-        said = [torch.cat(tuple(h), dim=-1) for h, *_ in hidden]
-        return torch.stack(said).sum(0) if self.residual else said[-1]
+        outputs = [torch.cat(tuple(h), dim=-1) for h, *_ in hidden]
+        return torch.stack(outputs).sum(0) if self.residual else outputs[-1]

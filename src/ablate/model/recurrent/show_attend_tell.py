@@ -24,7 +24,7 @@ from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
 
-class Xu(Decoder):
+class ShowAttendTellDecoder(Decoder):
     """Steps are computed one after another, the read-out of all steps in one call."""
 
     def __init__(self, embedding_dim: int, dim: int, *, gating_scalar: bool, **parts: Any):
@@ -38,13 +38,14 @@ class Xu(Decoder):
     def start(self, memory: Memory, last: list[Hidden]) -> RNNState:
         """last: the mean annotation vector in place of each part of a layer's state."""
         return RNNState(
-            self.context.prepare(memory), self.first([[part[0] for part in one] for one in last])
+            self.context.prepare(memory),
+            self.first([[part[0] for part in state] for state in last]),
         )
 
     def forward(
         self, embedded: Float[Tensor, "b i e"], state: RNNState
     ) -> Float[Tensor, "b i {self.width}"]:
-        said, contexts = [], []
+        outputs, contexts = [], []
         for step in embedded.split(1, dim=1):
             before = self.recurrent.output(state.hidden)[:, None]
             context = self.context(before, state.memory, state.position)
@@ -52,7 +53,7 @@ class Xu(Decoder):
                 context = torch.sigmoid(self.beta(before)) * context
             h, state.hidden = self.recurrent(torch.cat([step, context], dim=-1), state.hidden)
             state.position += 1
-            said.append(h)
+            outputs.append(h)
             contexts.append(context)
-        states, seen = torch.cat(said, dim=1), torch.cat(contexts, dim=1)
+        states, seen = torch.cat(outputs, dim=1), torch.cat(contexts, dim=1)
         return embedded + self.from_state(states) + self.from_context(seen)

@@ -39,9 +39,9 @@ class LocalP(Window):
         self, query: Float[Tensor, "b i {self.dim}"], keep: Bool[Tensor, "b j"]
     ) -> Float[Tensor, "b i"]:
         """p_t."""
-        place = torch.tanh(query @ self.w) @ self.v
+        centre = torch.tanh(query @ self.w) @ self.v
         # Half precision cannot tell positions beyond a few hundred from their neighbours.
-        wide = place.to(torch.promote_types(place.dtype, torch.float32))
+        wide = centre.to(torch.promote_types(centre.dtype, torch.float32))
         return keep.sum(-1, keepdim=True) * torch.sigmoid(wide)
 
     def factors(
