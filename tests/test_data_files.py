@@ -205,7 +205,7 @@ def changed(**arrays: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (changed(label=[-1] * 12), "of train, val, test"),
         (changed(train=[]), "of train"),
         (changed(test=[12]), "do not make a graph"),
-        (lambda known: {key: known[key] for key in known if key != "edges"}, "has not the arrays"),
+        (lambda known: {key: known[key] for key in known if key != "edges"}, "lacks the arrays"),
     ],
 )  # fmt: skip
 def test_arrays_that_make_no_graph_are_refused(

@@ -117,7 +117,7 @@ def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path
         code, _, err = ablate_command(*typed)
     assert code == 1
     assert "2 of 2 runs are not finished: [baseline seed=0] missing" in err
-    assert "the launcher said: broken" in err
+    assert "the launcher reported: broken" in err
     monkeypatch.setattr("ablate.study.report.write_report", broken)
     monkeypatch.setattr(sweeper, "report", real_report)
     code, out, err = ablate_command(*typed)

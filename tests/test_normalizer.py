@@ -141,5 +141,5 @@ def test_it_reaches_every_attention_of_a_transformer() -> None:
     assert [type(layer.normalizer).__name__ for layer in layers] == ["Sparsemax"] * 3 * 2
     score, pos = layers[0].score, gpt().stack.pos_enc
     assert isinstance(Auto().resolve(Parts(score, pos, softmax=False)), Reference)
-    with pytest.raises(UserError, match="the weights are no softmax"):
+    with pytest.raises(UserError, match="it supports softmax only"):
         kernel("sdpa").resolve(Parts(score, pos, softmax=False))

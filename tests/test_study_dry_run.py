@@ -68,11 +68,11 @@ FRACTION = """{design: fractional, factors: {model.norm: [post], pos_enc: [none]
 def test_a_fraction_from_the_plan_to_the_report(ablate_command, runs, tmp_path):
     argv = [*write_sweep(tmp_path, FRACTION), *overrides(tmp_path), "hydra/launcher=basic"]
     _, out, _ = ablate_command(*argv, "study.dry_run=true")
-    assert "4 of 8 cells, resolution 3: no main effect is confused with another." in out
-    assert "width cannot be told from model.norm × pos_enc." in out  # noqa: RUF001
+    assert "4 of 8 cells, resolution 3: no main effect is aliased with another." in out
+    assert "width is aliased with model.norm × pos_enc." in out  # noqa: RUF001
     _, out, _ = ablate_command(*argv, "study.dry_run=true", "study.resolution=4")
     assert "8 of 8 cells" in out
-    assert "cannot be told" not in out
+    assert "is aliased" not in out
 
     assert ablate_command(*argv)[0] == 0
     found = [(cfg.model.norm, cfg.choices.pos_enc, cfg.model.ffn_dim) for cfg, _ in runs]

@@ -126,7 +126,7 @@ def test_a_half_fraction_of_three_factors_names_what_it_cannot_tell_apart():
     assert [each.name for each in found.effects] == ["A", "B", "C"]
     assert found.of("A").aliases == (("B", "C"),)
     assert found.aliased[("A", "B")] == (("C",),)
-    assert "this design cannot tell it from A × B" in found.of("C").words()  # noqa: RUF001
+    assert "in this design it is aliased with A × B" in found.of("C").words()  # noqa: RUF001
     means = found.of("A").means
     assert found.of("A").effect == pytest.approx(means[("+",)] - means[("-",)])
 
@@ -139,7 +139,7 @@ def test_what_a_design_confuses_is_known_before_it_is_run():
         levels = [["+" if level else "-" for level in cell] for cell in fraction(count, 3)]
         return confused([dict(zip(factors, cell, strict=True)) for cell in levels], factors)
 
-    told = "{} cannot be told from {}".format
+    told = "{} is aliased with {}".format
     pairs = [("A", "BC"), ("B", "AC"), ("C", "AB")]
     assert confused_by(3) == [told(one, " × ".join(other)) for one, other in pairs]  # noqa: RUF001
     singles = [("B", "AD"), ("C", "AE"), ("D", "AB"), ("E", "AC")]
@@ -157,7 +157,7 @@ def test_factors_that_move_together_or_never_are_not_estimated():
     assert found.aliased[("b",)] == (("a",),)
     assert found.aliased[("c",)] == ()
     assert "c never varies" in found.warnings
-    assert "b" in found.of("a").words().partition("cannot tell it from ")[2]
+    assert "b" in found.of("a").words().partition("it is aliased with ")[2]
 
 
 def test_without_a_remainder_nothing_is_judged():

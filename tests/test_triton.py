@@ -241,7 +241,7 @@ def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("dot", "none", {}, "the score Dot is no sum over a width"),
         ("additive", "relative", {}, "Relative positions add to the values"),
-        ("additive", "none", {"softmax": False}, "the weights are no softmax"),
+        ("additive", "none", {"softmax": False}, "it supports softmax only"),
         ("additive", "none", {"factors": True}, "multiplied by factors"),
         ("additive", "none", {"edges": True}, "along the edges of a graph"),
         ("additive", "none", {"ranges": False}, "more than one range of keys"),

@@ -92,7 +92,7 @@ class DigitStrings(Targets):
 
     autoencoder: the folder of a finished run of model=autoencoder, whose latents take the place of
     the images, b c y x, with mean 0 and deviation 1 in each channel.
-    data_seed: draws digits and places of all splits, which do not depend on the seed of the run.
+    data_seed: draws digits and positions of all splits, which do not depend on the seed of the run.
     mean, std: of the training images, between black 0 and white 1.
     """
 

@@ -1,6 +1,6 @@
 """Images of handwritten digits that overlap, and the visible pixels of one of them.
 
-The digits are those of data=digits, enlarged, each in a brightness of its own, at random places of
+The digits are those of data=digits, enlarged, each with its own brightness, at random positions of
 a black canvas; a later one hides what is behind it. A digit is where its ink is at least a quarter
 of the darkest. A digit's image is used in one split only. Training has no digits of the
 `unfamiliar` classes, and every second image of validation and test has these alone: they show what
@@ -37,7 +37,7 @@ class OverlappingDigits(Segments):
     max_digits: in an image, drawn uniformly. dimmest: the brightness of a digit is drawn between
     it and 1. unfamiliar: the digits that training has none of.
 
-    data_seed: draws digits, places and objects of all splits, which do not depend on the seed of
+    data_seed: draws digits, positions and objects of all splits, which do not depend on the seed of
     the run.
     """
 

@@ -146,7 +146,7 @@ def _from_arrays(file: Path, name: str) -> Graph:
             arrays: Mapping[str, NDArray[Any]] = {key: packed[key] for key in FIELDS}
     except (KeyError, ValueError, OSError, BadZipFile, zlib.error, EOFError) as error:
         raise UserError(
-            f"data.root: {file} is damaged, or has not the arrays {', '.join(FIELDS)} ({error})"
+            f"data.root: {file} is damaged, or lacks the arrays {', '.join(FIELDS)} ({error})"
         ) from None
     features = _zeros(tuple(map(int, arrays["shape"])), str(file))
     features[_integers(arrays["feat_row"]), _integers(arrays["feat_col"])] = arrays["feat_val"]

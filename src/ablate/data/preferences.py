@@ -58,9 +58,9 @@ class Preferred(Dataset[Batch]):
     """tokens: prompt and response in a row, padded with 0: of each pair the chosen one and then the
     rejected one, 2b i; of prompts alone b i. keep: the same shape, True = real. prompt: b, the
     tokens of the prompt. gold: b 2, the scores of the responses by the rule; NaN without one.
-    number: b, the place of a pair in its split.
+    number: b, the index of a pair in its split.
 
-    make: the pairs, which are made when the first one is asked for.
+    make: the pairs, which are made on the first access.
     """
 
     def __init__(self, count: int, make: Callable[[], list[Pair]], data: Preferences) -> None:

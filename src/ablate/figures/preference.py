@@ -32,8 +32,8 @@ def draw_preference(
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axis = figure.subplots()
     for name, label, style, unit in (
-        ("reward", "what the reward model says", "s--", 1.0),
-        ("gold", f"what the rule says (data.rule={data.rule})", "o-", data.temperature),
+        ("reward", "reward model", "s--", 1.0),
+        ("gold", f"gold: data.rule={data.rule}", "o-", data.temperature),
     ):
         gains = [0.0] + [(float(row[f"val/{name}"]) - start[name]) / unit for row in rows]
         axis.plot(divergence, gains, style, label=label, markersize=4, linewidth=1.2)
@@ -47,7 +47,7 @@ def draw_preference(
     axis.set(
         xlabel="divergence from the first model (KL, nats per response)",
         ylabel="gain over the first model (log-odds of being preferred)",
-        title="What the reward model says of the responses, and what the rule says",
+        title="Scores of the responses by the reward model and by the gold rule",
     )
     axis.title.set_fontsize(10)
     axis.grid(alpha=0.3)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TITLES = {
     "reference": "reference: what the model should say",
     "codec": "codec: the reference as its tokens keep it",
-    "model": "model: what it says",
+    "model": "model: output",
 }
 TICKS = (100, 500, 1000, 2000, 4000, 8000)  # Hz
 

@@ -18,7 +18,7 @@ class Mask:
 
     # False: every query attends to every key.
     restricts: ClassVar[bool] = True
-    # Whether later keys are attended to, of a mask that says nothing else; None: it says more.
+    # Whether later keys are attended to, of a mask that depends on order alone; None: of others.
     looks_ahead: ClassVar[bool | None] = None
     # Whether a query attends to every key up to its own position, and to no other.
     lower_triangle: ClassVar[bool] = False

@@ -70,7 +70,7 @@ class SDPA(Kernel):
             if attend.pos.bias(attend.q, i, j, attend.layer) is None:
                 if attend.sink is None:
                     return self._run(attend, q, k, v, None, scale, causal=True)
-                # The first key is the sink, and is_causal goes by rows: a first query for it.
+                # The first key is the sink; is_causal compares indices: a first query for it.
                 q = F.pad(q, (0, 0, 1, 0))
                 return self._run(attend, q, k, v, None, scale, causal=True)[:, :, 1:, :width]
         bias, allowed = attend.bias_and_mask()

@@ -20,7 +20,7 @@ from ablate.model.layers.linear import KaimingConv
 from ablate.random.draws import Source, Stream, normal
 
 Halvings = Annotated[int, Int(0, 8)]
-# What the check says before a run, and the constructor to whoever calls it.
+# The message of the check of a composition, and of the constructor.
 UNEVEN = (
     "model.halvings={halvings} halves the sides of an image, {height} x {width} pixels, as often:"
     " they must be multiples of {factor}"

@@ -32,7 +32,7 @@ class Model(nn.Module):
     kinds: ClassVar[tuple[str, ...]]
     # Where pos_enc acts: in the "layers" of its stacks, at the "input" alone; None: it takes none.
     positions: ClassVar[str | None]
-    # What it can be asked for: a task needs one of them (`Task.output`).
+    # Its outputs, of which a task needs one (`Task.output`).
     outputs: ClassVar[tuple[str, ...]]
     # Whether a position may depend on earlier ones alone, unless model.mask says otherwise.
     causal: ClassVar[bool]
@@ -42,7 +42,7 @@ class Model(nn.Module):
     reads_without_attention: ClassVar[bool] = False
     # Whether its batches are padded.
     pads: ClassVar[bool] = False
-    # Whether the source of a target stands before it, among the positions of one stack.
+    # Whether one stack reads the source and then the target.
     source_first: ClassVar[bool] = False
     # Whether its positions are the patches of an image, in rows and columns.
     has_grid: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class Model(nn.Module):
     # Name prefixes of the parameters of the output head.
     heads: ClassVar[tuple[str, ...]] = ("head.",)
 
-    # What stands at a position of the input, in figures.
+    # The name of an input position in figures.
     item: ClassVar[str] = "token"
 
     # The name of the pretrained weights that the model starts from (ablate.training.pretrained).

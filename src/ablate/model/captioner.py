@@ -34,7 +34,7 @@ from ablate.model.window.none import NoWindow
 from ablate.pos_enc import PosEnc
 from ablate.random.dropout import Dropout
 
-# What the check says before a run, and the constructor to whoever calls it.
+# The message of the check of a composition, and of the constructor.
 STAGED = (
     "model.dim={dim} must be a multiple of 4: the encoder of model=captioner begins with a fourth"
     " of it and doubles it twice"

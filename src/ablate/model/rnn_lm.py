@@ -46,7 +46,7 @@ class ReadOut(nn.Module):
         return F.linear(self.dropout(x), weight, bias)
 
 
-# What the check says before a run, and the constructors to whoever calls them.
+# The message of the check of a composition, and of the constructor.
 TIED = (
     "model.tie_embeddings=true needs embeddings as wide as {what}; set model.embedding_dim={width}"
 )

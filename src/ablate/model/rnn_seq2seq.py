@@ -33,7 +33,7 @@ from ablate.model.rnn_lm import GOES_AROUND, TIED_WIDTHS, ReadOut, require_tied_
 from ablate.model.window import Window
 from ablate.random.dropout import Dropout
 
-# What the check says before a run, and the constructor to whoever calls it.
+# The message of the check of a composition, and of the constructor.
 DIRECTIONS = (
     "model.bidirectional=true gives each direction half of model.dim={dim}, which must be even"
 )

@@ -38,7 +38,7 @@ from ablate.model.vit import WHOLE_PATCHES, PatchEmbedding, patch_grid
 from ablate.pos_enc.none import NoPosEnc
 from ablate.random.draws import Stream
 
-# What the check says before a run, and the constructor to whoever calls it.
+# The message of the check of a composition, and of the constructor.
 DIVIDED = (
     "model.dim={dim} must be a multiple of 8: the masks of model=sam are made of an eighth of it"
 )

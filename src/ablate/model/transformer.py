@@ -29,7 +29,7 @@ from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 
-# What the check says before a run, and the constructor to whoever calls it.
+# The message of the check of a composition, and of the constructor.
 ONE_VOCABULARY = (
     "model.share_embeddings=true needs one vocabulary for both sides, and {data} has two; set"
     " model.share_embeddings=false"

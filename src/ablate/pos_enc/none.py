@@ -1,4 +1,4 @@
-"""No position encoding: nothing tells a token its position.
+"""No position encoding: the model has no position information.
 
 The ablated encoding. Without a mask the model then treats its input as a set; a causal mask alone
 lets a decoder find positions, Haviv et al. 2022, https://arxiv.org/abs/2203.16634. Cross-attention

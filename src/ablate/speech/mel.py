@@ -20,7 +20,7 @@ FRAMES = RATE // HOP  # a second: 50
 WINDOW = 1024  # samples of a frame
 BANDS = 80
 HIGHEST = 8000.0  # Hz, the upper end of the last filter
-QUIET = 1e-2  # amplitudes below it are not told apart; speech at full scale has some 100
+QUIET = 1e-2  # the floor of amplitudes before the logarithm; speech at full scale has some 100
 CEPSTRA = 13  # coefficients of the mel-cepstral distortion, without the first
 
 

@@ -41,8 +41,8 @@ FIXED = 0  # seed of the noise of validation and test, and of figures: the same 
 
 
 class Diffusion(Sampler):
-    """The mean squared error of what the model says of noisy images (`task.noise`), at times and
-    with noise that are drawn for each image.
+    """The mean squared error of the model's prediction for noisy images (`task.noise`), at times
+    and with noise that are drawn for each image.
 
     Training leaves out a share `drop_caption` of the captions, so that sampling can follow what the
     caption adds to the model's answer, times `guidance` (classifier-free guidance, Ho and Salimans
@@ -125,7 +125,7 @@ class Diffusion(Sampler):
         return Source(self.streams[name].key(like))
 
     def noisy(self, images: Tensor, words: Tensor, noise: Tensor, times: Tensor) -> Batch:
-        """What the model reads, and the `aim` of what it says. times: b 1 1 1."""
+        """The model's inputs, and its training target `aim`. times: b 1 1 1."""
         return {
             "images": self.noise.add(images, noise, times).to(images.dtype),
             "words": words,

@@ -22,7 +22,7 @@ from ablate.task.noise import Noise
 
 
 class Sampler(Task):
-    """Draws with `sampling_steps` and `guidance`, unless others are asked for.
+    """Draws with `sampling_steps` and `guidance`, unless overridden.
 
     drop_caption: the share of captions that training leaves out; without, there is no guidance.
     """
@@ -79,7 +79,8 @@ class Sampler(Task):
         return int(self.data.sizes["channels"])
 
     def guided(self, x: Tensor, words: Tensor, times: Tensor, guidance: float) -> Tensor:
-        """What the model says without a caption, plus `guidance` times what the caption adds."""
+        """Classifier-free guidance: the unconditional prediction plus `guidance` times the change
+        by the caption."""
         if guidance == 1:
             return self.model(x, words, times)
         both = torch.cat([without_caption(words), words])

@@ -203,7 +203,7 @@ class Recogniser:
         }
 
     def hear(self, spoken: Sequence[str]) -> list[str]:
-        """The words in codes of speech; none where nothing was said."""
+        """The words in codes of speech; none of empty speech."""
         not_empty = [codes for codes in spoken if codes]
         heard = iter(self.task.translate(not_empty) if not_empty else [])
         return [next(heard) if codes else "" for codes in spoken]

@@ -27,7 +27,7 @@ from ablate.model.layers.linear import Linear, width_std
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
-# What the check says before a run, and the constructor to whoever calls it.
+# The message of the check of a composition, and of the constructor.
 MAXOUT = (
     "model.decoder=bahdanau reads out the larger of each pair of model.dim={dim} numbers, which"
     " must be even"

@@ -1,8 +1,8 @@
 """The interface of every layer in a block: `forward(x, context)`, b i d -> b i d.
 
 Attention, convolutions, recurrences with a state, feed-forward networks: a block applies them one
-after another and asks none of them what it is. What a model must know stands in class attributes,
-which a composition's check reads without torch.
+after another through this interface alone. What a model must know are class attributes, which
+ a composition's check reads without torch.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ USUAL = {"model.attention": "scaled_dot", "model.normalizer": "softmax", "kernel
 
 
 class Layer(nn.Module):
-    """Base of what stands in a block.
+    """Base of the layers of a block.
 
     A mixer (`model.mixer=`) is made from a `Place` and the keys of its YAML, and mixes positions.
     """
@@ -225,7 +225,7 @@ class Layer(nn.Module):
     caches: ClassVar[bool] = False
     # Whether it reads a memory; `read` then prepares it.
     reads_memory: ClassVar[bool] = False
-    # Whether its output depends on its input `x`; if not, no norm stands before it.
+    # Whether its output depends on its input `x`; if not, it has no norm before it.
     reads_input: bool = True
 
     @property

@@ -171,7 +171,7 @@ def require_consistent(folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm
     what was tuned is described."""
     names, wrong = {arm.name for arm in arms}, ""
     if sum(arm.is_baseline for arm in arms) != 1:
-        wrong = "it has not one baseline"
+        wrong = "it does not have exactly one baseline"
     elif unknown := {cell["arm"] for cell in plan["cells"]} - names:
         wrong = f"it has runs of unknown arms: {', '.join(sorted(unknown))}"
     elif other := {cell["kind"] for cell in plan["cells"]} - {"run", "tune"}:

@@ -27,21 +27,21 @@ def varied(cells: Sequence[Mapping[str, str]], baseline: Mapping[str, str]) -> F
     return {factor: options for factor, options in factors.items() if len(options) > 1}
 
 
-def confused(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
-    """Describe what these cells cannot tell apart: one line per effect, main effects first."""
+def alias_lines(cells: Sequence[Mapping[str, str]], factors: Factors) -> list[str]:
+    """Describe the aliased effects of these cells, one line per effect, main effects first."""
     rows = [tuple(cell[factor] for factor in factors) for cell in cells]
     _, columns, aliased = design_matrix(rows, [0] * len(rows), factors)
     lines = []
     for term in columns:
         if others := [other for other, equals in aliased.items() if term in equals]:
-            lines.append(f"{TIMES.join(term)} cannot be told from {_listed(others, ', ')}")
+            lines.append(f"{TIMES.join(term)} is aliased with {_listed(others, ', ')}")
     return [*lines, *beyond_one(aliased)]
 
 
 def beyond_one(aliased: Mapping[Term, tuple[Term, ...]]) -> list[str]:
     """Describe aliased terms that do not equal one single effect, whose own line names them."""
     return [
-        f"{TIMES.join(term)} cannot be told from {_listed(equals, ' + ')}"
+        f"{TIMES.join(term)} is aliased with {_listed(equals, ' + ')}"
         if equals
         else f"{TIMES.join(term)} never varies"
         for term, equals in aliased.items()

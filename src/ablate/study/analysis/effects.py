@@ -205,7 +205,7 @@ def effect_words(effect: "Effect", unit: str) -> str:
     text = _two_options(effect, unit) if effect.effect is not None else _more_options(effect)
     if effect.aliases:
         others = ", ".join(TIMES.join(each) for each in effect.aliases)
-        text += f"; this design cannot tell it from {others}"
+        text += f"; in this design it is aliased with {others}"
     return f"{effect.name}: {text}"
 
 

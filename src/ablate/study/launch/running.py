@@ -154,7 +154,7 @@ def refuse_unfinished(
     if len(missed) > REASONS:
         lines.append(f"and {len(missed) - REASONS} more")
     if trouble is not None:
-        lines.append(f"the launcher said: {' '.join(str(trouble).split())[:200]}")
+        lines.append(f"the launcher reported: {' '.join(str(trouble).split())[:200]}")
     raise RunFailed(
         f"{len(missed)} of {len(states)} runs are not finished: {'; '.join(lines)}; the same"
         " command runs them again"

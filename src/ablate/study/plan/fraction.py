@@ -4,7 +4,7 @@ Box and Hunter 1961, "The 2**(k-p) fractional factorial designs", Technometrics 
 some are free; every other one changes when an odd number of a chosen set of free ones does (its
 generator). A generator with its own factor is a word, and so is every combination of words: all of
 them make the defining relation, whose shortest word is the resolution. With resolution 3 no main
-effect is confused with another, with 4 none with an interaction of two, with 5 no such
+effect is aliased with another, with 4 none with an interaction of two, with 5 no such
 interaction with another.
 
 A set of factors is an integer here: bit n stands for factor n.
@@ -14,9 +14,9 @@ from itertools import product
 
 # What a resolution promises.
 PROMISES = {
-    3: "no main effect is confused with another",
-    4: "no main effect is confused with another, or with an interaction of two factors",
-    5: "no main effect, and no interaction of two factors, is confused with another",
+    3: "no main effect is aliased with another",
+    4: "no main effect is aliased with another, or with an interaction of two factors",
+    5: "no main effect, and no interaction of two factors, is aliased with another",
 }
 TRIES = 50_000  # sets of generators that are tried before more factors are left free
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.table import Column, Table
 
 from ablate.config.overrides import value_text
-from ablate.study.analysis.confounding import confused, varied
+from ablate.study.analysis.confounding import alias_lines, varied
 from ablate.study.launch.estimate import Done, done, left, seconds
 from ablate.study.launch.state import State
 from ablate.study.numbers import duration
@@ -131,10 +131,10 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
     ]
     lines += [f"left out: {name}: {reason}" for name, reason in layout.invalid.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
-    return lines + _confused(request, layout)
+    return lines + _alias_lines(request, layout)
 
 
-def _confused(request: StudyRequest, layout: Layout) -> list[str]:
+def _alias_lines(request: StudyRequest, layout: Layout) -> list[str]:
     """Describe effects that the report will not be able to tell apart, before the launch."""
     if request.design not in ALL_SET:
         return []
@@ -145,7 +145,7 @@ def _confused(request: StudyRequest, layout: Layout) -> list[str]:
     cells = [layout.baseline_options | dict(composed.arm.changes) for composed in layout.arms]
     return [
         *lines,
-        *(f"{line}." for line in confused(cells, varied(cells, layout.baseline_options))),
+        *(f"{line}." for line in alias_lines(cells, varied(cells, layout.baseline_options))),
     ]
 
 

@@ -40,7 +40,7 @@ class Noise:
         fresh: Draw,
         bounds: Bounds,
     ) -> Tensor:
-        """From images at the time `now`, and what the model says of them, to the time `after`.
+        """One sampling step: from images at time `now` and the model's prediction to time `after`.
 
         fresh: draws standard normal noise for this step. bounds: of the values of images.
         """

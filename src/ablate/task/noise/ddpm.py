@@ -1,5 +1,5 @@
-"""DDPM: T small steps of noise; x(n) = sqrt(a(n)) image + sqrt(1 - a(n)) noise; the model says the
-noise.
+"""DDPM: T small steps of noise; x(n) = sqrt(a(n)) image + sqrt(1 - a(n)) noise; the model
+predicts the noise.
 
 Ho et al. 2020, "Denoising diffusion probabilistic models", equations 4 and 14,
 https://arxiv.org/abs/2006.11239; a(n), there alpha bar, is the product of 1 - beta. Sampling goes

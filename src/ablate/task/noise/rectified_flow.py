@@ -1,4 +1,4 @@
-"""Rectified flow: x(t) = (1 - t) image + t noise; the model says dx/dt = noise - image.
+"""Rectified flow: x(t) = (1 - t) image + t noise; the model predicts dx/dt = noise - image.
 
 Liu et al. 2023, "Flow straight and fast", section 2.1, https://arxiv.org/abs/2209.03003, with time
 from image to noise as in Esser et al. 2024 (Stable Diffusion 3), section 2,
