@@ -13,7 +13,7 @@ from make_study import arm, make_study
 from statsmodels.stats.anova import anova_lm
 
 from ablate.study.analysis.collect import collect
-from ablate.study.analysis.confounding import confused
+from ablate.study.analysis.confounding import alias_lines
 from ablate.study.analysis.effects import effects
 from ablate.study.plan.fraction import fraction
 from ablate.study.report.crossed import crossed_effects
@@ -137,7 +137,7 @@ def test_what_a_design_confuses_is_known_before_it_is_run():
     def confused_by(count):
         factors = two_level(count)
         levels = [["+" if level else "-" for level in cell] for cell in fraction(count, 3)]
-        return confused([dict(zip(factors, cell, strict=True)) for cell in levels], factors)
+        return alias_lines([dict(zip(factors, cell, strict=True)) for cell in levels], factors)
 
     told = "{} is aliased with {}".format
     pairs = [("A", "BC"), ("B", "AC"), ("C", "AB")]
@@ -146,7 +146,7 @@ def test_what_a_design_confuses_is_known_before_it_is_run():
     first, *rest = [line.replace(" × ", "") for line in confused_by(5)]  # noqa: RUF001
     assert first == told("A", "BD, CE")
     assert rest == [told(*pair) for pair in [*singles, ("BC", "DE"), ("BE", "CD")]]
-    assert confused([{"a": x, "b": y} for x in "01" for y in "01"], {"a": "01", "b": "01"}) == []
+    assert alias_lines([{"a": x, "b": y} for x in "01" for y in "01"], {"a": "01", "b": "01"}) == []
 
 
 def test_factors_that_move_together_or_never_are_not_estimated():
