@@ -45,6 +45,7 @@ AXES: dict[str, list[Any]] = CHOICES | {
     "model.mixer.short_conv": [None, 2],
     "model.mixer.key_shift": [False, True],
     "model.mixer.exclusive": [False, True],
+    "model.mixer.value_residual": [False, True],
     "model.kv_heads": [None, 1],
     "model.qk_norm": [None, "l2", "rms", "layer"],
     "model.softcap": [None, 2.0],

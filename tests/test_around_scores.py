@@ -234,6 +234,28 @@ def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name: str) -> None:
     torch.testing.assert_close(weights[0][0], normalizer(scores)[..., :-1])
 
 
+@pytest.mark.parametrize("score", ["location", "uniform"])
+def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score: str) -> None:
+    for own in ({}, {"short_conv": 2}):
+        mine, every = (made("sdpa", own=own, kv_heads=g, score=score) for g in (2, H))
+        whole = mine.state_dict()
+        for name, value in whole.items():
+            if name.startswith(("value.", "value_conv.")):
+                whole[name] = of_every_head(value)
+        every.load_state_dict(whole)
+        x = normal(B, N, D)
+        torch.testing.assert_close(mine(x, context()), every(x, context()))
+
+
+def test_dropout_of_grouped_heads_is_that_of_every_head() -> None:
+    """SDPA leaves the training pass with dropout to the reference."""
+    outputs = []
+    for run in ("sdpa", "reference"):
+        torch.manual_seed(0)
+        outputs.append(made(run, kv_heads=2, dropout=0.5).train()(normal(B, N, D), context()))
+    torch.testing.assert_close(*outputs)
+
+
 @pytest.mark.parametrize("run", options("kernel"))
 def test_kernels_say_what_they_cannot_do(run: str) -> None:
     for keys, reason in (({"softcap": 1.0}, "capped"), ({"sink": "zero"}, "a sink")):

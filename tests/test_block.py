@@ -25,7 +25,11 @@ SLOTS = {
 
 
 def stack(**changes: Any) -> Stack:
-    parts = {slot: part(f"model.{slot}", changes.pop(slot, usual)) for slot, usual in SLOTS.items()}
+    chosen = {slot: changes.pop(slot, usual) for slot, usual in SLOTS.items()}
+    parts = {
+        slot: part(f"model.{slot}", option) if isinstance(option, str) else option
+        for slot, option in chosen.items()
+    }
     sizes: dict[str, Any] = {
         "depth": 1, "heads": H, "length": N, "causal": False, "ffn_dim": HIDDEN, "norm": "pre",
         "norm_eps": 1e-5, "init_std": None, "residual": True, "dropout": 0.0, "drop_path": 0.0,
@@ -169,6 +173,38 @@ def test_a_parallel_block_adds_both_to_one_input(norm: str) -> None:
     y = block.attention.norm_after(x + both.mixer(y, context()) + both.feed_forward(y))
     torch.testing.assert_close(mine(x), mine.final_norm(y))
     torch.testing.assert_close(mine(x, position=2), mine(x)[:, 2:3])
+
+
+@pytest.mark.parametrize("recomputed", [True, False])
+def test_later_blocks_add_the_values_of_the_first(recomputed: bool) -> None:
+    """Zhou et al. 2024: equal to blocks whose values are replaced; with gradients."""
+    own = part("model.mixer", "attention", value_residual=True)
+    mine = stack(mixer=own, depth=3, mask="causal", activation_checkpointing=recomputed)
+    y = x = normal(B, N, D)
+    first = None
+    for block in mine.blocks:
+        layer, read = block.attention.function, block.attention.norm_before(y)
+        q, k, v = layer.queries(read), layer.keys(read), layer.values(read)
+        if first is None:
+            first = v
+        else:
+            v = layer.value_residual.shares[0] * v + layer.value_residual.shares[1] * first
+        y = y + layer.join(layer.context(q, k, v, context().pos), read)
+        y = y + block.feed_forward.function(block.feed_forward.norm_before(y))
+    expected, parameters = mine.final_norm(y), [*mine.parameters()]
+    torch.testing.assert_close(mine(x), expected)
+    ours, theirs = (
+        torch.autograd.grad(out.square().sum(), parameters, allow_unused=True)
+        for out in (mine(x), expected)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_values_of_other_heads_are_refused() -> None:
+    own = part("model.mixer", "attention", value_residual=True)
+    mine = stack(mixer=own, depth=2, layers=[{}, {"kv_heads": 1}])
+    with pytest.raises(UserError, match="give all of them the same heads"):
+        mine(normal(B, N, D))
 
 
 def test_layers_with_other_streams_are_refused() -> None:

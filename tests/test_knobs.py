@@ -80,7 +80,12 @@ PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("gpt", "model.norm_type", "dyt", {"alpha": 1.5}),
     ("gpt", "model.mask", "prefix", {"size": 4}),
     ("gpt", "model.mask", "window", {"size": 2}),
-    ("gpt", "model.mixer", "attention", {"short_conv": 2, "key_shift": True, "exclusive": True}),
+    (
+        "gpt",
+        "model.mixer",
+        "attention",
+        {"short_conv": 2, "key_shift": True, "exclusive": True, "value_residual": True},
+    ),
     ("gpt", "model.mixer", "latent", {"rank": 5, "rotary_dim": 4}),
     ("gpt", "model.mixer", "differential", {"initial": 0.5}),
     ("gpt", "model.mixer", "convolution", {"size": 3, "depthwise": False}),

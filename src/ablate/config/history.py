@@ -43,6 +43,7 @@ ADDED: dict[str, Any] = {  # since 2026-11-24
     "pos_enc.share": 1.0,
     "model.mixer.exclusive": False,
     "model.mixer.key_shift": False,
+    "model.mixer.value_residual": False,
     "model.parallel": False,
 }
 

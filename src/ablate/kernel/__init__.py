@@ -70,6 +70,11 @@ class Attend:
             return self.score(self.q, self.k)
         return self.score.compare(self.q, self.prepared)
 
+    def ungrouped(self) -> Attend:
+        """The same with keys and values repeated for every head of the queries."""
+        k, v = (every_head(x, self.q.shape[1]) for x in (self.k, self.v))
+        return replace(self, k=k, v=v)
+
     def rows(self, first: int, last: int) -> Attend:
         """Restrict to the queries `first` to `last` (exclusive) and the keys they may attend to."""
         assert self.first_key == 0
@@ -118,6 +123,11 @@ class Attend:
             near = self.factors > 0
             allowed = near if allowed is None else near & allowed
         return bias, allowed
+
+
+def every_head(x: Float[Tensor, "b g j k"], heads: int) -> Float[Tensor, "b {heads} j k"]:
+    """Each of the g heads for heads / g in turn."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class SDPA(Kernel):
         if attend.dropout:
             if not torch.compiler.is_compiling():
                 self.ran.setdefault("training", set()).add("reference, for dropout")
+            attend = attend.ungrouped()
             return mix(attend, attention_weights(attend))
         lowered = attend.score.lower(attend.q, attend.k)
         assert lowered is not None

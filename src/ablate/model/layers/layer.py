@@ -110,7 +110,8 @@ class Context:
     tokens in the cache. position: the single position to compute, None: all. step: blocks applied
     before. use: how often the layer was applied before in this pass, which shared layers are
     several times. pos: the position encoding of the block. condition: what sublayers with a
-    `Modulation` follow. embedded: the input of the first block.
+    `Modulation` follow. embedded: the input of the first block. first_values: the values of the
+    first block of this pass with model.mixer.value_residual, by its `step`.
     """
 
     pos: PosEnc
@@ -124,6 +125,7 @@ class Context:
     step: int = 0
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
+    first_values: dict[int, Tensor] = field(default_factory=dict)
 
     def recall(self, layer: Layer) -> State | None:
         """What the layer remembered of the tokens before these; None at the start."""

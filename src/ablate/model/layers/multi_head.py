@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.kernel import Attend, Parts, attention_weights
+from ablate.kernel import Attend, Parts, attention_weights, every_head
 from ablate.model.layers.layer import Context, Layer, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.qk_norm import qk_norms
@@ -119,10 +119,9 @@ class MultiHeadAttention(Layer):
     def queries(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b {self.heads} i k"]:
         return self.query_norm(self._heads(self.query, x, self.heads))
 
-    def keys(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b g j k"]:
-        """g = kv_heads; b h j 0 if the score does not use them."""
-        groups = self.kv_heads if self.score.key else self.heads
-        return self.key_norm(self._heads(self.key, x, groups))
+    def keys(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b {self.kv_heads} j k"]:
+        """Of width 0 if the score does not use them."""
+        return self.key_norm(self._heads(self.key, x, self.kv_heads))
 
     def values(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b {self.kv_heads} j k"]:
         return self._heads(self.value, x, self.kv_heads)
@@ -139,10 +138,8 @@ class MultiHeadAttention(Layer):
         prepared: Float[Tensor, "b h j p"] | None = None,
         use: int = 0,
     ) -> Float[Tensor, "b h i w"]:
-        """What each head reads; k has g heads, or h if the score does not use it. use: counts the
-        uses of this layer in a pass; the other arguments as in Attend."""
-        if not (self.kernel.groups and self.score.key and self.sink is None):
-            k, v = self._of_every_head(k), self._of_every_head(v)
+        """What each head reads. use: counts the uses of this layer in a pass; the other arguments
+        as in Attend."""
         attend = Attend(
             q=q,
             k=k,
@@ -162,10 +159,10 @@ class MultiHeadAttention(Layer):
             sink=None if self.sink is None else self.sink(),
         )
         if self.recorded is not None:
-            k, v = self._of_every_head(k), self._of_every_head(v)
-            every = replace(attend, k=k, v=v, training=False)
+            every = replace(attend.ungrouped(), training=False)
             self.recorded.append(attention_weights(every).detach())
-        return self.kernel(attend)
+        grouped = self.kernel.groups and self.score.key and self.sink is None
+        return self.kernel(attend if grouped else attend.ungrouped())
 
     def join(
         self, context: Float[Tensor, "b h i k"], x: Float[Tensor, "b i d"]
@@ -183,10 +180,6 @@ class MultiHeadAttention(Layer):
         if projection is None:
             return x.new_zeros(x.shape[0], heads, x.shape[1], 0)
         return rearrange(projection(x), "b i (h k) -> b h i k", h=heads)
-
-    def _of_every_head(self, x: Float[Tensor, "b g j k"]) -> Float[Tensor, "b {self.heads} j k"]:
-        """Each of the g for h / g heads in turn."""
-        return x if x.shape[1] == self.heads else x.repeat_interleave(self.heads // x.shape[1], 1)
 
 
 class Sink(nn.Module):
@@ -233,7 +226,7 @@ class CrossAttention(MultiHeadAttention):
         """
         k, v = self.keys(source), self.values(source)
         if not self.score.lowers:
-            k = self._of_every_head(k)
+            k, v = every_head(k, self.heads), every_head(v, self.heads)
         return (k if self.score.lowers else self.score.keys(k)), v
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, "b i d"]:

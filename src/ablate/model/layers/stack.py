@@ -140,6 +140,7 @@ class Stack(nn.Module):
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         self.losses = []
+        first_values: dict[int, Tensor] = {}
         embedded, x = x, x.repeat(1, 1, self.streams) if self.streams > 1 else x
         for step in range(self.depth):
             use, n = divmod(step, len(self.blocks))
@@ -155,6 +156,7 @@ class Stack(nn.Module):
                 step=step,
                 use=use,
                 losses=self.losses,
+                first_values=first_values,
             )
             if step == self.depth - 1 and position is not None and block.selects:
                 context.position, position = position, None

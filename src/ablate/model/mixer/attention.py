@@ -7,14 +7,42 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
 from ablate.config.rules import Width
+from ablate.errors import UserError
+from ablate.kernel import every_head
 from ablate.model.layers.layer import Context, Place, State
 from ablate.model.layers.linear import Linear
 from ablate.model.layers.multi_head import MultiHeadAttention
 from ablate.model.layers.short_conv import ShortConvolution
+
+
+class ValueResidual(nn.Module):
+    """a v + b v1 with learned numbers a and b, which start at 1/2.
+
+    v1: the values of the first block with a value residual, which are not changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = nn.Parameter(torch.full((2,), 0.5))
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.shares, 0.5)
+
+    def forward(self, v: Float[Tensor, "b g j k"], context: Context) -> Float[Tensor, "b g j k"]:
+        ((step, first),) = context.first_values.items() or ((context.step, v),)
+        if step == context.step:  # a recomputed block finds what it left, too
+            context.first_values[step] = v
+            return v
+        if first.shape != v.shape:
+            raise UserError(
+                "model.mixer.value_residual=true adds the values of the first block to those of"
+                " others, which have other heads; give all of them the same heads and kv_heads"
+            )
+        return self.shares[0] * v + self.shares[1] * first
 
 
 class Attention(MultiHeadAttention):
@@ -25,6 +53,8 @@ class Attention(MultiHeadAttention):
     key_shift: the key at a position is that of the token before it, so that one layer finds what
     followed an earlier token: of an induction head (Olsson et al. 2022,
     https://arxiv.org/abs/2209.11895) the half for which two layers are needed otherwise.
+    value_residual: the values of the first block are added to those of later ones (Zhou et al.
+    2024, https://arxiv.org/abs/2410.17897).
     exclusive: what a head reads loses its part along the value of the query's own position, o -
     (o . v) v / |v|^2 (exclusive self-attention, XSA: `orthog_projected_values` of x-transformers).
     """
@@ -48,9 +78,11 @@ class Attention(MultiHeadAttention):
         short_conv: Width | None = None,
         key_shift: bool = False,
         exclusive: bool = False,
+        value_residual: bool = False,
     ):
         super().__init__(place)
         self.shift, self.exclusive = int(key_shift and self.score.key), exclusive
+        self.value_residual = ValueResidual() if value_residual else None
         self.size = short_conv or 1
         # Positions before the first one that its query, key and value depend on.
         self.reach = self.size - 1 + self.shift
@@ -73,6 +105,8 @@ class Attention(MultiHeadAttention):
             q, state = q[:, :, first:last], (wide[:, -self.reach :],)
         else:
             q, k, v = self.queries(x[:, first:last]), self.keys(x), self.values(x)
+        if self.value_residual is not None:
+            v = self.value_residual(v, context)
         self_value = v[:, :, first:last]
         new = torch.arange(start, start + x.shape[1], device=x.device)
         q, k = pos.rotate(q, k, new[first:last], new)
@@ -81,7 +115,7 @@ class Attention(MultiHeadAttention):
         context.remember(self, k, v, *state)
         y = self.context(q, k, v, pos, start=start + first, keep=context.keep, use=context.use)
         if self.exclusive:
-            along = F.normalize(self._of_every_head(self_value), dim=-1)
+            along = F.normalize(every_head(self_value, self.heads), dim=-1)
             y = y - (y * along).sum(-1, keepdim=True) * along
         return self.join(y, x[:, first:last])
 
@@ -97,18 +131,18 @@ class Attention(MultiHeadAttention):
         missing = count + self.reach - wide.shape[1]  # before the first token, where all is zero
 
         def of(
-            projection: Linear | None, conv: ShortConvolution | None, shift: int
-        ) -> Float[Tensor, "b _ i _"]:
+            projection: Linear | None, conv: ShortConvolution | None, heads: int, shift: int = 0
+        ) -> Float[Tensor, "b {heads} i _"]:
             if projection is None:
-                return wide.new_zeros(len(wide), self.heads, count, 0)
+                return wide.new_zeros(len(wide), heads, count, 0)
             y = F.pad(projection(wide), (0, 0, missing, 0))
             if conv is not None:
                 y = y[:, self.size - 1 :] + conv(y)
             y = y[:, y.shape[1] - count - shift : y.shape[1] - shift]
-            return rearrange(y, "b i (h k) -> b h i k", k=self.head_dim)
+            return rearrange(y, "b i (h k) -> b h i k", h=heads)
 
         return (
-            self.query_norm(of(self.query, self.query_conv, 0)),
-            self.key_norm(of(self.key, self.key_conv, self.shift)),
-            of(self.value, self.value_conv, 0),
+            self.query_norm(of(self.query, self.query_conv, self.heads)),
+            self.key_norm(of(self.key, self.key_conv, self.kv_heads, self.shift)),
+            of(self.value, self.value_conv, self.kv_heads),
         )
