@@ -165,7 +165,7 @@ def feed_forward(kind: str, x: float) -> Any:
     """All maps are one but the last, which is 2; one hidden number."""
     made = part("model.ffn", kind)(1, hidden=1, bias=False)
     return fill(made, **{f"{n}_weight": [[2.0 if n == "down" else 1.0]] for n in maps(made)})(
-        tensor([x])
+        tensor([x])[None]
     )
 
 
@@ -185,7 +185,7 @@ def placed(placement: str) -> Any:
         connection=part("model.connection", "plain")(2, depth=1, index=0),
         make_norm=lambda: part("model.norm_type", "layer")(2, bias=True, eps=0.0).double(),
     )  # fmt: skip
-    return made(tensor([3.0, 1.0]), context())
+    return made(tensor([3.0, 1.0])[None], context())
 
 
 def mixed(name: str, **own: Any) -> Any:
@@ -418,7 +418,7 @@ FORMULAS = [
         "ablate.pos_enc.alibi", "H = 2 heads, i = 3, j = 1",
         [-2 / 2**4, -2 / 2**8],
         lambda: positions("alibi", heads=2, dim=4).bias(
-            tensor([0.0, 0.0])[None, None], torch.tensor([3]), torch.tensor([1]), 0
+            tensor([[0.0, 0.0]], [[0.0, 0.0]])[None], torch.tensor([3]), torch.tensor([1]), 0
         ),
     ),
     Formula(

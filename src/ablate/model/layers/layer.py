@@ -125,7 +125,7 @@ class Context:
     step: int = 0
     use: int = 0
     losses: list[tuple[str, Float[Tensor, ""]]] = field(default_factory=list)
-    first_values: dict[int, Tensor] = field(default_factory=dict)
+    first_values: dict[int, Float[Tensor, "_ _ _ _"]] = field(default_factory=dict)
 
     def recall(self, layer: Layer) -> State | None:
         """What the layer remembered of the tokens before these; None at the start."""
