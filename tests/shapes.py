@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, get_args
@@ -47,11 +47,15 @@ def sparing(made: Any = None, *, typechecker: Any) -> Any:
         return made
     if not any(map(has_shape, made.__annotations__.values())):
         return made
-    checked: Callable[..., Any] = jaxtyped(made, typechecker=typechecker)
+
+    @cache
+    def checked() -> Callable[..., Any]:  # when it is first called: making it takes milliseconds
+        whole: Callable[..., Any] = jaxtyped(made, typechecker=typechecker)
+        return whole
 
     @wraps(made)
     def call(*args: Any, **named: Any) -> Any:
-        run = made if torch.compiler.is_compiling() else checked
+        run = made if torch.compiler.is_compiling() else checked()
         return run(*args, **named)
 
     return call
