@@ -16,11 +16,11 @@ from ablate.figures.masks import Answered, draw_answers
 from ablate.figures.save import save
 from ablate.model.sam import SAM, Prompt, picked
 
-Given = Mapping[str, Any]  # the options of ablate.generate
+Arguments = Mapping[str, Any]  # the options of ablate.generate
 PROMPTS = ("point", "background", "box")
 
 
-def image_files(arguments: Given) -> list[Path]:
+def image_files(arguments: Arguments) -> list[Path]:
     """The files of --image. UserError for options that do not go together."""
     if "image" in arguments:
         if "index" in arguments:
@@ -35,7 +35,7 @@ def image_files(arguments: Given) -> list[Path]:
 
 @torch.no_grad()
 def write_mask(
-    model: SAM, data: Segments, arguments: Given, file: Path, folder: Path
+    model: SAM, data: Segments, arguments: Arguments, file: Path, folder: Path
 ) -> Iterator[str]:
     """The mask of a prompt in an image file: a figure, and the mask at the size of the file."""
     image, (height, width) = data.read_image(file)
@@ -68,7 +68,7 @@ Corners = tuple[int, int, int, int]
 
 
 def prompt_of(
-    arguments: Given, sides: tuple[int, int], size: tuple[int, int]
+    arguments: Arguments, sides: tuple[int, int], size: tuple[int, int]
 ) -> tuple[Clicks, Corners | None]:
     """The clicks and the box that were given in pixels of a file of size `sides`, height and width,
     in pixels of the image that the model reads."""

@@ -18,12 +18,12 @@ from ablate.task.attention import attention_figures
 from ablate.task.decoding import Decoding
 from ablate.terminal.say import say
 
-Given = Mapping[str, Any]  # the options of ablate.generate
+Arguments = Mapping[str, Any]  # the options of ablate.generate
 
 BATCH = 64  # lines of a file at once
 
 
-def write_targets(task: Decoding, arguments: Given, folder: Path) -> Iterator[str]:
+def write_targets(task: Decoding, arguments: Arguments, folder: Path) -> Iterator[str]:
     """Yield the lines to print for --source, or for --input with --output."""
     if ("source" in arguments) == ("input" in arguments):
         raise UserError("give --source TEXT, or --input FILE and --output FILE")
@@ -38,7 +38,7 @@ def write_targets(task: Decoding, arguments: Given, folder: Path) -> Iterator[st
         yield from write_sources(task, arguments, folder)
 
 
-def set_search(task: Decoding, arguments: Given) -> None:
+def set_search(task: Decoding, arguments: Arguments) -> None:
     """Set beam size and length penalty from the arguments."""
     task.beam = arguments.get("beam", task.beam)
     if task.beam == 1 and "length_penalty" in arguments:
@@ -48,7 +48,7 @@ def set_search(task: Decoding, arguments: Given) -> None:
         raise UserError(f"--n-best {most} is more than --beam {task.beam} finds")
 
 
-def write_sources(task: Decoding, arguments: Given, folder: Path) -> Iterator[str]:
+def write_sources(task: Decoding, arguments: Arguments, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis of each source, with its score after a tab, and paths of figures.
 
     The figures of several sources are written to one folder per source: 1, 2, ...
@@ -62,7 +62,7 @@ def write_sources(task: Decoding, arguments: Given, folder: Path) -> Iterator[st
 
 
 def write_best(
-    task: Decoding, arguments: Given, folder: Path, sources: Sequence[Any], read: Tensor
+    task: Decoding, arguments: Arguments, folder: Path, sources: Sequence[Any], read: Tensor
 ) -> Iterator[str]:
     """Yield the lines of `write_sources` for sources that are tensors. folder: of the run."""
     results = task.search(read, n_best=arguments.get("n_best", 1))
@@ -114,7 +114,7 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip() for line in lines(str(path), "--input")]
 
 
-def write_captions(task: Decoding, arguments: Given, folder: Path) -> Iterator[str]:
+def write_captions(task: Decoding, arguments: Arguments, folder: Path) -> Iterator[str]:
     """Yield a line per hypothesis for --image or --index, with its score after a tab."""
     if ("image" in arguments) == ("index" in arguments):
         raise UserError("give --image FILE, or --index N of the validation split")

@@ -173,7 +173,7 @@ def serve(connection: socket.socket, grace: float) -> dict[str, Any] | None:
     """Fork for every request. Returns the request in the fork; None in the server, at the end."""
     runs: dict[int, int] = {}  # pid -> run
     received = b""
-    client_alive = True  # until the client has gone
+    client_alive = True
     deadline = float("inf")
     while client_alive or runs:
         if select([connection] if client_alive else [], [], [], POLL)[0]:
@@ -230,11 +230,11 @@ def become(request: Mapping[str, Any]) -> None:
     if sys.platform == "linux":  # also stop when the server is killed
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     log = os.open(Path(request["folder"], LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, target in ((nothing, 0), (log, 1), (log, 2)):
+    null_device = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, target in ((null_device, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, target)
     os.close(log)
-    os.close(nothing)
+    os.close(null_device)
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     os.environ.update(request["environment"])
