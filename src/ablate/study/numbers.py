@@ -9,40 +9,40 @@ if TYPE_CHECKING:
     from ablate.study.analysis.stats import Interval
 
 MINUS = "\u2212"
-NOTHING = "\u2013"  # stands where there is no number
+NOTHING = "\u2013"  # where there is no number
 MOST_DECIMALS = 6
 
 
 def decimals(values: Iterable[float], spreads: Iterable[float | None]) -> int:
-    """Return places after the point: two digits of a usual spread, or four digits of the values."""
+    """Return the digits after the point: two of a usual spread, or four of the values."""
     known = [s for s in spreads if s is not None and isfinite(s) and s > 0]
     sizes = [abs(value) for value in values if value and isfinite(value)]
     if known:
-        places = 1 - floor(log10(median(known)))
+        digits = 1 - floor(log10(median(known)))
     else:
-        places = 3 - floor(log10(max(sizes))) if sizes else 3
-    return min(max(places, 0), MOST_DECIMALS)
+        digits = 3 - floor(log10(max(sizes))) if sizes else 3
+    return min(max(digits, 0), MOST_DECIMALS)
 
 
-def number(value: float | None, places: int) -> str:
+def number(value: float | None, digits: int) -> str:
     """Format a number with a typographic minus; a dash if there is none."""
     if value is None or not isfinite(value):
         return NOTHING
-    return f"{value:,.{places}f}".replace("-", MINUS)
+    return f"{value:,.{digits}f}".replace("-", MINUS)
 
 
-def signed(value: float | None, places: int) -> str:
+def signed(value: float | None, digits: int) -> str:
     if value is None or not isfinite(value):
         return NOTHING
-    text = f"{value:+,.{places}f}".replace("-", MINUS)
+    text = f"{value:+,.{digits}f}".replace("-", MINUS)
     return text[1:] if not text.strip(f"+{MINUS}0.,") else text
 
 
-def interval(bounds: "Interval | None", places: int) -> str:
+def interval(bounds: "Interval | None", digits: int) -> str:
     """Format an interval, as "+0.01 to +0.05"."""
     if bounds is None:
         return NOTHING
-    return f"{signed(bounds.low, places)} to {signed(bounds.high, places)}"
+    return f"{signed(bounds.low, digits)} to {signed(bounds.high, digits)}"
 
 
 def interval_words(interval: "Interval", level: float, *, flip: bool = False) -> str:
@@ -56,11 +56,11 @@ def certain(value: float, spread: float | None = None) -> str:
     """Format a number to the digit that its spread leaves certain; to three digits without one."""
     if not spread:
         return f"{value:.3g}"
-    places = -floor(log10(spread)) + (1 if spread < 2 * 10 ** floor(log10(spread)) else 0)
-    if places > 6:
+    digits = -floor(log10(spread)) + (1 if spread < 2 * 10 ** floor(log10(spread)) else 0)
+    if digits > 6:
         return f"{value:.2g}"
-    rounded = round(value, places)
-    return f"{rounded:,.{max(places, 0)}f}" if rounded else f"{0:.{max(places, 0)}f}"
+    rounded = round(value, digits)
+    return f"{rounded:,.{max(digits, 0)}f}" if rounded else f"{0:.{max(digits, 0)}f}"
 
 
 def share(value: float | None) -> str:
@@ -68,8 +68,8 @@ def share(value: float | None) -> str:
     if value is None or not isfinite(value):
         return NOTHING
     percent = 100 * value
-    places = min(max(1 - floor(log10(abs(percent))), 0), 2) if percent else 0
-    return f"{signed(percent, places)} %"
+    digits = min(max(1 - floor(log10(abs(percent))), 0), 2) if percent else 0
+    return f"{signed(percent, digits)} %"
 
 
 def probability(value: float | None) -> str:

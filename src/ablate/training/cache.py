@@ -28,10 +28,10 @@ def cache_bytes(make_model: Callable[[], nn.Module], *inputs: Tensor) -> CacheBy
     """
     with torch.device("meta"), torch.no_grad():
         model = make_model().eval()
-        kept = _after_each_token(model, *(tensor[:1].to("meta") for tensor in inputs))
-    if not kept:
+        sizes = _after_each_token(model, *(tensor[:1].to("meta") for tensor in inputs))
+    if not sizes:
         return None
-    before, after = kept[-2:]
+    before, after = sizes[-2:]
     grown = [name for name in after if before.get(name) != after[name]]
     growth = sum(after[name] - before.get(name, 0) for name in grown)
     return CacheBytes(growth, sum(size for name, size in after.items() if name not in grown))
@@ -40,21 +40,21 @@ def cache_bytes(make_model: Callable[[], nn.Module], *inputs: Tensor) -> CacheBy
 def _after_each_token(model: nn.Module, *inputs: Tensor) -> list[dict[Any, int]]:
     """The bytes of each tensor kept."""
     token = torch.zeros(1, 1, dtype=torch.long, device="meta")
-    kept = []
+    sizes = []
     if isinstance(model, LanguageModel):
         if getattr(model, "classes", None) is not None or (cache := model.new_cache()) is None:
             return []
         for _ in range(min(FEW, model.length or FEW)):
             model(token, cache=cache)
-            kept.append(dict(_tensors(cache)))
+            sizes.append(dict(_tensors(cache)))
     elif isinstance(model, Seq2Seq):
         state = model.encode(inputs[0])
         if not isinstance(cache := getattr(state, "cache", None), Cache):
             return []
         for _ in range(FEW // 2):
             model.step(token[0], state)
-            kept.append(dict(_tensors(cache)))
-    return kept
+            sizes.append(dict(_tensors(cache)))
+    return sizes
 
 
 def _tensors(cache: Cache | HiddenState) -> Iterator[tuple[Any, int]]:

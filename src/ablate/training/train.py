@@ -251,11 +251,11 @@ def load_weights(task: Task, path: Path, run_id: str | None) -> None:
 
 def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> None:
     """Raise UserError unless the weights have the names and shapes of the task's."""
-    ours, theirs = (
+    expected, loaded = (
         {(name, value.shape) for name, value in state.items()}
         for state in (task.state_dict(), weights)
     )
-    if wrong := sorted({name for name, _ in ours ^ theirs}):
+    if wrong := sorted({name for name, _ in expected ^ loaded}):
         raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 

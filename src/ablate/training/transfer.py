@@ -49,10 +49,10 @@ SHOWN = 8  # differences, and names of parameters, in a line
 
 @dataclass
 class Source:
-    """A run to start from. given: its folder, as given in init_from. allow: what its config may
+    """A run to start from. init_from: its folder, as typed. allow: what its config may
     name beside parts of ours: those that the new run has."""
 
-    given: str
+    init_from: str
     allow: frozenset[str] = frozenset()
 
     @classmethod
@@ -61,13 +61,13 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        folder = Path(self.given).expanduser()
+        folder = Path(self.init_from).expanduser()
         if not (folder / "config.yaml").exists():
             what = "has no config.yaml" if folder.exists() else "does not exist"
-            raise UserError(f"init_from={self.given} is not the folder of a run: it {what}")
+            raise UserError(f"init_from={self.init_from} is not the folder of a run: it {what}")
         if not best_weights(folder).exists():
             raise UserError(
-                f"init_from={self.given} has no weights yet: checkpoints/{BEST} is missing"
+                f"init_from={self.init_from} has no weights yet: checkpoints/{BEST} is missing"
             )
         return folder
 
@@ -97,7 +97,9 @@ class Source:
                 f"{key} is {_value(source_parts, key)} there and {_value(parts, key)} here"
                 for key in differing
             ]
-            raise UserError(f"init_from={self.given} is made of other parts: {few(lines, '; ')}")
+            raise UserError(
+                f"init_from={self.init_from} is made of other parts: {few(lines, '; ')}"
+            )
 
     @property
     def tokens(self) -> Path:
@@ -165,7 +167,7 @@ def start_from(model: Model, cfg: DictConfig) -> None:
         if name.startswith("model.")
     }
     run_id = read_result(source.folder)[0].get("run_id")
-    what = f"init_from={source.given}"
+    what = f"init_from={source.init_from}"
     load_into(model, weights, what, run=str(source.folder.absolute()), run_id=run_id)
 
 

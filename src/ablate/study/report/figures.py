@@ -157,10 +157,10 @@ def _forest(report: Report, rows: Sequence[Row]) -> Drawing:
     for y, row in enumerate(rows):
         comparison, colour = row.comparison, VERDICTS[row.kind]
         assert comparison is not None
-        tip = f"{row.arm.name}\n{signed(comparison.difference, report.places)} from the baseline"
+        tip = f"{row.arm.name}\n{signed(comparison.difference, report.decimals)} from the baseline"
         if reach := comparison.t_interval:
             axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=1.8)
-            tip += f"\n95 % interval {interval(reach, report.places)}"
+            tip += f"\n95 % interval {interval(reach, report.decimals)}"
         if reach := comparison.bootstrap:
             axes.plot([reach.low, reach.high], [y, y], color=colour, linewidth=6, alpha=0.2)
         at = min(max(comparison.difference, ends.low), ends.high)
@@ -212,8 +212,8 @@ def _curves(report: Report, points: Points) -> Drawing:
         dots = [index for index, row in enumerate(rows) if shown and limits.inside(row[1])]
         tips = []
         for step, mean, spread in (rows[index] for index in dots):
-            seeds = f" ± {number(spread, report.places)} over {curve.seeds} seeds"
-            tips.append(f"{curve.arm}\nstep {step:,}: {number(mean, report.places)}"
+            seeds = f" ± {number(spread, report.decimals)} over {curve.seeds} seeds"
+            tips.append(f"{curve.arm}\nstep {step:,}: {number(mean, report.decimals)}"
                         + seeds * (curve.seeds > 1))  # fmt: skip
         drawing.plot(
             axes, curve.steps, curve.means, "--o" if kind == "base" else "-o",
@@ -254,7 +254,7 @@ def _name(drawing: Drawing, axes: "Axes", spots: Iterable[Spot], height: float) 
 
 
 def spaced(heights: Iterable[float], gap: float, high: float) -> list[float]:
-    """Move sorted places apart to keep the gap, by an upward and a downward pass."""
+    """Move sorted heights apart to keep the gap, by an upward and a downward pass."""
     up = list(accumulate(heights, lambda last, height: max(height, last + gap)))
     down = accumulate(
         reversed(up), lambda last, height: min(height, last - gap), initial=high + gap
@@ -299,11 +299,11 @@ def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Re
         # Side by side, so that equal values can be told apart.
         step = min(0.28 / each, 0.5) / max(len(values) - 1, 1)
         aside = [x + step * (n - (len(values) - 1) / 2) for n in range(len(values))]
-        tips = [head + number(value, report.places) for value in values]
+        tips = [head + number(value, report.decimals) for value in values]
         drawing.plot(axes, aside, values, "o", Mark(kind, tips=tips), alpha=0.5, markersize=4,
                      markeredgewidth=0)  # fmt: skip
         bar = min(0.2 / each, 0.4)
-        tip = f"{head}mean of {len(values)} runs: {number(mean, report.places)}"
+        tip = f"{head}mean of {len(values)} runs: {number(mean, report.decimals)}"
         drawing.plot(axes, [x - bar, x + bar], [mean, mean], "-", Mark(kind, tip=tip),
                      linewidth=2.4, solid_capstyle="butt")  # fmt: skip
     every = ceil(_label_width(panel) / each - 0.01)  # of many options, every n-th is named
@@ -332,7 +332,7 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
                      if (option, other) in effect.means}  # fmt: skip
             if not means:
                 continue
-            tips = [f"{first}={along[n]}\n{second}={other}\nmean {number(mean, report.places)}"
+            tips = [f"{first}={along[n]}\n{second}={other}\nmean {number(mean, report.decimals)}"
                     for n, mean in means.items()]  # fmt: skip
             drawing.plot(axes, [*means], [*means.values()], "-o", Mark(kind, tips=tips))
             ends.append(Spot(max(means), means[max(means)], shortened(other, 14), kind))
@@ -370,7 +370,9 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
             if (at := of(cost)) is None:
                 continue
             arm, kind, mean, spread = cost.arm, _kind(cost.arm, report), cost.value, cost.spread
-            tip = f"{arm}\n{name} {number(mean, report.places)} ± {number(spread, report.places)}"
+            tip = (
+                f"{arm}\n{name} {number(mean, report.decimals)} ± {number(spread, report.decimals)}"
+            )
             mark, ends = (
                 Mark(kind, arm, f"{tip}\n{what}: {show(at)}"),
                 [mean - spread, mean + spread],

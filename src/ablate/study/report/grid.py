@@ -110,11 +110,11 @@ def _verdict(row: Row) -> Markup:
 
 def _value(row: Row, report: Report) -> Markup:
     summary = row.summary
-    seeds = "\n".join(f"seed {s}: {number(v, report.places)}" for s, v in _first_values(row))
-    body = number(summary.mean, report.places)
+    seeds = "\n".join(f"seed {s}: {number(v, report.decimals)}" for s, v in _first_values(row))
+    body = number(summary.mean, report.decimals)
     if summary.sd is not None:
         body += tag(
-            "span", f"± {number(summary.sd, report.places)}, n = {summary.n}", class_="small"
+            "span", f"± {number(summary.sd, report.decimals)}, n = {summary.n}", class_="small"
         )
     return _number(body, summary.mean, seeds or "no finished run")
 
@@ -125,16 +125,18 @@ def _first_values(row: Row) -> list[tuple[int, float]]:
 
 def _difference(row: Row, report: Report) -> Markup:
     comparison, share = row.comparison, relative(row, report)
-    body = signed(row.difference, report.places)
+    body = signed(row.difference, report.decimals)
     body += tag("span", f" ({share})", class_="soft") if share else ""
     tip = None
     if comparison:
-        reach = interval(comparison.t_interval, report.places)
+        reach = interval(comparison.t_interval, report.decimals)
         body += tag("span", reach, class_="small") if comparison.t_interval else ""
         pairs = zip(comparison.pairs.seeds, comparison.pairs.differences.tolist(), strict=True)
-        lines = [f"seed {seed}: {signed(value, report.places)}" for seed, value in list(pairs)[:20]]
+        lines = [
+            f"seed {seed}: {signed(value, report.decimals)}" for seed, value in list(pairs)[:20]
+        ]
         lines += [f"95 % t interval {reach}"]
-        lines += [f"bootstrap {interval(comparison.bootstrap, report.places)}"] * bool(
+        lines += [f"bootstrap {interval(comparison.bootstrap, report.decimals)}"] * bool(
             comparison.bootstrap
         )
         tip = "\n".join(["arm minus baseline", *lines])

@@ -36,7 +36,7 @@ def show(
         caption_justify="left",
     )
     for row in report.rows:
-        mean, sd = (number(value, report.places) for value in (row.summary.mean, row.summary.sd))
+        mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
         table.add_row(
             row.arm.name,
             str(row.summary.n),

@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """A study on one metric. `places`: digits after the point of the metric's numbers."""
+    """A study on one metric. `decimals`: digits after the point of the metric's numbers."""
 
     study: Study
     metric: str
@@ -87,7 +87,7 @@ class Report:
     rows: tuple[Row, ...]
     objections: tuple[Objection, ...]
     warnings: tuple[str, ...]
-    places: int
+    decimals: int
     colours: Mapping[str, int]
 
     @property
@@ -168,7 +168,7 @@ def assemble(
         rows=rows,
         objections=refusals,
         warnings=compared.warnings if compared else (),
-        places=decimals([v for row in rows for v in row.values.values()], spreads),
+        decimals=decimals([v for row in rows for v in row.values.values()], spreads),
         colours=coloured(study, effects),
     )
 
@@ -231,7 +231,7 @@ def unsettled(report: Report) -> list[str]:
         before = [point for point in points if point[0] <= SINCE * points[-1][0]]
         if before and abs(points[-1][1] - before[-1][1]) > MOVED * abs(points[-1][1]):
             way = " to ".join(
-                f"{signed(value, report.places)} at step {step:,}"
+                f"{signed(value, report.decimals)} at step {step:,}"
                 for step, value in (before[-1], points[-1])
             )
             arms.append(f"{report.labels[row.arm.name]} (from {way})")

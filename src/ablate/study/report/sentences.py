@@ -101,7 +101,7 @@ def answers(report: Report) -> list[tuple[str, str, str]]:
         rows = [row for row in report.others if row.kind == kind]
         rows.sort(key=lambda row: -abs(row.difference or 0.0))
         if kind == "equivalent" and rows:
-            head += f" within ± {number(report.study.plan.get('margin'), report.places)}"
+            head += f" within ± {number(report.study.plan.get('margin'), report.decimals)}"
         if rows:
             answers.append((kind, head, listed((_in_short(row, report) for row in rows), 8)))
     return answers
@@ -112,7 +112,7 @@ def _in_short(row: Row, report: Report) -> str:
     if row.comparison is None:
         broken = [BROKEN[rule] for rule in row.broken] or row.why
         return f"{name} ({', '.join(broken)})"
-    return f"{name} ({signed(row.difference, report.places)})"
+    return f"{name} ({signed(row.difference, report.decimals)})"
 
 
 def reference(report: Report) -> str:
@@ -123,9 +123,9 @@ def reference(report: Report) -> str:
         return f"The baseline has no finished run with {report.metric}, so nothing can be compared."
     spread = ""
     if summary.sd is not None:
-        spread = f" ± {number(summary.sd, report.places)} (standard deviation)"
+        spread = f" ± {number(summary.sd, report.decimals)} (standard deviation)"
     runs = counted(summary.n, "seed")
-    return f"The baseline reaches {number(summary.mean, report.places)}{spread} over {runs}."
+    return f"The baseline reaches {number(summary.mean, report.decimals)}{spread} over {runs}."
 
 
 def sure(report: Report) -> list[str]:
@@ -169,8 +169,8 @@ def curve_words(report: Report, points: Points) -> str:
         words += f"; in colour the {len(report.colours)} arms with the largest differences"
     values = [mean for curve in points.curves for mean in curve.means]
     high, low = points.limits.high, points.limits.low
-    beyond = [f"above {number(high, report.places)}"] if max(values) > high else []
-    beyond += [f"below {number(low, report.places)}"] if min(values) < low else []
+    beyond = [f"above {number(high, report.decimals)}"] if max(values) > high else []
+    beyond += [f"below {number(low, report.decimals)}"] if min(values) < low else []
     if beyond:
         words += f"; values {listed(beyond)}, at the start, are not shown"
     return f"{words}."
@@ -238,8 +238,8 @@ def difference_words(row: Row, report: Report) -> str:
     """Format difference and interval, as "+0.012 (+0.005 to +0.019)"."""
     if row.comparison is None:
         return NOTHING
-    text, reach = signed(row.difference, report.places), row.comparison.t_interval
-    return f"{text} ({interval(reach, report.places)})" if reach else text
+    text, reach = signed(row.difference, report.decimals), row.comparison.t_interval
+    return f"{text} ({interval(reach, report.decimals)})" if reach else text
 
 
 def commands(report: Report) -> Sequence[str]:

@@ -44,13 +44,13 @@ HEADS = ("arm", "n", "metric", "difference (95 % interval)", "relative", "p (Hol
 def _cells(row: Row, report: Report) -> list[str]:
     """Return the columns of report.md and table.tex."""
     summary = row.summary
-    spread = f" ± {number(summary.sd, report.places)}" if summary.sd is not None else ""
+    spread = f" ± {number(summary.sd, report.decimals)}" if summary.sd is not None else ""
     marks = f" [{', '.join(row.allowed)}]" if row.allowed else ""
     badges = "".join(f" ({badge})" for badge in row.badges if badge != row.arm.name)
     return [
         row.arm.name + badges,
         str(summary.n),
-        number(summary.mean, report.places) + spread,
+        number(summary.mean, report.decimals) + spread,
         difference_words(row, report),
         relative(row, report) or NOTHING,
         probability(row.comparison.tests.p_holm if row.comparison else None),
