@@ -274,7 +274,7 @@ def test_two_dimensions_are_a_row_and_a_column(extra: int) -> None:
         ("t5", {"max_distance": 8}, r"pos_enc\.max_distance=8 must be more than 8"),
         ("learned_2d", {"grid": None}, "_2d needs images"),
         ("learned_2d", {"dim": 23}, r"even model\.dim, here 23"),
-        ("sinusoidal_2d", {"dim": 22}, "four divides, here 22"),
+        ("sinusoidal_2d", {"dim": 22}, "multiple of 4, here 22"),
         ("relative_2d", {"grid": None}, "relative_2d needs images.*pos_enc=relative is"),
         ("relative_2d", {"head_dim": 3}, "must be even, not 3"),
     ],

@@ -172,7 +172,7 @@ SLOTS = ("model.attention", "model.cross_attention")
 DOT_PRODUCTS_ONLY = tuple(
     Conflict(
         lambda c, slot=slot: c.states(slot, "weighs") and not c.states(slot, "lowers"),  # type: ignore[misc]
-        f"kernel={{kernel}} computes scaled dot products only, and {slot}={{{slot}}} is none; use"
+        f"kernel={{kernel}} computes scaled dot products only, not {slot}={{{slot}}}; use"
         " kernel=auto",
     )
     for slot in SLOTS

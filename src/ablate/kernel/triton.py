@@ -33,8 +33,7 @@ class Triton(Kernel):
     conflicts = tuple(
         Conflict(
             lambda c, slot=slot: c.states(slot, "weighs") and not c.states(slot, "sums"),  # type: ignore[misc]
-            f"kernel=triton computes additive scores only, and {slot}={{{slot}}} is none; use"
-            " kernel=auto",
+            f"kernel=triton computes additive scores only, not {slot}={{{slot}}}; use kernel=auto",
         )
         for slot in SLOTS
     )

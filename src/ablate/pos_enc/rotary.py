@@ -46,8 +46,8 @@ class Rotary(PosEnc):
                 and c("model.dim") % c("model.heads") == 0
                 and c("model.dim") // c("model.heads") % 2 == 1
             ),
-            "pos_enc=rotary rotates pairs of dimensions and needs an even head width; here it is"
-            " model.dim={model.dim} / model.heads={model.heads}",
+            "pos_enc=rotary (RoPE) rotates pairs of dimensions: the head width must be even; here"
+            " it is model.dim={model.dim} / model.heads={model.heads}",
         ),
     )
 

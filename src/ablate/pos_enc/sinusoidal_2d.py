@@ -34,7 +34,7 @@ class Sinusoidal2d(GridPosEnc):
         super().__init__("sinusoidal_2d", **sizes)
         if self.dim % 4:
             raise UserError(
-                f"pos_enc=sinusoidal_2d needs a model.dim that four divides, here {self.dim}"
+                f"pos_enc=sinusoidal_2d needs a model.dim that is a multiple of 4, here {self.dim}"
             )
         require_positive_base(base)
         self.base = base
