@@ -135,7 +135,7 @@ def test_cross_attention_is_the_formula_in_loops(score: str, run: str) -> None:
     """Scores whose keys are prepared, or unused, read the keys of every head too."""
     if run == "sdpa" and score == "additive":
         pytest.skip("no dot product")
-    keys = {"kv_heads": 2, "sink": "learned", "output_gate": "head"}
+    keys = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
     settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
     whole = {"kernel": kernel(run, **settings), "score": score}
     mine = random_parts(CrossAttention(place(D, H, N, **whole, **keys)))

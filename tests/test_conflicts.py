@@ -17,6 +17,8 @@ FILES = "model=transformer data=parallel data.source=a data.target=b"
 REFUSED = """
 model.heads=3
 model.kv_heads=3
+model.qk_norm=rms model.attention=location
+model.qk_norm=l2 model.attention=cosine
 task=rlhf data=text data.path=pairs model.mask=prefix
 model.mixer=latent model.kv_heads=2
 model.mixer=latent model.attention=location

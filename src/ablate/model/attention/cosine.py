@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from ablate.config.facts import Conflict
 from ablate.model.attention import Lowered, Score, require_equal_widths
 
 START = 10.0
@@ -29,6 +30,13 @@ class Cosine(Score):
     """
 
     lowers: ClassVar[bool] = True
+    conflicts: ClassVar[tuple[Conflict, ...]] = (
+        Conflict(
+            lambda c: c.get("model.qk_norm", None) == "l2",
+            "model.qk_norm=l2 gives queries and keys a length, which model.attention=cosine takes"
+            " away again; use model.qk_norm=rms, or model.attention=scaled_dot",
+        ),
+    )
 
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)

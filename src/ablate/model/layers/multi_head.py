@@ -58,6 +58,16 @@ class MultiHeadAttention(Layer):
         ),
         Conflict(
             lambda c: (
+                c.get("model.qk_norm", None) is not None
+                and not (
+                    c.states("model.attention", "query") and c.states("model.attention", "key")
+                )
+            ),
+            "model.qk_norm={model.qk_norm} normalises queries and keys, which"
+            " model.attention={model.attention} does not compare; set model.qk_norm=null",
+        ),
+        Conflict(
+            lambda c: (
                 c.get("model.sink", None) is not None
                 and c.stated("model.normalizer", "shares") is False
             ),
@@ -85,8 +95,9 @@ class MultiHeadAttention(Layer):
         self.key = linear(width, std=place.std) if self.score.key else None
         self.value = linear(width, std=place.std)
         self.out = linear(dim, std=place.out_std)
+        compares = self.score.query and self.score.key
         self.query_norm, self.key_norm = qk_norms(
-            place.qk_norm, head_dim, heads=heads, length=place.length
+            place.qk_norm if compares else None, head_dim, heads=heads, length=place.length
         )
         self.softcap = place.softcap
         self.sink = None if place.sink is None else Sink(heads, learned=place.sink == "learned")
