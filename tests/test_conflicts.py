@@ -17,6 +17,7 @@ FILES = "model=transformer data=parallel data.source=a data.target=b"
 REFUSED = """
 model.heads=3
 model.kv_heads=3
+model.mixer=differential pos_enc=rotary model.dim=24
 model.qk_norm=rms model.attention=location
 model.qk_norm=l2 model.attention=cosine
 task=rlhf data=text data.path=pairs model.mask=prefix

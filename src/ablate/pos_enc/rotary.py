@@ -112,7 +112,9 @@ class Rotary(PosEnc):
     ) -> Float[Tensor, "b h n k"]:
         """Rotate by the positions, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
-        r = round(self.share * x.shape[-1])
+        r = 2 * (
+            round(self.share * x.shape[-1]) // 2
+        )  # of a mixer with other widths than `head_dim`
         angles = positions.to(exact)[:, None] / self.periods(r, x.device, exact)
         cos, sin = angles.cos(), angles.sin()
         first, second = rearrange(x[..., :r].to(exact), self.pairs, pair=2)

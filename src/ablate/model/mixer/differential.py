@@ -52,6 +52,14 @@ class DifferentialAttention(MultiHeadAttention):
             "model.mixer=differential halves the width of a head, here model.dim={model.dim} /"
             " model.heads={model.heads}, which must be even",
         ),
+        Conflict(
+            lambda c: (
+                c.states("pos_enc", "rotates") and c("model.dim") // c("model.heads") % 4 != 0
+            ),
+            "pos_enc={pos_enc} rotates pairs of dimensions, and model.mixer=differential halves the"
+            " width of a head, model.dim={model.dim} / model.heads={model.heads}, which must be a"
+            " multiple of 4",
+        ),
         *(
             Conflict(
                 lambda c, key=key: c.get(f"model.{key}", None) is not None,  # type: ignore[misc]
