@@ -112,9 +112,8 @@ class Rotary(PosEnc):
     ) -> Float[Tensor, "b h n k"]:
         """Rotate by the positions, computed in float32 or wider."""
         exact = torch.promote_types(x.dtype, torch.float32)
-        r = 2 * (
-            round(self.share * x.shape[-1]) // 2
-        )  # of a mixer with other widths than `head_dim`
+        # Even for a mixer whose queries have another width than `head_dim`, too.
+        r = 2 * (round(self.share * x.shape[-1]) // 2)
         angles = positions.to(exact)[:, None] / self.periods(r, x.device, exact)
         cos, sin = angles.cos(), angles.sin()
         first, second = rearrange(x[..., :r].to(exact), self.pairs, pair=2)
