@@ -48,17 +48,18 @@ def sparing(made: Any = None, *, typechecker: Any) -> Any:
     if not any(map(has_shape, made.__annotations__.values())):
         return made
 
-    @cache
-    def checked() -> Callable[..., Any]:  # when it is first called: making it takes milliseconds
-        whole: Callable[..., Any] = jaxtyped(made, typechecker=typechecker)
-        return whole
-
     @wraps(made)
     def call(*args: Any, **named: Any) -> Any:
-        run = made if torch.compiler.is_compiling() else checked()
+        run = made if torch.compiler.is_compiling() else checked(made, typechecker)
         return run(*args, **named)
 
     return call
+
+
+@cache  # made at the first call: it takes milliseconds
+def checked(made: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
+    whole: Callable[..., Any] = jaxtyped(made, typechecker=typechecker)
+    return whole
 
 
 def has_shape(hint: Any) -> bool:

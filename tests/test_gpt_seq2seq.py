@@ -1,6 +1,7 @@
 """The decoder-only model of pairs: it is a GPT, nothing leaks, decoding equals teacher forcing."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,31 @@ def test_it_is_a_gpt_with_a_prefix() -> None:
     source, target_in = (tokens[:1] for tokens in batch())
     expected = one(torch.cat([source, target_in + WORDS], dim=1))[:, IN:, WORDS:]
     torch.testing.assert_close(model(source, target_in), expected)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"mixer": "convolution"},
+        {"mixer": "latent", "pos_enc": "rotary"},
+        {"mixer": "differential"},
+        {"mixer": part("model.mixer", "attention", short_conv=3, key_shift=True), "kv_heads": 1},
+        {"mixer": part("model.mixer", "attention", value_residual=True)},
+        {"connection": "hyper", "parallel": True, "sink": "learned"},
+        {"connection": "x0"},
+    ],
+    ids=str,
+)
+def test_decoding_with_a_cache_equals_teacher_forcing(keys: dict[str, Any]) -> None:
+    """Beside the padding of shorter sources."""
+    model = random_model(mask="causal", depth=2, **keys)
+    source, target_in = batch()
+    expected, state = model(source, target_in), model.encode(source)
+    assert state.cache is not None
+    for position, tokens in enumerate(target_in.unbind(1)):
+        logits = model.step(tokens, state)
+        real = target_in[:, position] != PAD
+        torch.testing.assert_close(logits[real], expected[real, position])
 
 
 def test_a_source_beyond_training_is_refused() -> None:

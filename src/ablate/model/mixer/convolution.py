@@ -45,6 +45,7 @@ class Convolution(Layer):
         ),
     )
     caches = True
+    revision = 2  # since 2026-11-25 model=gpt_seq2seq decodes as it is trained
 
     def __init__(self, place: Place, *, size: Width, depthwise: bool):
         super().__init__()
@@ -66,7 +67,8 @@ class Convolution(Layer):
 
     def forward(self, x: Float[Tensor, "b i d"], context: Context) -> Float[Tensor, " b #i d"]:
         if context.keep is not None:
-            x = x.masked_fill(~context.keep[..., None], 0.0)
+            keep = context.keep[:, -x.shape[1] :]  # without those of a cache
+            x = x.masked_fill(~keep[..., None], 0.0)
         mixed = self._along_rows_and_columns(x) if self.grid else self._along_text(x, context)
         first = context.position
         return mixed if first is None else mixed[:, first : first + 1]
