@@ -169,6 +169,14 @@ def feed_forward(kind: str, x: float) -> Any:
     )
 
 
+def mixture_of_experts() -> Any:
+    made = part("model.ffn", "moe", experts=3, expert="relu", width=1)(1, hidden=1, bias=False)
+    fill(made.router, weight=[[0.0], [log(2)], [log(3)]])
+    for number, expert in enumerate(made.experts, 1):
+        fill(expert, **{"up_weight": [[float(number)]], "down_weight": [[1.0]]})
+    return made(tensor([1.0])[None], context())
+
+
 def maps(made: FeedForward) -> list[str]:
     return ["up", "down"] if made.gate is None else ["up", "gate", "down"]
 
@@ -476,6 +484,12 @@ FORMULAS = [
             ("geglu", "W2 (y Φ(y) · V x), y = W1 x",
              "Shazeer 2020, https://arxiv.org/abs/2002.05202", True, 2.0, 2 * gelu(2) * 2),
         )
+    ),
+    Formula(
+        "feed-forward, moe", "sum of w_e f_e(x), w = p / sum of p, of the top k of p = softmax(R x)",
+        "Jiang et al. 2024, https://arxiv.org/abs/2401.04088",
+        "ablate.model.ffn.moe", "R x = (0, ln 2, ln 3), top 2, f_e = max(0, e x), e = 1 to 3, x = 1",
+        [(2 * 2 + 3 * 3) / 5], mixture_of_experts,
     ),
     Formula(
         "post-norm", "norm(x + f(x))", "Vaswani et al. 2017, https://arxiv.org/abs/1706.03762",

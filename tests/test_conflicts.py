@@ -58,6 +58,9 @@ model=transformer data=multi30k data.joint=false model.share_embeddings=true
 model=transformer model.share_embeddings=true
 model=transformer model.norm_type=batch
 model.ffn=none model.ffn_dim=64
+model.ffn=moe model.ffn.top_k=9
+model.ffn=moe model.ffn.top_k=1
+model.ffn=moe compile=true
 model=rnn_seq2seq model.dim=9
 model=rnn_seq2seq model.decoder=bahdanau model.bidirectional=false model.dim=9
 model=rnn_lm model.residual=true

@@ -21,6 +21,7 @@ from ablate.config.run_id import EXCLUDED
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
+from ablate.task import added_losses
 from ablate.training import ignored
 from ablate.training.build import build, build_data, make_task
 from ablate.training.ignored import left_out, refuse_ignored
@@ -113,6 +114,7 @@ def after_two_steps(model: str, row: Row) -> list[Tensor]:
     for step in range(2):
         torch.manual_seed(step)
         loss = sum(part.square().mean() for part in outputs(network.train()(*inputs)))
+        loss += sum(added_losses(network).values())
         for parameter, gradient in zip(
             parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
         ):

@@ -78,6 +78,8 @@ PARTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("gpt", "model.connection", "x0", {"initial": 0.5}),
     ("gpt", "model.connection", "hyper", {"streams": 2, "dynamic": False}),
     ("gpt", "model.norm_type", "dyt", {"alpha": 1.5}),
+    ("gpt", "model.ffn", "moe", {"experts": 3, "top_k": 3, "shared": 1, "width": 5}),
+    ("gpt", "model.ffn", "moe", {"expert": "swiglu", "normalise": False, "balance": 0.5}),
     ("gpt", "model.mask", "prefix", {"size": 4}),
     ("gpt", "model.mask", "window", {"size": 2}),
     (

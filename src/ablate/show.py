@@ -6,6 +6,7 @@ from typing import Any
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
 from ablate.task.attention import attention_figures
+from ablate.task.experts import expert_figures
 from ablate.training.load import Run, load
 
 
@@ -51,7 +52,10 @@ def main() -> None:
         options["caption"] = "the target is what the model wrote"
     elif args.index is not None:
         options["examples"] = [run.task.numbered(args.index)]
-    paths = attention_figures(run.task, args.out or run.path / "figures", **options)
+    folder = args.out or run.path / "figures"
+    paths = attention_figures(run.task, folder, **options)
+    if not {*options.values()} - {None}:
+        paths += expert_figures(run.task, folder)
     if not paths:
         raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")
     for path in paths:

@@ -28,6 +28,7 @@ from ablate.run_files.sealed import read_weights
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
+from ablate.task.experts import expert_figures
 from ablate.terminal.say import printable, say
 from ablate.training.build import build, build_data, count_cache, count_flops, make_task
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
@@ -267,5 +268,6 @@ def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:
 
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
     attention_figures(task, folder)
+    expert_figures(task, folder)
     draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
     return [str(path.relative_to(run_dir)) for path in task.artefacts(run_dir)]

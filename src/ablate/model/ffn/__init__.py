@@ -38,8 +38,8 @@ class FeedForward(Layer):
         raise NotImplementedError
 
     def forward(
-        self, x: Float[Tensor, "b i d"], context: Context | None = None
-    ) -> Float[Tensor, "b i d"]:
+        self, x: Float[Tensor, "*b d"], context: Context | None = None
+    ) -> Float[Tensor, "*b d"]:
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))
