@@ -486,9 +486,9 @@ FORMULAS = [
         )
     ),
     Formula(
-        "feed-forward, moe", "sum of w_e f_e(x), w = p / sum of p, of the top k of p = softmax(R x)",
+        "feed-forward, moe", "sum of w_e f_e(x), w = p / sum of p, top k of p = softmax(R x)",
         "Jiang et al. 2024, https://arxiv.org/abs/2401.04088",
-        "ablate.model.ffn.moe", "R x = (0, ln 2, ln 3), top 2, f_e = max(0, e x), e = 1 to 3, x = 1",
+        "ablate.model.ffn.moe", "R x = (0, ln 2, ln 3), top 2, f_e = max(0, e x), x = 1",
         [(2 * 2 + 3 * 3) / 5], mixture_of_experts,
     ),
     Formula(
