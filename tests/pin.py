@@ -79,6 +79,8 @@ GROUPS = (
     "model.window",
 )
 NEEDS = {
+    "optimizer=schedule_free": "schedule=constant",
+    "schedule=wsd": "schedule.decay=2",
     "model.mask=window": "model.mask.size=3",
     "model.mask=prefix": "model.mask.size=3",
     "model.window=local_m": "model.window.size=2",

@@ -59,6 +59,7 @@ NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(n
     "model.mask=neighbours": ["model=gat"],
     "model.mask=source": ["model=gpt_seq2seq"],
     **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
+    "optimizer=schedule_free": ["schedule=constant"],
     "task=captioning": ["model=captioner"],
     "task=segmentation": ["model=sam"],
     "data=mask_folder": ["data.root=DIR", "model=sam"],

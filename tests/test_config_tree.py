@@ -225,7 +225,16 @@ SHARED = {
     "kernel": {"additive_cpu", "additive_triton", "additive_triton_kernels", "heap"},
     "logger": {"role"},
     "task": {
-        *("accumulation", "attention", "decoding", "judge", "paint", "policy", "sampler"),
+        *(
+            "accumulation",
+            "attention",
+            "decoding",
+            "experts",
+            "judge",
+            "paint",
+            "policy",
+            "sampler",
+        ),
         *("segment", "text_metrics", "translate"),
     },
 }

@@ -61,6 +61,7 @@ model.ffn=none model.ffn_dim=64
 model.ffn=moe model.ffn.top_k=9
 model.ffn=moe model.ffn.top_k=1
 model.ffn=moe compile=true
+optimizer=schedule_free
 model=rnn_seq2seq model.dim=9
 model=rnn_seq2seq model.decoder=bahdanau model.bidirectional=false model.dim=9
 model=rnn_lm model.residual=true

@@ -33,13 +33,15 @@ SIDES = {key: value for key, value in BLOCKS.items() if key != "depth"}
 LAYERS = {"depth": 3, "dim": 6, "residual": True, "dropout": 0.5}
 # Another value for every key of a model.
 KNOBS: dict[str, dict[str, Any]] = {
-    "gpt": {"freeze": "embeddings", "tie_embeddings": False} | BLOCKS,
+    "gpt": {"freeze": "embeddings", "tie_embeddings": False, "logit_softcap": 0.5} | BLOCKS,
     "bert": {"freeze": "encoder", "tie_embeddings": False} | BLOCKS,
     "vit": {"freeze": "embeddings", "stride": 1, "pool": "class"} | BLOCKS | {"patch": 4},
     "resnet": {"dim": 6, "depth": 2, "residual": False},
     "timm": {"name": "test_resnet", "args": {"stem_width": 8}},
-    "transformer": {"encoder.depth": 1, "decoder.depth": 3, "tie_embeddings": False} | SIDES,
-    "gpt_seq2seq": {"tie_embeddings": False} | BLOCKS,
+    "transformer": {"encoder.depth": 1, "decoder.depth": 3, "tie_embeddings": False}
+    | {"logit_softcap": 0.5}
+    | SIDES,
+    "gpt_seq2seq": {"tie_embeddings": False, "logit_softcap": 0.5} | BLOCKS,
     "gat": {"dim": 6, "depth": 3, "heads": 1, "out_heads": 2, "shared": False, "residual": True}
     | {"dropout": 0.5, "bias": False},
     "sam": {"decoder.depth": 1, "decoder.ffn_dim": 20, "masks": 1, "exchange": "one_way"}

@@ -12,6 +12,7 @@ from ablate.schedule.constant import constant
 from ablate.schedule.cosine import cosine
 from ablate.schedule.linear import linear
 from ablate.schedule.noam import noam
+from ablate.schedule.wsd import wsd
 from ablate.training.build import build_data
 from ablate.training.trainer import make_trainer
 
@@ -99,3 +100,17 @@ def test_a_number_longer_than_the_training_is_refused_with_the_way_out(capsys):
     epochs = ("trainer.max_steps=-1", "trainer.max_epochs=1")
     with pytest.raises(UserError, match=r"schedule\.warmup=600 is longer than the training of \d"):
         told(capsys, *epochs, "schedule.warmup=600")
+
+
+@pytest.mark.parametrize(("shape", "falling"), [("linear", 0.5), ("sqrt", 1 - 0.5**0.5)])
+def test_wsd_is_stable_and_then_falls(shape, falling):
+    def rate(step, **keys):
+        return wsd(step, 100, warmup=10, shape=shape, **keys)
+
+    assert rate(0, decay=20, floor=0.0) == pytest.approx(1 / 11)
+    assert {rate(step, decay=20, floor=0.0) for step in (10, 50, 80)} == {1.0}
+    assert rate(90, decay=20, floor=0.0) == pytest.approx(falling)
+    assert rate(90, decay=0.2, floor=0.1) == pytest.approx(0.1 + 0.9 * falling)
+    assert rate(100, decay=20, floor=0.1) == pytest.approx(0.1)
+    with pytest.raises(UserError, match=r"schedule\.decay=95 are 10 and 95 steps"):
+        rate(0, decay=95, floor=0.0)

@@ -54,7 +54,7 @@ def main() -> None:
         options["examples"] = [run.task.numbered(args.index)]
     folder = args.out or run.path / "figures"
     paths = attention_figures(run.task, folder, **options)
-    if not {*options.values()} - {None}:
+    if all(value is None for value in options.values()):
         paths += expert_figures(run.task, folder)
     if not paths:
         raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")

@@ -1,7 +1,8 @@
 """Where ablate is installed, as what, in which version, and from which commit of a checkout."""
 
+import re
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,24 @@ try:
     __version__ = version(NAME)
 except PackageNotFoundError:  # on the path, but not installed
     __version__ = "unknown"
+
+
+def extra_with(module: str) -> str | None:
+    """The extra of this package that installs a module; None if there is none."""
+    try:
+        listed = requires(NAME) or []
+    except PackageNotFoundError:
+        listed = []
+    for requirement in listed:
+        name, _, extra = requirement.partition("; extra == ")
+        package = re.match(r"[\w.-]+", name)
+        if (
+            extra not in ("", "'dev'", '"dev"')
+            and package
+            and package[0].replace("-", "_") == module
+        ):
+            return extra.strip("'\"")
+    return None
 
 
 def install(extra: str) -> str:

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ablate.config.overrides import value_text
 from ablate.config.tree import config_dir
 from ablate.errors import UserError, suggest
+from ablate.version import extra_with, install
 
 OURS = "ablate."
 
@@ -278,7 +279,10 @@ def locate(target: str) -> Any:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         line = f"_target_={target}: cannot be imported ({error})"
         top = module.partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and error.name == top:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == top
+        if missing and (extra := extra_with(top)):
+            line += f": {install(extra)}"
+        elif missing:
             line += (
                 f"; give the command in the folder that holds {top} (this one is {Path.cwd()}),"
                 " or put that folder on PYTHONPATH"

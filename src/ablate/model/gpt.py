@@ -8,17 +8,17 @@ map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import HubName, KeysOf, Width
+from ablate.config.rules import HubName, KeysOf, Positive, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import Linear
+from ablate.model.layers.output import logits
 from ablate.model.layers.stack import Stack
 
 
@@ -56,11 +56,13 @@ class GPT(LanguageModel):
         freeze: Freeze,
         pretrained: HubName | None,
         classes: int | None = None,
+        logit_softcap: Positive | None = None,
         embedding: MakeEmbedding = Learned,
         **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
         self.length, self.classes, self.pretrained = length, classes, pretrained
+        self.logit_softcap = logit_softcap
         self.embedding = embedding(vocab_size, dim)
         self.stack = Stack(dim, length=length, causal=True, **stack)
         tied = tie_embeddings and classes is None
@@ -79,7 +81,7 @@ class GPT(LanguageModel):
         if self.classes is not None:
             assert keep is not None
             x = x[torch.arange(len(x)), keep.sum(1) - 1]
-        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return logits(x, self.head, self.embedding.weight, self.logit_softcap)
 
     def new_cache(self) -> Cache | None:
         return Cache() if self.stack.cacheable else None

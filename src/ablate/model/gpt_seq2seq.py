@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import KeysOf, Positive, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.base import Seq2Seq, State
@@ -21,6 +21,7 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache
 from ablate.model.layers.linear import Linear
+from ablate.model.layers.output import logits
 from ablate.model.layers.stack import Stack
 
 
@@ -59,11 +60,12 @@ class GPTSeq2Seq(Seq2Seq):
         joint: bool,
         dim: Width,
         tie_embeddings: bool,
+        logit_softcap: Positive | None = None,
         embedding: MakeEmbedding = Learned,
         **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
         super().__init__()
-        self.sources = source_length
+        self.sources, self.logit_softcap = source_length, logit_softcap
         self.source_embedding = embedding(source_vocab, dim, reads=("source",))
         self.target_embedding = embedding(target_vocab, dim, reads=("target_in",))
         self.stack = Stack(
@@ -117,4 +119,4 @@ class GPTSeq2Seq(Seq2Seq):
         return self.source_embedding(source), source != PAD
 
     def _logits(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n target_vocab"]:
-        return F.linear(x, self.target_embedding.weight) if self.head is None else self.head(x)
+        return logits(x, self.head, self.target_embedding.weight, self.logit_softcap)

@@ -11,12 +11,11 @@ from functools import partial
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ablate.config.facts import Conflict
-from ablate.config.rules import KeysOf, Width
+from ablate.config.rules import KeysOf, Positive, Width
 from ablate.data.pairs import PAD
 from ablate.errors import UserError
 from ablate.model.attention import Score
@@ -25,6 +24,7 @@ from ablate.model.embedding import MakeEmbedding
 from ablate.model.embedding.learned import Learned
 from ablate.model.layers.layer import Cache, Memory
 from ablate.model.layers.linear import Linear
+from ablate.model.layers.output import logits
 from ablate.model.layers.stack import Stack
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
@@ -108,6 +108,7 @@ class Transformer(Seq2Seq):
         mask: Callable[..., Mask],
         tie_embeddings: bool,
         share_embeddings: bool,
+        logit_softcap: Positive | None = None,
         cross_attention: Callable[..., Score] | None = None,
         layers: Sequence[Mapping[str, Any]] = (),
         embedding: MakeEmbedding = Learned,
@@ -116,6 +117,7 @@ class Transformer(Seq2Seq):
         super().__init__()
         if share_embeddings and not joint:
             raise UserError(ONE_VOCABULARY.format(data="this data"))
+        self.logit_softcap = logit_softcap
         both = ("source", "target_in") if share_embeddings else ("target_in",)
         self.target_embedding = embedding(target_vocab, dim, reads=both)
         self.source_embedding = (
@@ -190,7 +192,7 @@ class Transformer(Seq2Seq):
         keep = target_in != PAD if self.decoder.look_ahead else None
         table = self.target_embedding
         x = self.decoder(table(target_in), keep=keep, cache=cache, memory=memory)
-        return F.linear(x, table.weight) if self.head is None else self.head(x)
+        return logits(x, self.head, table.weight, self.logit_softcap)
 
 
 def cross_score(

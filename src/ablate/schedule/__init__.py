@@ -11,7 +11,7 @@ from ablate.config.rules import Fraction, Int
 Warmup = Annotated[int, Int(0, 2**31 - 1)] | Fraction | Literal["auto"]
 
 # What warmup=auto stands for: this many steps, and at most this share of the training.
-AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400}
+AUTO_STEPS = {"constant": 0, "cosine": 100, "linear": 100, "noam": 400, "wsd": 100}
 AUTO_SHARE = 0.5
 
 

@@ -51,7 +51,8 @@ class Task(L.LightningModule):
     ask of it, too: `artefacts`, `generate`, `drawer`.
 
     average: with `ema`, the exponential moving average of the model's weights after each step, with
-    this decay. It is what is validated and tested, and the best weights are its weights.
+    this decay; of a schedule-free optimizer, its average. It is what is validated and tested, and
+    the best weights are its weights.
     reference: with `has_reference`, a frozen copy of the model at the start of training.
     Both are in checkpoints and always in evaluation mode.
     """
@@ -94,7 +95,14 @@ class Task(L.LightningModule):
     ):
         super().__init__()
         self.model = model
-        self.average = None if ema is None else moving_average(model, ema)
+        self.averages_itself = averages(optimizer)
+        if self.averages_itself and ema is not None:
+            raise UserError(
+                f"task.ema={ema}: the optimizer averages the weights itself; set task.ema=null"
+            )
+        self.average: AveragedModel | None = None
+        if ema is not None or self.averages_itself:
+            self.average = moving_average(model, ema or 0.0)
         self.reference = deepcopy(model).requires_grad_(False) if self.has_reference else None
         self.data = data
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
@@ -213,6 +221,8 @@ class Task(L.LightningModule):
 
     def on_validation_start(self) -> None:
         self.require_finite_losses()
+        if self.averages_itself and self.trainer.state.fn == TrainerFn.FITTING:
+            self._average_by_optimizer()
 
     def evaluate(self, batch: Batch) -> None:
         """Update the torchmetrics of this task with a batch of validation or test."""
@@ -301,8 +311,21 @@ class Task(L.LightningModule):
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
-        if self.average is not None:
+        if self.average is not None and not self.averages_itself:
             self.average.update_parameters(self.model)
+
+    @torch.no_grad()
+    def _average_by_optimizer(self) -> None:
+        """Let the average be what the optimizer has the weights be in evaluation; training goes on
+        from the weights as they are, to the bit."""
+        assert self.average is not None
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        trained = [parameter.clone() for parameter in self.model.parameters()]
+        optimizer.eval()
+        self.average.update_parameters(self.model)
+        optimizer.train()
+        for parameter, value in zip(self.model.parameters(), trained, strict=True):
+            parameter.copy_(value)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the best weights, which have no state of an optimizer, be those measured."""
@@ -358,7 +381,16 @@ class Task(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""
         optimizer = self.make_optimizer(self.parameter_groups())
+        if self.averages_itself:
+            optimizer.train()  # type: ignore[attr-defined]
         return scheduled(optimizer, self.schedule, self.trainer.max_steps)
+
+
+def averages(make_optimizer: MakeOptimizer) -> bool:
+    """Whether the weights to measure are an average that the optimizer keeps: it then has `eval`
+    and `train`, as those of the package schedulefree have."""
+    made = getattr(make_optimizer, "func", make_optimizer)
+    return hasattr(made, "eval") and hasattr(made, "train")
 
 
 def moving_average(model: Model, decay: float) -> AveragedModel:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
-from ablate.config.rules import Share
+from ablate.config.rules import Positive, Share
 from ablate.data import IGNORED, Batch
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer
@@ -29,7 +29,12 @@ PEEKS = (
 
 class CausalLM(Task):
     """Cross-entropy in nats per token; perplexity is exp(loss); bits per character spread it over
-    the characters of the tokens, so that tokenizers can be compared."""
+    the characters of the tokens, so that tokenizers can be compared.
+
+    z_loss: coefficient of the mean of log(Z)², with Z the sum of the exponentials of a token's
+    logits, which keeps them from drifting; in training alone (PaLM: Chowdhery et al. 2022, section
+    5, https://arxiv.org/abs/2204.02311).
+    """
 
     kinds = ("text",)
     output = "next tokens"
@@ -42,9 +47,15 @@ class CausalLM(Task):
     )  # fmt: skip
     example_options: ClassVar[str] = '--prompt "The "'
 
-    def __init__(self, *args: Any, label_smoothing: Share, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        label_smoothing: Share,
+        z_loss: Positive | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
         self.mean_loss = MeanMetric()
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -54,7 +65,18 @@ class CausalLM(Task):
         return batch["tokens"].numel()
 
     def loss(self, batch: Batch) -> Tensor:
+        return self.cross_entropy(self.model(*self.inputs(batch)), batch["targets"])
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        if self.z_loss is None:
+            return super().losses(batch)
         logits, targets = self.model(*self.inputs(batch)), batch["targets"]
+        loss = self.cross_entropy(logits, targets)
+        squares = logits[targets != IGNORED].float().logsumexp(-1).square().sum()
+        return {"loss": loss, "z_loss": self.z_loss * squares / self.share}
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the targets of all processes; sets `share`, by which a sum becomes one."""
         total = F.cross_entropy(
             logits.flatten(0, 1),
             targets.flatten(),

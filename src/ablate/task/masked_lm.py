@@ -70,7 +70,7 @@ class MaskedLM(Task):
                 f"task=masked_lm: {type(data).__name__} is no ablate.data.text.TextData, from"
                 f" which it takes its windows"
             )
-        data.task_settings = Masked(**keys)
+        data.task_settings = Masked(**{name: keys[name] for name in Masked.__dataclass_fields__})
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         read = (batch["tokens"], batch["positions"])

@@ -1,0 +1,110 @@
+"""Averages of the weights: what is measured and kept, and what training goes on from."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from make_model import options
+from test_resume import SHORT, assert_equal, at_step, strike
+from tiny import overrides as tiny
+
+import ablate
+from ablate.errors import UserError
+from ablate.run_files import best_weights
+from ablate.run_files.sealed import read_weights
+from ablate.training.build import build, build_data, make_task
+from ablate.training.load import load
+
+FREE = ("optimizer=schedule_free", "schedule=constant", "optimizer.warmup_steps=2")
+
+
+@pytest.mark.parametrize("name", options("task"))
+def test_every_task_takes_an_average(name: str) -> None:
+    content = (Path(__file__).parents[1] / "conf/task" / f"{name}.yaml").read_text()
+    assert "ema: " in content
+
+
+def test_an_average_is_measured_and_kept_and_trains_nothing(tmp_path: Path) -> None:
+    cfg = ablate.compose(*tiny(tmp_path, *SHORT, "task.ema=0.5"))
+    result = ablate.run(cfg, tmp_path / "run")
+    plain = ablate.run(ablate.compose(*tiny(tmp_path, *SHORT)), tmp_path / "plain")
+    assert result["metrics"]["val/loss"] != plain["metrics"]["val/loss"]
+    of_training = [
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for folder in (tmp_path / "run", tmp_path / "plain")
+    ]
+    names = [name for name in of_training[1] if name.startswith("model.")]
+    assert names
+    assert all(torch.equal(of_training[0][n], of_training[1][n]) for n in names)
+    best = read_weights(best_weights(tmp_path / "run"))
+    name = names[0].removeprefix("model.")
+    assert torch.equal(best[f"model.{name}"], best[f"average.module.{name}"])
+
+
+def test_an_average_and_a_schedule_free_optimizer_exclude_each_other(tmp_path: Path) -> None:
+    cfg = ablate.compose(*tiny(tmp_path, *FREE, "task.ema=0.5"))
+    data = build_data(cfg)
+    with pytest.raises(UserError, match=r"task\.ema=0\.5: the optimizer averages the weights"):
+        make_task(cfg, data, build(cfg, data))
+
+
+def test_schedule_free_measures_the_average_of_the_paper() -> None:
+    """x_t+1 = (1 - c) x_t + c z_t+1, c = 1 / (t + 1), of plain steps z, with gradients at
+    y = (1 - beta) z + beta x; without warm-up, with one rate (Defazio et al. 2024, section 2)."""
+    import schedulefree
+
+    torch.manual_seed(0)
+    target, beta, lr = torch.randn(5).double(), 0.9, 0.01
+    theirs = torch.nn.Parameter(torch.zeros(5).double())
+    optimizer = schedulefree.SGDScheduleFree([theirs], lr=lr, momentum=beta)
+    optimizer.train()
+    x = z = torch.zeros(5).double()
+    for t in range(6):
+        (theirs - target).pow(3).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        y = (1 - beta) * z + beta * x
+        z = z - lr * 3 * (y - target).square()
+        x = (1 - 1 / (t + 1)) * x + z / (t + 1)
+    optimizer.eval()
+    torch.testing.assert_close(theirs.detach(), x)
+
+
+@pytest.mark.parametrize("more", [FREE, ("optimizer=soap",)], ids=["schedule_free", "soap"])
+@pytest.mark.usefixtures("no_figures")
+def test_an_optimizer_of_a_package_resumes_bit_for_bit(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    cfg = ablate.compose(*tiny(tmp_path, *SHORT, *more))
+    ablate.run(cfg, tmp_path / "whole")
+    assert strike(cfg, tmp_path / "killed", **at_step(5)) == -signal.SIGKILL
+    ablate.run(cfg, tmp_path / "killed")
+    assert_equal(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_validation_changes_no_step_of_a_schedule_free_training(tmp_path: Path) -> None:
+    states = []
+    for every in (1, 14):
+        cfg = ablate.compose(*tiny(tmp_path, *SHORT, *FREE, f"trainer.val_check_interval={every}"))
+        ablate.run(cfg, tmp_path / str(every))
+        last = torch.load(tmp_path / str(every) / "checkpoints/last.ckpt", weights_only=True)
+        states.append(last["state_dict"])
+    for name in states[0]:
+        assert torch.equal(states[0][name], states[1][name]) or name.startswith("average."), name
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_finished_run_holds_what_was_measured(tmp_path: Path) -> None:
+    cfg = ablate.compose(*tiny(tmp_path, *SHORT, *FREE))
+    ablate.run(cfg, tmp_path / "run")
+    task = load(tmp_path / "run").task
+    weights = dict(task.average.module.named_parameters())
+    assert all(torch.equal(p, weights[name]) for name, p in task.model.named_parameters())
+    last = torch.load(tmp_path / "run/checkpoints/last.ckpt", weights_only=True)
+    (group, *_) = last["optimizer_states"][0]["param_groups"]
+    assert group["train_mode"]
+    name = "stack.blocks.0.attention.function.query.weight"
+    trained_on, measured = last["state_dict"][f"model.{name}"], task.model.get_parameter(name)
+    assert not torch.equal(trained_on, measured)
