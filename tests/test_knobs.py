@@ -59,8 +59,11 @@ KNOBS: dict[str, dict[str, Any]] = {
     "transformer_forecaster": {"difference": False} | BLOCKS,
 }
 BESIDE = {"dit": {"model.condition": "cross_attention"}}  # adaLN-Zero needs residuals
-# test_pretrained.py, test_activation_checkpoints.py, test_transformer.py
-ELSEWHERE = {"model.pretrained", "model.activation_checkpointing", "model.share_embeddings"}
+# test_pretrained.py, test_activation_checkpoints.py, test_transformer.py, test_mup.py
+ELSEWHERE = {
+    *("model.pretrained", "model.activation_checkpointing", "model.share_embeddings"),
+    "model.base_dim",
+}
 BY_LAYER = {
     "kv_heads": "[1,2]", "qk_norm": "[l2,rms]", "softcap": "[1.0,2.0]", "sink": "[zero,learned]",
     "output_gate": "[head,element]", "connection": "[rezero,plain]", "parallel": "[false,true]",

@@ -85,6 +85,10 @@ class Model(nn.Module):
             return "head"
         return "matrix" if parameter.dim() == 2 else "tensor"
 
+    def rate_factors(self) -> dict[str, float]:
+        """The factor of the learning rate of roles, where it is not 1."""
+        return {}
+
     def freeze(self, part: Freeze) -> None:
         """Freeze the "embeddings", the "encoder" (all but the head) or "none". An output projection
         tied to the token embedding is frozen with it.

@@ -5,13 +5,14 @@ Radford et al. 2018, "Improving language understanding by generative pre-trainin
 map is the embedding table when tied: Press and Wolf 2017, https://arxiv.org/abs/1608.05859.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ablate.config.facts import Conflict
+from ablate.config.facts import Conflict, Facts
 from ablate.config.rules import HubName, KeysOf, Positive, Width
 from ablate.model.base import Freeze, LanguageModel
 from ablate.model.embedding import MakeEmbedding
@@ -21,6 +22,19 @@ from ablate.model.layers.linear import Linear
 from ablate.model.layers.output import logits
 from ablate.model.layers.stack import Stack
 
+# Where model.base_dim is refused, and with what it is not.
+ADAMS = ("torch.optim.Adam", "torch.optim.AdamW", "timm.optim.Lion")
+UNLIKE: dict[Callable[[Facts], bool], str] = {
+    lambda c: c("optimizer._target_") not in ADAMS: "optimizer=adam, adamw and lion",
+    lambda c: c.option("model.attention") != "scaled_dot": "model.attention=scaled_dot",
+    lambda c: c.option("model.mixer") != "attention": "model.mixer=attention",
+    lambda c: c.option("model.ffn") == "moe": "a model.ffn without a router",
+    lambda c: c("model.ffn_dim") is not None: "model.ffn_dim=null, which grows with the width",
+    lambda c: c("model.init_std") is not None: "model.init_std=null, which falls with the width",
+    lambda c: c("model.output_gate") is not None: "model.output_gate=null",
+    lambda c: c.option("pos_enc") == "relative": "positions other than pos_enc=relative",
+}
+
 
 class GPT(LanguageModel):
     """Tokens in, logits of the next token out; with `classes`, logits of the class of a text from
@@ -28,6 +42,11 @@ class GPT(LanguageModel):
     reward model.
 
     `stack` holds the keys of Stack.
+
+    base_dim: b, the width at which the learning rate was tuned, for a width d to which it then
+    applies (muP for Adam: Yang et al. 2022, table 8, https://arxiv.org/abs/2203.03466): the rate of
+    matrices within the blocks is times b / d, logits are times b / d, and scores times sqrt(b / d);
+    None: the standard parametrisation.
     """
 
     outputs = ("next tokens", "classes", "scores")
@@ -40,6 +59,13 @@ class GPT(LanguageModel):
             "model.freeze=encoder leaves nothing to train for task={task}, which predicts tokens,"
             " since with model.tie_embeddings=true the output map is the table of tokens; set"
             " model.tie_embeddings=false",
+        ),
+        *(
+            Conflict(
+                lambda c, unlike=unlike: c("model.base_dim") is not None and unlike(c),  # type: ignore[misc]
+                f"model.base_dim={{model.base_dim}}: muP is defined here for {defined}",
+            )
+            for unlike, defined in UNLIKE.items()
         ),
     )
     positions = "layers"
@@ -57,6 +83,7 @@ class GPT(LanguageModel):
         pretrained: HubName | None,
         classes: int | None = None,
         logit_softcap: Positive | None = None,
+        base_dim: Width | None = None,
         embedding: MakeEmbedding = Learned,
         **stack: Annotated[Any, KeysOf("ablate.model.layers.stack.Stack")],
     ):
@@ -64,6 +91,9 @@ class GPT(LanguageModel):
         self.length, self.classes, self.pretrained = length, classes, pretrained
         self.logit_softcap = logit_softcap
         self.embedding = embedding(vocab_size, dim)
+        self.width_ratio = (base_dim or dim) / dim
+        if base_dim is not None:
+            stack["query_scale"] = self.width_ratio**0.5
         self.stack = Stack(dim, length=length, causal=True, **stack)
         tied = tie_embeddings and classes is None
         self.head = None if tied else Linear(dim, classes or vocab_size, bias=False)
@@ -81,7 +111,12 @@ class GPT(LanguageModel):
         if self.classes is not None:
             assert keep is not None
             x = x[torch.arange(len(x)), keep.sum(1) - 1]
-        return logits(x, self.head, self.embedding.weight, self.logit_softcap)
+        return logits(
+            x, self.head, self.embedding.weight, self.logit_softcap, scale=self.width_ratio
+        )
+
+    def rate_factors(self) -> dict[str, float]:
+        return {role: self.width_ratio for role in ("matrix",) if self.width_ratio != 1}
 
     def new_cache(self) -> Cache | None:
         return Cache() if self.stack.cacheable else None

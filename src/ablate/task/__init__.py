@@ -363,20 +363,23 @@ class Task(L.LightningModule):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The trained parameters, with weight decay and without, as in nanoGPT: all
         but biases and norms have it. An optimizer that `takes_roles` gets a group for each role,
-        with the key "role"."""
+        with the key "role"; a role with a `rate_factor` has a group of its own, too."""
         apart = getattr(getattr(self.make_optimizer, "func", None), "takes_roles", False)
         roles, groups = self.model.roles(), dict[str, dict[str, Any]]()
+        factors = self.model.rate_factors()
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 role = roles[name]
-                key = role if apart or role == "vector" else "matrix"
+                key = role if apart or role == "vector" or role in factors else "decayed"
                 groups.setdefault(key, {"params": []})["params"].append(parameter)
         if "vector" in groups:
             groups["vector"]["weight_decay"] = 0.0
-        if apart:
-            for role, group in groups.items():
+        for role, group in groups.items():
+            if apart:
                 group["role"] = role
-        return [groups[role] for role in ROLES if role in groups]
+            if role in factors:
+                group["lr"] = factors[role] * self.make_optimizer.keywords["lr"]  # type: ignore[attr-defined]
+        return [groups[key] for key in ("decayed", *ROLES) if key in groups]
 
     def configure_optimizers(self) -> Any:
         """The optimizer, with weight decay on matrices only, and the schedule, per step."""

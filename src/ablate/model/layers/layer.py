@@ -34,7 +34,7 @@ class Place:
     length: positions in training, on an image the patches in the rows and columns of `grid`. std,
     out_std: deviation of initial linear maps, and of those whose output is added to the residual
     stream. score: makes the score of model.attention from its sizes. layer: index of the layer
-    among those that share `pos`. The last five keys act around the scores: see MultiHeadAttention.
+    among those that share `pos`. The last six keys act around the scores: see MultiHeadAttention.
     """
 
     dim: int
@@ -56,6 +56,7 @@ class Place:
     softcap: Positive | None = None
     sink: Literal["zero", "learned"] | None = None
     output_gate: Literal["head", "element"] | None = None
+    query_scale: float = 1.0
 
 
 class Cache:

@@ -99,7 +99,7 @@ class MultiHeadAttention(Layer):
         self.query_norm, self.key_norm = qk_norms(
             place.qk_norm if compares else None, head_dim, heads=heads, length=place.length
         )
-        self.softcap = place.softcap
+        self.softcap, self.query_scale = place.softcap, place.query_scale
         self.sink = None if place.sink is None else Sink(heads, learned=place.sink == "learned")
         gates = {None: 0, "head": heads, "element": dim}[place.output_gate]
         self.output_gate = linear(gates, std=place.std) if gates else None
@@ -128,7 +128,8 @@ class MultiHeadAttention(Layer):
         return self.training and (self.dropout > 0 or self.normalizer.samples)
 
     def queries(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b {self.heads} i k"]:
-        return self.query_norm(self._heads(self.query, x, self.heads))
+        q = self.query_norm(self._heads(self.query, x, self.heads))
+        return q if self.query_scale == 1 else q * self.query_scale
 
     def keys(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b {self.kv_heads} j k"]:
         """Of width 0 if the score does not use them."""
