@@ -75,6 +75,7 @@ def test_rates_by_role(tmp_path: Path) -> None:
     }
     roles = model.roles()
     found = {roles[name]: rates[id(p)] for name, p in model.named_parameters()}
+    assert model.stack.layers[0].query_scale == 0.5
     assert found == {"embedding": 1.0, "matrix": 0.25, "vector": 1.0}
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import normal, options, part
+from make_model import gpt, normal, options, part
 from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.pos_enc import PosEnc
 from ablate.pos_enc.sinusoidal import waves
+from ablate.random.draws import Draws
 
 NAMES = options("pos_enc")
 B, H, K, D, DEPTH = 2, 3, 8, 24, 2
@@ -333,3 +335,45 @@ def test_scaled_rotary_is_the_formula_of_the_paper(scaling: str) -> None:
             ]
         )
         torch.testing.assert_close(turned[0, 0, 0, [m, m + width // 2]], size * expected)
+
+
+def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs() -> None:
+    rotary, plain = build("rotary", randomise=20), build("rotary")
+    waving, x = build("sinusoidal", randomise=20), torch.zeros(B, N, D).double()
+    q, k = (normal(B, H, N, K).double() for _ in range(2))
+    draws = []
+    for _ in range(200):
+        rotary.prepare(x)
+        draws.append(rotary.drawn)
+        expected = plain.rotate(q, k[:, :, 1:], draws[-1], draws[-1][1:])
+        assert_close(rotary.rotate(q, k[:, :, 1:], POSITIONS, POSITIONS[1:]), expected)
+    waving.prepare(x)
+    assert_close(waving.embed(x)[0], waves(waving.drawn, dim=D, base=1e4, dtype=x.dtype))
+    places = torch.stack(draws)
+    assert (places.diff(dim=1) > 0).all()
+    assert 0 <= places.min() <= places.max() < 20
+    counts = places.flatten().bincount(minlength=20) / 200
+    assert_close(counts, torch.full((20,), N / 20), rtol=0, atol=0.12)
+
+
+def test_randomised_positions_outside_of_training_are_the_expected_ones() -> None:
+    made = part("pos_enc", "sinusoidal", randomise=31)
+    pos = build("sinusoidal", randomise=31).eval()
+    assert pos.places(torch.arange(7)).tolist() == [3, 7, 11, 15, 19, 23, 27]
+    model = gpt(pos_enc=made).double().eval()
+    tokens, cache = torch.randint(11, (2, 7)), model.new_cache()
+    steps = [model(tokens[:, n : n + 1], cache=cache) for n in range(7)]
+    assert_close(torch.cat(steps, 1), model(tokens))
+    with pytest.raises(UserError, match=r"pos_enc\.randomise=6: .* so at least 7"):
+        gpt(pos_enc=part("pos_enc", "sinusoidal", randomise=6))
+
+
+def test_all_parts_of_a_step_have_one_draw_of_positions() -> None:
+    model = gpt(pos_enc=part("pos_enc", "rotary", randomise=200))
+    draws = Draws(model)
+    drawn = []
+    for example in (0, 4):
+        draws.keys = draws.of_batch(0, 3, example)
+        model(torch.zeros(1, 7, dtype=torch.long))
+        drawn.append(model.stack.pos_enc.drawn)
+    assert_close(*drawn)

@@ -132,7 +132,9 @@ class Captioner(Seq2Seq):
         """Images -> the initial state of the decoder."""
         # Channels last: on a CPU the convolutions take a third less time.
         cells = self.encoder(source.contiguous(memory_format=torch.channels_last))
-        states = self.pos_enc.embed(rearrange(cells, "b d y x -> b (y x) d"))
+        states = rearrange(cells, "b d y x -> b (y x) d")
+        self.pos_enc.prepare(states)
+        states = self.pos_enc.embed(states)
         mean = states.mean(1)
         everything = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         memory = Memory(states=states, keep=everything, last=mean)

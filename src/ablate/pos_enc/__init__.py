@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ablate.config.facts import Conflict
+from ablate.config.rules import Width
 from ablate.errors import UserError
+from ablate.random.draws import Source, Stream, uniform_alone
 
 NEEDS_GRID = Conflict(
     lambda c: c.stated("model", "positions") is not None and not c.states("model", "has_grid"),
@@ -25,7 +27,7 @@ NEEDS_GRID = Conflict(
 
 
 class PosEnc(nn.Module):
-    """Four hooks that do nothing; each encoding overrides the ones it acts through.
+    """Hooks that do nothing; each encoding overrides the ones it acts through.
 
     One instance serves all layers of a stack: those of an encoder, or of a decoder. `length` is the
     number of positions in training, all of them, `grid` the (rows, columns) of an image's patches,
@@ -100,6 +102,9 @@ class PosEnc(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the parameters, if any, as the paper did, from torch's global generator."""
 
+    def prepare(self, x: Float[Tensor, "b i {self.dim}"]) -> None:
+        """Called with the input of the first layer, before every pass."""
+
     def embed(
         self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
     ) -> Float[Tensor, "b i {self.dim}"]:
@@ -139,6 +144,44 @@ class PosEnc(nn.Module):
     ) -> Float[Tensor, "b h i {self.head_dim}"]:
         """A term for the context of a layer; only if `value_term`."""
         raise NotImplementedError
+
+
+class Randomised(PosEnc):
+    """Base of encodings that may take random positions.
+
+    randomise: M, from which each training step draws as many positions as there are tokens,
+    without replacement and in their order, so that larger ones than those of training are known
+    (Ruoss et al. 2023, section 3, https://arxiv.org/abs/2305.16843). Outside of training, where
+    the paper draws too, token n of L has the expected position, (n + 1)(M + 1) / (L + 1) - 1
+    rounded down. None: token n has position n.
+    """
+
+    measured_with: ClassVar[tuple[str, ...]] = ("randomise",)
+
+    def __init__(self, *, randomise: Width | None = None, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        if randomise is not None and randomise < self.length:
+            raise UserError(
+                f"pos_enc.randomise={randomise}: as many positions as tokens are drawn from these,"
+                f" so at least {self.length}"
+            )
+        self.randomise = randomise
+        self.draws = None if randomise is None else Stream()
+        self.drawn: Tensor | None = None
+
+    def prepare(self, x: Float[Tensor, "b i {self.dim}"]) -> None:
+        if self.draws is not None and self.training:
+            every = x.new_empty(1, 1, 1, self.randomise or 0)
+            numbers = uniform_alone(Source(self.draws.key_of_step(x)), every).flatten()
+            self.drawn = numbers.topk(self.length).indices.sort().values
+
+    def places(self, i: Int[Tensor, " i"]) -> Int[Tensor, " i"]:
+        """The position that the encoding has for each token."""
+        if self.randomise is None:
+            return i
+        if self.training and self.drawn is not None:
+            return self.drawn[i]
+        return (i + 1) * (self.randomise + 1) // (self.length + 1) - 1
 
 
 def require_positive_base(base: float) -> None:

@@ -28,13 +28,13 @@ from torch import Tensor
 from ablate.config.facts import Conflict
 from ablate.config.rules import Positive, Real
 from ablate.errors import UserError, suggest
-from ablate.pos_enc import PosEnc, require_positive_base
+from ablate.pos_enc import Randomised, require_positive_base
 
 LAYOUTS = ("half", "interleaved")
 SLOW, FAST = 1, 32  # turns: alpha and beta of Peng et al. 2023, for LLaMA
 
 
-class Rotary(PosEnc):
+class Rotary(Randomised):
     """Rotates queries and keys; no parameters, any length."""
 
     compares: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class Rotary(PosEnc):
         ),
     )
 
-    measured_with = ("scaling", "factor")
+    measured_with = ("scaling", "factor", "randomise")
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Rotary(PosEnc):
         i: Int[Tensor, " i"],
         j: Int[Tensor, " j"],
     ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "b g j l"]]:
-        return self.turn(q, i), self.turn(k, j)
+        return self.turn(q, self.places(i)), self.turn(k, self.places(j))
 
     def periods(self, r: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, " {r}//2"]:
         """The positions in which each pair of r dimensions turns by 1."""

@@ -13,10 +13,10 @@ from jaxtyping import Float, Num
 from torch import Tensor
 
 from ablate.config.rules import Positive
-from ablate.pos_enc import PosEnc, require_positive_base
+from ablate.pos_enc import Randomised, require_positive_base
 
 
-class Sinusoidal(PosEnc):
+class Sinusoidal(Randomised):
     """A sine and a cosine of the position at every frequency, added to the input."""
 
     acts_in = "input"
@@ -29,7 +29,7 @@ class Sinusoidal(PosEnc):
     def embed(
         self, x: Float[Tensor, "b i {self.dim}"], start: int = 0
     ) -> Float[Tensor, "b i {self.dim}"]:
-        positions = torch.arange(start, start + x.shape[1], device=x.device)
+        positions = self.places(torch.arange(start, start + x.shape[1], device=x.device))
         return x + waves(positions, dim=self.dim, base=self.base, dtype=x.dtype)
 
 

@@ -76,6 +76,12 @@ class Stream(nn.Module):
         key = self.draws.keys[self.number]
         return (mixed(key + use) if use else key) + self.draws.keys[-1]
 
+    def key_of_step(self, x: Tensor) -> Tensor:
+        """One for all batches and processes of an optimizer step."""
+        if self.draws is None or self.draws.keys is None:
+            return self.key(x)
+        return self.draws.keys[self.number]
+
 
 def draw(
     key: Tensor, examples: int, heads: int, rows: int, columns: int, row: int = 0, column: int = 0

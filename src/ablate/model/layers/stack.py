@@ -136,6 +136,8 @@ class Stack(nn.Module):
         """
         start, count = cache.length() if cache else 0, x.shape[1]
         x = x if self.scale == 1 else x * self.scale
+        for encoding in dict.fromkeys(self.positions):
+            encoding.prepare(x)
         x = self.dropout(self.embedding_norm(self.pos_enc.embed(x, start)))
         # Recomputing would fill a cache twice; without gradients nothing is stored anyway.
         again = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
