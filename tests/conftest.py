@@ -42,11 +42,11 @@ SMOKE = {
 AREAS = {
     "config": """add_a_part check compose composition config_tree conflicts facts fuzz history
         override_errors run_id schema""",
-    "model": """activation_checkpoints around_scores attention autoencoder axes bert block
-        captioner dit draws dropout embedding flops forecasters formulas gpt gpt_seq2seq graph
-        hugging_face init knobs layers local_attention mask mixer moe multi_head mup normalizer
-        one_position pairs pos_enc precision pretrained properties recurrent resnet rnn_* sam shapes
-        timm transformer vit""",
+    "model": """activation_checkpoints around_scores attention autoencoder axes bert
+        block captioner dit draws dropout embedding flops forecasters formulas gpt
+        gpt_seq2seq graph hugging_face init knobs layers linear_mixers local_attention
+        mask mixer moe multi_head mup normalizer one_position pairs pos_enc precision
+        pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
     "kernel": "chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
     "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech

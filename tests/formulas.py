@@ -22,6 +22,7 @@ from ablate.model.layers.block import Sublayer
 from ablate.model.layers.layer import Context, Layer
 from ablate.model.layers.modulation import Modulation
 from ablate.model.layers.qk_norm import qk_norms
+from ablate.model.layers.recurrence import recurrence
 from ablate.pos_enc.none import NoPosEnc
 from ablate.speech.mel import frame_distortion, mel
 from ablate.task.autoencoding import divergence
@@ -204,6 +205,13 @@ def mixed(name: str, **own: Any) -> Any:
     chosen = {"size": 3} if name == "convolution" else {}
     made = fill(part("model.mixer", name, **chosen)(here), **own)
     return made(tensor([1.0], [2.0], [3.0])[None], context())
+
+
+def recurred(beta: float | None) -> Any:
+    one = torch.ones(1, 1, 2, 1, dtype=torch.float64)
+    k, v = (tensor(pair)[:, None, :, None] for pair in ((1.0, 2.0), (3.0, 5.0)))
+    step = None if beta is None else beta * one[..., 0]
+    return recurrence(one, k, v, one * log(0.5), beta=step)[0]
 
 
 def gate() -> Any:
@@ -579,6 +587,17 @@ FORMULAS = [
         [1, 2 + 6, 4 + 10 + 18],
         lambda: mixed("fixed", value_weight=1.0, out_weight=1.0,
                       weight=[[1, 9, 9], [2, 3, 9], [4, 5, 6]]),
+    ),
+    Formula(
+        "linear recurrence", "S = a S + k vᵀ, y = Sᵀ q", "Sun et al. 2023, https://arxiv.org/abs/2307.08621",
+        "ablate.model.layers.recurrence", "q = 1, k = (1, 2), v = (3, 5), a = 1/2",
+        [3, 3 / 2 + 10], lambda: recurred(None),
+    ),
+    Formula(
+        "delta rule", "S = a S + β k (v - a Sᵀ k)ᵀ, y = Sᵀ q",
+        "Yang et al. 2024, https://arxiv.org/abs/2412.06464",
+        "ablate.model.layers.recurrence", "the same, β = 1/2",
+        [3 / 2, 3 / 4 + (5 - 3 / 4 * 2)], lambda: recurred(0.5),
     ),
     Formula(
         "convolution", "Σ W[j - i] x[j]", "Gehring et al. 2017, https://arxiv.org/abs/1705.03122",

@@ -24,6 +24,8 @@ task=rlhf data=text data.path=pairs model.mask=prefix
 model.mixer=latent model.kv_heads=2
 model.mixer=latent model.attention=location
 model.mixer=differential model.dim=20
+model.mixer=gla model.dim=20
+model.mixer=retention pos_enc=alibi
 model.mixer=differential model.kv_heads=2
 model.mixer=differential model.output_gate=head
 model.mixer=differential pos_enc=alibi

@@ -128,7 +128,11 @@ class MultiHeadAttention(Layer):
         return self.training and (self.dropout > 0 or self.normalizer.samples)
 
     def queries(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b {self.heads} i k"]:
-        q = self.query_norm(self._heads(self.query, x, self.heads))
+        return self.scaled(self._heads(self.query, x, self.heads))
+
+    def scaled(self, q: Float[Tensor, "b h i k"]) -> Float[Tensor, "b h i k"]:
+        """Queries as they are compared."""
+        q = self.query_norm(q)
         return q if self.query_scale == 1 else q * self.query_scale
 
     def keys(self, x: Float[Tensor, "b j d"]) -> Float[Tensor, "b {self.kv_heads} j k"]:

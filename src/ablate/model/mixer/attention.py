@@ -142,7 +142,7 @@ class Attention(MultiHeadAttention):
             return rearrange(y, "b i (h k) -> b h i k", h=heads)
 
         return (
-            self.query_norm(of(self.query, self.query_conv, self.heads)),
+            self.scaled(of(self.query, self.query_conv, self.heads)),
             self.key_norm(of(self.key, self.key_conv, self.kv_heads, self.shift)),
             of(self.value, self.value_conv, self.kv_heads),
         )

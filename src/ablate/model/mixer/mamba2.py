@@ -1,0 +1,66 @@
+"""Mamba-2 (state-space duality, SSD): a state-space model with one decay for each head.
+
+Dao and Gu 2024, "Transformers are SSMs", sections 5 to 7, https://arxiv.org/abs/2405.21060: S_i =
+exp(-a dt_i) S_i-1 + B_i (dt_i x_i)^T, y_i = S_i^T C_i + D x_i, out = W norm(y * silu(z)). B, C
+(here keys and queries), of width `state`, are the same for all heads; they and x (the values) are
+silu of short convolutions of maps of the input; dt: `Decay`.
+"""
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ablate.config.rules import Int, Width
+from ablate.model.layers.layer import Context, Place
+from ablate.model.layers.linear_mixer import Decay, Inputs, LinearMixer, Step
+
+
+class Skip(nn.Module):
+    """D x, one number for each head, which starts at 1."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Float[Tensor, "b h i v"]) -> Float[Tensor, "b h i v"]:
+        return self.weight[:, None, None] * x
+
+
+class Mamba2(LinearMixer):
+    """state: rows of the state of a head. expand: how many times as wide as the model x is.
+    short_conv: positions of the convolutions."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        state: Width,
+        expand: Annotated[int, Int(1, 16)],
+        short_conv: Width,
+    ):
+        width = expand * place.dim
+        super().__init__(place, key_width=state, value_width=width, short_conv=short_conv)
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.decay = Decay(place.dim, place.heads, std=place.std)
+        self.skip = Skip(place.heads)
+
+    def step(self, inputs: Inputs, context: Context) -> Step:
+        q, k, v, x = inputs
+        g, dt = self.decay(x)
+        q, k = (part[:, None].expand(-1, self.heads, -1, -1) for part in (q, k))
+        v = self.split(v)
+        return Step(q, k, dt * v, g, skip=self.skip(v))
+
+    def read_out(
+        self, y: Float[Tensor, "b h i v"], x: Float[Tensor, "b i d"]
+    ) -> Float[Tensor, "b i d"]:
+        assert self.gate is not None
+        y = rearrange(y, "b h i v -> b i (h v)") * F.silu(self.gate(x))
+        return self.out(self.norm(y))

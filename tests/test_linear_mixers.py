@@ -1,0 +1,216 @@
+"""Mixers with a linear recurrence: each against its paper token by token, in chunks or not."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from make_model import context, gpt, gpt_seq2seq, normal, part, place, random_parts
+from torch import Tensor
+from torch.testing import assert_close
+
+import ablate
+from ablate.errors import UserError
+from ablate.model.layers.linear_mixer import Decay, LinearMixer
+from ablate.model.layers.recurrence import recurrence
+from ablate.model.mask.causal import Causal
+from ablate.training.cache import CacheBytes, cache_bytes
+
+MIXERS = ["retention", "gla", "delta", "gated_delta", "mamba2"]
+B, H, N, K, V, D = 2, 2, 37, 4, 5, 8
+
+
+def mixer(name: str, *, dim: int = D, pos: str = "none", **keys: Any) -> LinearMixer:
+    here = place(dim, H, N, mask=Causal(causal=True), bias=False, pos=pos)
+    made: LinearMixer = random_parts(part("model.mixer", name, **keys)(here))
+    return made
+
+
+def by_loop(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor | None = None) -> Tensor:
+    """One head, token by token: i k, i k, i v, i #k, i -> i v."""
+    state, read = torch.zeros(k.shape[1], v.shape[1], dtype=v.dtype), []
+    for i in range(len(v)):
+        state = torch.diag(g[i].exp().expand(k.shape[1])) @ state
+        new = v[i] if beta is None else beta[i] * (v[i] - state.T @ k[i])
+        state = state + torch.outer(k[i], new)
+        read.append(state.T @ q[i])
+    return torch.stack(read)
+
+
+@pytest.mark.parametrize("chunk", [1, 8, 64])
+@pytest.mark.parametrize("kind", ["sum", "by channel", "delta"])
+def test_chunks_are_the_recurrence(kind: str, chunk: int) -> None:
+    q, k, v = (normal(B, H, N, w, seed=w).requires_grad_() for w in (K, K + 0, V))
+    k = normal(B, H, N, K, seed=9).requires_grad_()
+    g = -2 * normal(B, H, N, K if kind == "by channel" else 1).abs()
+    beta = normal(B, H, N, seed=3).sigmoid() if kind == "delta" else None
+    y, state = recurrence(q, k, v, g, beta=beta, chunk=chunk)
+    heads = [
+        by_loop(q[b, h], k[b, h], v[b, h], g[b, h], None if beta is None else beta[b, h])
+        for b in range(B)
+        for h in range(H)
+    ]
+    expected = torch.stack(heads).unflatten(0, (B, H))
+    assert_close(y, expected)
+    mine = torch.autograd.grad(y.sin().sum(), (q, k, v), retain_graph=True)
+    assert_close(mine, torch.autograd.grad(expected.sin().sum(), (q, k, v)))
+    first, kept = recurrence(
+        *(x[:, :, :20] for x in (q, k, v, g)), beta=None if beta is None else beta[:, :, :20]
+    )
+    rest, last = recurrence(
+        *(x[:, :, 20:] for x in (q, k, v, g)),
+        beta=None if beta is None else beta[:, :, 20:],
+        state=kept,
+    )
+    assert_close(torch.cat([first, rest], 2), y)
+    assert_close(last, state)
+
+
+def test_no_decay_overflows() -> None:
+    """A decay of exp(-100) each token: the exponents of a chunk differ by thousands."""
+    q, k, v = (normal(1, 1, 64, K).float() for _ in range(3))
+    y, state = recurrence(q, k, v, torch.full((1, 1, 64, K), -100.0))
+    assert_close(y, (q * k).sum(-1, keepdim=True) * v)
+    assert state.isfinite().all()
+
+
+def near(linear: Any, conv: Any, x: Tensor) -> Tensor:
+    """A map, a causal convolution channel by channel, silu; of one sequence."""
+    y = x @ linear.weight.T
+    if conv is None:
+        return y
+    rows = [
+        sum(
+            conv.weight[:, 0, m] * y[i - conv.size + 1 + m]
+            for m in range(conv.size)
+            if i - conv.size + 1 + m >= 0
+        )
+        for i in range(len(y))
+    ]
+    return F.silu(torch.stack(rows))  # type: ignore[arg-type]
+
+
+def rms(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def paper(made: Any, name: str, x: Tensor) -> Tensor:
+    """The layer of the paper for one sequence, head by head."""
+    q, k, v = (
+        near(getattr(made, n), getattr(made, f"{n}_conv"), x) for n in ("query", "key", "value")
+    )
+    read = []
+    for h in range(H):
+
+        def of(t: Tensor, h: int = h) -> Tensor:
+            return t.chunk(H, dim=-1)[h]
+
+        qh, kh, vh, beta = of(q), of(k), of(v), None
+        g = torch.zeros(len(x), 1, dtype=x.dtype)
+        if name == "retention":
+            g = g + math.log(1 - 2.0 ** (-5 - h))
+        if name == "gla":
+            low = x @ made.decay[0].weight.T @ made.decay[1].weight.T + made.decay[1].bias
+            g = of(low.sigmoid() ** (1 / 16)).log()
+        if name in ("delta", "gated_delta"):
+            qh, kh = (t / t.norm(dim=-1, keepdim=True) for t in (qh, kh))
+            beta = (x @ made.beta.weight[h]).sigmoid()
+        if name in ("gated_delta", "mamba2"):
+            dt = (1 + (x @ made.decay.linear.weight[h] + made.decay.bias[h]).exp()).log()
+            g = (-made.decay.rate[h].exp() * dt)[:, None]
+        if name == "mamba2":
+            y = by_loop(q, k, dt[:, None] * vh, g) + made.skip.weight[h] * vh
+        else:
+            y = by_loop(qh / qh.shape[1] ** 0.5, kh, vh, g, beta)
+        read.append(y if name == "mamba2" else rms(y, made.norm.weight))
+    y = torch.cat(read, dim=-1)
+    gate = None if made.gate is None else F.silu(x @ made.gate.weight.T)
+    if name == "mamba2":
+        return rms(y * gate, made.norm.weight) @ made.out.weight.T
+    return (y if gate is None else y * gate) @ made.out.weight.T
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_mixer_is_its_paper(name: str) -> None:
+    made, x = mixer(name), normal(B, N, D)
+    assert_close(made(x, context()), torch.stack([paper(made, name, row) for row in x]))
+
+
+def test_retention_rotates_queries_and_keys() -> None:
+    made, x = mixer("retention", pos="rotary"), normal(B, N, D)
+    pos = part("pos_enc", "rotary")(dim=D, heads=H, head_dim=D // H, length=N, depth=1)
+    assert not torch.allclose(made(x, context(pos)), made(x, context()))
+    assert_close(made(x, context(pos, start=5)), made(x, context(pos)))  # distances alone act
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_padding_is_not_read_on_either_side(name: str) -> None:
+    made, x = mixer(name), normal(1, 6, D)
+    for before, after in ((0, 3), (3, 0), (2, 2)):
+        wide = torch.cat([normal(1, before, D, seed=4), x, normal(1, after, D, seed=5)], 1)
+        keep = torch.tensor([[False] * before + [True] * 6 + [False] * after])
+        y = made(wide, context(keep=keep))
+        assert_close(y[:, before : before + 6], made(x, context()))
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_one_position_is_that_of_all(name: str) -> None:
+    made, x = mixer(name), normal(B, 6, D)
+    assert_close(made(x, context(position=2)), made(x, context())[:, 2:3])
+
+
+@pytest.mark.parametrize("keys", [*({"mixer": name} for name in MIXERS), {"layers": True}])
+def test_decoding_keeps_a_state(keys: dict[str, Any]) -> None:
+    """Layers in turns, too: a hybrid."""
+    if "layers" in keys:
+        keys = {"layers": [{"mixer": part("model.mixer", n)} for n in ("gated_delta", "attention")]}
+    model = gpt(dim=12, heads=3, pos_enc="rotary", **keys).double().eval()
+    tokens, cache = torch.randint(11, (2, 7)), model.new_cache()
+    steps = [model(tokens[:, n : n + 1], cache=cache) for n in range(7)]
+    assert_close(torch.cat(steps, 1), model(tokens))
+    model = gpt_seq2seq(dim=12, heads=3, **keys).double().eval()
+    source = torch.tensor([[3, 4, 5, 2], [3, 2, 0, 0]])
+    target = torch.randint(3, 9, (2, 4))
+    state, logits = model.encode(source), []
+    for n in range(4):
+        logits.append(model.step(target[:, n], state))
+    assert_close(torch.stack(logits, 1), model(source, target))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "numbers"),
+    [
+        ("retention", {"expand": 2}, 12 * 24 // 3),
+        ("gla", {}, 6 * 12 // 3),
+        ("delta", {"short_conv": None}, 12 * 12 // 3),
+        ("gated_delta", {"short_conv": 4}, 12 * 12 // 3 + 3 * 12),
+        ("mamba2", {"state": 7}, 7 * 24 + 3 * 12),
+    ],
+)
+def test_the_state_is_a_result(name: str, keys: dict[str, Any], numbers: int) -> None:
+    """A head of k x v numbers, and the inputs that the convolutions have still to read."""
+    made = part("model.mixer", name, **keys)
+    size = cache_bytes(
+        lambda: gpt(dim=12, heads=3, depth=2, mixer=made), torch.zeros(2, 5, dtype=torch.long)
+    )
+    assert size == CacheBytes(0, 4 * 2 * numbers)
+
+
+def test_decays_start_where_mamba_starts_them() -> None:
+    torch.manual_seed(0)
+    g, dt = Decay(4, 5000, std=0.0)(torch.zeros(1, 1, 4))
+    assert 0.0009 < dt.min() < dt.max() < 0.101
+    assert dt.log().mean().item() == pytest.approx(math.log(0.01), abs=0.1)
+    assert 1 <= (-g / dt).min() < (-g / dt).max() <= 16
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_what_does_not_act_is_refused(name: str) -> None:
+    for given, says in (
+        ("model.mask=none", "reads earlier positions alone"),
+        ("model.attention=dot", "acts inside attention"),
+        ("pos_enc=alibi", "pos_enc="),
+    ):
+        with pytest.raises(UserError, match=says):
+            ablate.compose(f"model.mixer={name}", given)
