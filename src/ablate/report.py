@@ -1,16 +1,18 @@
 """What a study found: python -m ablate.report outputs/attention_scores.
 
-Writes report.html, report.md, table.tex, runs.csv and figures/ into the study's folder, and prints
-the table. --wandb sends the report to Weights & Biases, too. --status only says how far a study is,
-from anywhere.
+Writes report.html, report.md, report.json, table.tex, runs.csv and figures/ into the study's
+folder, and prints the table. --wandb sends the report to Weights & Biases, too. --status only says
+how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted.
 """
 
 from pathlib import Path
 
 from ablate.cli.command import Arguments, command
-from ablate.errors import UserError
+from ablate.errors import RunFailed, UserError
+from ablate.study.analysis.claims import REFUTED
 from ablate.study.analysis.collect import PLAN, not_a_study
 from ablate.study.analysis.comparable import RULES
+from ablate.study.report.rows import Report
 from ablate.terminal.console import Console
 
 
@@ -20,6 +22,9 @@ def main() -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--status", action="store_true", help="progress of the runs, no report")
     group.add_argument("--wandb", action="store_true", help="send the report to Weights & Biases")
+    group.add_argument(
+        "--check", action="store_true", help="exit with 1 if a claim of the study is refuted"
+    )
     parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
     parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")
     parser.add_argument(
@@ -46,6 +51,17 @@ def main() -> None:
     written = write_report(args.study_dir, allow=args.allow, metric=args.metric, mode=args.mode)
     if args.wandb:
         publish.publish(written)
+    if args.check:
+        check(written.report)
+
+
+def check(report: Report) -> None:
+    """Raise RunFailed, which ends the command with 1, if a claim is refuted."""
+    if not report.claims:
+        raise UserError(f"--check: {report.study.folder} has no claims (study.claims)")
+    refuted = [entry.sentence for entry in report.claims if entry.verdict == REFUTED]
+    if refuted:
+        raise RunFailed(f"refuted: {'; '.join(refuted)}")
 
 
 if __name__ == "__main__":

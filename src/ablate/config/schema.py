@@ -52,6 +52,7 @@ VALUES: dict[str, Rule] = {
     "study.tune": or_null(Keys()),
     "study.tune_seeds": either(COUNT, ListOf(SEED)),
     "study.margin": or_null(POSITIVE),
+    "study.claims": ListOf(Keys(), least=0),
     "study.rerun": one_of("missing", "failed", "all"),
     "study.dry_run": Bool(),
     "study.confirm_large": Bool(),

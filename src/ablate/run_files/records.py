@@ -68,6 +68,7 @@ PLAN_SHAPE = {
     "factors?": {str: dict},
     "own?": dict,
     "margin?": NUMBER,
+    "claims?": [{"claim": dict, "made": str, "after": bool, "dropped": bool}],
     "match?": (NoneType, {"budget": str, "by": str}),
     "tune?": dict,
     "baseline?": {

@@ -20,6 +20,7 @@ from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, 
 from ablate.study.launch.state import State, state
 from ablate.study.plan import planfile, preview
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
+from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
 from ablate.study.plan.request import StudyRequest, parse_request
 from ablate.study.plan.tune import Trials, Tuning, tuning
@@ -47,6 +48,7 @@ def sweep(
     study = Study(request, layout, composer, Path(str(config.hydra.sweep.dir)))
     planfile.refuse_other(study.folder, study.question, study.data)
     study.match_and_measure()
+    study.check_claims()
     study.plan_trials()
     if request.node["dry_run"]:
         Output.trains = False
@@ -119,6 +121,21 @@ class Study:
         ]
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
+
+    def check_claims(self) -> None:
+        """Refuse claims about what the study does not have."""
+        names, baseline = [c.name for c in self.layout.arms], self.layout.baseline
+        self.claims = parse_claims(self.request.node["claims"], names, baseline.name)
+        metrics = {name for claim in self.claims for name in claim.metrics}
+        if metrics:
+            from ablate.study.plan.budget import DataSets, measured
+
+            available = measured(baseline.config, DataSets())
+            if available and (wrong := sorted(metrics - {*available})):
+                raise UserError(
+                    f"study.claims: a run of the baseline has no {wrong[0]}; it measures"
+                    f" {', '.join(available)}{suggest(wrong[0], available)}"
+                )
 
     def plan_trials(self) -> None:
         """Plan the tuning after budgets are matched, so that values are tried in the final arms."""

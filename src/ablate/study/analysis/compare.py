@@ -140,7 +140,7 @@ def decide(
     ts = [stats.t_p(each.differences) for each in paired]
     counts = [len(each.seeds) for each in paired]
     tests = [
-        _decisive(flip, t, n, len(paired), level)
+        decisive(flip, t, n, len(paired), level)
         for flip, t, n in zip(flips, ts, counts, strict=True)
     ]
     p_holm, flip_holm = holm([p for p, _ in tests]), holm([flip.p for flip in flips])
@@ -164,7 +164,7 @@ def decide(
     ]
 
 
-def _decisive(
+def decisive(
     flip: stats.SignFlip, t: float | None, n: int, family: int, level: float
 ) -> tuple[float, str]:
     """Return the p that the verdict rests on, and the name of its test."""

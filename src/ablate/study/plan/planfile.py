@@ -17,6 +17,7 @@ from ablate.redact import without_credentials
 from ablate.run_files import PLAN, Damaged, read_json, write_json
 from ablate.run_files.records import read_plan
 from ablate.study.plan.cells import Cell, Composed
+from ablate.study.plan.claims import recorded
 from ablate.study.plan.layout import Layout
 from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
@@ -75,6 +76,8 @@ def write(
 ) -> None:
     """Write the plan. Raises UserError if it cannot be written."""
     check_output(folder)
+    before = read_plan(folder)
+    begun = any((folder / cell["folder"]).exists() for cell in (before or {"cells": []})["cells"])
     plan = {
         "study": request.name,
         "sweep": request.sweep,
@@ -88,6 +91,7 @@ def write(
         "seeds": layout.seeds,
         "metric": metric,
         "margin": request.node["margin"],
+        "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
         "match": _match(request.node),
         "tune": {"keys": tuning.keys, "seeds": tuning.seeds} if tuning else {},
         "baseline": {

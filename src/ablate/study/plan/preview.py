@@ -131,6 +131,7 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
     ]
     lines += [f"left out: {name}: {reason}" for name, reason in layout.invalid.items()]
     lines += [f"excluded: {name}: {entry}" for name, entry in layout.excluded.items()]
+    lines += [f"claim: {claim['says']}" for claim in request.node["claims"]]
     return lines + _alias_lines(request, layout)
 
 

@@ -1,5 +1,6 @@
-"""The report of a study: HTML page, Markdown, LaTeX table, CSV of all runs, and figures."""
+"""The report of a study: HTML page, Markdown, LaTeX table, JSON, CSV of all runs, and figures."""
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from ablate.study.analysis.effects import Effects
 from ablate.study.report import figures
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.html import page
+from ablate.study.report.machine import machine
 from ablate.study.report.points import gather
 from ablate.study.report.printed import show
 from ablate.study.report.rows import Report, assemble
@@ -62,6 +64,7 @@ def write(
         "report.md": markdown(report, crossed, points, paths),
         "table.tex": latex(report),
         "runs.csv": runs_csv(report),
+        "report.json": json.dumps(machine(report, crossed), indent=1, allow_nan=False) + "\n",
     }
     for name, text in texts.items():
         write_text(study.folder / name, text)

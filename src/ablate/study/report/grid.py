@@ -186,13 +186,17 @@ def _part(word: str) -> Markup:
     return escape(word) if len(word) < LONG else tag("span", word)
 
 
-def plain(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """Make a sortable table of texts."""
+def plain(heads: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str] = ()) -> Markup:
+    """Make a sortable table of texts. kinds: the colour of each row's first cell."""
     top = tag("thead", tag("tr", *map(_head, heads)))
-    body = [
-        tag("tr", *(tag("td", breakable(cell), class_="plain") for cell in row), data_arm=row[0])
-        for row in rows
-    ]
+    body = []
+    for n, row in enumerate(rows):
+        first = f"plain {kinds[n]}" if kinds else "plain"
+        cells = [
+            tag("td", breakable(cell), class_=first if at == 0 else "plain")
+            for at, cell in enumerate(row)
+        ]
+        body.append(tag("tr", *cells, data_arm=row[0]))
     return _scrollable(tag("table", top, tag("tbody", *body)))
 
 

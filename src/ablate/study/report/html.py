@@ -9,7 +9,7 @@ from string import Template
 from markupsafe import Markup
 
 from ablate.study.analysis.effects import Effects
-from ablate.study.report import grid
+from ablate.study.report import claims, grid
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
@@ -39,6 +39,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
     """
     sections = [
         _head(report),
+        _claims(report),
         tag("div", _answer(report, crossed), _overview(report, points, charts), class_="glance"),
         _table(report, charts),
         _plan(report),
@@ -89,6 +90,18 @@ def _answer(report: Report, crossed: Effects | str | None) -> Markup:
     marks = [tag("p", line, class_="warn") for line in report.marks]
     lists = tag("ul", *points)
     return tag("section", tag("h2", "What came out"), lists, *marks, *words, class_="answer")
+
+
+def _claims(report: Report) -> Markup:
+    if not report.claims and not report.dropped:
+        return Markup()
+    table = grid.plain(claims.HEADS, claims.rows(report.claims), kinds=claims.kinds(report.claims))
+    lines = [_paragraph(line, class_="warn") for line in claims.remarks(report.dropped)]
+    words = (
+        "Said before the first run, unless marked. An effect is positive in the sense of its claim;"
+        " p after Holm over the claims."
+    )
+    return _section("Claims", _paragraph(words, class_="note"), table, *lines)
 
 
 def _plan(report: Report) -> Markup:

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.offline import sync_command
 from ablate.study.numbers import number
+from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import difference_words, reference, relative, sure
@@ -16,6 +17,7 @@ from ablate.study.report.words import direction
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
+CLAIMS = {"confirmed": "green", "refuted": "red"}
 STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
 
 
@@ -48,6 +50,11 @@ def show(
         )
     console = Console(highlight=False, markup=False)
     console.print(table, markup=False)
+    for entry in report.claims:
+        line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"
+        console.print(line, markup=False, style=CLAIMS.get(entry.verdict))
+    for line in remarks(report.dropped):
+        console.print(line, markup=False)
     effects = [f"{line}." for line in in_short(report, crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:
         console.print(line, markup=False)

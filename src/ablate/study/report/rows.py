@@ -14,6 +14,7 @@ from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
 from ablate.study.numbers import certain, decimals, listed, signed
+from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
     TRAINING,
     Cost,
@@ -89,6 +90,8 @@ class Report:
     warnings: tuple[str, ...]
     decimals: int
     colours: Mapping[str, int]
+    claims: tuple[Entry, ...] = ()
+    dropped: tuple[str, ...] = ()  # claims of the first plan that a later one does not have
 
     @property
     def baseline(self) -> Row:
@@ -161,6 +164,7 @@ def assemble(
     rows = tuple(_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms)
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
+    claims, dropped = entries(study, allow)
     return Report(
         study=study,
         metric=name,
@@ -170,6 +174,8 @@ def assemble(
         warnings=compared.warnings if compared else (),
         decimals=decimals([v for row in rows for v in row.values.values()], spreads),
         colours=coloured(study, effects),
+        claims=claims,
+        dropped=tuple(dropped),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
 from ablate.study.numbers import MINUS, NOTHING, number, probability
+from ablate.study.report import claims
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report, Row
@@ -69,7 +70,11 @@ def markdown(
     heads = [report.metric if head == "metric" else head for head in HEADS]
     lines = [f"# {_escaped(report.study.name)}", ""]
     lines += [f"{_escaped(line)}\n" for line in purpose(report)]
-    lines += [_escaped(plan_sentence(report)), "", "## What came out", ""]
+    lines += [_escaped(plan_sentence(report)), ""]
+    if report.claims or report.dropped:
+        lines += ["## Claims", "", *_grid(claims.HEADS, claims.rows(report.claims)), ""]
+        lines += [f"{_escaped(line)}\n" for line in claims.remarks(report.dropped)]
+    lines += ["## What came out", ""]
     lines += [f"- {_escaped(line)}." for line in in_short(report, crossed)]
     lines += [f"- **{head}:** {_escaped(arms)}." for _, head, arms in answers(report)]
     lines += [f"- {_escaped(reference(report))}", ""]

@@ -1,0 +1,156 @@
+"""Verdicts on the claims of a study: confirmed, refuted or undecided.
+
+Each claim is about one number for each seed, the contrast: a sum of the values of arms times
+weights, oriented so that the claim says it is positive, less the smallest effect that counts. It is
+confirmed if its mean differs from zero upwards, refuted if downwards, and undecided else: an effect
+that is there but smaller than what counts refutes a claim, too. An equivalence is confirmed by two
+one-sided t tests (Schuirmann 1987), and refuted if the difference is beyond its bounds. The tests
+are those of `compare`, whose null hypothesis is that the contrast is symmetric about zero; Holm's
+correction (1979) runs over the claims of the study, of confirmations and of refutations apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ablate.study.analysis import stats
+from ablate.study.analysis.compare import FEWEST, LEVEL, decisive, holm
+from ablate.study.analysis.pairs import Pairs
+from ablate.study.plan.claims import Claim
+
+CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """effect: mean contrast, positive in the sense of the claim; None without values. interval: its
+    t interval. p: after Holm, of the verdict. seeds_needed: of an undecided one; None: no number is
+    suggested. why: of one that was not tested."""
+
+    claim: Claim
+    verdict: str
+    n: int = 0
+    effect: float | None = None
+    interval: stats.Interval | None = None
+    p: float | None = None
+    seeds_needed: int | None = None
+    why: str = ""
+
+
+Values = Callable[[str | None, str | None], Mapping[int, float]]
+
+
+def settle(
+    claims: Sequence[Claim],
+    values: Values,
+    *,
+    seeds: Sequence[int],
+    mode: str,
+    refused: Callable[[Claim], str] = lambda claim: "",
+    level: float = LEVEL,
+) -> list[Settled]:
+    """values: of an arm (None: the baseline) and a metric (None: the study's), by seed. mode: which
+    value is better, where a claim does not say. refused: why a claim cannot be tested, or ""."""
+    pairs: dict[int, Pairs] = {}
+    reasons: dict[int, str] = {}
+    for number, claim in enumerate(claims):
+        contrast = _contrast(claim, values, mode)
+        missing = [seed for seed in seeds if seed not in contrast.seeds]
+        if why := refused(claim):
+            reasons[number] = why
+        elif missing:
+            reasons[number] = f"no value for seed{'s' if len(missing) > 1 else ''} " + ", ".join(
+                map(str, missing)
+            )
+        else:
+            pairs[number] = contrast
+    tested = {n: claims[n] for n in pairs}
+    family = len(tested)
+    confirm, refute = (
+        dict(zip(tested, holm(ps), strict=True))
+        if (ps := each(tested, pairs, family, level))
+        else {}
+        for each in (_confirmations, _refutations)
+    )
+    return [
+        Settled(claim, UNTESTED, why=reasons[number])
+        if number in reasons
+        else _settled(claim, pairs[number], confirm[number], refute[number], family, level)
+        for number, claim in enumerate(claims)
+    ]
+
+
+def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
+    """What is claimed to be more, and to be less, by seed."""
+    lower = claim.way == "lower" or (
+        claim.way in ("better", "worse")
+        and ((claim.mode or mode) == "min") == (claim.way == "better")
+    )
+    signs = [(-1.0 if lower else 1.0) * term.weight for term in claim.terms]
+    read = [values(term.arm, term.metric) for term in claim.terms]
+    common = sorted(set.intersection(*(set(by_seed) for by_seed in read)))
+
+    def part(sign: float, seed: int) -> float:
+        terms = zip(signs, read, strict=True)
+        return sum(abs(w) * by_seed[seed] for w, by_seed in terms if w * sign > 0)
+
+    return Pairs(
+        arm=claim.says,
+        seeds=tuple(common),
+        values=tuple(part(1.0, seed) for seed in common),
+        baseline=tuple(part(-1.0, seed) for seed in common),
+        missing=(),
+        baseline_missing=(),
+    )
+
+
+def _p(differences: np.ndarray, pairs: Pairs, family: int, level: float) -> float:
+    flip = stats.sign_flip(differences, pairs.grain)
+    p, rests_on = decisive(flip, stats.t_p(differences), len(differences), family, level)
+    return 1.0 if rests_on == "nothing" else p
+
+
+def _confirmations(
+    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
+) -> list[float]:
+    ps = []
+    for number, claim in claims.items():
+        d = pairs[number].differences
+        if claim.within is not None:
+            p = stats.equivalent_p(d, claim.within)
+            ps.append(1.0 if p is None or len(d) < FEWEST else p)
+        else:
+            beyond = d - claim.by
+            ps.append(_p(beyond, pairs[number], family, level) if beyond.mean() > 0 else 1.0)
+    return ps
+
+
+def _refutations(
+    claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
+) -> list[float]:
+    ps = []
+    for number, claim in claims.items():
+        d = pairs[number].differences
+        beyond = d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
+        ps.append(_p(beyond, pairs[number], family, level) if beyond.mean() < 0 else 1.0)
+    return ps
+
+
+def _settled(
+    claim: Claim, pairs: Pairs, confirm: float, refute: float, family: int, level: float
+) -> Settled:
+    d = pairs.differences
+    verdict = CONFIRMED if confirm <= level else REFUTED if refute <= level else UNDECIDED
+    beyond = d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
+    return Settled(
+        claim,
+        verdict,
+        n=len(d),
+        effect=float(d.mean()),
+        interval=stats.t_interval(d, level),
+        p={CONFIRMED: confirm, REFUTED: refute, UNDECIDED: min(confirm, refute)}[verdict],
+        seeds_needed=stats.seeds_needed(beyond, family, level) if verdict == UNDECIDED else None,
+    )

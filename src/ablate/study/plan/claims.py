@@ -1,0 +1,182 @@
+"""Claims: what a study is expected to show, said before its first run (study.claims).
+
+    study:
+      claims:
+        - says: Attention beats a fixed context vector on long sources.
+          source: Bahdanau et al. 2015, figure 2
+          arm: model.attention=additive       # as the plan names it
+          than: model.attention=none          # null: the baseline
+          is: better                          # better, worse, higher, lower, equivalent
+          by: 0.05                            # the smallest effect that counts; null: any
+        - says: The two scores differ by less than 0.02 nats.
+          arm: model.attention=dot
+          is: equivalent
+          within: 0.02
+        - says: Post-norm needs a warm-up more than pre-norm does.
+          arm: model.norm=post schedule.warmup=0
+          than: model.norm=post
+          is: worse
+          more_than: {arm: schedule.warmup=0, than: null}
+        - says: The gap grows with the number of pairs.
+          arm: model.mixer=retention
+          is: worse
+          rising_over: {val/accuracy/4_pairs: 4, val/accuracy/8_pairs: 8, val/accuracy/16_pairs: 16}
+
+A claim is about one number for each seed: a sum of values of arms times weights. It is fixed with
+the plan; one that is added or changed when runs exist is marked, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ablate.errors import UserError, suggest
+
+WAYS = ("better", "worse", "higher", "lower", "equivalent")
+KEYS = (
+    "says", "source", "arm", "than", "is", "by", "within", "metric", "mode", "more_than",
+    "rising_over",
+)  # fmt: skip
+BASELINE = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """A value of an arm, None: the baseline, times a weight."""
+
+    arm: str | None
+    metric: str | None  # None: the study's
+    weight: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """way: of WAYS; terms: what it is about; by: the smallest effect that counts, 0: any; within:
+    of an equivalence."""
+
+    says: str
+    source: str
+    way: str
+    terms: tuple[Term, ...]
+    by: float = 0.0
+    within: float | None = None
+    mode: str | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys(term.metric for term in self.terms if term.metric))
+
+
+def parse_claims(
+    nodes: Sequence[Mapping[str, Any]], arms: Collection[str], baseline: str
+) -> list[Claim]:
+    """Parse the claims of a study with these arms. Raises UserError."""
+    return [
+        _parse(node, f"study.claims[{number}]", arms, baseline) for number, node in enumerate(nodes)
+    ]
+
+
+def _parse(node: Mapping[str, Any], where: str, arms: Collection[str], baseline: str) -> Claim:
+    if unknown := [key for key in node if key not in KEYS]:
+        raise UserError(
+            f"{where}: has no key {unknown[0]}; its keys: {', '.join(KEYS)}"
+            f"{suggest(unknown[0], KEYS)}"
+        )
+    for key in ("says", "arm", "is"):
+        if not isinstance(node.get(key), str):
+            raise UserError(f"{where}: needs {key}, a text")
+    way = node["is"]
+    if way not in WAYS:
+        raise UserError(f"{where}: is={way}: must be {', '.join(WAYS)}{suggest(way, WAYS)}")
+    for key in ("by", "within"):
+        value = node.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UserError(f"{where}: {key}={value}: must be a number")
+        if value is not None and not value > 0:
+            raise UserError(f"{where}: {key}={value}: must be above 0, in units of the metric")
+    if (way == "equivalent") != (node.get("within") is not None):
+        raise UserError(f"{where}: is=equivalent needs within, a number, and nothing else has it")
+    if way == "equivalent" and node.get("by") is not None:
+        raise UserError(f"{where}: is=equivalent has no by; within says what counts")
+    metric = node.get("metric")
+
+    def difference(of: Mapping[str, Any], metric: str | None, weight: float) -> list[Term]:
+        names = [_arm(of.get(key), where, arms, baseline) for key in ("arm", "than")]
+        if names[0] == names[1]:
+            raise UserError(f"{where}: compares {names[0] or baseline} with itself")
+        return [Term(names[0], metric, weight), Term(names[1], metric, -weight)]
+
+    rising, more = node.get("rising_over"), node.get("more_than")
+    if rising is not None and (more is not None or metric is not None):
+        raise UserError(f"{where}: rising_over stands alone, without more_than and metric")
+    if rising is not None:
+        terms = [
+            term for name, slope in _slope(rising, where).items()
+            for term in difference(node, name, slope)
+        ]  # fmt: skip
+    else:
+        terms = difference(node, metric, 1.0)
+        if more is not None:
+            if not isinstance(more, Mapping) or set(more) - {"arm", "than"}:
+                raise UserError(f"{where}: more_than must be {{arm: ..., than: ...}}")
+            terms += difference(more, metric, -1.0)
+    return Claim(
+        says=node["says"],
+        source=str(node.get("source") or ""),
+        way=way,
+        terms=tuple(terms),
+        by=float(node.get("by") or 0.0),
+        within=node.get("within"),
+        mode=node.get("mode"),
+    )
+
+
+def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | None:
+    if name is None or name in ("baseline", baseline):
+        return BASELINE
+    if name not in arms:
+        raise UserError(f"{where}: there is no arm {name}{suggest(str(name), arms)}")
+    return str(name)
+
+
+def _slope(over: Any, where: str) -> dict[str, float]:
+    """The weights with which values at these places make the slope of a line through them."""
+    if not isinstance(over, Mapping) or len(over) < 2:
+        raise UserError(f"{where}: rising_over must be {{METRIC: NUMBER, ...}}, at least two")
+    if wrong := [x for x in over.values() if isinstance(x, bool) or not isinstance(x, int | float)]:
+        raise UserError(f"{where}: rising_over: {wrong[0]} is no number")
+    mean = sum(over.values()) / len(over)
+    squares = sum((x - mean) ** 2 for x in over.values())
+    if not squares:
+        raise UserError(f"{where}: rising_over: all places are the same")
+    return {str(name): (x - mean) / squares for name, x in over.items()}
+
+
+def recorded(
+    nodes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]] | None, *, begun: bool
+) -> list[dict[str, Any]]:
+    """The claims as plan.json holds them: those of the request, then those that were dropped.
+
+    before: those of the existing plan, None without one; begun: whether a run of it exists. A claim
+    that is new when runs exist is made `after` the fact, and stays so.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    known = {_identity(entry["claim"]): entry for entry in before or ()}
+    kept = [
+        {**known[_identity(node)], "dropped": False}
+        if _identity(node) in known
+        else {"claim": dict(node), "made": now, "after": begun, "dropped": False}
+        for node in nodes
+    ]
+    asked = {_identity(node) for node in nodes}
+    dropped = [
+        {**entry, "dropped": True} for key, entry in known.items() if begun and key not in asked
+    ]
+    return [*kept, *dropped]
+
+
+def _identity(node: Mapping[str, Any]) -> str:
+    return repr(sorted((key, repr(value)) for key, value in node.items() if value is not None))

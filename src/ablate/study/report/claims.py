@@ -1,0 +1,112 @@
+"""The claims of a study and their verdicts, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.study.analysis.claims import CONFIRMED, REFUTED, UNDECIDED, Settled, settle
+from ablate.study.analysis.collect import Study
+from ablate.study.analysis.comparable import objections
+from ablate.study.analysis.compare import LEVEL
+from ablate.study.numbers import certain, counted, interval_words, probability
+from ablate.study.plan.claims import Claim, parse_claims
+
+HEADS = ("verdict", "claim", "evidence")
+AFTER = "made after the first run"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim, its verdict, and when it was made. after: when runs existed already."""
+
+    settled: Settled
+    made: str
+    after: bool
+
+    @property
+    def verdict(self) -> str:
+        return self.settled.verdict
+
+    @property
+    def sentence(self) -> str:
+        """What is claimed, with its source."""
+        claim = self.settled.claim
+        says = claim.says.rstrip(".")
+        return f"{says} ({claim.source})" if claim.source else says
+
+    @property
+    def evidence(self) -> str:
+        """The effect in the sense of the claim, its interval, p and seeds; why there is none."""
+        settled, claim = self.settled, self.settled.claim
+        if settled.effect is None:
+            parts = [settled.why]
+        else:
+            bounds = settled.interval
+            half = None if bounds is None else (bounds.high - bounds.low) / 2
+            amount = certain(settled.effect, half)
+            if bounds is not None:
+                amount += f" ({interval_words(bounds, LEVEL)})"
+            if claim.within is not None:
+                amount += f", claimed to be within ± {claim.within:g}"
+            elif claim.by:
+                amount += f", claimed to be more than {claim.by:g}"
+            parts = [amount, counted(settled.n, "seed"), f"Holm p {probability(settled.p)}"]
+        if settled.verdict == UNDECIDED:
+            needed = settled.seeds_needed
+            parts.append(
+                f"about {needed} seeds would be needed"
+                if needed
+                else "too close to say how many seeds would decide it"
+            )
+        if self.after:
+            parts.append(AFTER)
+        return "; ".join(parts)
+
+
+def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...], list[str]]:
+    """The claims of a study with their verdicts, and those dropped after the first run."""
+    recorded: list[Mapping[str, Any]] = list(study.plan.get("claims") or ())
+    kept = [entry for entry in recorded if not entry["dropped"]]
+    arms = [arm.name for arm in study.arms]
+    claims = parse_claims([entry["claim"] for entry in kept], arms, study.baseline.name)
+    same = {arm.name: arm.same_as or arm.name for arm in study.arms}
+
+    def values(arm: str | None, metric: str | None) -> dict[int, float]:
+        return study.values(same[arm or study.baseline.name], metric or study.metric)
+
+    broken = {
+        metric: {o.arm: o.reason for o in objections(study, metric, allow) if not o.allowed}
+        for metric in {study.metric, *(name for claim in claims for name in claim.metrics)}
+    }
+
+    def refused(claim: Claim) -> str:
+        reasons = [
+            f"{term.arm} is not compared: {why}"
+            for term in claim.terms
+            if term.arm and (why := broken[term.metric or study.metric].get(term.arm))
+        ]
+        return reasons[0] if reasons else ""
+
+    settled = settle(claims, values, seeds=study.seeds, mode=study.mode, refused=refused)
+    dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
+    return tuple(
+        Entry(each, entry["made"], entry["after"])
+        for each, entry in zip(settled, kept, strict=True)
+    ), dropped
+
+
+def rows(found: Collection[Entry]) -> list[tuple[str, str, str]]:
+    """As HEADS."""
+    return [(entry.verdict, entry.sentence, entry.evidence) for entry in found]
+
+
+def kinds(found: Collection[Entry]) -> list[str]:
+    """The colours of the page for the verdicts."""
+    colours = {CONFIRMED: "equivalent", REFUTED: "worse"}
+    return [colours.get(entry.verdict, "open") for entry in found]
+
+
+def remarks(dropped: Collection[str]) -> list[str]:
+    return [f"Dropped after the first run, and so not judged: {says}." for says in dropped]

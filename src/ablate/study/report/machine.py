@@ -1,0 +1,82 @@
+"""report.json: what the report says, for programs (docs/report_json.md)."""
+
+from dataclasses import asdict
+from typing import Any
+
+from ablate.study.analysis.claims import Settled
+from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.stats import Interval
+from ablate.study.report.claims import Entry
+from ablate.study.report.crossed import in_short
+from ablate.study.report.rows import Report, Row
+from ablate.study.report.sentences import sure
+
+VERSION = 1
+
+
+def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, Any]:
+    """The content of report.json."""
+    study = report.study
+    return {
+        "version": VERSION,
+        "study": study.name,
+        "asks": study.plan.get("asks") or "",
+        "command": study.plan.get("command") or [],
+        "metric": {"name": report.metric, "mode": report.mode},
+        "seeds": study.seeds,
+        "baseline": study.baseline.name,
+        "arms": [_arm(row) for row in report.rows],
+        "claims": [_claim(entry) for entry in report.claims],
+        "dropped_claims": list(report.dropped),
+        "effects": in_short(report, crossed),
+        "remarks": [*report.marks, *sure(report)],
+    }
+
+
+def _arm(row: Row) -> dict[str, Any]:
+    comparison = row.comparison
+    return {
+        "name": row.arm.name,
+        "changes": dict(row.arm.changes),
+        "verdict": row.kind,
+        "words": row.verdict,
+        "n": row.summary.n,
+        "mean": row.summary.mean,
+        "sd": row.summary.sd,
+        "values": {str(seed): value for seed, value in row.values.items()},
+        "difference": row.difference,
+        "interval": _interval(comparison.t_interval) if comparison else None,
+        "p": comparison.tests.p_holm if comparison else None,
+        "effect_size": comparison.effect if comparison else None,
+        "seeds_needed": comparison.verdict.seeds_needed if comparison else None,
+        "parameters": row.arm.parameters,
+        "flops_per_step": row.arm.flops_per_step,
+        "steps": row.arm.steps,
+        "same_as": row.arm.same_as,
+    }
+
+
+def _claim(entry: Entry) -> dict[str, Any]:
+    settled: Settled = entry.settled
+    claim = settled.claim
+    return {
+        "says": claim.says,
+        "source": claim.source,
+        "verdict": settled.verdict,
+        "is": claim.way,
+        "by": claim.by,
+        "within": claim.within,
+        "terms": [asdict(term) for term in claim.terms],
+        "effect": settled.effect,
+        "interval": _interval(settled.interval),
+        "p": settled.p,
+        "n": settled.n,
+        "seeds_needed": settled.seeds_needed,
+        "why": settled.why,
+        "made": entry.made,
+        "after_the_fact": entry.after,
+    }
+
+
+def _interval(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]

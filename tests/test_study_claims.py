@@ -1,0 +1,238 @@
+"""Claims of a study: how they are said, when they are confirmed, and when they were made."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
+
+from ablate import report as command_line
+from ablate.errors import RunFailed, UserError
+from ablate.study.analysis.claims import settle
+from ablate.study.analysis.collect import collect
+from ablate.study.plan.claims import parse_claims, recorded
+from ablate.study.report import write
+from ablate.study.report.rows import assemble
+
+ARMS = ("baseline", "a", "b", "c")
+METRICS = {"val/x/1": 1, "val/x/2": 2, "val/x/4": 4}
+
+
+def claim(**keys: Any) -> dict[str, Any]:
+    return {"says": "It is so.", "arm": "a", "is": "worse", **keys}
+
+
+def verdicts(
+    claims: list[dict[str, Any]],
+    values: Mapping[str, Any] | Callable[[str | None, str | None], Any],
+    *,
+    seeds: int = 5,
+    mode: str = "min",
+) -> list[str]:
+    def read(arm: str | None, metric: str | None) -> dict[int, float]:
+        found = values(arm, metric) if callable(values) else values[arm or "baseline"]
+        return dict(enumerate(found))
+
+    parsed = parse_claims(claims, ARMS, "baseline")
+    return [s.verdict for s in settle(parsed, read, seeds=range(seeds), mode=mode)]
+
+
+FLAT = np.array([1.0, 1.2, 0.9, 1.1, 1.05])
+NOISE = np.array([0.01, -0.012, 0.004, 0.009, -0.006])
+VALUES = {"baseline": FLAT, "a": FLAT + 0.5 + NOISE, "b": FLAT + 0.1 - NOISE, "c": FLAT + NOISE / 9}
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict"),
+    [
+        ({"is": "worse"}, "confirmed"),
+        ({"is": "higher"}, "confirmed"),
+        ({"is": "better"}, "refuted"),
+        ({"is": "better", "mode": "max"}, "confirmed"),
+        ({"is": "lower"}, "refuted"),
+        ({"is": "worse", "by": 0.4}, "confirmed"),
+        ({"is": "worse", "by": 0.6}, "refuted"),
+        ({"is": "worse", "by": 0.5}, "undecided"),
+        ({"arm": "b", "than": "a", "is": "better", "by": 0.3}, "confirmed"),
+        ({"arm": "c", "is": "worse"}, "undecided"),
+        ({"arm": "c", "is": "equivalent", "within": 0.02}, "confirmed"),
+        ({"arm": "b", "is": "equivalent", "within": 0.02}, "refuted"),
+        ({"arm": "b", "is": "equivalent", "within": 0.1}, "undecided"),
+        ({"more_than": {"arm": "b"}}, "confirmed"),
+        ({"arm": "b", "more_than": {"arm": "a", "than": "c"}}, "refuted"),
+    ],
+)
+def test_a_claim_is_confirmed_or_refuted_beyond_what_counts(
+    keys: dict[str, Any], verdict: str
+) -> None:
+    assert verdicts([claim(**keys)], VALUES) == [verdict]
+
+
+def test_a_trend_is_the_slope_over_places() -> None:
+    """1 a place for arm a, none for the baseline; the least-squares line of three places."""
+
+    def values(arm: str | None, metric: str | None) -> Any:
+        place = METRICS[str(metric)]
+        return FLAT + (place if arm == "a" else 0) + NOISE * place**2
+
+    for by, verdict in ((0.9, "confirmed"), (1.1, "refuted")):
+        said = claim(**{"is": "higher"}, by=by, rising_over=METRICS)
+        assert verdicts([said], values) == [verdict]
+    parsed = parse_claims([claim(rising_over=METRICS)], ARMS, "baseline")[0]
+    (settled,) = settle(
+        [parsed], lambda a, m: dict(enumerate(values(a, m))), seeds=range(5), mode="min"
+    )
+    gaps = [values("a", m) - values(None, m) for m in METRICS]
+    assert settled.effect == pytest.approx(np.polyfit([*METRICS.values()], gaps, 1)[0].mean())
+
+
+SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "uniform": lambda rng, size: rng.uniform(-1, 1, size),
+    "heavy": lambda rng, size: rng.standard_t(2, size),
+    "skewed": lambda rng, size: rng.exponential(size=size),
+    "coin": lambda rng, size: rng.integers(0, 2, size).astype(float),
+}
+
+
+QUICK = {("normal", 3), ("coin", 5), ("skewed", 8)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "seeds"),
+    [
+        pytest.param(shape, seeds, marks=[] if (shape, seeds) in QUICK else [pytest.mark.slow])
+        for shape in SHAPES
+        for seeds in (3, 5, 8)
+    ],
+)
+@pytest.mark.parametrize(
+    ("keys", "shift"),
+    [
+        ({"is": "worse"}, 0.0),
+        ({"is": "worse", "by": 0.7}, 0.7),
+        ({"is": "equivalent", "within": 0.7}, 0.7),
+        ({"more_than": {"arm": "b"}}, 0.0),
+        ({"rising_over": METRICS}, 0.0),
+    ],
+    ids=["directed", "by", "equivalent", "interaction", "trend"],
+)
+def test_false_confirmations_and_refutations_stay_at_the_level(
+    keys: dict[str, Any], shift: float, seeds: int, shape: str
+) -> None:
+    """Where nothing, or exactly what counts, is there: of four claims of a study, on arms whose
+    runs share the noise of a seed."""
+    rng, wrong, studies = np.random.default_rng(seeds), 0, 150
+    said = [claim(**keys)] * 2 + [claim(**{**keys, "arm": "c"})] * 2
+    for _ in range(studies):
+        shared = 3 * rng.normal(size=seeds)
+        noise = {
+            (arm, metric): shared + SHAPES[shape](rng, (seeds,))
+            for arm in ARMS
+            for metric in (None, *METRICS)
+        }
+
+        def values(arm: str | None, metric: str | None, noise: Any = noise) -> Any:
+            own = noise[arm or "baseline", metric]
+            return own + shift if arm in ("a", "c") else own
+
+        found = verdicts(said, values, seeds=seeds)
+        wrong += "confirmed" in found
+    # Of 150 studies at 5 %, 7.5 are expected at most; 17 with a probability of 0.001.
+    assert wrong <= 16
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        (claim(arm="d"), r"study\.claims\[0\]: there is no arm d"),
+        (claim(arm="baseline"), "compares baseline with itself"),
+        (claim(**{"is": "wrose"}), "is=wrose: must be better, .*did you mean 'worse'"),
+        (claim(than="a"), "compares a with itself"),
+        (claim(by=-1), "by=-1: must be above 0"),
+        (claim(by=True), "by=True: must be a number"),
+        (claim(within=0.1), "is=equivalent needs within"),
+        (claim(**{"is": "equivalent"}), "is=equivalent needs within"),
+        (claim(**{"is": "equivalent"}, within=0.1, by=0.1), "has no by"),
+        (claim(whithin=1), "no key whithin; .*did you mean 'within'"),
+        ({"says": "x"}, "needs arm, a text"),
+        (claim(rising_over={"val/x": 1}), "at least two"),
+        (claim(rising_over={"val/x": 1, "val/y": 1}), "all places are the same"),
+        (claim(rising_over={"val/x": 1, "val/y": 2}, metric="val/loss"), "stands alone"),
+        (claim(more_than={"arms": "b"}), "more_than must be"),
+    ],
+)
+def test_what_is_no_claim_is_refused_in_one_line(node: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        parse_claims([node], ARMS, "baseline")
+
+
+def test_claims_made_when_runs_exist_are_marked_for_ever() -> None:
+    first, second, third = (claim(says=f"{n}.") for n in range(3))
+    plan = recorded([first, second], None, begun=False)
+    assert [(e["after"], e["dropped"]) for e in plan] == [(False, False)] * 2
+    plan = recorded([first, third], plan, begun=True)
+    now = {e["claim"]["says"]: (e["after"], e["dropped"]) for e in plan}
+    assert now == {"0.": (False, False), "1.": (False, True), "2.": (True, False)}
+    made = {e["claim"]["says"]: e["made"] for e in plan}
+    plan = recorded([third, second, {**first, "by": 0.1}], plan, begun=True)
+    now = {e["claim"]["says"]: (e["after"], e["dropped"]) for e in plan if not e["dropped"]}
+    assert now == {"2.": (True, False), "1.": (False, False), "0.": (True, False)}
+    assert all(e["made"] == made[e["claim"]["says"]] for e in plan if "by" not in e["claim"])
+
+
+def with_claims(study: Path, *claims: dict[str, Any], after: bool = False) -> Path:
+    plan = json.loads((study / "plan.json").read_text())
+    made = {"made": "2026-11-25T12:00:00+00:00", "after": after, "dropped": False}
+    plan["claims"] = [{"claim": node, **made} for node in claims]
+    (study / "plan.json").write_text(json.dumps(plan))
+    return study
+
+
+def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path: Path) -> None:
+    study = with_claims(
+        scores(tmp_path),
+        claim(arm=ADDITIVE, by=0.05, source="Somebody 2020, table 1"),
+        claim(arm="model.attention=general"),
+        claim(arm=ADDITIVE, **{"is": "better"}),
+    )
+    found = assemble(collect(study)).claims
+    assert [entry.verdict for entry in found] == ["confirmed", "not tested", "refuted"]
+    assert found[0].sentence == "It is so (Somebody 2020, table 1)"
+    assert "claimed to be more than 0.05" in found[0].evidence
+    assert "seed 3 failed" in found[1].evidence
+    write(study)
+    page, text = ((study / f"report.{kind}").read_text() for kind in ("html", "md"))
+    for told in ("Somebody 2020", "refuted", "not tested"):
+        assert told in page
+        assert told in text
+    told = json.loads((study / "report.json").read_text())
+    assert [c["verdict"] for c in told["claims"]] == ["confirmed", "not tested", "refuted"]
+    assert told["arms"][1]["values"] == {str(n): v for n, v in enumerate(shifted(0.1))}
+    assert told["arms"][1]["difference"] == pytest.approx(0.1, abs=0.002)
+
+
+def test_a_claim_after_the_fact_says_so(tmp_path: Path) -> None:
+    study = with_claims(scores(tmp_path), claim(arm=ADDITIVE), after=True)
+    (entry,) = assemble(collect(study)).claims
+    assert entry.evidence.endswith("made after the first run")
+
+
+@pytest.mark.parametrize(("way", "ends"), [("worse", None), ("better", RunFailed)])
+def test_check_ends_with_1_where_a_claim_is_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, ends: Any
+) -> None:
+    arms = {"baseline": arm(BASE), ADDITIVE: arm(shifted(0.1))}
+    study = make_study(tmp_path / "scores", arms)
+    monkeypatch.setattr("sys.argv", ["report", str(study), "--check"])
+    with pytest.raises(UserError, match="has no claims"):
+        command_line.main()
+    with_claims(study, claim(arm=ADDITIVE, **{"is": way}))
+    if ends is None:
+        command_line.main()
+    else:
+        with pytest.raises(ends, match=r"refuted: It is so"):
+            command_line.main()
