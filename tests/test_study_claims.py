@@ -89,6 +89,14 @@ def test_a_trend_is_the_slope_over_places() -> None:
     assert settled.effect == pytest.approx(np.polyfit([*METRICS.values()], gaps, 1)[0].mean())
 
 
+def test_holm_runs_over_the_claims_of_a_study() -> None:
+    """p = 0.02 confirms one claim alone, and none of four."""
+    d = np.array([1.0, 2.0, 3.0]) * 0.1 + 0.2  # t = 6.93 of three: p = 0.0202
+    values = {"baseline": FLAT[:3], "a": FLAT[:3] + d}
+    assert verdicts([claim()], values, seeds=3) == ["confirmed"]
+    assert verdicts([claim(says=f"{n}") for n in range(4)], values, seeds=3) == ["undecided"] * 4
+
+
 SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "normal": lambda rng, size: rng.normal(size=size),
     "uniform": lambda rng, size: rng.uniform(-1, 1, size),
