@@ -3,7 +3,7 @@
 import gc
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ablate.cli import job
 from ablate.cli.folder import Folder, remember
 from ablate.config.keys import locate
 from ablate.errors import RunFailed, UserError, suggest
+from ablate.study.analysis import derived
 from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state
@@ -87,6 +88,7 @@ class Study:
         from ablate.study.plan.match import match, require_width
 
         sets, arms = DataSets(), self.layout.arms
+        self.sets = sets
         for composed in arms:
             composed.config.seed = self.layout.seeds[0]
         baseline, node = self.layout.baseline.name, self.request.node
@@ -127,15 +129,7 @@ class Study:
         names, baseline = [c.name for c in self.layout.arms], self.layout.baseline
         self.claims = parse_claims(self.request.node["claims"], names, baseline.name)
         metrics = {name for claim in self.claims for name in claim.metrics}
-        if metrics:
-            from ablate.study.plan.budget import DataSets, measured
-
-            available = measured(baseline.config, DataSets())
-            if available and (wrong := sorted(metrics - {*available})):
-                raise UserError(
-                    f"study.claims: a run of the baseline has no {wrong[0]}; it measures"
-                    f" {', '.join(available)}{suggest(wrong[0], available)}"
-                )
+        require_measured("study.claims: metric", metrics, baseline.config, self.sets)
 
     def plan_trials(self) -> None:
         """Plan the tuning after budgets are matched, so that values are tried in the final arms."""
@@ -234,30 +228,45 @@ def _jobs(launcher: DictConfig) -> int:
 def metric_name(node: Mapping[str, Any], baseline: DictConfig) -> str:
     """Return the name of the metric that compares the arms, by default the task's."""
     usual = locate(baseline.task._target_).metric
-    name = node["metric"] or usual
-    if not name.startswith(("val/", "test/")):
+    name = str(node["metric"] or usual)
+    derived.require_known(name)
+    if not name.startswith(("val/", "test/", "cost/", *derived.UNITS)):
         near = suggest(name, [usual]) or f", such as {usual}"
         raise UserError(f"study.metric={name}: must be a name that begins with val/ or test/{near}")
-    return str(name)
+    return name
 
 
 def metric_of(node: Mapping[str, Any], baseline: DictConfig, sets: "DataSets") -> dict[str, str]:
     """Return the metric that compares the arms, and whether min or max is best. Raises UserError
     for a metric that the baseline's runs will not have."""
-    from ablate.study.plan.budget import measured
-
     task = locate(baseline.task._target_)
     name, mode = metric_name(node, baseline), node["mode"]
-    if name != task.metric and (available := measured(baseline, sets)) and name not in available:
-        raise UserError(
-            f"study.metric={name}: a run of the baseline measures"
-            f" {', '.join(available)}{suggest(name, available)}"
-        )
+    if name != task.metric:
+        require_measured("study.metric", {name}, baseline, sets)
+    if derived.measured(name) != name:
+        mode = mode or derived.mode(name)
     if name != task.metric and mode is None:
         raise UserError(f"study.metric={name}: say what is best, study.mode=min or study.mode=max")
     if name == task.metric and mode not in (None, task.mode):
         raise UserError(f"study.mode={mode}: of {name} the best is the {task.mode}imum")
     return {"name": name, "mode": mode or task.mode}
+
+
+def require_measured(
+    where: str, metrics: Collection[str], baseline: DictConfig, sets: "DataSets"
+) -> None:
+    """UserError for a metric that no run of the baseline will have."""
+    from ablate.study.plan.budget import measured
+
+    for metric in metrics:
+        derived.require_known(metric)
+    needed = {name for metric in metrics if (name := derived.measured(metric)) is not None}
+    available = measured(baseline, sets) if needed else []
+    if available and (wrong := sorted(needed - {*available})):
+        raise UserError(
+            f"{where}={wrong[0]}: a run of the baseline measures"
+            f" {', '.join(available)}{suggest(wrong[0], available)}"
+        )
 
 
 def report(folder: Path) -> None:

@@ -16,6 +16,7 @@ from ablate.errors import UserError, suggest
 from ablate.run_files import PLAN, Damaged, read_mapping, read_text
 from ablate.run_files.records import read_plan
 from ablate.run_files.shape import misfit
+from ablate.study.analysis import derived
 from ablate.study.launch.state import state
 
 TUNED = {"keys": {str: list}, "seeds": [int]}
@@ -65,10 +66,8 @@ class Run:
 
     def value(self, metric: str) -> float | None:
         """The value of a metric; None unless the run is finished and the number is finite."""
-        value = _mapping(self.result.get("metrics")).get(metric)
-        if not self.finished or not isinstance(value, int | float) or not isfinite(value):
-            return None
-        return float(value)
+        found = derived.value(self, metric, lambda name: self.number("metrics", name))
+        return found if self.finished and found is not None and isfinite(found) else None
 
     def number(self, *path: str) -> float | None:
         """A number of result.json, such as ("parameters", "total"); None if there is none."""

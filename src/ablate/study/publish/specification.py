@@ -9,12 +9,12 @@ from ablate.errors import UserError
 from ablate.logger.wandb import LONGEST_NAME, TRAIN, fitted
 from ablate.study.analysis.collect import Study
 from ablate.study.analysis.offline import logger_of
+from ablate.study.metric_words import metric_words
 from ablate.study.report import Written
 from ablate.study.report.inline import COLOURS
 from ablate.study.report.points import curve_column
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.tables import markdown
-from ablate.study.report.words import metric_words
 
 BASELINE = "#808080"  # visible on white and on black
 COLUMNS = (

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from ablate.figures.save import save
 from ablate.study.analysis.effects import Effect, Effects
+from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
 from ablate.study.report.crossed import ranked
 from ablate.study.report.inline import (
@@ -32,7 +33,6 @@ from ablate.study.report.inline import (
 )
 from ablate.study.report.points import COLOURS, Cost, Limits, Panel, Points, limits_of
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.words import direction, metric_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 from ablate.study.analysis.comparable import versions as made_with
+from ablate.study.metric_words import direction
 from ablate.study.numbers import (
     NOTHING,
     amount,
@@ -17,7 +18,6 @@ from ablate.study.numbers import (
 )
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import relative
-from ablate.study.report.words import direction
 
 LONG = 14  # letters from which a word may be broken
 WORDS = {

@@ -7,6 +7,7 @@ from math import isfinite
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Arm, Run, Study
 
 COLOURS = 7  # distinguishable by the colour-blind; the baseline has one of its own
@@ -115,6 +116,7 @@ def coloured(study: Study, effects: dict[str, float]) -> dict[str, int]:
 
 def curve_column(study: Study, metric: str) -> str:
     """Return the column of metrics.csv for a metric's curve; tests are only made at the end."""
+    metric = derived.measured(metric) or ""
     validated = "val/" + metric.split("/", 1)[1] if metric.startswith("test/") else metric
     first = next((run for run in study.runs if run.finished), None)
     if first is None or first.curve(validated):

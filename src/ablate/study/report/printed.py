@@ -8,12 +8,12 @@ from rich.table import Column, Table
 
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.offline import sync_command
+from ablate.study.metric_words import direction
 from ablate.study.numbers import number
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import difference_words, reference, relative, sure
-from ablate.study.report.words import direction
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ablate.errors import UserError, suggest
+from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
@@ -24,7 +25,6 @@ from ablate.study.report.points import (
     curve_column,
     curve_of,
 )
-from ablate.study.report.words import mode_of
 
 KINDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "equivalent", NONE: "open"}
 REFUSED = "refused"
@@ -143,7 +143,7 @@ class Report:
             for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        return lines + unsettled(self) + undertrained(self)
+        return lines + never(self) + unsettled(self) + undertrained(self)
 
 
 def assemble(
@@ -151,13 +151,19 @@ def assemble(
 ) -> Report:
     """Compare every arm on the metric. UserError for a metric that no run has."""
     name = metric or study.metric
-    if metric is not None and study.metrics and metric not in study.metrics:
+    if metric is not None:
+        derived.require_known(metric)
+    if (
+        metric is not None
+        and study.metrics
+        and derived.measured(metric) not in (None, *study.metrics)
+    ):
         hint = suggest(metric, study.metrics)
         metrics = ", ".join(study.metrics)
         raise UserError(
             f"--metric {metric}: no run of {study.name} has it{hint} (there: {metrics})"
         )
-    better = mode or (study.mode if name == study.metric else mode_of(name))
+    better = mode or (study.mode if name == study.metric else derived.mode(name))
     refusals = tuple(objections(study, name, allow))
     compared = _compare(study, name, better, refusals, allow)
     by_arm = {cost.arm: cost for cost in costs(study, name)}
@@ -218,6 +224,18 @@ def _row(
         broken=tuple(objection.rule for objection in of_arm if not objection.allowed),
         allowed=tuple(objection.rule for objection in of_arm if objection.allowed),
     )
+
+
+def never(report: Report) -> list[str]:
+    """Return a sentence on the runs that did not reach the value of the metric, or nothing."""
+    late = []
+    for row in report.rows:
+        runs = report.study.runs_of(row.arm.name).values()
+        count = sum(derived.censored(run, report.metric) for run in runs if run.finished)
+        if count:
+            late.append(f"{report.labels[row.arm.name]} ({count} of {len(row.values)} runs)")
+    reason = "Never reached, and counted as reached at the last step, the least that it can be"
+    return [f"{reason}: {listed(late)}."] if late else []
 
 
 SINCE = 0.75  # share of the steps after which changes are checked: the last quarter

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
+from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
     counted,
@@ -16,7 +17,6 @@ from ablate.study.numbers import (
 from ablate.study.plan.fraction import promise
 from ablate.study.report.points import TRAINING, Points, baseline_option
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.words import direction, metric_words
 
 DESIGNS = {
     "one_factor": "when one factor at a time is changed",

@@ -1,0 +1,132 @@
+"""Metrics of a finished run beside those in its result.json: what it cost, and how soon it got
+where.
+
+    cost/seconds, cost/throughput, ...     a figure of result.json
+    steps_to:val/loss:2.0                  steps until a validation first reached this value
+    seconds_to:..., flops_to:...           the training time and the operations until then
+
+A value that is never reached counts as reached at the last step, which is the least that it can be:
+the report says so (`censored`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ablate.errors import UserError, suggest
+from ablate.study.metric_words import mode_of
+
+COSTS: dict[str, tuple[str, ...]] = {
+    "cost/seconds": ("train_seconds",),
+    "cost/throughput": ("throughput", "value"),
+    "cost/memory": ("peak_memory_bytes",),
+    "cost/parameters": ("parameters", "total"),
+    "cost/flops_per_step": ("flops_per_step",),
+    "cost/cache_bytes": ("cache_bytes", "per_token"),
+    "cost/state_bytes": ("cache_bytes", "state"),
+}
+UNITS = ("steps_to", "seconds_to", "flops_to")
+
+
+class Record(Protocol):
+    """What is read of a run."""
+
+    @property
+    def result(self) -> Mapping[str, Any]: ...
+
+    def number(self, *path: str) -> float | None: ...
+
+    def curve(self, column: str) -> list[tuple[int, float]]: ...
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a run's curve of `metric` first reaches `value`, in a unit of UNITS."""
+
+    unit: str
+    metric: str
+    value: float
+
+    def step(self, run: Record) -> int | None:
+        """The step of that validation; None if there is none."""
+        falls = mode_of(self.metric) == "min"
+        return next(
+            (
+                step
+                for step, value in run.curve(self.metric)
+                if (value <= self.value if falls else value >= self.value)
+            ),
+            None,
+        )
+
+    def of(self, run: Record) -> float | None:
+        last = run.number("steps")
+        if last is None or not run.curve(self.metric):
+            return None
+        reached = self.step(run)
+        steps = float(last if reached is None else reached)
+        if self.unit == "steps_to":
+            return steps
+        factor = run.number("flops_per_step")
+        if self.unit == "seconds_to":
+            seconds = run.number("train_seconds")
+            factor = None if seconds is None else seconds / last
+        return None if factor is None else steps * factor
+
+
+def reach(metric: str) -> Reach | None:
+    """Parse UNIT:METRIC:VALUE; None for another metric. UserError for a part that is wrong."""
+    unit, colon, rest = metric.partition(":")
+    if not colon:
+        return None
+    name, _, value = rest.rpartition(":")
+    if unit not in UNITS:
+        raise UserError(f"{metric}: must begin with {', '.join(UNITS)}{suggest(unit, UNITS)}")
+    if not name.startswith("val/"):
+        raise UserError(
+            f"{metric}: only a curve of validation reaches a value, as {unit}:val/loss:2"
+        )
+    try:
+        target = float(value)
+    except ValueError:
+        raise UserError(f"{metric}: {value} is no number; write {unit}:{name}:2.0") from None
+    mode_of(name)  # UserError where the name does not say which is better
+    return Reach(unit, name, target)
+
+
+def require_known(metric: str) -> None:
+    """UserError for a metric of cost that there is not, or a reach that is wrong."""
+    if metric.startswith("cost/") and metric not in COSTS:
+        raise UserError(f"{metric}: the costs are {', '.join(COSTS)}{suggest(metric, COSTS)}")
+    reach(metric)
+
+
+def measured(metric: str) -> str | None:
+    """The metric of a run that it rests on; None: none."""
+    if metric in COSTS:
+        return None
+    parsed = reach(metric)
+    return metric if parsed is None else parsed.metric
+
+
+def value(run: Record, metric: str, recorded: Callable[[str], float | None]) -> float | None:
+    """The value of a metric of a run; recorded: of those in its result.json."""
+    if metric in COSTS:
+        return run.number(*COSTS[metric])
+    parsed = reach(metric)
+    return recorded(metric) if parsed is None else parsed.of(run)
+
+
+def censored(run: Record, metric: str) -> bool:
+    """Whether the value was never reached."""
+    parsed = reach(metric)
+    return parsed is not None and parsed.of(run) is not None and parsed.step(run) is None
+
+
+def mode(metric: str) -> str:
+    """Which value is better: less, but for throughput."""
+    if metric in COSTS:
+        return "max" if metric == "cost/throughput" else "min"
+    return "min" if reach(metric) else mode_of(metric)

@@ -1,0 +1,87 @@
+"""Metrics that are read off a run: what it cost, and when it reached a value."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
+
+from ablate.errors import UserError
+from ablate.study.analysis.collect import collect
+from ablate.study.analysis.derived import COSTS, Reach, mode, reach, require_known
+from ablate.study.report import write
+from ablate.study.report.rows import assemble
+
+RESULT: Mapping[str, Any] = {"steps": 100, "train_seconds": 50.0, "flops_per_step": 7}
+
+
+class Recorded:
+    """A run with the curve 3.0, 2.5, 1.9, 2.1 at steps 10, 20, 50, 100."""
+
+    result = RESULT
+
+    def number(self, *path: str) -> float | None:
+        return self.result.get(path[0])
+
+    def curve(self, column: str) -> list[tuple[int, float]]:
+        if column == "val/accuracy":
+            return [(10, 0.1), (100, 0.8)]
+        return [(10, 3.0), (20, 2.5), (50, 1.9), (100, 2.1)] if column == "val/loss" else []
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("steps_to:val/loss:2.5", 20),
+        ("steps_to:val/loss:2.0", 50),
+        ("steps_to:val/loss:1.0", 100),  # never
+        ("seconds_to:val/loss:2.0", 25.0),
+        ("flops_to:val/loss:2.0", 350),
+        ("steps_to:val/accuracy:0.5", 100),
+        ("steps_to:val/perplexity:2", None),
+    ],
+)
+def test_when_a_value_was_reached(metric: str, value: float | None) -> None:
+    parsed = reach(metric)
+    assert isinstance(parsed, Reach)
+    assert parsed.of(Recorded()) == value
+    assert mode(metric) == "min"
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("step_to:val/loss:2", "must begin with steps_to, .*did you mean 'steps_to'"),
+        ("steps_to:test/loss:2", "only a curve of validation"),
+        ("steps_to:val/loss:low", "low is no number"),
+        ("steps_to:val/strange:1", "say which is better"),
+        ("cost/second", "did you mean 'cost/seconds'"),
+    ],
+)
+def test_what_is_no_metric_is_refused(metric: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        require_known(metric)
+
+
+def test_a_report_compares_by_what_was_reached_or_spent(tmp_path: Path) -> None:
+    study = scores(tmp_path)
+    first = next(run for run in collect(study).runs if run.finished)
+    (step, value), *_ = sorted(first.curve("val/loss"), key=lambda point: point[1])
+    report = assemble(collect(study), metric=f"steps_to:val/loss:{value + 1e-9}")
+    assert step in report.baseline.values.values()
+    never = assemble(collect(study), metric="steps_to:val/loss:0.001")
+    assert set(never.baseline.values.values()) == {400.0}
+    assert any("Never reached" in line and "baseline (5 of 5 runs)" in line for line in never.marks)
+    costs = assemble(collect(study), metric="cost/seconds")
+    assert costs.mode == "min"
+    assert len(costs.baseline.values) == 5
+    write(study, metric="steps_to:val/loss:0.001")
+    assert "Never reached" in (study / "report.html").read_text()
+
+
+def test_costs_are_figures_of_every_result(tmp_path: Path) -> None:
+    made = make_study(tmp_path / "s", {"baseline": arm(BASE), ADDITIVE: arm(shifted(0.1))})
+    run = collect(made).runs[0]
+    found = {name for name in COSTS if run.value(name) is not None}
+    assert found >= {"cost/seconds", "cost/throughput", "cost/parameters", "cost/flops_per_step"}
