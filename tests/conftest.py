@@ -51,9 +51,9 @@ AREAS = {
     "data": "data_* image_file knobs_data",
     "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech
         task task_outside task_seq2seq""",
-    "training": """accumulation average cache_bytes ddp debug knobs_training lazy_torchmetrics
-        logger optimizer pinned resume damaged_folders full_disk ignored schedule security sizes
-        threads train transfer trust wandb_server""",
+    "training": """accumulation average cache_bytes conditions ddp debug knobs_training
+        lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored
+        schedule security sizes threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
     "cli": """cli command commands figures first_screen generate imports mutations package pipe
         readme say show versions wheel""",

@@ -22,8 +22,9 @@ from ablate.config.composition import Composition, compose
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
 from ablate.training.build import build, build_data
+from ablate.training.measure import full_pass
 from ablate.training.preflight import check_devices
-from ablate.training.train import full_pass, prepare
+from ablate.training.train import prepare
 
 STEPS = 2
 SMALL: dict[str, dict[str, Any]] = {

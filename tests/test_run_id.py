@@ -45,6 +45,7 @@ def unimportant(path: str) -> bool:
     """Where things lie, what is shown, how fast data is read, what is computed again."""
     return path.startswith(("logger.", "study.")) or path in {
         "checkpoint_every",
+        "evaluate",
         "data.path",
         "data.root",
         "data.sha256",

@@ -21,7 +21,8 @@ from ablate.task import total
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
 from ablate.training.build import build, build_data, make_task
-from ablate.training.train import full_pass, prepare
+from ablate.training.measure import full_pass
+from ablate.training.train import prepare
 
 
 @pytest.mark.parametrize(

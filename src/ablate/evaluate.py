@@ -8,79 +8,21 @@ list (data.seq_len=64,128,256) makes one column each.
 import json
 from typing import Any
 
-import lightning.pytorch as L
-from omegaconf import DictConfig, OmegaConf
 from rich.table import Column, Table
 
 from ablate.cli.command import Arguments, add_run_dir, command
-from ablate.config.keys import locate, plain
-from ablate.config.make import make_data
 from ablate.config.overrides import value_text, values_of, variants
-from ablate.config.rules import refusal
-from ablate.config.schema import look_up
-from ablate.errors import UserError, suggest
+from ablate.errors import UserError
 from ablate.terminal.console import Console
-from ablate.training.build import make_task
-from ablate.training.load import Run, load, model_of
-from ablate.training.train import full_pass
+from ablate.training.load import Run, load
+from ablate.training.measure import measured_with
 
 WIDEST = 4  # variants side by side
 
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
     """Validation and test of a run's best weights with some keys of its data or search changed."""
-    encoding: Any = locate(run.config.pos_enc._target_)
-    config = changed(run.config, changes, run.task.search_keys, encoding.measured_with)
-    data, model = run.data, run.model
-    if any(key.startswith("pos_enc.") for key in changes):
-        model = model_of(config, data)
-        model.load_state_dict(run.model.state_dict())
-    if any(key.startswith("data.") for key in changes):
-        data = make_data(config)
-        data.measure_as(run.data)
-        data.setup()
-    for name, size in run.data.sizes.items():
-        if not name.endswith("length") and data.sizes[name] != size:
-            raise UserError(
-                f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
-                f"{name}={size}, this data has {data.sizes[name]}"
-            )
-    task = make_task(config, data, model)
-    task.load_state_dict(run.task.state_dict())  # the copies of the model, too
-    trainer = L.Trainer(
-        accelerator="auto",
-        precision=config.trainer.precision,
-        devices=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-    return full_pass(trainer, task, data)
-
-
-def changed(
-    config: DictConfig,
-    changes: dict[str, Any],
-    search: tuple[str, ...] = (),
-    encoding: tuple[str, ...] = (),
-) -> DictConfig:
-    """The run's config with the changes; UserError for a key of neither its data nor `search` (of
-    its task) nor `encoding` (of its positions)."""
-    config = config.copy()
-    known = [f"data.{key}" for key in config.data if key != "_target_"]
-    known += [f"task.{key}" for key in search] + [f"pos_enc.{key}" for key in encoding]
-    for key, value in changes.items():
-        if key not in known:
-            raise UserError(
-                f"{key}={value}: a finished run can be measured with other {', '.join(known)}"
-                f"{suggest(key, known)}"
-            )
-        _, rule = look_up(plain(config), key)
-        if rule is not None and not rule.allows(value):
-            raise UserError(refusal(key, value, rule))
-        OmegaConf.update(config, key, value)
-    return config
+    return measured_with(run.task, run.data, run.config, changes)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from ablate.errors import UserError, suggest
 from ablate.version import extra_with, install
 
 OURS = "ablate."
+FREE = {"evaluate"}  # its keys are names
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -92,7 +93,7 @@ def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:
     cfg, allowed = plain(cfg), _top()
     yield from _wrong(cfg, "", allowed)
     nodes = {key: set(value) for key, value in _values().items() if isinstance(value, dict)}
-    for key in sorted(allowed - ROOT):
+    for key in sorted(allowed - ROOT - FREE):
         if key in nodes and not isinstance(cfg[key], dict):
             yield _no_value(key, cfg[key], nodes[key])
         elif key in nodes:

@@ -33,6 +33,7 @@ FILES = (
 # kept for the backward pass.
 EXCLUDED = (
     "checkpoint_every",
+    "evaluate",
     "choices",
     "hydra",
     "logger",

@@ -57,6 +57,7 @@ VALUES: dict[str, Rule] = {
     "study.dry_run": Bool(),
     "study.confirm_large": Bool(),
     "study.arm": or_null(Text()),
+    "evaluate": or_null(Keys()),
     "checkpoint_every": COUNT,
     "compile": Bool(),
     # Lightning's Trainer

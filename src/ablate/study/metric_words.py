@@ -24,7 +24,7 @@ def direction(mode: str) -> str:
 
 def mode_of(metric: str) -> str:
     """Return min or max if the metric's name tells its direction; UserError otherwise."""
-    parts = metric.split("/")
+    parts = metric.partition("@")[0].split("/")
     if any(part in HIGHER for part in parts):
         return "max"
     if any(part in LOWER for part in parts):

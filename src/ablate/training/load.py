@@ -1,12 +1,13 @@
 """Load a run from its folder: config, model with its best weights, data, task."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
 
 from ablate.config.saved import names_file, read_config
 from ablate.data import Data
@@ -14,9 +15,10 @@ from ablate.errors import UserError
 from ablate.model.base import Model
 from ablate.run_files import BEST, RESULT, best_weights
 from ablate.run_files.records import read_result
+from ablate.run_files.sealed import read_weights
 from ablate.task import Task
 from ablate.terminal.say import say
-from ablate.training.transfer import token_config
+from ablate.training.transfer import few, token_config
 
 
 @dataclass
@@ -40,7 +42,6 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     allow: modules beside ablate whose classes its config may name. Their code is run.
     """
     from ablate.training.build import make_task, read_data
-    from ablate.training.train import load_weights
 
     path = Path(run_dir)
     if not (path / "config.yaml").exists():
@@ -59,6 +60,23 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     load_weights(task, weights, identity)
     task.eval()
     return Run(path=path, config=config, result=result, data=data, task=task)
+
+
+def load_weights(task: Task, path: Path, run_id: str | None) -> None:
+    """Load weights into the task; raise UserError if they are those of another run or model."""
+    weights = read_weights(path, run_id)
+    require_fitting(task, weights, path)
+    task.load_state_dict(weights)
+
+
+def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Raise UserError unless the weights have the names and shapes of the task's."""
+    expected, loaded = (
+        {(name, value.shape) for name, value in state.items()}
+        for state in (task.state_dict(), weights)
+    )
+    if wrong := sorted({name for name, _ in expected ^ loaded}):
+        raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 
 def model_of(config: DictConfig, data: Data) -> Model:

@@ -12,7 +12,6 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig
-from torch import Tensor
 
 from ablate.config.composition import Composition
 from ablate.config.make import make
@@ -22,9 +21,8 @@ from ablate.figures.curves import draw_curves
 from ablate.fsdp import Sharded
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
-from ablate.run_files import RESULT, best_weights
+from ablate.run_files import RESULT, best_weights, write_json
 from ablate.run_files.records import FINISHED, read_result
-from ablate.run_files.sealed import read_weights
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.task.attention import attention_figures
@@ -35,11 +33,13 @@ from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
+from ablate.training.load import load, load_weights, require_fitting
+from ablate.training.measure import conditions, full_pass, measured_under
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
-from ablate.training.record import only_one, recorded, unwritable_as_run_failed
+from ablate.training.record import only_one, own_parts, recorded, unwritable_as_run_failed
 from ablate.training.trainer import make_trainer
-from ablate.training.transfer import describe_transfer, few
+from ablate.training.transfer import describe_transfer
 
 # Hide Lightning's messages about its own settings.
 for _part in ("lightning.pytorch", "lightning.fabric"):
@@ -67,7 +67,7 @@ def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
     Raises UserError (nothing was started), RunFailed or Interrupted (see result.json).
     """
     if (done := finished(composition, run_dir)) is not None:
-        return done
+        return measured_as_well(composition, run_dir, done)
     with open_run(composition, run_dir) as run:
         finish(run)
     return run.result
@@ -97,6 +97,21 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
     return done
 
 
+def measured_as_well(
+    composition: Composition, run_dir: Path, done: dict[str, Any]
+) -> dict[str, Any]:
+    """Measure a finished run under the conditions of `evaluate` that it lacks."""
+    known = done.get("evaluated", {})
+    lacking = {n: c for n, c in conditions(composition.cfg).items() if known.get(n) != c}
+    if not lacking:
+        return done
+    run = load(run_dir, allow=[*own_parts(composition.values)])
+    done["metrics"] |= measured_under(run.task, run.data, run.config, lacking)
+    done["evaluated"] = known | lacking
+    on_first_process(write_json)(run_dir / RESULT, done)
+    return done
+
+
 @dataclass(frozen=True)
 class RunContext:
     """A run before its first step; `result` becomes the content of result.json."""
@@ -116,6 +131,7 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     """Build everything, take the run lock, and write config.yaml and result.json; record how the
     block ends."""
     cfg = composition.cfg
+    conditions(cfg)  # refused before anything is read
     data = build_data(cfg, composition.data)
     model = build(cfg, data)
     if not (run_dir / "checkpoints").exists():  # a run that an earlier version began may go on
@@ -123,6 +139,11 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     if model.started_from is not None:
         on_first_process(say)(describe_transfer(model.started_from))
     trainer, task, curves, checkpoints = prepare(cfg, run_dir, data, model)
+    if trainer.world_size > 1 and conditions(cfg):
+        raise UserError(
+            "evaluate: several processes measure under one condition alone; leave it out, and use"
+            " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
+        )
     flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
@@ -144,6 +165,10 @@ def finish(run: RunContext) -> None:
     fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
+    if wanted := conditions(run.composition.cfg):
+        task, data = run.task.eval(), run.data
+        run.result["metrics"] |= measured_under(task, data, run.composition.cfg, wanted)
+        run.result["evaluated"] = wanted
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
 
 
@@ -232,32 +257,6 @@ def measure(
         "train_seconds": curves.train_seconds,
         "throughput": {"unit": f"{task.unit}/s", "value": int(curves.units) / curves.train_seconds},
     }
-
-
-def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
-    """Compute every metric on the validation split, and on the test split if there is one."""
-    trainer.loggers = []  # a result, not a further point of the curves
-    measured = dict(trainer.validate(task, datamodule=data, verbose=False)[0])
-    if data.has_test:
-        measured |= trainer.test(task, datamodule=data, verbose=False)[0]
-    return {name: float(value) for name, value in sorted(measured.items())}
-
-
-def load_weights(task: Task, path: Path, run_id: str | None) -> None:
-    """Load weights into the task; raise UserError if they are those of another run or model."""
-    weights = read_weights(path, run_id)
-    require_fitting(task, weights, path)
-    task.load_state_dict(weights)
-
-
-def require_fitting(task: Task, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raise UserError unless the weights have the names and shapes of the task's."""
-    expected, loaded = (
-        {(name, value.shape) for name, value in state.items()}
-        for state in (task.state_dict(), weights)
-    )
-    if wrong := sorted({name for name, _ in expected ^ loaded}):
-        raise UserError(f"{path} does not fit the model of config.yaml: {few(wrong, ', ')}")
 
 
 def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:

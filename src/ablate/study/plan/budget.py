@@ -16,6 +16,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.task import Task
 from ablate.training.build import build_data, count_flops
+from ablate.training.measure import conditions
 from ablate.training.same_model import SameModel, on_meta, parameters
 from ablate.training.trainer import length_of_training
 
@@ -95,4 +96,5 @@ def measured(cfg: DictConfig, sets: DataSets) -> list[str]:
         return []
     task.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, barebones=True)
     splits = ["val", *(["test"] if data.has_test else [])]
-    return [f"{split}/{name}" for split in splits for name in task.measured(split)]
+    names = [f"{split}/{name}" for split in splits for name in task.measured(split)]
+    return names + [f"{name}@{condition}" for condition in conditions(cfg) for name in names]

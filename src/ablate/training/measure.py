@@ -1,0 +1,114 @@
+"""Measure a trained model: a full pass over its data, and over other data or lengths."""
+
+import re
+from typing import Any
+
+import lightning.pytorch as L
+from omegaconf import DictConfig, OmegaConf
+
+from ablate.config.keys import locate, plain
+from ablate.config.make import make_data
+from ablate.config.rules import refusal
+from ablate.config.schema import look_up
+from ablate.data import Data
+from ablate.errors import UserError, suggest
+from ablate.task import Task
+from ablate.training.build import make_task
+from ablate.training.load import model_of
+
+
+def full_pass(trainer: L.Trainer, task: Task, data: Data) -> dict[str, float]:
+    """Compute every metric on the validation split, and on the test split if there is one."""
+    trainer.loggers = []  # a result, not a further point of the curves
+    measured = dict(trainer.validate(task, datamodule=data, verbose=False)[0])
+    if data.has_test:
+        measured |= trainer.test(task, datamodule=data, verbose=False)[0]
+    return {name: float(value) for name, value in sorted(measured.items())}
+
+
+def measured_with(
+    trained: Task, read: Data, config: DictConfig, changes: dict[str, Any]
+) -> dict[str, float]:
+    """Validation and test of a task's weights with some keys of its data or search changed.
+
+    trained, read: the task and data of the run; config: its composition.
+    """
+    encoding: Any = locate(config.pos_enc._target_)
+    config = changed(config, changes, trained.search_keys, encoding.measured_with)
+    data, model = read, trained.model
+    if any(key.startswith("pos_enc.") for key in changes):
+        model = model_of(config, data)
+        model.load_state_dict(trained.model.state_dict())
+    if any(key.startswith("data.") for key in changes):
+        data = make_data(config)
+        data.measure_as(read)
+        data.setup()
+    for name, size in read.sizes.items():
+        if not name.endswith("length") and data.sizes[name] != size:
+            raise UserError(
+                f"{' '.join(f'{k}={v}' for k, v in changes.items())}: the model was trained for "
+                f"{name}={size}, this data has {data.sizes[name]}"
+            )
+    task = make_task(config, data, model)
+    task.load_state_dict(trained.state_dict())  # the copies of the model, too
+    trainer = L.Trainer(
+        accelerator="auto",
+        precision=config.trainer.precision,
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    return full_pass(trainer, task, data)
+
+
+def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """The key `evaluate` of a config: names of conditions, and what each changes. UserError for
+    what cannot be changed."""
+    wanted: dict[str, Any] = dict(plain(config.get("evaluate") or {}))
+    for name, changes in wanted.items():
+        if not isinstance(changes, dict) or not changes or not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(
+                f"evaluate.{name}: must be a name of letters and digits and a mapping, such as"
+                " evaluate={long: {data.seq_len: 256}}"
+            )
+        task, encoding = locate(config.task._target_), config.get("pos_enc")
+        with_keys = () if encoding is None else locate(encoding._target_).measured_with
+        changed(config, changes, task.search_keys, with_keys)
+    return wanted
+
+
+def measured_under(
+    task: Task, data: Data, config: DictConfig, wanted: dict[str, dict[str, Any]]
+) -> dict[str, float]:
+    """The metrics of a run under each condition, NAME of val/loss@NAME."""
+    return {
+        f"{metric}@{name}": value
+        for name, changes in wanted.items()
+        for metric, value in measured_with(task, data, config, changes).items()
+    }
+
+
+def changed(
+    config: DictConfig,
+    changes: dict[str, Any],
+    search: tuple[str, ...] = (),
+    encoding: tuple[str, ...] = (),
+) -> DictConfig:
+    """The run's config with the changes; UserError for a key of neither its data nor `search` (of
+    its task) nor `encoding` (of its positions)."""
+    config = config.copy()
+    known = [f"data.{key}" for key in config.data if key != "_target_"]
+    known += [f"task.{key}" for key in search] + [f"pos_enc.{key}" for key in encoding]
+    for key, value in changes.items():
+        if key not in known:
+            raise UserError(
+                f"{key}={value}: a finished run can be measured with other {', '.join(known)}"
+                f"{suggest(key, known)}"
+            )
+        _, rule = look_up(plain(config), key)
+        if rule is not None and not rule.allows(value):
+            raise UserError(refusal(key, value, rule))
+        OmegaConf.update(config, key, value)
+    return config

@@ -1,0 +1,55 @@
+"""A run measured under several conditions (evaluate=): after training, and of a finished run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny import overrides
+
+import ablate
+from ablate.errors import UserError
+from ablate.evaluate import evaluate
+from ablate.training.load import load
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+LONG = "evaluate={long: {data.seq_len: 8}}"
+BOTH = "evaluate={long: {data.seq_len: 8}, short: {data.seq_len: 4}}"
+STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=4")
+
+
+def test_a_run_is_measured_under_each_condition_without_training_again(tmp_path: Path) -> None:
+    cfg = ablate.compose(*overrides(tmp_path, *STEPS, LONG))
+    result = ablate.run(cfg, tmp_path / "run")
+    there = evaluate(load(tmp_path / "run"), {"data.seq_len": 8})
+    assert {n: result["metrics"][f"{n}@long"] for n in there} == there
+    assert there["val/loss"] != result["metrics"]["val/loss"]
+    weights = next((tmp_path / "run/checkpoints").glob("best*"))
+    written = weights.stat().st_mtime_ns
+    both = ablate.compose(*overrides(tmp_path, *STEPS, BOTH))
+    again = ablate.run(both, tmp_path / "run")
+    assert again["run_id"] == result["run_id"]
+    assert weights.stat().st_mtime_ns == written
+    assert again["metrics"]["val/loss@short"] not in (None, result["metrics"]["val/loss"])
+    assert again["metrics"]["val/loss@long"] == result["metrics"]["val/loss@long"]
+    on_disk = json.loads((tmp_path / "run/result.json").read_text())
+    assert on_disk["metrics"] == again["metrics"]
+    assert on_disk["evaluated"] == {"long": {"data.seq_len": 8}, "short": {"data.seq_len": 4}}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            "evaluate={x: {model.dim: 8}}",
+            r"model\.dim=8: a finished run can be measured",
+        ),
+        ("evaluate={x: {data.seq_len: 0}}", r"data\.seq_len=0"),
+        ("evaluate={x: 5}", r"evaluate\.x: must be a name"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_training(
+    tmp_path: Path, given: str, says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        ablate.run(ablate.compose(*overrides(tmp_path, *STEPS, given)), tmp_path / "run")
+    assert not (tmp_path / "run/checkpoints/last.ckpt").exists()
