@@ -39,7 +39,8 @@ def test_the_functions_stay_whatever_is_imported():
 
 def test_dir_lists_what_a_person_uses_and_importing_it_is_quick():
     assert dir(ablate) == sorted([*ablate.__all__, "__version__"])
-    assert set(ablate.__all__) == {"RunFailed", "UserError", "build", "compose", "load", "run"}
+    names = "RunFailed UserError build compose load load_study run"
+    assert set(ablate.__all__) == set(names.split())
     assert ablate.__version__ == version(NAME)
     code = "import sys, ablate; ablate.__version__; print({'torch', 'hydra'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -6,6 +6,7 @@ In Python and notebooks:
     model = ablate.build(cfg)                               a torch module
     result = ablate.run(cfg)                                trains; what result.json holds
     run = ablate.load(RUN_DIR)                              a finished run: config, model, data
+    study = ablate.load_study(STUDY_DIR)                    its runs, arms and claims as frames
 """
 
 # ruff: noqa: E402
@@ -27,13 +28,14 @@ from ablate_attention import mixture
 if TYPE_CHECKING:
     from ablate.config.composition import compose
     from ablate.errors import RunFailed, UserError
+    from ablate.study.frames import load_study
     from ablate.training.build import build
     from ablate.training.load import load
     from ablate.training.train import run
 
     __version__: str
 
-__all__ = ["RunFailed", "UserError", "build", "compose", "load", "run"]
+__all__ = ["RunFailed", "UserError", "build", "compose", "load", "load_study", "run"]
 
 # Each name is imported when it is first used, so that `import ablate` does not load torch. No
 # submodule may have one of these names: importing it would put the module in the function's place.
@@ -44,6 +46,7 @@ _HOME = {
     "build": "ablate.training.build",
     "compose": "ablate.config.composition",
     "load": "ablate.training.load",
+    "load_study": "ablate.study.frames",
     "run": "ablate.training.train",
 }
 

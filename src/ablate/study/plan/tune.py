@@ -14,6 +14,7 @@ from typing import Any
 
 from ablate.config.overrides import MOST, value_text
 from ablate.errors import RunFailed, UserError, suggest
+from ablate.study.analysis import derived
 from ablate.study.launch.state import state
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import Layout
@@ -78,7 +79,7 @@ def tuning(
     """
     if not keys:
         return None
-    if not metric.startswith("val/"):
+    if not (derived.measured(metric) or "").startswith("val/"):
         raise UserError(
             f"study.metric={metric} with study.tune: values are chosen on the validation split, so"
             " that the test split stays unseen; use study.metric=val/..., or no study.tune"

@@ -1,0 +1,110 @@
+"""A study in Python: `ablate.load_study("outputs/NAME")`, with its runs and verdicts as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablate.run_files import read_text
+from ablate.study.analysis.collect import Study, collect
+from ablate.study.analysis.derived import COSTS
+from ablate.study.numbers import counted
+from ablate.study.report.machine import machine
+from ablate.study.report.rows import Report, assemble
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LoadedStudy:
+    """What `load_study` returns.
+
+    runs: a row for each run, with its state, its metrics and what it cost. curves: the rows of all
+    metrics.csv. arms: a row for each arm, with its mean, its difference from the baseline and its
+    verdict. claims: a row for each claim. report: all of it as report.json has it.
+    """
+
+    def __init__(self, study: Study, report: Report) -> None:
+        self._study, self._report = study, report
+        self.folder: Path = study.folder
+        self.name: str = study.name
+        self.metric: str = report.metric
+        self.baseline: str = study.baseline.name
+        self.report: dict[str, Any] = machine(report)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        import pandas as pd
+
+        names = self._study.metrics
+        rows = [
+            {"arm": run.arm, "seed": run.seed, "state": run.state, "folder": str(run.folder)}
+            | {name: run.value(name) for name in (*names, *COSTS)}
+            for run in self._study.runs
+        ]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        import io
+
+        import pandas as pd
+
+        frames = []
+        for run in self._study.runs:
+            path = run.folder / "metrics.csv"
+            if path.is_file():
+                frame = pd.read_csv(io.StringIO(read_text(path)))
+                frame.insert(0, "arm", run.arm)
+                frame.insert(1, "seed", run.seed)
+                frames.append(frame)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    @cached_property
+    def arms(self) -> pd.DataFrame:
+        return self._frame("arms", "name", drop=("values", "changes", "interval"))
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        return self._frame("claims", "says", drop=("terms", "interval"))
+
+    @cached_property
+    def verdicts(self) -> dict[str, str]:
+        """Arm -> its verdict in words."""
+        return {row.arm.name: row.verdict for row in self._report.others}
+
+    def _frame(self, part: str, index: str, drop: Collection[str]) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = []
+        for entry in self.report[part]:
+            low, high = entry["interval"] or (None, None)
+            kept = {key: value for key, value in entry.items() if key not in drop}
+            rows.append(kept | {"low": low, "high": high})
+        return pd.DataFrame(rows).set_index(index) if rows else pd.DataFrame()
+
+    def __repr__(self) -> str:
+        arms, seeds = counted(len(self._study.arms), "arm"), counted(len(self._study.seeds), "seed")
+        lines = [f"study {self.name}: {arms}, {seeds}, {self.metric}"]
+        lines += [f"  {arm}: {words}" for arm, words in self.verdicts.items()]
+        lines += [f"  {entry.verdict}: {entry.sentence}" for entry in self._report.claims]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        shown = ["n", "mean", "sd", "difference", "low", "high", "p", "verdict"]
+        table: str = self.arms[shown].to_html(float_format="{:.4g}".format)
+        return table
+
+
+def load_study(
+    folder: str | Path, *, metric: str | None = None, allow: Collection[str] = ()
+) -> LoadedStudy:
+    """Read a study's folder, as python -m ablate.report does, and write nothing.
+
+    metric: another than the study's. allow: compare arms in spite of these rules. UserError if it
+    is no study, or no run has the metric.
+    """
+    study = collect(folder)
+    return LoadedStudy(study, assemble(study, metric, None, allow))
