@@ -85,6 +85,11 @@ def test_a_trend_is_the_slope_over_places() -> None:
     (settled,) = settle(
         [parsed], lambda a, m: dict(enumerate(values(a, m))), seeds=range(5), mode="min"
     )
+    alone = claim(**{"is": "higher"}, by=0.9, than="nothing", rising_over=METRICS)
+    assert verdicts([alone, {**alone, "arm": "b", "is": "lower"}], values) == [
+        "confirmed",
+        "refuted",
+    ]
     gaps = [values("a", m) - values(None, m) for m in METRICS]
     assert settled.effect == pytest.approx(np.polyfit([*METRICS.values()], gaps, 1)[0].mean())
 
@@ -171,6 +176,7 @@ def test_false_confirmations_and_refutations_stay_at_the_level(
         (claim(rising_over={"val/x": 1, "val/y": 1}), "all places are the same"),
         (claim(rising_over={"val/x": 1, "val/y": 2}, metric="val/loss"), "stands alone"),
         (claim(more_than={"arms": "b"}), "more_than must be"),
+        (claim(than="nothing"), "than=nothing needs rising_over"),
     ],
 )
 def test_what_is_no_claim_is_refused_in_one_line(node: dict[str, Any], says: str) -> None:

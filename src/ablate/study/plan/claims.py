@@ -17,6 +17,11 @@
           than: model.norm=post
           is: worse
           more_than: {arm: schedule.warmup=0, than: null}
+        - says: The loss rises beyond the length of training.
+          arm: pos_enc=sinusoidal
+          than: nothing                       # its own values, not the difference from another arm
+          is: higher
+          rising_over: {val/loss: 0, val/loss@long: 1}   # the slope of a line through them
         - says: The gap grows with the number of pairs.
           arm: model.mixer=retention
           is: worse
@@ -41,6 +46,7 @@ KEYS = (
     "rising_over",
 )  # fmt: skip
 BASELINE = None
+NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
@@ -105,11 +111,15 @@ def _parse(node: Mapping[str, Any], where: str, arms: Collection[str], baseline:
 
     def difference(of: Mapping[str, Any], metric: str | None, weight: float) -> list[Term]:
         names = [_arm(of.get(key), where, arms, baseline) for key in ("arm", "than")]
+        if of.get("than") == NOTHING:
+            return [Term(names[0], metric, weight)]
         if names[0] == names[1]:
             raise UserError(f"{where}: compares {names[0] or baseline} with itself")
         return [Term(names[0], metric, weight), Term(names[1], metric, -weight)]
 
     rising, more = node.get("rising_over"), node.get("more_than")
+    if node.get("than") == NOTHING and rising is None:
+        raise UserError(f"{where}: than=nothing needs rising_over")
     if rising is not None and (more is not None or metric is not None):
         raise UserError(f"{where}: rising_over stands alone, without more_than and metric")
     if rising is not None:
@@ -135,7 +145,7 @@ def _parse(node: Mapping[str, Any], where: str, arms: Collection[str], baseline:
 
 
 def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | None:
-    if name is None or name in ("baseline", baseline):
+    if name is None or name in ("baseline", baseline, NOTHING):
         return BASELINE
     if name not in arms:
         raise UserError(f"{where}: there is no arm {name}{suggest(str(name), arms)}")

@@ -76,18 +76,26 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     def values(arm: str | None, metric: str | None) -> dict[int, float]:
         return study.values(same[arm or study.baseline.name], metric or study.metric)
 
-    broken = {
-        metric: {o.arm: o.reason for o in objections(study, metric, allow) if not o.allowed}
-        for metric in {study.metric, *(name for claim in claims for name in claim.metrics)}
-    }
+    metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
+    broken: dict[tuple[str, str], dict[str, str]] = {}
+    for metric in metrics:
+        for objection in objections(study, metric, allow):
+            if not objection.allowed:
+                of_arm = broken.setdefault((metric, objection.arm), {})
+                of_arm[objection.rule] = objection.reason
 
     def refused(claim: Claim) -> str:
-        reasons = [
-            f"{term.arm} is not compared: {why}"
+        """Arms with another budget than the baseline's may be compared with each other."""
+        found = [
+            (term, broken.get((term.metric or study.metric, term.arm or study.baseline.name), {}))
             for term in claim.terms
-            if term.arm and (why := broken[term.metric or study.metric].get(term.arm))
         ]
-        return reasons[0] if reasons else ""
+        budgets = {reasons.get("budget") for _, reasons in found}
+        for term, reasons in found:
+            for rule, why in reasons.items():
+                if rule != "budget" or len(budgets) > 1:
+                    return f"{term.arm} is not compared: {why}"
+        return ""
 
     settled = settle(claims, values, seeds=study.seeds, mode=study.mode, refused=refused)
     dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
