@@ -225,3 +225,24 @@ def test_a_mistake_is_one_line(study, arguments, says, monkeypatch, capsys):
     assert error.startswith("ablate: ")
     assert error.count("\n") == 1
     assert says.format(parent) in error
+
+
+def test_another_arm_may_be_the_baseline_of_a_report(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = judged(study)
+    monkeypatch.setattr("sys.argv", ["report", str(study), "--baseline", ADDITIVE])
+    command_line.main()
+    assert "the baseline of the plan is baseline" in " ".join(capsys.readouterr().out.split())
+    told = json.loads((study / "report.json").read_text())
+    assert told["baseline"] == ADDITIVE
+    by_name = {row["name"]: row for row in told["arms"]}
+    assert by_name["baseline"]["difference"] == pytest.approx(-(before.rows[1].difference or 0))
+    assert by_name["baseline"]["verdict"] == "better"
+    rebased = collect(study).rebased(ADDITIVE)
+    other = next(arm for arm in rebased.arms if arm.name == "model.attention=cosine")
+    assert other.differs == {"model.attention": ["additive", "cosine"]}
+    assert not rebased.baseline.differs
+    monkeypatch.setattr("sys.argv", ["report", str(study), "--baseline", "additive"])
+    with pytest.raises(UserError, match="--baseline additive: there is no such arm"):
+        command_line.main()

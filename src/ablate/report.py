@@ -26,6 +26,7 @@ def main() -> None:
         "--check", action="store_true", help="exit with 1 if a claim of the study is refuted"
     )
     parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
+    parser.add_argument("--baseline", metavar="ARM", help="compare with this arm instead")
     parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")
     parser.add_argument(
         "--allow",
@@ -48,7 +49,13 @@ def main() -> None:
 
     if args.wandb:
         publish.require_workspaces()
-    written = write_report(args.study_dir, allow=args.allow, metric=args.metric, mode=args.mode)
+    written = write_report(
+        args.study_dir,
+        allow=args.allow,
+        metric=args.metric,
+        mode=args.mode,
+        baseline=args.baseline,
+    )
     if args.wandb:
         publish.publish(written)
     if args.check:

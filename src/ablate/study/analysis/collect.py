@@ -6,7 +6,7 @@ and `Run.detail` says what was found instead. Curves are read on demand.
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -123,6 +123,25 @@ class Study:
     def baseline(self) -> Arm:
         return next(arm for arm in self.arms if arm.is_baseline)
 
+    @property
+    def planned_baseline(self) -> str:
+        """The baseline of the plan, which a report may replace (`rebased`)."""
+        return str(next(arm["name"] for arm in self.plan["arms"] if arm["is_baseline"]))
+
+    def rebased(self, name: str) -> "Study":
+        """The same study with another arm as the baseline. UserError if there is none."""
+        arms = {arm.name: arm for arm in self.arms}
+        if name not in arms:
+            raise UserError(f"--baseline {name}: there is no such arm{suggest(name, arms)}")
+        to = arms[name]
+        return replace(
+            self,
+            arms=tuple(
+                replace(arm, is_baseline=arm is to, differs=_differs(arm.differs, to.differs))
+                for arm in self.arms
+            ),
+        )
+
     @cached_property
     def others(self) -> tuple[Arm, ...]:
         return tuple(arm for arm in self.arms if not arm.is_baseline)
@@ -148,6 +167,17 @@ class Study:
         """Names of all metrics of finished runs."""
         recorded = [_mapping(run.result.get("metrics")) for run in self.runs if run.finished]
         return sorted({name for metrics in recorded for name in metrics})
+
+
+def _differs(of_arm: Mapping[str, Any], of_other: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from another arm, from what differs from the baseline, [there, here] by key."""
+    found = {}
+    for key in {**of_other, **of_arm}:
+        base = (of_arm.get(key) or of_other[key])[0]
+        there, here = (side[key][1] if key in side else base for side in (of_other, of_arm))
+        if there != here:
+            found[key] = [there, here]
+    return found
 
 
 def collect(study_dir: str | Path) -> Study:

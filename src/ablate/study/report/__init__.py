@@ -37,9 +37,10 @@ def write_report(
     allow: Collection[str] = (),
     metric: str | None = None,
     mode: str | None = None,
+    baseline: str | None = None,
 ) -> Written:
     """Write everything into the study's folder and print the table."""
-    written = write(study_dir, allow=allow, metric=metric, mode=mode)
+    written = write(study_dir, allow=allow, metric=metric, mode=mode, baseline=baseline)
     show(written.report, written.crossed, written.files, written.refusals)
     return written
 
@@ -50,9 +51,12 @@ def write(
     allow: Collection[str] = (),
     metric: str | None = None,
     mode: str | None = None,
+    baseline: str | None = None,
 ) -> Written:
-    """Write the files, each atomically. UserError: no study, no finished run, unknown metric."""
+    """Write the files, each atomically. baseline: an arm in place of the study's. UserError: no
+    study, no finished run, unknown metric or arm."""
     study = collect(study_dir)
+    study = study if baseline is None else study.rebased(baseline)
     refuse_unfinished(study)
     report = assemble(study, metric, mode, allow)
     points = gather(study, report.metric, report.mode, list(report.colours))

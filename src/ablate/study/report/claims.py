@@ -70,11 +70,11 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     recorded: list[Mapping[str, Any]] = list(study.plan.get("claims") or ())
     kept = [entry for entry in recorded if not entry["dropped"]]
     arms = [arm.name for arm in study.arms]
-    claims = parse_claims([entry["claim"] for entry in kept], arms, study.baseline.name)
+    claims = parse_claims([entry["claim"] for entry in kept], arms, study.planned_baseline)
     same = {arm.name: arm.same_as or arm.name for arm in study.arms}
 
     def values(arm: str | None, metric: str | None) -> dict[int, float]:
-        return study.values(same[arm or study.baseline.name], metric or study.metric)
+        return study.values(same[arm or study.planned_baseline], metric or study.metric)
 
     metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
     broken: dict[tuple[str, str], dict[str, str]] = {}
@@ -87,7 +87,10 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     def refused(claim: Claim) -> str:
         """Arms with another budget than the baseline's may be compared with each other."""
         found = [
-            (term, broken.get((term.metric or study.metric, term.arm or study.baseline.name), {}))
+            (
+                term,
+                broken.get((term.metric or study.metric, term.arm or study.planned_baseline), {}),
+            )
             for term in claim.terms
         ]
         budgets = {reasons.get("budget") for _, reasons in found}

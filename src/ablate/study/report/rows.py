@@ -143,6 +143,11 @@ class Report:
             for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
+        if (planned := self.study.planned_baseline) != self.study.baseline.name:
+            lines.append(
+                f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
+                f" baseline of the plan is {planned}."
+            )
         return lines + never(self) + unsettled(self) + undertrained(self)
 
 
