@@ -1,0 +1,51 @@
+"""Make docs/claims.md from finished studies.
+
+python benchmarks/claims.py outputs/recall_mixers outputs/claims/* > docs/claims.md
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ablate.study.analysis.collect import Study, collect
+from ablate.study.report.claims import entries
+
+HEAD = """# Claims
+
+What papers and lectures say of attention models, said before the first run of a study
+(`study.claims`) and judged by it: confirmed, the effect is larger than what counts; refuted, it is
+smaller; undecided, more seeds would be needed. Small models on a laptop: a verdict is on these
+settings, not on the paper's. Effects are positive in the sense of the claim, with 95 % intervals; p
+after Holm over the claims of the study. Made by `python benchmarks/claims.py STUDIES`.
+"""
+
+
+def rows(study: Study) -> Iterator[tuple[str, ...]]:
+    """A row for each claim."""
+    found, _ = entries(study)
+    code = {str(run.provenance.get("git", {}).get("commit") or "")[:7] for run in study.runs} - {""}
+    for entry in found:
+        claim = entry.settled.claim
+        yield (
+            claim.says.rstrip("."),
+            claim.source,
+            f"`python -m ablate sweep={study.plan['sweep']}`",
+            f"**{entry.verdict}**",
+            entry.evidence,
+            f"{str(study.plan['written'])[:10]}, {', '.join(sorted(code)) or 'no commit'}",
+        )
+
+
+def page(studies: list[Study]) -> str:
+    every = [row for study in studies for row in rows(study)]
+    verdicts = [row[3].strip("*") for row in every]
+    counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts))
+    heads = ("claim", "source", "command", "verdict", "evidence", "date, commit")
+    lines = [heads, ("---",) * len(heads), *every]
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return f"{HEAD}\n{len(every)} claims: {counts}.\n\n{table}\n"
+
+
+if __name__ == "__main__":
+    print(page([collect(Path(name)) for name in sys.argv[1:]]), end="")
