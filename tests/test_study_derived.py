@@ -10,6 +10,7 @@ from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
 from ablate.errors import UserError
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.derived import COSTS, Reach, mode, reach, require_known
+from ablate.study.plan.tune import result_with
 from ablate.study.report import write
 from ablate.study.report.rows import assemble
 
@@ -85,3 +86,13 @@ def test_costs_are_figures_of_every_result(tmp_path: Path) -> None:
     run = collect(made).runs[0]
     found = {name for name in COSTS if run.value(name) is not None}
     assert found >= {"cost/seconds", "cost/throughput", "cost/parameters", "cost/flops_per_step"}
+
+
+def test_tuning_reads_what_was_reached(tmp_path: Path) -> None:
+    study = scores(tmp_path)
+    run = next(run for run in collect(study).runs if run.finished)
+    found = result_with(run.folder, "steps_to:val/loss:0.001")
+    assert found is not None
+    assert found["metrics"] == {**run.result["metrics"], "steps_to:val/loss:0.001": 400.0}
+    assert result_with(run.folder, "val/loss") == run.result
+    assert result_with(tmp_path / "none", "val/loss") is None

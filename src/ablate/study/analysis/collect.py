@@ -46,28 +46,11 @@ class Arm:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Run:
-    """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
+class Folder:
+    """Reads figures and curves of a run."""
 
-    arm: str
-    seed: int
-    run_id: str
     folder: Path
-    overrides: tuple[str, ...]
-    state: str
-    detail: str
     result: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-
-    @property
-    def finished(self) -> bool:
-        return self.state == "finished"
-
-    def value(self, metric: str) -> float | None:
-        """The value of a metric; None unless the run is finished and the number is finite."""
-        found = derived.value(self, metric, lambda name: self.number("metrics", name))
-        return found if self.finished and found is not None and isfinite(found) else None
 
     def number(self, *path: str) -> float | None:
         """A number of result.json, such as ("parameters", "total"); None if there is none."""
@@ -91,6 +74,38 @@ class Run:
         except (Damaged, OSError, ValueError, OverflowError, csv.Error):
             return []
         return [(at, value) for at, value in pairs if isfinite(value)]
+
+
+@dataclass(frozen=True)
+class Recorded(Folder):
+    """A folder of a run, and the content of its result.json."""
+
+    folder: Path
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run(Folder):
+    """A cell of the plan and the content of its folder. state: as in state.py; detail: why."""
+
+    arm: str
+    seed: int
+    run_id: str
+    folder: Path
+    overrides: tuple[str, ...]
+    state: str
+    detail: str
+    result: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    def value(self, metric: str) -> float | None:
+        """The value of a metric; None unless the run is finished and the number is finite."""
+        found = derived.value(self, metric, lambda name: self.number("metrics", name))
+        return found if self.finished and found is not None and isfinite(found) else None
 
 
 @dataclass(frozen=True)

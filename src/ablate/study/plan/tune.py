@@ -15,6 +15,7 @@ from typing import Any
 from ablate.config.overrides import MOST, value_text
 from ablate.errors import RunFailed, UserError, suggest
 from ablate.study.analysis import derived
+from ablate.study.analysis.collect import Recorded
 from ablate.study.launch.state import state
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.layout import Layout
@@ -170,6 +171,15 @@ def _rows(
     return rows
 
 
+def result_with(folder: Path, metric: str) -> Mapping[str, Any] | None:
+    """The result of a trial, with the metric if that is read off its curve; None without one."""
+    result = state(folder).result
+    if not result:
+        return None
+    value = derived.value(Recorded(folder, result), metric, lambda name: None)
+    return result if value is None else {**result, "metrics": {**result["metrics"], metric: value}}
+
+
 def _value(result: Mapping[str, Any] | None, metric: str) -> tuple[float | None, str | None]:
     """Return the value of a run, or why it has none."""
     if result is None:
@@ -247,7 +257,7 @@ class Trials:
         layout = self.layout
         for composed in layout.arms:
             trials, cells = zip(*self._of[composed.name], strict=True)
-            results = [state(folder / cell.folder).result or None for cell in cells]
+            results = [result_with(folder / cell.folder, metric["name"]) for cell in cells]
             try:
                 choice = choose(
                     composed.name, trials, results, metric=metric["name"], mode=metric["mode"]
