@@ -14,6 +14,7 @@ from ablate.config.keys import option_content
 from ablate.config.stated import stated
 from ablate.config.tree import config_dir, open_tree
 from ablate.study.plan.cells import Composer
+from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 
@@ -170,12 +171,13 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path: Path) -> Non
 
 
 # The others are slow tests.
-SOME = ("attention_scores", "embeddings", "normalizers", "rlhf", "speech")
+SOME = ("attention_scores", "embeddings", "normalizers", "rlhf", "speech", "claims/parts")
+SWEEPS = [*options("sweep"), *(f"claims/{p.stem}" for p in (CONF / "sweep/claims").glob("*.yaml"))]
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in SOME else pytest.mark.slow) for n in options("sweep")],
+    [pytest.param(n, marks=[] if n in SOME else pytest.mark.slow) for n in sorted(SWEEPS)],
 )
 def test_every_sweep_composes_every_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The run that one of them starts from is trained first: test_transfer.py.
@@ -189,3 +191,5 @@ def test_every_sweep_composes_every_run(name: str, monkeypatch: pytest.MonkeyPat
         assert len(layout.arms) > 1
         assert layout.baseline.arm.is_baseline
         assert not layout.invalid
+        names = [composed.name for composed in layout.arms]
+        parse_claims(asked.node["claims"], names, layout.baseline.name)

@@ -149,3 +149,17 @@ def test_hydras_own_sweeper_has_no_plan(ablate_command, runs):
         code, _, err = ablate_command(*argv, "study.margin=1", *OLD)
         assert (code, runs) == (2, [])
         assert "study." in err
+
+
+def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
+    """study.only: the plan stays whole, and the same command without it runs the rest."""
+    study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]
+    assert ablate_command(*study, "study.only=['model.attention=dot']")[0] == 0
+    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["additive", "dot"]
+    (folder,) = {folder.parent for _, folder in runs}
+    assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 3
+    code, _, err = ablate_command(*study, "study.only=['model.attention=dt']")
+    assert code == 2
+    assert "study.only: there is no arm model.attention=dt; did you mean" in err
+    assert ablate_command(*study)[0] == 0
+    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["additive", "dot", "scaled_dot"]

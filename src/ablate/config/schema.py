@@ -53,6 +53,7 @@ VALUES: dict[str, Rule] = {
     "study.tune_seeds": either(COUNT, ListOf(SEED)),
     "study.margin": or_null(POSITIVE),
     "study.claims": ListOf(Keys(), least=0),
+    "study.only": or_null(ListOf(Text())),
     "study.rerun": one_of("missing", "failed", "all"),
     "study.dry_run": Bool(),
     "study.confirm_large": Bool(),

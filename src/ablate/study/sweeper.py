@@ -56,6 +56,9 @@ def sweep(
         at_once = settings.at_once(os.environ) if settings else _jobs(config.hydra.launcher)
         study.show(slots=at_once)
         return []
+    study.chosen([])  # refused before anything is written
+    if request.node["only"] and study.tuning:
+        raise UserError("study.only with study.tune: every arm is tuned, or none; leave one out")
     launcher = launcher_of(config, context, task)
     study.tune(launcher)
     return study.run(launcher)
@@ -153,6 +156,7 @@ class Study:
         """Launch the runs that count, write the report and return their states."""
         cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
         self._write([*self.trials.cells, *cells])
+        cells = self.chosen(cells)
         self._say(cells)
         trouble = self._launch(launcher, cells)
         states = {cell.folder: state(self.folder / cell.folder) for cell in cells}
@@ -161,6 +165,18 @@ class Study:
         if self.trials.untuned:
             raise RunFailed("; ".join(self.trials.untuned.values()))
         return list(states.values())
+
+    def chosen(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells of the arms of study.only, and of the baseline; all without it."""
+        only, names = self.request.node["only"], {composed.name for composed in self.layout.arms}
+        if only is None:
+            return list(cells)
+        if unknown := [name for name in only if name not in names]:
+            raise UserError(
+                f"study.only: there is no arm {unknown[0]}{suggest(unknown[0], names)}"
+                f" (there: {', '.join(sorted(names))})"
+            )
+        return [cell for cell in cells if cell.arm in {*only, self.layout.baseline.name}]
 
     def _launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
         try:
