@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
@@ -19,6 +20,7 @@ STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=4")
 
 def test_a_run_is_measured_under_each_condition_without_training_again(tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, *STEPS, LONG))
+    OmegaConf.set_readonly(cfg, True)  # as that of a command
     result = ablate.run(cfg, tmp_path / "run")
     there = evaluate(load(tmp_path / "run"), {"data.seq_len": 8})
     assert {n: result["metrics"][f"{n}@long"] for n in there} == there

@@ -99,6 +99,7 @@ def changed(
     """The run's config with the changes; UserError for a key of neither its data nor `search` (of
     its task) nor `encoding` (of its positions)."""
     config = config.copy()
+    OmegaConf.set_readonly(config, False)  # that of a command is read-only
     known = [f"data.{key}" for key in config.data if key != "_target_"]
     known += [f"task.{key}" for key in search] + [f"pos_enc.{key}" for key in encoding]
     for key, value in changes.items():
