@@ -38,6 +38,19 @@ def test_a_run_is_measured_under_each_condition_without_training_again(tmp_path:
     assert on_disk["evaluated"] == {"long": {"data.seq_len": 8}, "short": {"data.seq_len": 4}}
 
 
+def test_what_the_model_cannot_read_is_said_and_nothing_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = "evaluate={long: {data.seq_len: 32}, short: {data.seq_len: 4}}"
+    cfg = ablate.compose(*overrides(tmp_path, *STEPS, longer, "pos_enc=learned"))
+    result = ablate.run(cfg, tmp_path / "run")
+    assert "evaluate.long: pos_enc=learned was trained for 16" in capsys.readouterr().out
+    assert result["status"] == "finished"
+    assert "val/loss@short" in result["metrics"]
+    assert "val/loss@long" not in result["metrics"]
+    assert [*result["evaluated"]] == ["short"]
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

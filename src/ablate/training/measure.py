@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import lightning.pytorch as L
+from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
 from ablate.config.keys import locate, plain
@@ -13,6 +14,7 @@ from ablate.config.schema import look_up
 from ablate.data import Data
 from ablate.errors import UserError, suggest
 from ablate.task import Task
+from ablate.terminal.say import say
 from ablate.training.build import make_task
 from ablate.training.load import model_of
 
@@ -79,15 +81,24 @@ def conditions(config: DictConfig) -> dict[str, dict[str, Any]]:
     return wanted
 
 
-def measured_under(
-    task: Task, data: Data, config: DictConfig, wanted: dict[str, dict[str, Any]]
-) -> dict[str, float]:
-    """The metrics of a run under each condition, NAME of val/loss@NAME."""
-    return {
-        f"{metric}@{name}": value
-        for name, changes in wanted.items()
-        for metric, value in measured_with(task, data, config, changes).items()
-    }
+def measure_under(
+    result: dict[str, Any],
+    task: Task,
+    data: Data,
+    config: DictConfig,
+    wanted: dict[str, dict[str, Any]],
+) -> None:
+    """Add the metrics of a run under each condition to its result, NAME of val/loss@NAME; what the
+    model refuses, such as a text longer than its positions, is said and left out."""
+    done = result.setdefault("evaluated", {})
+    for name, changes in wanted.items():
+        try:
+            measured = measured_with(task, data, config, changes)
+        except UserError as error:
+            on_first_process(say)(f"evaluate.{name}: {error}")
+            continue
+        result["metrics"] |= {f"{metric}@{name}": value for metric, value in measured.items()}
+        done[name] = changes
 
 
 def changed(

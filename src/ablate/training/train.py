@@ -34,7 +34,7 @@ from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
 from ablate.training.load import load, load_weights, require_fitting
-from ablate.training.measure import conditions, full_pass, measured_under
+from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
 from ablate.training.record import only_one, own_parts, recorded, unwritable_as_run_failed
@@ -106,8 +106,7 @@ def measured_as_well(
     if not lacking:
         return done
     run = load(run_dir, allow=[*own_parts(composition.values)])
-    done["metrics"] |= measured_under(run.task, run.data, run.config, lacking)
-    done["evaluated"] = known | lacking
+    measure_under(done, run.task, run.data, run.config, lacking)
     on_first_process(write_json)(run_dir / RESULT, done)
     return done
 
@@ -166,9 +165,7 @@ def finish(run: RunContext) -> None:
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     if wanted := conditions(run.composition.cfg):
-        task, data = run.task.eval(), run.data
-        run.result["metrics"] |= measured_under(task, data, run.composition.cfg, wanted)
-        run.result["evaluated"] = wanted
+        measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
 
 
