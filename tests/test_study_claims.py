@@ -18,7 +18,7 @@ from ablate.study.report import write
 from ablate.study.report.rows import assemble
 
 ARMS = ("baseline", "a", "b", "c")
-METRICS = {"val/x/1": 1, "val/x/2": 2, "val/x/4": 4}
+METRICS = {"val/loss/1": 1, "val/loss/2": 2, "val/loss/4": 4}
 
 
 def claim(**keys: Any) -> dict[str, Any]:
@@ -56,6 +56,9 @@ VALUES = {"baseline": FLAT, "a": FLAT + 0.5 + NOISE, "b": FLAT + 0.1 - NOISE, "c
         ({"is": "worse", "by": 0.4}, "confirmed"),
         ({"is": "worse", "by": 0.6}, "refuted"),
         ({"is": "worse", "by": 0.5}, "undecided"),
+        ({"is": "better", "metric": "cost/throughput"}, "confirmed"),
+        ({"is": "worse", "metric": "cost/seconds"}, "confirmed"),
+        ({"is": "better", "metric": "test/accuracy"}, "confirmed"),
         ({"arm": "b", "than": "a", "is": "better", "by": 0.3}, "confirmed"),
         ({"arm": "c", "is": "worse"}, "undecided"),
         ({"arm": "c", "is": "equivalent", "within": 0.02}, "confirmed"),

@@ -20,6 +20,7 @@ import ablate
 from ablate.config.composition import Composition
 from ablate.errors import RunFailed, UserError
 from ablate.evaluate import evaluate
+from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data
 from ablate.training.curves import Curves
 from ablate.training.train import prepare
@@ -120,8 +121,6 @@ def test_images_are_classified_and_their_targets_mixed_and_smoothed(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    from ablate.task.causal_lm import CausalLM
-
     loss = CausalLM.loss
 
     def explode(self, batch):
@@ -250,3 +249,22 @@ def test_training_took_the_time_that_the_gpu_needed(
         task: Any = SimpleNamespace(device=torch.device(device))
         curves.on_validation_start(None, task)  # type: ignore[arg-type]
         assert curves.train_seconds == seconds
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
+    """The loss of the step before was finite, and the next one is not computed before the save."""
+    steps, step = [], CausalLM.optimizer_step
+
+    def spoil(task, *args, **kwargs):
+        step(task, *args, **kwargs)
+        steps.append(None)
+        if len(steps) == 3:
+            next(task.model.parameters()).data.fill_(torch.nan)
+
+    monkeypatch.setattr(CausalLM, "optimizer_step", spoil)
+    cfg = ablate.compose(
+        *overrides(tmp_path, "checkpoint_every=3", "trainer.val_check_interval=12")
+    )
+    with pytest.raises(RunFailed, match="at step 3"):
+        ablate.run(cfg, tmp_path / "run")
+    assert not (tmp_path / "run/checkpoints/last.ckpt").exists()

@@ -133,6 +133,15 @@ class Study:
         self.claims = parse_claims(self.request.node["claims"], names, baseline.name)
         metrics = {name for claim in self.claims for name in claim.metrics}
         require_measured("study.claims: metric", metrics, baseline.config, self.sets)
+        for number, claim in enumerate(self.claims):
+            if claim.way in ("better", "worse") and not claim.mode and claim.metrics:
+                try:
+                    derived.mode(claim.metrics[0])
+                except UserError as error:
+                    raise UserError(
+                        f"study.claims[{number}]: which {claim.metrics[0]} is better? Say mode: min"
+                        " or max, or is: higher or lower"
+                    ) from error
 
     def plan_trials(self) -> None:
         """Plan the tuning after budgets are matched, so that values are tried in the final arms."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ablate.study.analysis import stats
+from ablate.study.analysis import derived, stats
 from ablate.study.analysis.compare import FEWEST, LEVEL, decisive, holm
 from ablate.study.analysis.pairs import Pairs
 from ablate.study.plan.claims import Claim
@@ -53,7 +53,8 @@ def settle(
     level: float = LEVEL,
 ) -> list[Settled]:
     """values: of an arm (None: the baseline) and a metric (None: the study's), by seed. mode: which
-    value is better, where a claim does not say. refused: why a claim cannot be tested, or ""."""
+    value of the study's metric is better; of others their name says it, or the claim. refused: why
+    a claim cannot be tested, or ""."""
     pairs: dict[int, Pairs] = {}
     reasons: dict[int, str] = {}
     for number, claim in enumerate(claims):
@@ -85,9 +86,9 @@ def settle(
 
 def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
     """What is claimed to be more, and to be less, by seed."""
+    best = claim.mode or (derived.mode(claim.metrics[0]) if claim.metrics else mode)
     lower = claim.way == "lower" or (
-        claim.way in ("better", "worse")
-        and ((claim.mode or mode) == "min") == (claim.way == "better")
+        claim.way in ("better", "worse") and (best == "min") == (claim.way == "better")
     )
     signs = [(-1.0 if lower else 1.0) * term.weight for term in claim.terms]
     read = [values(term.arm, term.metric) for term in claim.terms]
