@@ -253,3 +253,23 @@ def test_check_ends_with_1_where_a_claim_is_refuted(
     else:
         with pytest.raises(ends, match=r"refuted: It is so"):
             command_line.main()
+
+
+def test_differences_within_a_budget_may_be_compared(tmp_path: Path) -> None:
+    """An interaction of arms in two budgets, not a difference across them."""
+    small = {"steps": 100, "tokens": 1024}
+    arms = {
+        "baseline": arm(BASE),
+        "a": arm(shifted(0.1), changes={"model.x": "a"}),
+        "b": arm(shifted(0.5), changes={"model.x": "b"}, **small),
+        "c": arm(shifted(0.8), changes={"model.x": "c"}, **small),
+    }
+    study = with_claims(
+        make_study(tmp_path / "s", arms),
+        claim(arm="c", than="b", more_than={"arm": "a"}),
+        claim(arm="c", than="b"),
+        claim(arm="c"),
+        claim(arm="a", than="b"),
+    )
+    found = [entry.verdict for entry in assemble(collect(study)).claims]
+    assert found == ["confirmed", "confirmed", "not tested", "not tested"]

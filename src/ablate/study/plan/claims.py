@@ -72,6 +72,18 @@ class Claim:
     mode: str | None = None
 
     @property
+    def differences(self) -> list[tuple[Term, Term | None]]:
+        """The terms, each with the one that it is compared with; None: with nothing."""
+        found: list[tuple[Term, Term | None]] = []
+        for term in self.terms:
+            last = found[-1] if found else None
+            if last and last[1] is None and last[0].metric == term.metric:
+                found[-1] = (last[0], term)
+            else:
+                found.append((term, None))
+        return found
+
+    @property
     def metrics(self) -> list[str]:
         return list(dict.fromkeys(term.metric for term in self.terms if term.metric))
 

@@ -11,7 +11,7 @@ from ablate.study.analysis.collect import Study
 from ablate.study.analysis.comparable import objections
 from ablate.study.analysis.compare import LEVEL
 from ablate.study.numbers import certain, counted, interval_words, probability
-from ablate.study.plan.claims import Claim, parse_claims
+from ablate.study.plan.claims import Claim, Term, parse_claims
 
 HEADS = ("verdict", "claim", "evidence")
 AFTER = "made after the first run"
@@ -84,20 +84,18 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
                 of_arm = broken.setdefault((metric, objection.arm), {})
                 of_arm[objection.rule] = objection.reason
 
+    def reasons(term: Term) -> dict[str, str]:
+        arm = term.arm or study.planned_baseline
+        return broken.get((term.metric or study.metric, arm), {})
+
     def refused(claim: Claim) -> str:
-        """Arms with another budget than the baseline's may be compared with each other."""
-        found = [
-            (
-                term,
-                broken.get((term.metric or study.metric, term.arm or study.planned_baseline), {}),
-            )
-            for term in claim.terms
-        ]
-        budgets = {reasons.get("budget") for _, reasons in found}
-        for term, reasons in found:
-            for rule, why in reasons.items():
-                if rule != "budget" or len(budgets) > 1:
-                    return f"{term.arm} is not compared: {why}"
+        """Arms of another budget than the baseline's may be compared with each other."""
+        for arm, than in claim.differences:
+            for rule, why in reasons(arm).items():
+                if rule != "budget" or (than and reasons(than).get("budget") != why):
+                    return f"{arm.arm} is not compared: {why}"
+            if than and "budget" in reasons(than) and "budget" not in reasons(arm):
+                return f"{than.arm} is not compared: {reasons(than)['budget']}"
         return ""
 
     settled = settle(claims, values, seeds=study.seeds, mode=study.mode, refused=refused)
