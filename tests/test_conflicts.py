@@ -60,6 +60,14 @@ model=transformer data=multi30k data.joint=false model.share_embeddings=true
 model=transformer model.share_embeddings=true
 model=transformer model.norm_type=batch
 model.ffn=none model.ffn_dim=64
+model.base_dim=64 optimizer=muon
+model.base_dim=64 model.attention=dot
+model.base_dim=64 model.mixer=latent
+model.base_dim=64 model.ffn=moe
+model.base_dim=64 model.ffn_dim=8
+model.base_dim=64 model.init_std=0.1
+model.base_dim=64 model.output_gate=head
+model.base_dim=64 pos_enc=relative
 model.ffn=moe model.ffn.top_k=9
 model.ffn=moe model.ffn.top_k=1
 model.ffn=moe compile=true

@@ -99,7 +99,8 @@ class MultiHeadAttention(Layer):
         self.query_norm, self.key_norm = qk_norms(
             place.qk_norm if compares else None, head_dim, heads=heads, length=place.length
         )
-        self.softcap, self.query_scale = place.softcap, place.query_scale
+        self.softcap = place.softcap
+        self.query_scale = place.query_scale
         self.sink = None if place.sink is None else Sink(heads, learned=place.sink == "learned")
         gates = {None: 0, "head": heads, "element": dim}[place.output_gate]
         self.output_gate = linear(gates, std=place.std) if gates else None
