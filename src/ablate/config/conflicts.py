@@ -160,14 +160,6 @@ CONFLICTS = [
         " bf16-mixed or 32-true",
     ),
     Conflict(
-        lambda c: (
-            c("optimizer._target_").startswith("schedulefree.")
-            and c.option("schedule") != "constant"
-        ),
-        "optimizer={optimizer} averages the weights instead of lowering the rate, and"
-        " schedule={schedule} lowers it; use schedule=constant",
-    ),
-    Conflict(
         lambda c: c("compile") and c("trainer.strategy").startswith("fsdp"),
         "compile=true compiles whole models, which trainer.strategy={trainer.strategy} shards;"
         " use trainer=ddp or compile=false",

@@ -95,7 +95,7 @@ class Task(L.LightningModule):
     ):
         super().__init__()
         self.model = model
-        self.averages_itself = averages(optimizer)
+        self.averages_itself = getattr(getattr(optimizer, "func", None), "averages", False)
         if self.averages_itself and ema is not None:
             raise UserError(
                 f"task.ema={ema}: the optimizer averages the weights itself; set task.ema=null"
@@ -387,13 +387,6 @@ class Task(L.LightningModule):
         if self.averages_itself:
             optimizer.train()  # type: ignore[attr-defined]
         return scheduled(optimizer, self.schedule, self.trainer.max_steps)
-
-
-def averages(make_optimizer: MakeOptimizer) -> bool:
-    """Whether the weights to measure are an average that the optimizer keeps: it then has `eval`
-    and `train`, as those of the package schedulefree have."""
-    made = getattr(make_optimizer, "func", make_optimizer)
-    return hasattr(made, "eval") and hasattr(made, "train")
 
 
 def moving_average(model: Model, decay: float) -> AveragedModel:

@@ -114,17 +114,22 @@ def _p(differences: np.ndarray, pairs: Pairs, family: int, level: float) -> floa
     return 1.0 if rests_on == "nothing" else p
 
 
+def _beyond(claim: Claim, d: np.ndarray) -> np.ndarray:
+    """By how much each seed's contrast is on the claim's side of what counts."""
+    return d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
+
+
 def _confirmations(
     claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
 ) -> list[float]:
     ps = []
     for number, claim in claims.items():
         d = pairs[number].differences
+        beyond = _beyond(claim, d)
         if claim.within is not None:
             p = stats.equivalent_p(d, claim.within)
             ps.append(1.0 if p is None or len(d) < FEWEST else p)
         else:
-            beyond = d - claim.by
             ps.append(_p(beyond, pairs[number], family, level) if beyond.mean() > 0 else 1.0)
     return ps
 
@@ -132,12 +137,13 @@ def _confirmations(
 def _refutations(
     claims: Mapping[int, Claim], pairs: Mapping[int, Pairs], family: int, level: float
 ) -> list[float]:
-    ps = []
-    for number, claim in claims.items():
-        d = pairs[number].differences
-        beyond = d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
-        ps.append(_p(beyond, pairs[number], family, level) if beyond.mean() < 0 else 1.0)
-    return ps
+    against = {
+        number: _beyond(claim, pairs[number].differences) for number, claim in claims.items()
+    }
+    return [
+        _p(beyond, pairs[number], family, level) if beyond.mean() < 0 else 1.0
+        for number, beyond in against.items()
+    ]
 
 
 def _settled(
@@ -145,7 +151,7 @@ def _settled(
 ) -> Settled:
     d = pairs.differences
     verdict = CONFIRMED if confirm <= level else REFUTED if refute <= level else UNDECIDED
-    beyond = d - claim.by if claim.within is None else claim.within - d * np.sign(d.mean())
+    beyond = _beyond(claim, d)
     return Settled(
         claim,
         verdict,
