@@ -1,0 +1,18 @@
+"""A refusal is one line that names what is wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ablate.errors import UserError
+
+
+@contextmanager
+def refused(*parts: str, by: type[Exception] = UserError) -> Iterator[None]:
+    """What the block does is refused in one line that has these parts."""
+    with pytest.raises(by) as caught:
+        yield
+    line = str(caught.value)
+    assert "\n" not in line
+    assert [part for part in parts if part not in line] == [], line
