@@ -3,9 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 from tiny import overrides
@@ -18,29 +16,25 @@ COMPARED = ("status", "error", "metric", "metrics", "steps", "best_step", "kerne
 
 
 @contextmanager
-def disk(place: Path, size: str) -> Iterator[Path]:
+def disk(place, size):
     """A small file system in memory."""
     place.mkdir(exist_ok=True)
     line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     if os.geteuid() or subprocess.run(line, capture_output=True).returncode:
         pytest.skip("only root can mount a small disk, and not in every container")
     try:
-        yield place
+        yield
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def remount(place: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
-
-
-def result(run: Path) -> dict[str, object]:
+def result(run):
     found = json.loads((run / "result.json").read_text())
     return {key: found[key] for key in COMPARED}
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+def straight(tmp_path_factory):
     """A folder with the text, and the result of the same run with room."""
     folder = tmp_path_factory.mktemp("full")
     ablate.run(ablate.compose(*overrides(folder)), folder / "straight")
@@ -49,14 +43,11 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 @pytest.mark.parametrize("logger", ["none", pytest.param("tensorboard", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "size",
-    ["120k", *(pytest.param(size, marks=pytest.mark.slow) for size in ("8k", "48k", "200k"))],
+    "size", ["120k", *(pytest.param(kb, marks=pytest.mark.slow) for kb in ("8k", "48k", "200k"))]
 )
-def test_a_full_disk(
-    straight: tuple[Path, dict[str, object]], tmp_path: Path, size: str, logger: str
-) -> None:
+def test_a_full_disk(straight, tmp_path, size, logger):
     cfg = ablate.compose(*overrides(straight[0]), f"logger={logger}")
-    with disk(tmp_path / "run", size) as place:
+    with disk(place := tmp_path / "run", size):
         with pytest.raises(RunFailed, match="No space left on device"):
             ablate.run(cfg, place)
         subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
@@ -64,13 +55,11 @@ def test_a_full_disk(
         assert result(place) == straight[1]
 
 
-def test_a_disk_that_becomes_read_only(
-    straight: tuple[Path, dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_becomes_read_only(straight, tmp_path, monkeypatch):
     cfg = ablate.compose(*overrides(straight[0]))
     loss = CausalLM.loss
 
-    def struck(task: CausalLM, batch: object) -> object:
+    def struck(task, batch):
         if task.global_step == 6 and task.training:
             # Over the folder, since the file of the lock, which is open, forbids to remount it.
             stack.enter_context(disk(tmp_path / "run", "64m,ro"))
