@@ -8,13 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import accident
 import lightning.pytorch as L
 import pytest
 import torch
+from make_launch import until
 from tiny import overrides
 
 import ablate
@@ -27,41 +27,37 @@ from ablate.training.checkpoint import STOPS, Checkpoints
 from ablate.training.curves import Curves
 
 WITH_FIGURES = True  # tests/conftest.py
+quick = pytest.mark.usefixtures("no_figures")
 
 # The last validation stands before the last step: the last weights are looked at after training.
 SHORT = ("trainer.max_steps=14", "checkpoint_every=3")
 LONG = ("trainer.max_steps=300", "trainer.val_check_interval=50", "checkpoint_every=7")
 FORK = multiprocessing.get_context("fork")  # a process without the seconds that importing takes
+TOLD = ("status", "error", "metrics", "steps", "best_step", "kernels")
 
 
-def outcome(folder):
-    """Everything that must be equal: the result, curves, the weights that were kept."""
-    result = json.loads((folder / "result.json").read_text())
-    told = {
-        name: result[name]
-        for name in ("status", "error", "metrics", "steps", "best_step", "kernels")
-    }
-    kept = {
-        f"{name} {parameter}": value
-        for name, weights in (
-            ("last", load(folder)["state_dict"]),
-            ("best", read_weights(best_weights(folder))),
-        )
-        for parameter, value in weights.items()
-    }
-    return told, (folder / "metrics.csv").read_text(), kept
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
 
 
-def load(folder, name="last.ckpt"):
-    return torch.load(folder / "checkpoints" / name, weights_only=True)
+def last(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
 def assert_equal(stopped, straight):
     """The outcome of two folders is the same, and the stopped one holds nothing half-written."""
-    (told, curves, kept), expected = outcome(stopped), outcome(straight)
-    assert told["status"] == "finished"
-    assert (told, curves) == expected[:2]
-    assert all(torch.equal(kept[name], expected[2][name]) for name in expected[2])
+    found, expected = (
+        {name: result(folder)[name] for name in TOLD}
+        | {"curves": (folder / "metrics.csv").read_text()}
+        for folder in (stopped, straight)
+    )
+    assert found["status"] == "finished"
+    assert found == expected
+    for weights in (
+        lambda run: last(run)["state_dict"],
+        lambda run: read_weights(best_weights(run)),
+    ):
+        torch.testing.assert_close(weights(stopped), weights(straight), rtol=0, atol=0)
     assert not list((stopped / "checkpoints").glob("*.tmp"))
 
 
@@ -74,13 +70,17 @@ def whole(tmp_path_factory):
     return cfg, folder / "run"
 
 
-def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL, times=1):
-    """Start a run in a process of its own and send it a signal, where it calls `place`.
+def goes_on(whole, folder):
+    """The same run once more, to its end."""
+    cfg, straight = whole
+    ablate.run(cfg, folder)
+    assert_equal(folder, straight)
 
-    place: (owner, name of a function). when: whether this call is the one, by its arguments.
-    times: how often, at once.
-    Returns the exit code: of a death, minus the signal's number; 130 of a stop on request.
-    """
+
+def strike(cfg, folder, place, *, when=lambda *args: True, number=signal.SIGKILL, times=1):
+    """Start a run in a process of its own and send it a signal, `times` at once, where it calls
+    `place` (owner, name of a function) and `when` holds of the arguments. Returns the exit code: of
+    a death, minus the signal's number; 130 of a stop on request."""
 
     def life():
         # The tests may run under nohup, or in the background of a shell.
@@ -113,16 +113,14 @@ def at_step(step):
     return {"place": (CausalLM, "loss"), "when": lambda task, *_: task.global_step == step}
 
 
-@pytest.mark.usefixtures("no_figures")
+@quick
 @pytest.mark.parametrize(
     "step", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4, 5, 8, 11, 13))]
 )
 def test_death_at_any_step(whole, tmp_path, step):
-    cfg, straight = whole
-    assert strike(cfg, tmp_path, **at_step(step)) == -signal.SIGKILL
-    assert json.loads((tmp_path / "result.json").read_text())["status"] == "running"
-    ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, straight)
+    assert strike(whole[0], tmp_path, **at_step(step)) == -signal.SIGKILL
+    assert result(tmp_path)["status"] == "running"
+    goes_on(whole, tmp_path)
 
 
 def nth(number, when=lambda *args: True):
@@ -171,79 +169,60 @@ first, *later = MOMENTS
     "moment", [first, *(pytest.param(name, marks=pytest.mark.slow) for name in later)]
 )
 def test_death_at_a_bad_moment(whole, tmp_path, capsys, moment):
-    cfg, straight = whole
-    assert strike(cfg, tmp_path, **MOMENTS[moment]) == -signal.SIGKILL
-    found = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    ablate.run(cfg, tmp_path)
+    assert strike(whole[0], tmp_path, **MOMENTS[moment]) == -signal.SIGKILL
+    places = tmp_path / "checkpoints"
+    found = {path.name for path in places.iterdir()}
+    goes_on(whole, tmp_path)
     if moment == first:
         assert found == {"previous.ckpt", "best.safetensors", "last.tmp"}
-        before = tmp_path / "checkpoints" / "previous.ckpt"
-        assert f"resuming from {before}" in capsys.readouterr().out
-    assert_equal(tmp_path, straight)
+        assert f"resuming from {places / 'previous.ckpt'}" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("no_figures")
+@quick
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(whole, tmp_path, capsys):
-    cfg, straight = whole
-    strike(cfg, tmp_path, **at_step(9))
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:-99])
-    ablate.run(cfg, tmp_path)
+    """And what a kill left half-written does no harm."""
+    strike(whole[0], tmp_path, **at_step(9))
+    places = tmp_path / "checkpoints"
+    (places / "last.ckpt").write_bytes((places / "last.ckpt").read_bytes()[:-99])
+    for name in ("last.tmp", "best.tmp", "older.tmp"):
+        (places / name).write_bytes(b"PK half of a checkpoint")
+    goes_on(whole, tmp_path)
     said = capsys.readouterr().out
     assert "last.ckpt cannot be read" in said
     assert "previous.ckpt" in said
-    assert_equal(tmp_path, straight)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_what_a_kill_left_half_written_does_no_harm(whole, tmp_path):
-    cfg, straight = whole
-    strike(cfg, tmp_path, **at_step(9))
-    for name in ("last.tmp", "best.tmp"):
-        (tmp_path / "checkpoints" / name).write_bytes(b"PK half of a checkpoint")
-    strike(cfg, tmp_path, **at_step(10))
-    assert not list((tmp_path / "checkpoints").glob("*.tmp"))
-    ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, straight)
-
-
-@pytest.mark.usefixtures("no_figures")
+@quick
 def test_accumulated_gradients_resume(tmp_path):
     more = ("trainer.accumulate_grad_batches=2", "trainer.max_steps=6", "checkpoint_every=1")
     cfg = ablate.compose(*overrides(tmp_path, *more))
     ablate.run(cfg, tmp_path / "whole")
     eighth = nth(8)  # the second half of the fourth step
     strike(cfg, tmp_path / "stopped", (CausalLM, "loss"), when=eighth)
-    assert load(tmp_path / "stopped")["global_step"] == 3
-    ablate.run(cfg, tmp_path / "stopped")
-    assert_equal(tmp_path / "stopped", tmp_path / "whole")
+    assert last(tmp_path / "stopped")["global_step"] == 3
+    goes_on((cfg, tmp_path / "whole"), tmp_path / "stopped")
 
 
 # Stopping on request
 
 
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_saves_and_says_so(whole, tmp_path, number):
-    cfg, straight = whole
-    assert strike(cfg, tmp_path, **at_step(6), number=number) == 130
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["status"] == "failed"
-    assert f"stopped by {number.name} after step 7" in result["error"]
-    assert load(tmp_path)["global_step"] == 7
-    ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, straight)
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 6), (signal.SIGTERM, 7)])
-def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path, number, step):
-    """Slurm says SIGTERM several times when it preempts a job."""
-    cfg, straight = whole
-    assert strike(cfg, tmp_path, **at_step(6), number=number, times=2) == 130
-    assert load(tmp_path)["global_step"] == step
-    ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, straight)
+@quick
+@pytest.mark.parametrize(
+    ("number", "times", "step"),
+    [
+        (signal.SIGINT, 1, 7),
+        (signal.SIGHUP, 1, 7),
+        (signal.SIGINT, 2, 6),  # Ctrl-C twice saves nothing
+        (signal.SIGTERM, 2, 7),  # Slurm says it several times when it preempts a job
+    ],
+)
+def test_an_interrupt_saves_and_says_so(whole, tmp_path, number, times, step):
+    assert strike(whole[0], tmp_path, **at_step(6), number=number, times=times) == 130
+    if step == 7:
+        assert result(tmp_path)["status"] == "failed"
+        assert f"stopped by {number.name} after step 7" in result(tmp_path)["error"]
+    assert last(tmp_path)["global_step"] == step
+    goes_on(whole, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -255,16 +234,15 @@ def test_ctrl_c_twice_saves_nothing_and_sigterm_twice_is_as_once(whole, tmp_path
     ],
 )
 def test_an_interrupt_after_the_last_step_ends_as_one_before(whole, tmp_path, moment, number):
-    cfg, straight = whole
-    assert strike(cfg, tmp_path, **MOMENTS[moment], number=number) == 130
-    assert "resumes from" in json.loads((tmp_path / "result.json").read_text())["error"]
-    ablate.run(cfg, tmp_path)
-    assert_equal(tmp_path, straight)
+    assert strike(whole[0], tmp_path, **MOMENTS[moment], number=number) == 130
+    assert "resumes from" in result(tmp_path)["error"]
+    goes_on(whole, tmp_path)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_did(whole, tmp_path):
-    cfg, straight = whole
+@quick
+def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_did(
+    whole, tmp_path, monkeypatch
+):
     own = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     before = [signal.getsignal(number) for number in STOPS]
     original = CausalLM.loss
@@ -273,26 +251,24 @@ def test_a_closed_terminal_stops_no_run_under_nohup_and_signals_mean_what_they_d
         os.kill(os.getpid(), signal.SIGHUP)
         return original(task, batch)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CausalLM, "loss", loss)
-        ablate.run(cfg, tmp_path)
+    monkeypatch.setattr(CausalLM, "loss", loss)
+    goes_on(whole, tmp_path)
     after = [signal.getsignal(number) for number in STOPS]
     signal.signal(signal.SIGHUP, own)
     assert after == before
-    assert_equal(tmp_path, straight)
 
 
-@pytest.mark.usefixtures("no_figures")
+@quick
 def test_other_code_than_before_is_said(tmp_path, capsys):
     cfg = ablate.compose(*overrides(tmp_path, *SHORT, accident.OVERRIDE))
     folder = tmp_path / "run"
-    strike(cfg, folder, (CausalLM, "loss"), when=lambda task, *_: task.global_step == 9)
+    strike(cfg, folder, **at_step(9))
     ablate.run(cfg, folder)
     assert "other code" not in capsys.readouterr().out
-    for changed, changes in (
-        ("ablate", {"source": "0" * 16}),
-        ("accident", {"own_parts": {"accident": "0" * 16}}),
-    ):
+    for changed, changes in {
+        "ablate": {"source": "0" * 16},
+        "accident": {"own_parts": {"accident": "0" * 16}},
+    }.items():
         path = folder / "provenance.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
         (folder / "result.json").unlink()
@@ -301,60 +277,21 @@ def test_other_code_than_before_is_said(tmp_path, capsys):
         assert line in capsys.readouterr().out.splitlines()
 
 
-# Processes that are stopped from outside, at moments that nobody chose
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    """A run long enough to be caught in the middle: its overrides and its folder."""
-    folder = tmp_path_factory.mktemp("long")
-    arguments = overrides(folder, *LONG)
-    ablate.run(ablate.compose(*arguments), folder / "run")
-    return arguments, folder / "run"
-
-
-def next_checkpoint(folder, process, seconds=60.0):
-    """Waits until the process has written one."""
-    last = folder / "checkpoints" / "last.ckpt"
-    before, until = written(last), time.monotonic() + seconds
-    while written(last) == before:
-        assert process.poll() is None, "the run ended before it could be stopped"
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def written(path):
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:  # not yet, or between two renames
-        return 0
-
-
-@pytest.mark.slow
-def test_the_command_resumes_after_signals(long, tmp_path):
-    arguments, straight = long
-    line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={tmp_path}"]
-    for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
-        process = subprocess.Popen(
-            line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        next_checkpoint(tmp_path, process)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == code
-        assert "Traceback" not in errors
-    subprocess.run(line, check=True, capture_output=True)
-    assert_equal(tmp_path, straight)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_death_at_random_moments_again_and_again(long, tmp_path, seed):
-    arguments, straight = long
-    line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={tmp_path}"]
+def test_the_command_resumes_after_ctrl_c_and_deaths_at_random_moments(tmp_path, seed):
+    arguments = overrides(tmp_path, *LONG)
+    ablate.run(ablate.compose(*arguments), tmp_path / "straight")
+    folder = tmp_path / "stopped"
+    line = [sys.executable, "-m", "ablate", *arguments, f"hydra.run.dir={folder}"]
+    # Not FORK: after torch.compile in the same process a fork cannot train.
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until((folder / "checkpoints" / "last.ckpt").exists)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in errors) == (130, False)
     rng, kills, code = random.Random(seed), 0, None
     while code is None:
-        # Not FORK: after torch.compile in the same process a fork cannot train.
         process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
         try:
             # Ever longer lives: it ends on a slow machine too.
@@ -365,4 +302,4 @@ def test_death_at_random_moments_again_and_again(long, tmp_path, seed):
             kills += 1
     assert code == 0
     assert kills >= 1
-    assert_equal(tmp_path, straight)
+    assert_equal(folder, tmp_path / "straight")
