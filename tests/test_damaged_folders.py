@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from ablate.run_files import Damaged
 from ablate.run_files.sealed import read_weights
 
 OTHERS = (7, "x", [1], {"a": 1}, None)  # values of other types
-WHOLE: dict[str, Callable[[bytes], bytes]] = {
+WHOLE = {
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
     "binary": lambda content: bytes(range(256)) * 20,
@@ -42,20 +41,26 @@ RUN_FILES = {
     "checkpoints/best.safetensors": (*READS, "resume"),
     "checkpoints/last.ckpt": ("resume",),
 }
-# Every damage is a slow test; a few are found by default, by what takes no long.
-FEW = ("half", "list")
-QUICK = ("load", "resume")
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """A finished run that started from another, so that it has every file."""
     return second_run(tmp_path_factory.mktemp("damaged"))
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = scores(tmp_path_factory.mktemp("study"))
+@pytest.fixture
+def folder(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+@pytest.fixture
+def study(tmp_path):
+    folder = scores(tmp_path)
     plan = json.loads((folder / "plan.json").read_text())
     plan["arms"], plan["cells"] = plan["arms"][:2], plan["cells"][:10]
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -63,20 +68,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "run")
-
-
-@pytest.fixture
-def own_study(study: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(study, tmp_path / study.name)
-
-
-@pytest.fixture
-def soon() -> Iterator[None]:
+def soon():
     """Ends a test that hangs."""
 
-    def late(*args: object) -> None:
+    def late(*args):
         raise TimeoutError("it hangs")
 
     before = signal.signal(signal.SIGALRM, late)
@@ -86,64 +81,57 @@ def soon() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def require_one_line(
-    capsys: pytest.CaptureFixture[str], way: str, folder: Path, whole: Path, name: str, what: str
-) -> tuple[int, str]:
+@pytest.fixture
+def one_line(capsys):
     """Done, or refused in one line that names the file: the exit code, and what was printed."""
     ways = WAYS | {
         "report": lambda folder, whole: called(report.main, folder),
         "status": lambda folder, whole: called(report.main, folder, "--status"),
     }
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as exited:
-        command(lambda: ways[way](folder, whole))
-    told = capsys.readouterr()
-    text, code = told.out + told.err, int(exited.value.code or 0)
-    said = [line for line in text.splitlines() if line.startswith("ablate: ")]
-    assert "Traceback" not in text, f"{what}: {text[-2000:]}"
-    assert code in (0, 1, 2), what
-    if code:
-        # A config that is whole and says another model is refused by the keys that differ.
-        named = Path(name).name in said[-1] or "is made of other parts" in said[-1]
-        assert named, f"{what}: {said}"
-    return code, text
+
+    def require(way, folder, whole, name, what):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            command(lambda: ways[way](folder, whole))
+        text, code = "".join(capsys.readouterr()), int(exited.value.code or 0)
+        said = [line for line in text.splitlines() if line.startswith("ablate: ")]
+        assert "Traceback" not in text, f"{name} {way} {what}: {text[-2000:]}"
+        assert code in (0, 1, 2), f"{name} {way} {what}"
+        if code:
+            # A config that is whole and says another model is refused by the keys that differ.
+            named = Path(name).name in said[-1] or "is made of other parts" in said[-1]
+            assert named, f"{name} {way} {what}: {said}"
+        return code, text
+
+    return require
 
 
-def keyed(path: Path, count: int | None) -> list[tuple[str, bytes]]:
+def keyed(path, count):
     """A file without some of its keys, and with other values in their place."""
     write = yaml.safe_dump if path.suffix == ".yaml" else json.dumps
     made = list(changes(yaml.safe_load(path.read_text()), OTHERS))
-    return [
-        (what, write(one).encode()) for what, one in made[:: len(made) // count if count else 1]
-    ]
+    every = len(made) // count if count else 1
+    return [(what, write(one).encode()) for what, one in made[::every]]
 
 
 @pytest.mark.parametrize(
     ("name", "way", "damages"),
     [
-        *((name, way, FEW) for name in RUN_FILES for way in QUICK if way in RUN_FILES[name]),
-        *(
-            pytest.param(name, way, WHOLE, marks=pytest.mark.slow)
-            for name in RUN_FILES
-            for way in RUN_FILES[name]
-        ),
+        (name, way, ("half", "list")) if few else slow(name, way, WHOLE)
+        for few in (True, False)
+        for name, ways in RUN_FILES.items()
+        for way in ways
+        if not few or way in ("load", "resume")
     ],
 )
-def test_a_damaged_file_of_a_run(
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    way: str,
-    damages: tuple[str, ...],
-) -> None:
+def test_a_damaged_file_of_a_run(whole, tmp_path, one_line, name, way, damages):
     content = (whole / name).read_bytes()
     for what in damages:
         folder = shutil.copytree(whole, tmp_path / what)
         (folder / name).write_bytes(WHOLE[what](content))
         if name.startswith("checkpoints"):
             (folder / "result.json").unlink()
-        code, told = require_one_line(capsys, way, folder, whole, name, f"{name} {what} {way}")
+        code, told = one_line(way, folder, whole, name, what)
         gone = name.endswith(".yaml") and what in DESTROYED
         if gone or name.startswith("checkpoints/best"):
             assert code == 2, f"{what} {way}"
@@ -157,50 +145,36 @@ def test_a_damaged_file_of_a_run(
     [
         *(("config.yaml", "load", 8), ("tokens.yaml", "load", 8), ("result.json", "resume", 8)),
         *(
-            pytest.param(name, way, 60 if way in READS[1:] else None, marks=pytest.mark.slow)
+            slow(name, way, 60 if way in READS[1:] else None)
             for name in ("config.yaml", "tokens.yaml", "result.json")
             for way in RUN_FILES[name]
         ),
     ],
 )
-def test_a_file_of_a_run_with_other_keys(
-    whole: Path,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    way: str,
-    count: int | None,
-) -> None:
+def test_a_file_of_a_run_with_other_keys(whole, folder, one_line, name, way, count):
     for what, content in keyed(whole / name, count):
         (folder / name).write_bytes(content)
-        require_one_line(capsys, way, folder, whole, name, f"{name} {what} {way}")
+        one_line(way, folder, whole, name, what)
 
 
 @pytest.mark.parametrize(
-    ("way", "count"),
-    [
-        ("status", 60),
-        pytest.param("status", None, marks=pytest.mark.slow),
-        pytest.param("report", 100, marks=pytest.mark.slow),
-    ],
+    ("way", "count"), [("status", 60), slow("status", None), slow("report", 100)]
 )
 @pytest.mark.parametrize("name", ["plan.json", "result.json", "provenance.json"])
-def test_a_damaged_file_of_a_study(
-    own_study: Path, capsys: pytest.CaptureFixture[str], name: str, way: str, count: int | None
-) -> None:
-    path = own_study / name if name == "plan.json" else next(iter(own_study.glob(f"*/{name}")))
+def test_a_damaged_file_of_a_study(study, one_line, name, way, count):
+    path = study / name if name == "plan.json" else next(study.glob(f"*/{name}"))
     before = path.read_bytes()
     damages = [(what, damage(before)) for what, damage in WHOLE.items()]
     for what, content in damages + keyed(path, count):
         path.write_bytes(content)
-        code, _ = require_one_line(capsys, way, own_study, own_study, name, f"{name} {what} {way}")
+        code, _ = one_line(way, study, study, name, what)
         assert code == 2 or name != "plan.json" or what not in WHOLE, what
 
 
 # What is no file, and files that grow when they are read
 
 
-SPECIAL: dict[str, Callable[[Path], object]] = {
+SPECIAL = {
     "fifo": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
     "proc": lambda path: path.symlink_to("/proc/kmsg"),
@@ -213,33 +187,17 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=[] if k in ("fifo", "device") else pytest.mark.slow) for k in SPECIAL],
-)
+@pytest.mark.parametrize("kind", [k if k in ("fifo", "device") else slow(k) for k in SPECIAL])
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        ("config.yaml", "load"),
-        ("tokens.yaml", "load"),
-        ("result.json", "load"),
-        ("result.json", "resume"),
-        ("provenance.json", "resume"),
-        ("checkpoints/best.safetensors", "load"),
-        ("checkpoints/best.safetensors", "init_from"),
+        *(("config.yaml", "load"), ("tokens.yaml", "load"), ("result.json", "load")),
+        *((name, "resume") for name in ("result.json", "provenance.json", ".lock")),
+        *(("checkpoints/best.safetensors", way) for way in ("load", "init_from")),
         ("checkpoints/last.ckpt", "resume"),
-        (".lock", "resume"),
     ],
 )
-def test_what_is_no_file(
-    whole: Path,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    way: str,
-    kind: str,
-) -> None:
+def test_what_is_no_file(whole, folder, monkeypatch, one_line, name, way, kind):
     if kind in ("sparse", "link") and ("checkpoints" in name or name == ".lock"):
         pytest.skip("may be as long as the disk has room for")
     if way == "resume":
@@ -247,43 +205,37 @@ def test_what_is_no_file(
     (folder / name).unlink(missing_ok=True)
     monkeypatch.chdir((folder / name).parent)  # the path of a socket is short
     SPECIAL[kind](Path(Path(name).name))
-    require_one_line(capsys, way, folder, whole, name, f"{name} {kind} {way}")
+    one_line(way, folder, whole, name, kind)
 
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("name", ["result.json", "stdout.log", ".lock", "queued.json", "plan.json"])
-def test_the_status_of_a_study_with_what_is_no_file(
-    own_study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    run = next(iter(own_study.glob("*/result.json"))).parent
+def test_the_status_of_a_study_with_what_is_no_file(study, monkeypatch, one_line, name):
+    run = next(study.glob("*/result.json")).parent
     (run / "result.json").write_text('{"status": "running"}')
-    place = own_study if name == "plan.json" else run
-    monkeypatch.chdir(place)
-    for kind, made in SPECIAL.items():
+    monkeypatch.chdir(study if name == "plan.json" else run)
+    for kind, make in SPECIAL.items():
         path = Path(name)
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
         path.unlink(missing_ok=True)
-        made(path)
-        require_one_line(capsys, "status", own_study, own_study, name, f"{name} {kind}")
+        make(path)
+        one_line("status", study, study, name, kind)
 
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("name", ["config.yaml", "tokens.yaml"])
 @pytest.mark.parametrize("way", ["load", "init_from"])
-def test_aliases_are_not_expanded(
-    whole: Path, folder: Path, capsys: pytest.CaptureFixture[str], name: str, way: str
-) -> None:
+def test_aliases_are_not_expanded(whole, folder, one_line, name, way):
     """Those of 30 lines, each of which names the one before three times."""
-    bomb = ["a0: &a0 [x, x, x]"]
-    bomb += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
-    (folder / name).write_text("\n".join([*bomb, (whole / name).read_text()]))
-    code, told = require_one_line(capsys, way, folder, whole, name, name)
+    bomb = [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
+    (folder / name).write_text("\n".join(["a0: &a0 [x, x, x]", *bomb, (whole / name).read_text()]))
+    code, told = one_line(way, folder, whole, name, "")
     assert code == 2
     assert f"{folder / name} cannot be used: it has the alias *a0" in told
 
 
-def test_records_that_unpack_to_more(tmp_path: Path) -> None:
+def test_records_that_unpack_to_more(tmp_path):
     path = tmp_path / "best.ckpt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", bytes(1 << 24))
