@@ -1,4 +1,5 @@
-"""The state of a run is what its folder says, whoever looks and from wherever."""
+"""The state of a run is what its folder says, whoever looks and from wherever; how it ended is
+written down by its launcher where the run itself could not."""
 
 import json
 import os
@@ -6,7 +7,6 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,20 +20,20 @@ from ablate.study.launch.ending import Mark, settle
 from ablate.study.launch.state import RESUMES, State, held, state, state_alone, states
 
 DEAD = 2**22 + 1  # above the largest pid of Linux
+STOPPED = f"stopped by SIGTERM after step 7; {RESUMES} from there"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "baseline-0123456789ab"
-    made.mkdir()
+def folder(tmp_path):
+    (made := tmp_path / "baseline-0123456789ab").mkdir()
     return made
 
 
-def write(folder: Path, name: str = "result.json", **content: object) -> None:
+def write(folder, name="result.json", **content):
     (folder / name).write_text(json.dumps(content))
 
 
-def queue(folder: Path, **more: object) -> None:
+def queue(folder, **more):
     own = {"launcher": "local", "job": None, "host": platform.node(), "pid": os.getpid()}
     write(folder, "queued.json", **(own | {"time": "2026-11-20T16:00:00+00:00"} | more))
 
@@ -44,7 +44,7 @@ def test_an_end_is_what_the_result_says(folder):
         write(folder, status=status, error="loss is nan")
         assert (state(folder).name, state(folder).detail) == (status, "loss is nan")
         assert state(folder).ended
-    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {RESUMES} from there")
+    write(folder, status="failed", error=STOPPED)
     assert state(folder).name == "missing"  # it was stopped on request
     assert "step 7" in state(folder).detail
 
@@ -52,23 +52,13 @@ def test_an_end_is_what_the_result_says(folder):
 def test_running_is_a_lock_that_is_held(folder):
     write(folder, status="running", error=None)
     write(folder, "progress.json", step=30, steps=400, rate=2.5, pid=17, host="desk")
-    with FileLock(folder / ".lock"):
-        now = state(folder)
-        assert (now.name, now.detail) == ("running", "pid 17 on desk")
-        assert (now.step, now.steps, now.rate) == (30, 400, 2.5)
+    with FileLock(folder / ".lock") as lock:
+        assert state(folder) == State("running", "pid 17 on desk", step=30, steps=400, rate=2.5)
     (folder / "stdout.log").write_text("python -m ablate seed=0\nstep 30\nMemoryError\n")
     died = state(folder)
     assert (died.name, died.step) == ("failed", 30)
     assert died.detail == "died: step 30 | MemoryError"
-
-
-def test_looking_at_a_lock_does_not_take_it(folder):
-    lock = FileLock(folder / ".lock")
-    lock.acquire()
-    assert held(folder / ".lock")
-    lock.release()
-    assert not held(folder / ".lock")
-    lock.acquire(timeout=0)
+    lock.acquire(timeout=0)  # to look has not taken it
     assert not held(folder / "none")
 
 
@@ -95,43 +85,38 @@ CLAIMS = (
 def test_of_claims_at_once_each_is_given_once_and_those_of_the_dead_are_free(tmp_path):
     line = [sys.executable, "-c", CLAIMS, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    takers = [subprocess.Popen(line, **pipes) for _ in range(3)]  # type: ignore[call-overload]
+    takers = [subprocess.Popen(line, **pipes) for _ in range(3)]
     took = [json.loads(taker.stdout.readline()) for taker in takers]
     assert sorted(number for numbers in took for number in numbers) == list(range(50))
     assert state(tmp_path / "0").name == "queued"
     assert Claim.take(tmp_path / "0", launcher="local") is None
     for taker in takers:
-        taker.send_signal(signal.SIGKILL)
+        taker.kill()
         taker.communicate()
     assert (tmp_path / "0" / "queued.json").exists()
     assert state(tmp_path / "0").name == "missing"
     assert Claim.take(tmp_path / "0", launcher="local") is not None
 
 
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
+def test_an_entry_without_a_claim_counts_while_its_process_may_live(folder, monkeypatch):
+    for more, name in (
         ({}, "queued"),
         ({"pid": DEAD}, "missing"),
         ({"pid": DEAD, "host": "elsewhere"}, "queued"),
-    ],
-)
-def test_an_entry_without_a_claim_counts_while_its_process_may_live(folder, more, name):
-    queue(folder, **more)
-    assert state(folder).name == name
+    ):
+        queue(folder, **more)
+        assert state(folder).name == name, more
 
-
-def test_a_process_of_another_user_lives(folder, monkeypatch):
-    def forbidden(*_: int) -> None:
+    def of_another_user(*_):
         raise PermissionError
 
-    monkeypatch.setattr(os, "kill", forbidden)
+    monkeypatch.setattr(os, "kill", of_another_user)
     queue(folder)
     assert state(folder).name == "queued"
 
 
 @pytest.fixture
-def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def squeue(tmp_path, monkeypatch):
     """A Slurm that has the jobs in a file; without the file it does not answer."""
     program, jobs = tmp_path / "bin" / "squeue", tmp_path / "jobs"
     program.parent.mkdir()
@@ -144,31 +129,27 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     state_module._slurm_jobs.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("job", "name", "detail"),
-    [
-        ("16", "queued", "job 16 (slurm), RUNNING"),
-        ("17", "queued", "job 17 (slurm), PENDING (Priority)"),
-        ("18_3", "queued", "job 18_3 (slurm)"),
-        ("9", "failed", "loss is nan"),
-    ],
-)
-def test_a_job_of_slurm_counts_while_squeue_knows_it(folder, squeue, job, name, detail):
-    queue(folder, launcher="slurm", job=job, pid=DEAD)
-    write(folder, status="failed", error="loss is nan")
-    (folder / ".claim").touch()
-    found = state(folder)
-    assert (found.name, found.detail) == (name, detail)
-    assert (Claim.take(folder, launcher="local") is None) == (name == "queued")
+def test_a_job_of_slurm_counts_while_squeue_knows_it(folder, squeue):
+    for job, detail in {
+        "16": "job 16 (slurm), RUNNING",
+        "17": "job 17 (slurm), PENDING (Priority)",
+        "18_3": "job 18_3 (slurm)",
+        "9": "loss is nan",
+    }.items():
+        queue(folder, launcher="slurm", job=job, pid=DEAD)
+        write(folder, status="failed", error="loss is nan")
+        (folder / ".claim").touch()
+        assert state(folder) == State("failed" if job == "9" else "queued", detail)
+        assert (Claim.take(folder, launcher="local") is None) == (job != "9")
 
 
 def test_a_run_whose_job_slurm_knows_no_more_has_failed(folder, squeue):
     """Unless it ended by itself, or the job is younger than squeue's answer may be."""
+    lost = "job 9 (slurm) was cancelled or lost"
     queue(folder, launcher="slurm", job="9", pid=DEAD)
-    assert state(folder) == State("failed", "job 9 (slurm) was cancelled or lost")
-    write(folder, status="failed", error=f"stopped by SIGTERM after step 7; {RESUMES} from there")
-    assert state(folder).name == "failed"
-    assert "job 9 (slurm) was cancelled or lost; stopped by SIGTERM after" in state(folder).detail
+    assert state(folder) == State("failed", lost)
+    write(folder, status="failed", error=STOPPED)
+    assert state(folder) == State("failed", f"{lost}; {STOPPED}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     queue(folder, launcher="slurm", job="9", pid=DEAD, time=now)
     assert state(folder).name == "queued"
@@ -180,9 +161,6 @@ def test_a_queue_that_does_not_answer_is_believed(folder, squeue):
     squeue.unlink()
     queue(folder, launcher="slurm", job="17", pid=DEAD)
     assert state(folder).name == "queued"
-
-
-# A study
 
 
 def test_states_of_a_study_are_in_the_order_of_its_plan(tmp_path):
@@ -211,8 +189,60 @@ def test_a_damaged_result_is_no_result(folder, damage):
     assert state_alone(folder) == found
     assert found.name == "missing"
     assert "result.json cannot be read" in found.detail
-    assert settle(folder, -signal.SIGKILL, Mark.of(folder)).name == "failed"
+    assert ended(folder, -signal.SIGKILL).name == "failed"
     (folder / "progress.json").write_bytes(damage.encode("latin-1"))
     write(folder, status="running")
     with FileLock(folder / ".lock"):
         assert state(folder) == State("running")
+
+
+# Ends that the launcher writes down
+
+
+def ended(folder: Path, code: int, **more: str) -> State:
+    return settle(folder, code, Mark.of(folder), **more)
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "name", "detail"),
+    [
+        (-9, "step 3", "failed", "killed by SIGKILL (perhaps out of memory); last lines: step 3"),
+        (-11, "step 3", "failed", "killed by SIGSEGV; last lines: step 3"),
+        (1, "ImportError: no x", "failed", "ended with code 1; last lines: ImportError: no x"),
+        # As after os._exit(0).
+        (0, "step 3", "failed", "its process ended without an error, but before the run was"),
+        (2, "ablate: data.path=x: no such file", "refused", "data.path=x: no such file"),
+    ],
+)
+def test_a_run_that_says_nothing_of_its_end(folder, code, last, name, detail):
+    write(folder, status="running", error=None, run_id="0123456789ab", kernels={"a": "sdpa"})
+    (folder / "stdout.log").write_text(f"python -m ablate seed=0\n{last}\n")
+    found = ended(folder, code)
+    assert found.name == name
+    assert found.detail.startswith(detail)
+    assert found.result["kernels"] == {"a": "sdpa"}  # what was known stays
+    (folder / "result.json").unlink()
+    assert ended(folder, code).result["run_id"] == "0123456789ab"
+
+
+def test_what_a_run_says_of_itself_stays(folder):
+    before = Mark.of(folder)
+    write(folder, status="failed", error="loss is nan at step 6")
+    assert settle(folder, 1, before).detail == "loss is nan at step 6"
+    # But not what an earlier try said.
+    assert "killed by SIGKILL" in ended(folder, -signal.SIGKILL).detail
+    write(folder, status="finished", error=None)
+    assert ended(folder, -signal.SIGSEGV).name == "finished"
+
+
+def test_a_timeout_is_a_failure_and_a_stop_is_none(folder):
+    """Not even if the run printed that it was stopped; before it begins, a stop leaves nothing."""
+    assert ended(folder, -signal.SIGTERM, reason=f"stopped; {RESUMES}").name == "missing"
+    assert not (folder / "result.json").exists()
+    before = Mark.of(folder)
+    write(folder, status="failed", error=STOPPED)
+    assert settle(folder, 130, before, reason=f"stopped; {RESUMES}").name == "missing"
+    (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {RESUMES}\n")
+    found = settle(folder, 130, before, reason="hydra.launcher.timeout=5: not done in time")
+    assert found.name == "failed"
+    assert "timeout=5" in found.detail
