@@ -12,32 +12,24 @@ from typing import Any
 import pytest
 import teller
 import torch
-from make_launch import environment, launched, runs, settings
-from tiny import overrides
+from make_launch import environment, launched, runs, settings, until
 
 import ablate
-from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.study.launch import forks, local
 from ablate.study.launch.forks import Event
 from ablate.study.launch.jobs import OF_SWEEPS, arguments, job_return
 from ablate.study.launch.run import Run
-from ablate.study.launch.state import State, state
+from ablate.study.launch.state import State, held, state
 
 TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
-
-
-def telling(folder: Path, seed: int, *more: str) -> Run:
-    typed = overrides(folder, teller.OVERRIDE, f"seed={seed}", *more)
-    place = Composition(ablate.compose(*typed)).folder.absolute()
-    return Run(place, [*typed, "hydra.mode=RUN", f"hydra.run.dir={place}"])
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], list[State]]:
     """A run of one process and one of two, side by side, on a machine that seems to have GPUs."""
     folder = tmp_path_factory.mktemp("told")
-    wanted = [telling(folder, 0), telling(folder, 1, *TWO)]
+    wanted = [*runs(folder, [0], teller.OVERRIDE), *runs(folder, [1], teller.OVERRIDE, *TWO)]
     around = {"CUDA_VISIBLE_DEVICES": "4,7,9", "OMP_NUM_THREADS": ""}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "device_count", lambda: 3)
@@ -83,14 +75,42 @@ def test_a_run_finds_the_command_line_and_its_share_of_the_machine(told):
     assert second["session"] == first["pid"]
 
 
-@pytest.mark.slow
-def test_where_forking_is_not_safe_every_run_starts_afresh(tmp_path, monkeypatch):
+RUN = """
+import fcntl, os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop"), sys.exit(130)))
+lock = open("lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()])
+print("it has started another process", flush=True)
+os._exit(1) if sys.argv[1] == "dies" else signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", ["dies", "is killed", "loses its launcher"])
+def test_nothing_that_a_run_has_started_outlives_it(tmp_path, monkeypatch, how):
+    """As where forking is not safe, so that a run is a new interpreter, here of its own ablate."""
+    place = tmp_path / "own" / "ablate"
+    place.mkdir(parents=True)
+    (place / "__init__.py").touch()
+    (place / "__main__.py").write_text(RUN)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(forks, "PRELOADED", False)
-    run = telling(tmp_path, 0)
-    (found,) = launched([run])
-    assert found.name == "finished"
-    assert shlex.split(printed(run)[0]) == ["python", "-m", "ablate", *run.arguments]
-    assert found_by(run)[0]["arguments"] == run.arguments
+    parent = forks.Forks([], environment=environment(), grace=10)
+    parent.start(0, [how], tmp_path, {"PYTHONPATH": str(place.parent)})
+    log = tmp_path / "stdout.log"
+    until(lambda: log.exists() and "another process" in log.read_text(), 30)
+    events = parent.events(1)
+    if how == "is killed":
+        parent.kill(0)
+    if how != "loses its launcher":
+        while len(events) < 2:
+            events += parent.events(1)
+        assert [event.code for event in events] == [None, -9 if how == "is killed" else 1]
+    parent.close()
+    until(lambda: not held(tmp_path / "lock"), 5)
+    said = log.read_text().splitlines()
+    assert shlex.split(said[0]) == ["python", "-m", "ablate", how]
+    assert said[2:] == ["asked to stop"] * (how == "loses its launcher")
 
 
 def test_a_parent_that_cannot_start_is_one_line(tmp_path, monkeypatch):
@@ -105,6 +125,7 @@ class MadeUp:
     def __init__(self) -> None:
         self.started: list[str] = []
         self.happened: list[Event] = []
+        self.until = time.monotonic() + 20
 
     def start(self, run: int, arguments: list[str], folder: Path, environment: object) -> None:
         (what,) = arguments
@@ -117,6 +138,7 @@ class MadeUp:
 
     def events(self, seconds: float) -> list[Event]:
         time.sleep(seconds / 10)
+        assert time.monotonic() < self.until
         happened, self.happened = self.happened, []
         return happened
 
@@ -168,43 +190,32 @@ def test_cores_are_divided_unless_the_person_said_how_many(monkeypatch):
     assert local.threads(3, {"OMP_NUM_THREADS": "5"}) == {}
 
 
-@pytest.mark.parametrize(
-    ("outer", "slots", "each", "shares"),
-    [
-        (None, 2, 0, [None, None]),
-        (None, 2, 2, ["0,1", "2,3"]),
-        ("2,GPU-ab", 2, 1, ["2", "GPU-ab"]),
-    ],
-)
-def test_gpus_are_handed_out(monkeypatch, outer, slots, each, shares):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4 if outer is None else 2)
-    around = {} if outer is None else {"CUDA_VISIBLE_DEVICES": outer}
-    found = local.gpus(slots, each, around)
-    assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == shares
+def test_gpus_are_handed_out_and_more_than_there_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert local.gpus(2, 0, {}) == [{}, {}]
+    for around, each, shares in (
+        ({}, 2, ["0,1", "2,3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,GPU-ab"}, 1, ["2", "GPU-ab"]),
+    ):
+        found = local.gpus(2, each, around)
+        assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == shares
+    for seen, number in (("1,2,7", 3), ("", 0)):
+        with pytest.raises(UserError, match=f"needs 4 GPUs, and this machine .* see {number}"):
+            launched([], slots=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
 
 
-@pytest.mark.parametrize(
-    ("gpus", "cores", "each", "slots"),
-    [
+def test_auto_slots(monkeypatch):
+    for gpus, cores, each, slots in (
         (0, 2, 0, 2),
         (0, 64, 0, 4),
         (1, 64, 0, 1),  # runs that see all GPUs take turns
         (8, 64, 3, 2),
         (1, 64, 2, 1),  # and gpus() refuses it
-    ],
-)
-def test_auto_slots(monkeypatch, gpus, cores, each, slots):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert settings(slots="auto", gpus_per_run=each).at_once({}) == slots
-    assert settings(slots=3, gpus_per_run=each).at_once({}) == 3
-
-
-def test_more_gpus_than_there_are_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    for seen, number in (("1,2,7", 3), ("", 0)):
-        with pytest.raises(UserError, match=f"needs 4 GPUs, and this machine .* see {number}"):
-            launched([], slots=2, gpus_per_run=2, more={"CUDA_VISIBLE_DEVICES": seen})
+    ):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda n=gpus: n)
+        monkeypatch.setattr(local.os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        assert settings(slots="auto", gpus_per_run=each).at_once({}) == slots
+        assert settings(slots=3, gpus_per_run=each).at_once({}) == 3
 
 
 def test_settings_without_a_meaning_are_refused():
