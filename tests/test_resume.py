@@ -14,11 +14,13 @@ import accident
 import lightning.pytorch as L
 import pytest
 import torch
+from filelock import FileLock
 from make_launch import until
+from refusals import refused
 from tiny import overrides
 
 import ablate
-from ablate.errors import Interrupted
+from ablate.errors import Interrupted, RunFailed
 from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
 from ablate.task.causal_lm import CausalLM
@@ -29,8 +31,9 @@ from ablate.training.curves import Curves
 WITH_FIGURES = True  # tests/conftest.py
 quick = pytest.mark.usefixtures("no_figures")
 
-# The last validation stands before the last step: the last weights are looked at after training.
-SHORT = ("trainer.max_steps=14", "checkpoint_every=3")
+# The last validation stands before the last step: the last weights are looked at after training,
+# and are not the best at this rate.
+SHORT = ("trainer.max_steps=14", "checkpoint_every=3", "optimizer.lr=0.05")
 LONG = ("trainer.max_steps=300", "trainer.val_check_interval=50", "checkpoint_every=7")
 FORK = multiprocessing.get_context("fork")  # a process without the seconds that importing takes
 TOLD = ("status", "error", "metrics", "steps", "best_step", "kernels")
@@ -201,6 +204,15 @@ def test_accumulated_gradients_resume(tmp_path):
     strike(cfg, tmp_path / "stopped", (CausalLM, "loss"), when=eighth)
     assert last(tmp_path / "stopped")["global_step"] == 3
     goes_on((cfg, tmp_path / "whole"), tmp_path / "stopped")
+
+
+def test_weights_that_are_not_finite_are_not_saved_and_one_process_trains_in_a_folder(tmp_path):
+    cfg = ablate.compose(*overrides(tmp_path, "optimizer.lr=1e38", "checkpoint_every=1"))
+    with pytest.raises(RunFailed, match="at step"):
+        ablate.run(cfg, tmp_path)
+    assert not list((tmp_path / "checkpoints").iterdir())
+    with FileLock(tmp_path / ".lock"), refused("another process is training this run now"):
+        ablate.run(cfg, tmp_path)
 
 
 # Stopping on request
