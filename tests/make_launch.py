@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from accident import OVERRIDE
 from make_sweep import tiny_for, write_sweep
 from tiny import overrides
@@ -62,14 +63,10 @@ def environment(accident: str = "", **more: str) -> dict[str, str]:
 
 
 def launched(
-    wanted: Sequence[Run],
-    accident: str = "",
-    *,
-    more: Mapping[str, str] | None = None,
-    **own: Any,
+    wanted: Sequence[Run], accident: str = "", *, more: Mapping[str, str] = {}, **own: Any
 ) -> list[State]:
     """Train them by the local launcher, in this process."""
-    around = environment(accident, **(more or {}))
+    around = environment(accident, **more)
     return launch(wanted, settings(**own), modules=MODULES, environment=around)
 
 
@@ -111,6 +108,12 @@ def commands() -> Iterator[Command]:
         process.communicate()
 
 
+@pytest.fixture
+def command() -> Iterator[Command]:
+    with commands() as start:
+        yield start
+
+
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Exit code, and what was printed."""
     said, _ = process.communicate(timeout=PATIENCE)
@@ -124,8 +127,33 @@ def folders(study: Path) -> dict[str, Path]:
     return {f"{cell['arm']} {cell['seed']}": study / cell["folder"] for cell in cells}
 
 
+def paths(study: Path) -> list[Path]:
+    """In the order of the plan."""
+    return list(folders(study).values())
+
+
+def met(folder: Path) -> Callable[[], bool]:
+    """Whether a run's accident has happened."""
+    return (folder / "met").exists
+
+
 def printed(folder: Path) -> str:
     return (folder / "stdout.log").read_text()
+
+
+def goes_on(folder: Path) -> bool:
+    """Whether a try began from a checkpoint."""
+    return "resuming from" in printed(folder)
+
+
+def require_as_locally(command: Command, folder: Path, study: Path) -> None:
+    """The runs of `study_line` measure what they do where they are trained by the local launcher,
+    in the same folders."""
+    code, said = ended(command(*study_line(folder, "local")))
+    assert code == 0, said
+    for local, other in zip(paths(folder / "local" / "mine"), paths(study), strict=True):
+        assert local.name == other.name
+        assert metrics(local) == metrics(other)
 
 
 def tries(folder: Path) -> int:

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,32 +10,32 @@ from typing import Any
 import make_ray
 import pytest
 from make_launch import (
-    Command,
-    commands,
     ended,
-    folders,
+    goes_on,
+    met,
     metrics,
     parent_of,
-    printed,
+    paths,
     process_of,
+    require_as_locally,
     runs,
     study_line,
     tries,
     until,
 )
 from make_ray import launched
+from refusals import refused
 
 import ablate
-from ablate.errors import UserError
 from ablate.study.launch import ray as launcher
 from ablate.study.launch.ray import Settings, train
 from ablate.study.launch.state import state
 
-pytest_plugins = ["command_line"]
+pytest_plugins = ["command_line", "make_launch"]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, str]]:
+def cluster():
     if reason := make_ray.missing():
         pytest.skip(reason)
     # Not below pytest's own folder: the names of sockets are short.
@@ -45,16 +44,10 @@ def cluster() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def member(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def member(cluster, monkeypatch):
     """This process belongs to it."""
     for name, value in cluster.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def command(member: None) -> Iterator[Command]:
-    with commands() as start:
-        yield start
 
 
 def on_ray(folder: Path, *more: str, accident: str = "") -> list[str]:
@@ -65,6 +58,7 @@ def on_ray(folder: Path, *more: str, accident: str = "") -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("member")
 def test_a_study_measures_what_it_does_locally_and_only_what_failed_runs_again(command, tmp_path):
     code, said = ended(command(*on_ray(tmp_path, accident="die 0 5 1")))
     assert code == 1, said
@@ -72,55 +66,49 @@ def test_a_study_measures_what_it_does_locally_and_only_what_failed_runs_again(c
     assert "killed by SIGKILL (perhaps out of memory); last lines: " in said
     assert "step 4/" in said
     line = on_ray(tmp_path)
-    both = [command(*line), command(*line)]  # two at once do no run twice
-    for each in both:
+    for each in [command(*line), command(*line)]:  # two at once do no run twice
         code, said = ended(each)
         assert code == 0, said
-    found = folders(tmp_path / "ray" / "mine")
-    assert [tries(folder) for folder in found.values()] == [1, 1, 2, 2]
-    code, said = ended(command(*study_line(tmp_path, "local")))
-    assert code == 0, said
-    for name, folder in folders(tmp_path / "local" / "mine").items():
-        assert folder.name == found[name].name
-        assert metrics(folder) == metrics(found[name])
+    study = tmp_path / "ray" / "mine"
+    assert [tries(folder) for folder in paths(study)] == [1, 1, 2, 2]
+    require_as_locally(command, tmp_path, study)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("member")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_controller_is_stopped_and_started_again(command, tmp_path, number):
     """Its runs write checkpoints and end, although the cluster lives on."""
     first = command(*on_ray(tmp_path, "study.seeds=1", accident="pause-once 0 5 0"))
-    found = list(folders(tmp_path / "ray" / "mine").values())
+    found = paths(tmp_path / "ray" / "mine")
     for folder in found:
-        until((folder / "met").exists)
+        until(met(folder))
     first.send_signal(number)
     code, said = ended(first)
     if number == signal.SIGTERM:
         assert code == 130, said
         assert "ablate: stopped by SIGTERM; the same command resumes" in said
     until(lambda: [state(folder).name for folder in found] == ["missing"] * 2)
-    for folder in found:
-        assert "stopped by SIGTERM after step 6" in state(folder).detail
+    assert all("stopped by SIGTERM after step 6" in state(folder).detail for folder in found)
     code, said = ended(command(*on_ray(tmp_path, "study.seeds=1")))
     assert code == 0, said
     assert [tries(folder) for folder in found] == [2, 2]
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(member, tmp_path):
+@pytest.mark.usefixtures("member")
+def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path):
     (run,) = wanted = runs(tmp_path, [0], "checkpoint_every=1")
 
     def strike() -> None:
-        until((run.folder / "met").exists)
+        until(met(run.folder))
         os.kill(parent_of(parent_of(process_of(run.folder))), signal.SIGKILL)
 
-    striking = threading.Thread(target=strike)
-    striking.start()
+    threading.Thread(target=strike, daemon=True).start()
     (found,) = launched(wanted, "pause-once 0 5 0")
-    striking.join()
     assert found.name == "finished", found
     assert tries(run.folder) == 2
-    assert "resuming from" in printed(run.folder)
+    assert goes_on(run.folder)
     straight = ablate.run(ablate.compose(*run.arguments[:-2]), tmp_path / "straight")
     assert metrics(run.folder) == straight["metrics"]
 
@@ -129,11 +117,11 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(member, t
 
 
 def test_what_cannot_be_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="output_dir must lie where all nodes look"):
+    with refused("output_dir must lie where all nodes look", by=FileNotFoundError):
         train([], str(tmp_path / "no"), modules=[], grace=1, cwd=".", typed=None)
     wrong: Any
     for wrong in (0, None, "long", True):
-        with pytest.raises(UserError, match=f"hydra.launcher.grace={wrong}: must be"):
+        with refused(f"hydra.launcher.grace={wrong}: must be"):
             Settings(init={}, remote={}, grace=wrong)
 
 

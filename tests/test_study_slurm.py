@@ -1,10 +1,8 @@
 """hydra/launcher=slurm on a real Slurm, private to these tests."""
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,15 @@ import make_slurm
 import pytest
 import yaml
 from make_launch import (
-    Command,
-    commands,
     ended,
     environment,
     folders,
+    goes_on,
+    met,
     metrics,
     printed,
     process_of,
+    require_as_locally,
     runs,
     study_line,
     tries,
@@ -28,21 +27,21 @@ from make_launch import (
 )
 from make_slurm import ask, job_of, submitted
 from omegaconf import OmegaConf
+from refusals import refused
 
-import ablate
 from ablate.config.tree import config_dir
-from ablate.errors import UserError
 from ablate.study.launch import state as state_module
 from ablate.study.launch.run import Run
 from ablate.study.launch.slurm import executor, processes
 from ablate.study.launch.state import state
 
-pytest_plugins = ["command_line"]
+pytest_plugins = ["command_line", "make_launch"]
 URGENT = ["--partition=urgent", f"--ntasks={make_slurm.CPUS}", "--wrap=sleep 1"]
+TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "model.dropout=0.0")
 
 
 @pytest.fixture(scope="module")
-def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def conf(tmp_path_factory):
     if reason := make_slurm.missing():
         pytest.skip(reason)
     with make_slurm.slurm(tmp_path_factory.mktemp("slurm")) as conf:
@@ -50,7 +49,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def slurm(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def slurm(conf, monkeypatch):
     """This process belongs to it, and its jobs meet the accidents that the function is told."""
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
@@ -77,80 +76,61 @@ def struck(wanted, place, strike, **own):
     return found
 
 
-def met(folder: Path) -> Callable[[], bool]:
-    """Whether a run's accident has happened."""
-    return (folder / "met").exists
-
-
-def straight(run: Run, folder: Path) -> dict[str, float]:
-    """What the run measures where nothing happens to it."""
-    os.environ["ACCIDENT"] = ""
-    metrics: dict[str, float] = ablate.run(ablate.compose(*run.arguments[:-2]), folder)["metrics"]
-    return metrics
+def require_straight(run: Run, folder: Path) -> None:
+    """The run was tried twice, and measures what it does where nothing happens to it."""
+    assert tries(run.folder) == 2
+    line = [sys.executable, "-m", "ablate", *run.arguments[:-2], f"hydra.run.dir={folder}"]
+    subprocess.run(line, check=True, capture_output=True, env=environment())
+    assert metrics(run.folder) == metrics(folder)
 
 
 @pytest.mark.slow
-def test_a_requeued_run_resumes_and_a_cancelled_one_has_failed(slurm, tmp_path, capfd):
-    requeued, cancelled = wanted = runs(tmp_path, [0, 1])
-    slurm("pause-once 0 5 0")
+def test_a_cancelled_run_and_dead_ones_have_failed_and_run_again(slurm, tmp_path, capfd):
+    """The run alone dies, as where memory is short; or the whole job, which can say nothing."""
+    _, with_its_job, calm, cancelled = wanted = runs(tmp_path, [0, 1, 2, 3])
+    slurm("die 0 5 0;kill 0 5 1")
 
     def strike() -> None:
-        until(met(requeued.folder))
-        assert (state(requeued.folder).name, state(cancelled.folder).name) == ("running", "queued")
-        assert "PENDING" in state(cancelled.folder).detail
+        until(lambda: "PENDING" in state(cancelled.folder).detail)
         ask("scancel", job_of(cancelled.folder))  # it has not begun
-        ask("scontrol", "requeue", job_of(requeued.folder))
 
     found = struck(wanted, tmp_path, strike, array_parallelism=1)
-    assert [one.name for one in found] == ["finished", "failed"], found
-    assert "Slurm ended job" in found[1].detail
-    assert "CANCELLED" in found[1].detail
-    assert tries(requeued.folder) == 2
-    # Slurm says SIGTERM more than once: the first leaves a checkpoint all the same.
-    assert "stopped by SIGTERM after step 6" in printed(requeued.folder)
-    assert "resuming from" in printed(requeued.folder)
-    assert metrics(requeued.folder) == straight(requeued, tmp_path / "straight")
-    assert "[2/2]" in capfd.readouterr().out
+    assert [one.name for one in found] == ["failed", "failed", "finished", "failed"], found
+    assert "killed by SIGKILL (perhaps out of memory); last lines: " in found[0].detail
+    assert all("Slurm ended job" in found[n].detail for n in (1, 3))
+    assert "CANCELLED" in found[3].detail
+    assert "[4/4]" in capfd.readouterr().out
+    slurm("")
+    again = submitted(runs(tmp_path, [0, 1, 2, 3]), tmp_path)
+    assert [one.name for one in again] == ["finished"] * 4
+    assert [tries(run.folder) for run in (calm, cancelled)] == [1, 1]
+    require_straight(with_its_job, tmp_path / "straight")
     assert not list(tmp_path.rglob("queued.json"))
 
 
-# Slow ones, by what may happen to a job
-
-
 @pytest.mark.slow
-def test_deaths_are_reported(slurm, tmp_path):
-    """The run alone, as where memory is short; the whole job, which can say nothing any more."""
-    alone, with_its_job, calm = wanted = runs(tmp_path, [0, 1, 2])
-    slurm("die 0 5 0;kill 0 5 1")
-    found = submitted(wanted, tmp_path)
-    assert [one.name for one in found] == ["failed", "failed", "finished"], found
-    assert "killed by SIGKILL (perhaps out of memory); last lines: " in found[0].detail
-    assert "Slurm ended job" in found[1].detail
-    assert all("step 4/" in run.detail for run in found[:2])
-    slurm("")
-    assert [one.name for one in submitted(runs(tmp_path, [0, 1, 2]), tmp_path)] == ["finished"] * 3
-    assert [tries(run.folder) for run in (alone, with_its_job, calm)] == [2, 2, 1]
-    assert metrics(with_its_job.folder) == straight(with_its_job, tmp_path / "straight")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["low", "slow_to_go", "time"])
+@pytest.mark.parametrize("how", ["low", "slow_to_go", "time", "requeue"])
 def test_a_run_that_gives_way_resumes(slurm, tmp_path, how):
-    """It is preempted, at once or after a time of grace; or its own time is over."""
-    (run,) = wanted = runs(tmp_path, [0])
+    """It is preempted, at once or after a time of grace; its own time is over; or it is requeued, a
+    run of two processes, which has two tasks and stops both after the same step."""
+    (run,) = wanted = runs(tmp_path, [0], *(TWO if how == "requeue" else ()))
     slurm("pause-once 0 5 0")
 
     def strike() -> None:
         until(met(run.folder))
-        if how != "time":
+        if how == "requeue":
+            ask("scontrol", "requeue", job_of(run.folder))
+        elif how != "time":
             ask("sbatch", "--output=/dev/null", *URGENT)
 
-    own = {"timeout_min": 3, "signal_delay_s": 30} if how == "time" else {"partition": how}
+    own: dict[str, Any] = {"partition": how} if how in ("low", "slow_to_go") else {}
+    own |= {"timeout_min": 3, "signal_delay_s": 30} if how == "time" else {}
     (found,) = struck(wanted, tmp_path, strike, **own)
     assert found.name == "finished", found
-    assert tries(run.folder) == 2
+    # Slurm says SIGTERM more than once: the first leaves a checkpoint all the same.
     assert "stopped by SIGTERM after step 6" in printed(run.folder)
-    assert metrics(run.folder) == straight(run, tmp_path / "straight")
+    assert goes_on(run.folder)
+    require_straight(run, tmp_path / "straight")
 
 
 @pytest.mark.slow
@@ -170,40 +150,13 @@ def test_a_run_whose_time_is_over_too_often_has_failed(slurm, tmp_path):
     assert not (run.folder / "queued.json").exists()
 
 
-TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "model.dropout=0.0")
-
-
-@pytest.mark.slow
-def test_a_run_of_two_processes_has_two_tasks(slurm, tmp_path):
-    """It is requeued in the middle, and both stop after the same step."""
-    (run,) = wanted = runs(tmp_path, [0], *TWO)
-    slurm("pause-once 0 5 0")
-
-    def strike() -> None:
-        until(met(run.folder))
-        ask("scontrol", "requeue", job_of(run.folder))
-
-    (found,) = struck(wanted, tmp_path, strike)
-    assert found.name == "finished", found
-    assert tries(run.folder) == 2
-    assert "stopped by SIGTERM after step 6" in printed(run.folder)
-    line = [sys.executable, "-m", "ablate", *run.arguments[:-2], f"hydra.run.dir={tmp_path}/two"]
-    subprocess.run(line, check=True, capture_output=True, env=environment())
-    assert metrics(run.folder) == metrics(tmp_path / "two")
-
-
 # Whole studies, by the command that a person types
 
 
 @pytest.fixture
-def command(slurm: Callable[[str], None]) -> Iterator[Command]:
-    with commands() as start:
-        yield start
-
-
-@pytest.mark.slow
-def test_a_study_killed_and_resumed_measures_what_it_does_locally(command, tmp_path):
-    """Its controller is killed, two others join it, and its jobs are preempted."""
+def begun(slurm, command, tmp_path):
+    """A study of which two runs pause and others are to come: its command, the process of that,
+    and the folders of its runs, of those that pause first."""
     line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
     first = command(*line, accident="pause-once 0 5 0")
     found = folders(tmp_path / "slurm" / "mine")
@@ -211,48 +164,42 @@ def test_a_study_killed_and_resumed_measures_what_it_does_locally(command, tmp_p
     assert (len(found), len(paused)) == (4, 2)
     for folder in paused:
         until(met(folder))
+    return line, first, paused, [folder for folder in found.values() if folder not in paused]
+
+
+@pytest.mark.slow
+def test_a_study_killed_and_resumed_measures_what_it_does_locally(begun, command, tmp_path):
+    """Its controller is killed, two others join it, and its jobs are preempted."""
+    line, first, paused, others = begun
     first.kill()
     first.wait()
-    jobs = {name: job_of(folder) for name, folder in found.items() if folder in paused}
+    assert len({job_of(folder) for folder in paused}) == 2
     assert [state(folder).name for folder in paused] == ["running"] * 2
-
     both = [command(*line), command(*line)]
     for each in both:
-        assert each.stdout is not None
         until(lambda each=each: "4 runs" in each.stdout.readline())  # type: ignore[misc]
     ask("sbatch", "--output=/dev/null", *URGENT)
     for each in both:
         code, said = ended(each)
         assert code == 0, said
         assert "[4/4] finished: " in said
-    assert len(set(jobs.values())) == 2
-    assert [tries(folder) for folder in found.values()] == [
-        2 if f in paused else 1 for f in found.values()
-    ]
-    jobs_made = list((tmp_path / "slurm/mine/.submitit").glob("[0-9]*_[0-9]*"))
-    assert len(jobs_made) == 4  # none a second time
-
-    code, said = ended(command(*study_line(tmp_path, "local")))
-    assert code == 0, said
-    for name, folder in folders(tmp_path / "local" / "mine").items():
-        assert folder.name == found[name].name
-        assert metrics(folder) == metrics(found[name])
-    assert (tmp_path / "slurm" / "mine" / "report.html").exists()
+    assert [tries(folder) for folder in (*paused, *others)] == [2, 2, 1, 1]
+    study = tmp_path / "slurm" / "mine"
+    assert len([*(study / ".submitit").glob("[0-9]*_[0-9]*")]) == 4  # no job a second time
+    assert (study / "report.html").exists()
+    require_as_locally(command, tmp_path, study)
 
 
 @pytest.mark.slow
-def test_a_controller_that_is_stopped_leaves_its_jobs_in_the_queue(command, tmp_path):
+def test_a_controller_that_is_stopped_leaves_its_jobs_in_the_queue(begun):
     """Without it, what became of them is seen all the same."""
-    line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
-    first = command(*line, accident="pause-once 0 5 0")
-    found = folders(tmp_path / "slurm" / "mine")
-    for name, folder in found.items():
-        until(met(folder) if name.endswith(" 0") else (folder / "result.json").exists)
+    _, first, paused, others = begun
+    for folder in others:
+        until((folder / "result.json").exists)
     first.send_signal(signal.SIGTERM)
     code, said = ended(first)
     assert code == 130, said
     assert "goes on there" in said.splitlines()[-1]
-    paused = [folder for name, folder in found.items() if name.endswith(" 0")]
     assert {state(folder).name for folder in paused} == {"running"}
     ask("scancel", job_of(paused[0]))
     until(lambda: state(paused[0]).name == "failed")
@@ -262,6 +209,7 @@ def test_a_controller_that_is_stopped_leaves_its_jobs_in_the_queue(command, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
 def test_jobs_that_slurm_refuses_are_one_line_and_leave_nothing(command, tmp_path):
     line = study_line(tmp_path, "slurm", "hydra/launcher=slurm")
     code, said = ended(command(*line, "hydra.launcher.partition=nowhere"))
@@ -281,13 +229,24 @@ def settings(**own: Any) -> dict[str, Any]:
     return {**file, "name": "x", "submitit_folder": "nowhere/%j", **own}
 
 
-def test_settings_are_those_of_hydra_submitit_launcher():
-    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
-    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
-
-
 def trainer(**own: Any) -> Any:
     return OmegaConf.create({"devices": 1, "num_nodes": 1, "accelerator": "gpu"} | own)
+
+
+def test_settings_are_those_of_hydra_submitit_launcher_and_others_are_refused():
+    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
+    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
+    wrong: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"tasks_per_node": 2}, {}, "tasks_per_node=2: trainer.devices=1 needs 1"),
+        ({"nodes": 1}, {"num_nodes": 2}, "nodes=1: trainer.num_nodes=2 needs 2"),
+        ({"timeout_min": "soon"}, {}, "hydra.launcher.timeout_min: "),
+        ({"partitoin": "gpu"}, {}, "hydra.launcher.partitoin: "),
+        ({"signal_delay_s": 300, "timeout_min": 5}, {}, "signal_delay_s=300: must be"),
+        ({"timeout_min": 0}, {}, "hydra.launcher.timeout_min=0"),
+    ]
+    for own, of_trainer, part in wrong:
+        with refused(part):
+            executor(settings(**own), trainer(**of_trainer))
 
 
 @pytest.mark.parametrize(
@@ -303,25 +262,6 @@ def trainer(**own: Any) -> Any:
 def test_a_task_for_every_device(own, of_trainer, tasks, nodes):
     found = processes(settings(**own), trainer(**of_trainer))
     assert found == {"tasks_per_node": tasks, "nodes": nodes}
-
-
-@pytest.mark.parametrize(
-    ("own", "of_trainer", "part"),
-    [
-        ({"tasks_per_node": 2}, {}, "tasks_per_node=2: trainer.devices=1 needs 1"),
-        ({"nodes": 1}, {"num_nodes": 2}, "nodes=1: trainer.num_nodes=2 needs 2"),
-        ({"timeout_min": "soon"}, {}, "hydra.launcher.timeout_min: "),
-        ({"partitoin": "gpu"}, {}, "hydra.launcher.partitoin: "),
-        ({"signal_delay_s": 300, "timeout_min": 5}, {}, "signal_delay_s=300: must be"),
-        ({"timeout_min": 0}, {}, "hydra.launcher.timeout_min=0"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(own, of_trainer, part):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    with pytest.raises(UserError) as refused:
-        executor(settings(**own), trainer(**of_trainer))
-    assert part in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_job_leaves_a_run_that_names_another(tmp_path, monkeypatch, capsys):

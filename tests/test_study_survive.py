@@ -5,21 +5,20 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
 import pytest
 from make_launch import (
-    Command,
-    commands,
     ended,
     environment,
-    folders,
+    goes_on,
     launched,
     line,
+    met,
     metrics,
     parent_of,
+    paths,
     printed,
     process_of,
     runs,
@@ -33,16 +32,15 @@ from ablate.errors import Interrupted
 from ablate.study import sweeper
 from ablate.study.launch.state import state
 
-pytest_plugins = ["command_line"]
+pytest_plugins = ["command_line", "make_launch"]
 real_report = sweeper.report
-
 
 HANGS, CALM, RAISES, KILLED, NAN, ALSO_CALM = range(6)  # seeds; what hangs has one slot to itself
 ACCIDENTS = f"raise 0 5 {RAISES};die 0 5 {KILLED};hang 0 5 {HANGS};nan 0 5 {NAN}"
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+def straight(tmp_path_factory):
     """The run of seed 1 that nothing happens to, and the seconds that it took."""
     folder = tmp_path_factory.mktemp("straight")
     began = time.monotonic()
@@ -51,22 +49,11 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 @pytest.fixture
-def command() -> Iterator[Command]:
-    with commands() as start:
-        yield start
-
-
-@pytest.fixture
 def here(ablate_command, monkeypatch):
     """The command in this process, which has imported what it needs; its runs have their own."""
     monkeypatch.setattr(sweeper, "report", real_report)
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     return ablate_command
-
-
-def goes_on(folder: Path) -> bool:
-    """Whether a try began from a checkpoint."""
-    return "resuming from" in printed(folder)
 
 
 def reports(said: str, place: Path) -> bool:
@@ -104,7 +91,7 @@ def test_six_runs_of_which_four_go_wrong(command, here, straight, tmp_path):
         assert reason in page
     assert "over 2 seeds." in text
 
-    found = list(folders(place).values())
+    found = paths(place)
     calm = [found[seed] / "result.json" for seed in (CALM, ALSO_CALM)]
     before = [path.read_text() for path in (*calm, place / "plan.json")]
     first = command(*typed)  # the same command, and once more while it works
@@ -129,8 +116,8 @@ def test_the_controller_is_killed_and_started_again(command, here, straight, tmp
     own = ("checkpoint_every=3", "hydra.launcher.slots=1")
     place = tmp_path / "outputs" / "mine"
     first = command(*study(tmp_path, "0,1,2", *own), accident="pause-once 0 5 1")
-    found = list(folders(place).values())
-    until((found[1] / "met").exists)
+    found = paths(place)
+    until(met(found[1]))
     first.kill()
     # Its run writes a checkpoint, and ends; nothing is stuck.
     until(lambda: state(found[1]).name == "missing")
@@ -146,7 +133,7 @@ def test_the_controller_is_killed_and_started_again(command, here, straight, tmp
     assert (found[1] / "metrics.csv").read_text() == (straight[0] / "metrics.csv").read_text()
 
     assert here(*study(tmp_path, "0,1,2,3", *own))[0] == 0  # the plan has grown
-    assert [tries(folder) for folder in folders(place).values()] == [1, 2, 1, 1]
+    assert [tries(folder) for folder in paths(place)] == [1, 2, 1, 1]
     assert "over 4 seeds." in written(place)[0]
     assert not list(tmp_path.rglob("queued.json"))
 
@@ -162,13 +149,12 @@ def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_pat
 
     def strike() -> None:
         until(lambda: {folder: state(folder).name for folder in over} == over)
-        until((stopped.folder / "met").exists)
+        until(met(stopped.folder))
         os.kill(parent_of(process_of(stopped.folder)), signal.SIGKILL)
         until(lambda: "step 8/12" in printed(stopped.folder))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    striking = threading.Thread(target=strike, daemon=True)
-    striking.start()
+    threading.Thread(target=strike, daemon=True).start()
     accidents = "die-once 0 5 0;die 0 5 1;hang-once 0 5 2;pause 0 8 2"
     with pytest.raises(Interrupted, match="stopped by SIGTERM; the same command resumes"):
         launched([dies, lost, refused, stopped], accidents, retries=1, slots=3)
@@ -185,7 +171,7 @@ def test_a_run_whose_controller_is_lost_is_taken_over_by_one_that_waits(command,
     """Killed with all its processes, as when its machine is lost."""
     typed = study(tmp_path, "0,1", "checkpoint_every=1")
     lost = command(*typed, accident="hang 0 5 0")
-    found = list(folders(tmp_path / "outputs" / "mine").values())
+    found = paths(tmp_path / "outputs" / "mine")
     pid = process_of(found[0])
     waits = command(*typed)
     until(lambda: state(found[1]).name == "finished")  # it trains what the other has not
