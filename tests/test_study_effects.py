@@ -26,32 +26,35 @@ YIELDS = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), 
 
 def factorial(factors, value, seeds=1):
     """Runs of every cell: value(levels as indices, seed)."""
+    cells = product(*(range(len(options)) for options in factors.values()))
     return [
         (
-            {f: options[i] for (f, options), i in zip(factors.items(), cell, strict=True)},
+            {f: factors[f][i] for f, i in zip(factors, cell, strict=True)},
             seed,
             float(value(cell, seed)),
         )
-        for cell in product(*(range(len(options)) for options in factors.values()))
+        for cell in cells
         for seed in range(seeds)
     ]
+
+
+def found_in(factors, value, seeds=1):
+    return effects(factorial(factors, value, seeds), factors=factors, mode="min")
 
 
 def plant():
     return factorial(PLANT, lambda cell, seed: YIELDS[cell[0] + 2 * cell[1] + 4 * cell[2]][seed], 2)
 
 
-def two_level(count):
-    return {name: ["-", "+"] for name in "ABCDE"[:count]}
+TWO, THREE, FIVE = ({name: ["-", "+"] for name in "ABCDE"[:count]} for count in (2, 3, 5))
 
 
 def test_the_pilot_plant_has_the_published_effects():
     """Table 5.3: T 23.0, C -5.0, K 1.5, T x C 1.5, T x K 10.0, C x K 0.0."""
     found = effects(plant(), factors=PLANT, mode="max")
     published = {"T": 23.0, "C": -5.0, "K": 1.5, "TC": 1.5, "TK": 10.0, "CK": 0.0}
-    assert {"".join(each.factors): each.effect for each in found.effects} == pytest.approx(
-        published
-    )
+    measured = {"".join(each.factors): each.effect for each in found.effects}
+    assert measured == pytest.approx(published)
     assert found.of("K", "T") is found.of("T", "K")
     assert found.of("T").means == {("160",): 52.75, ("180",): 75.75}
     assert found.of("T", "K").means[("180", "B")] == 81.5
@@ -59,7 +62,7 @@ def test_the_pilot_plant_has_the_published_effects():
     assert found.aliased == {}
 
 
-def test_p_and_interval_are_statsmodels():
+def test_p_and_interval_are_statsmodels_and_holm_runs_over_each_order_separately():
     runs = plant()
     found = effects(runs, factors=PLANT, mode="max")
     frame = pd.DataFrame([{**options, "seed": seed, "y": y} for options, seed, y in runs])
@@ -70,11 +73,14 @@ def test_p_and_interval_are_statsmodels():
     for ours, theirs in (("T", "C(T, Sum)"), ("TK", "C(T, Sum):C(K, Sum)")):
         assert named[ours].p == pytest.approx(table.loc[theirs, "PR(>F)"])
     low, high = fit.conf_int().loc["C(T, Sum)[S.160]"]
-    assert (named["T"].interval.low, named["T"].interval.high) == pytest.approx(
-        (-2 * high, -2 * low)
-    )
+    interval = (named["T"].interval.low, named["T"].interval.high)
+    assert interval == pytest.approx((-2 * high, -2 * low))
     assert found.residual_df == fit.df_resid
     assert found.residual_sd == pytest.approx(math.sqrt(fit.mse_resid))
+    for order in (1, 2):
+        family = sorted((e.p, e.p_holm) for e in found.effects if len(e.factors) == order)
+        by_hand = np.minimum(1, np.maximum.accumulate(np.array([p for p, _ in family]) * [3, 2, 1]))
+        assert [adjusted for _, adjusted in family] == pytest.approx(list(by_hand))
 
 
 def test_three_options_and_missing_runs_are_statsmodels_type_three():
@@ -96,33 +102,21 @@ def test_three_options_and_missing_runs_are_statsmodels_type_three():
     assert "2" in found.warnings[0]
 
 
-def test_holm_runs_over_main_effects_and_over_interactions_separately():
-    found = effects(plant(), factors=PLANT, mode="max")
-    for order in (1, 2):
-        family = sorted((e.p, e.p_holm) for e in found.effects if len(e.factors) == order)
-        raw = [p for p, _ in family]
-        by_hand = np.minimum(1, np.maximum.accumulate(np.array(raw) * [3, 2, 1]))
-        assert [adjusted for _, adjusted in family] == pytest.approx(list(by_hand))
-
-
 def test_a_seed_adds_to_all_cells_and_to_no_effect():
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0, 0.1, (2, 2, 3))
+    noise = np.random.default_rng(0).normal(0, 0.1, (2, 2, 3))
     shift = [0.0, 50.0, -7.0]
-    plain = factorial(two_level(2), lambda c, s: c[0] + noise[c][s], 3)
-    moved = [(o, s, y + shift[s]) for o, s, y in plain]
-    one, other = (effects(r, factors=two_level(2), mode="min") for r in (plain, moved))
+    one = found_in(TWO, lambda c, s: c[0] + noise[c][s], 3)
+    other = found_in(TWO, lambda c, s: c[0] + noise[c][s] + shift[s], 3)
     for a, b in zip(one.effects, other.effects, strict=True):
-        assert a.effect == pytest.approx(b.effect)
-        assert a.p == pytest.approx(b.p)
+        assert (a.effect, a.p) == pytest.approx((b.effect, b.p))
 
 
 def test_a_half_fraction_of_three_factors_names_what_it_cannot_tell_apart():
     """C = A x B: resolution III, each main effect with the interaction of the others."""
     value = np.random.default_rng(0).normal(size=(2, 2, 2, 3))
-    runs = factorial(two_level(3), lambda c, s: value[*c, s], 3)
+    runs = factorial(THREE, lambda c, s: value[*c, s], 3)
     runs = [run for run in runs if sum(level == "+" for level in run[0].values()) % 2]
-    found = effects(runs, factors=two_level(3), mode="min")
+    found = effects(runs, factors=THREE, mode="min")
     assert [each.name for each in found.effects] == ["A", "B", "C"]
     assert found.of("A").aliases == (("B", "C"),)
     assert found.aliased[("A", "B")] == (("C",),)
@@ -134,16 +128,15 @@ def test_a_half_fraction_of_three_factors_names_what_it_cannot_tell_apart():
 def test_what_a_design_confuses_is_known_before_it_is_run():
     """A half of three factors, I = ABC; a quarter of five, I = ABD = ACE = BCDE."""
 
-    def confused_by(count):
-        factors = two_level(count)
-        levels = [["+" if level else "-" for level in cell] for cell in fraction(count, 3)]
+    def confused_by(factors):
+        levels = [["-+"[level] for level in cell] for cell in fraction(len(factors), 3)]
         return alias_lines([dict(zip(factors, cell, strict=True)) for cell in levels], factors)
 
     told = "{} is aliased with {}".format
     pairs = [("A", "BC"), ("B", "AC"), ("C", "AB")]
-    assert confused_by(3) == [told(one, " × ".join(other)) for one, other in pairs]  # noqa: RUF001
+    assert confused_by(THREE) == [told(one, " × ".join(other)) for one, other in pairs]  # noqa: RUF001
     singles = [("B", "AD"), ("C", "AE"), ("D", "AB"), ("E", "AC")]
-    first, *rest = [line.replace(" × ", "") for line in confused_by(5)]  # noqa: RUF001
+    first, *rest = [line.replace(" × ", "") for line in confused_by(FIVE)]  # noqa: RUF001
     assert first == told("A", "BD, CE")
     assert rest == [told(*pair) for pair in [*singles, ("BC", "DE"), ("BE", "CD")]]
     assert alias_lines([{"a": x, "b": y} for x in "01" for y in "01"], {"a": "01", "b": "01"}) == []
@@ -161,10 +154,8 @@ def test_factors_that_move_together_or_never_are_not_estimated():
 
 
 def test_without_a_remainder_nothing_is_judged():
-    saturated = effects(factorial(two_level(2), lambda c, s: 3 * c[0] * c[1], 1),
-                        factors=two_level(2), mode="min")  # fmt: skip
-    constant = effects(factorial(two_level(2), lambda c, s: c[0], 3),
-                       factors=two_level(2), mode="min")  # fmt: skip
+    saturated = found_in(TWO, lambda c, s: 3 * c[0] * c[1])
+    constant = found_in(TWO, lambda c, s: c[0], 3)
     assert saturated.residual_df == 0
     for found in (saturated, constant):
         assert all(each.p is None and each.interval is None for each in found.effects)
@@ -178,8 +169,8 @@ def test_words_of_effects():
     """Xiong et al. 2020: without warm-up post-norm loses, with it hardly."""
     factors = {"norm": ["pre", "post"], "warmup": ["on", "off"]}
     rng = np.random.default_rng(0)
-    runs = factorial(factors, lambda c, s: 2 + 0.3 * c[0] * c[1] + 0.01 * rng.normal() + s / 9, 5)
-    found = effects(runs, factors=factors, mode="min").of("norm", "warmup")
+    value = lambda c, s: 2 + 0.3 * c[0] * c[1] + 0.01 * rng.normal() + s / 9  # noqa: E731
+    found = found_in(factors, value, 5).of("norm", "warmup")
     assert found.words("nats").startswith(
         "norm × warmup: the step from pre to post is 0.308 nats worse"  # noqa: RUF001
         " at warmup=off than at warmup=on (95 % 0.2"
@@ -187,7 +178,7 @@ def test_words_of_effects():
     better = dataclasses.replace(found, mode="max").words()
     assert "0.308 better at warmup=off" in better
     assert "95 % 0.2" in better
-    noise = effects(factorial(factors, lambda c, s: rng.normal(), 3), factors=factors, mode="min")
+    noise = found_in(factors, lambda c, s: rng.normal(), 3)
     assert noise.of("norm").words().startswith("norm: no difference shown between pre and post (")
     assert "no interaction shown" in noise.of("norm", "warmup").words()
 
@@ -196,12 +187,10 @@ def test_words_of_effects():
 def test_noise_is_called_an_effect_no_more_often_than_the_level():
     """Three main effects, Holm over them: 300 studies, and chance of one in a thousand."""
     rng = np.random.default_rng(0)
-    factors = two_level(3)
     found = 0
     for _ in range(300):
         noise = rng.normal(size=(2, 2, 2, 3))
-        each = effects(factorial(factors, lambda c, s, n=noise: n[*c, s], 3), factors=factors,
-                       mode="min")  # fmt: skip
+        each = found_in(THREE, lambda c, s, n=noise: n[*c, s], 3)
         found += any(e.p_holm <= 0.05 for e in each.effects if len(e.factors) == 1)
     assert 1 <= found <= 28
 

@@ -6,11 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from ablate.errors import UserError
 from ablate.study.analysis import stats
 from ablate.study.analysis.compare import compare, decide, holm
 from ablate.study.analysis.pairs import by_arm, pair
@@ -44,22 +44,13 @@ def only(*differences, mode="min", **options):
 
 
 def test_pairs_are_made_by_seed_whatever_the_order():
-    values = {"b": {1: 2.0, 0: 1.0, 2: 4.0}, "a": {2: 4.5, 0: 1.25, 1: 2.125}}
+    values = {"b": {1: 2.0, 0: 1.0, 2: 6.0}, "a": {2: 6.5, 0: 1.25, 1: 2.125}}
     (found,) = pair(values, "b")
     assert found.seeds == (0, 1, 2)
     assert found.differences.tolist() == [0.25, 0.125, 0.5]
-
-
-def test_an_arm_has_the_mean_and_deviation_of_a_sample():
-    values = {"b": {0: 1.0, 1: 2.0, 2: 6.0}, "a": {0: 0.0, 1: 0.0, 2: 0.0}}
-    found = compare(values, baseline="b", mode="min").summaries["b"]
-    assert (found.n, found.mean, found.sd) == (3, 3.0, pytest.approx(math.sqrt(14 / 2)))
-
-
-def test_a_run_given_twice_is_refused():
+    base = compare(values, baseline="b", mode="min").summaries["b"]
+    assert (base.n, base.mean, base.sd) == (3, 3.0, pytest.approx(math.sqrt(14 / 2)))
     assert by_arm([("a", 0, 1.0), ("a", 1, None)]) == {"a": {0: 1.0, 1: None}}
-    with pytest.raises(UserError, match="'a' has two runs of seed 0"):
-        by_arm([("a", 0, 1.0), ("b", 0, 1.0), ("a", 0, 1.0)])
 
 
 @pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
@@ -77,10 +68,12 @@ def test_a_run_without_a_number_is_missing_not_averaged(nothing):
     assert found.words() == "the baseline has no result for seeds 0, 7"
 
 
-def test_an_unknown_baseline_and_a_margin_of_nothing_are_refused():
-    with pytest.raises(UserError, match="did you mean 'baseline'"):
+def test_what_cannot_be_compared_is_refused():
+    with refused("'a' has two runs of seed 0"):
+        by_arm([("a", 0, 1.0), ("b", 0, 1.0), ("a", 0, 1.0)])
+    with refused("did you mean 'baseline'"):
         compare(against_zero([1]), baseline="basline", mode="min")
-    with pytest.raises(UserError, match=r"study\.margin=0"):
+    with refused("study.margin=0"):
         only(1, 2, 3, margin=0)
 
 
@@ -153,13 +146,12 @@ def test_students_sleep():
 
 
 def test_bootstrap_is_scipys_and_the_same_every_time():
-    values = against_zero(SLEEP)
-    found = compare(values, baseline="baseline", mode="min").arms[0].bootstrap
-    shuffled = {arm: dict(reversed(own.items())) for arm, own in values.items()}
-    assert compare(shuffled, baseline="baseline", mode="min").arms[0].bootstrap == found
+    found = only(*SLEEP).bootstrap
+    backwards = {arm: dict(reversed(own.items())) for arm, own in against_zero(SLEEP).items()}
+    assert compare(backwards, baseline="baseline", mode="min").arms[0].bootstrap == found
     other = scipy_stats.bootstrap((SLEEP,), np.mean, n_resamples=40_000, method="BCa", rng=1)
-    assert found.low == pytest.approx(other.confidence_interval.low, abs=0.05)
-    assert found.high == pytest.approx(other.confidence_interval.high, abs=0.05)
+    ends = (found.low, found.high)
+    assert ends == pytest.approx(tuple(other.confidence_interval), abs=0.05)
 
 
 def test_effect_is_unbiased_with_five_seeds():
@@ -172,10 +164,10 @@ def test_effect_is_unbiased_with_five_seeds():
 
 def test_equivalence_is_two_one_sided_t_tests():
     found = np.random.default_rng(3).normal(0.2, 1, 8)
-    sides = (
-        scipy_stats.ttest_1samp(found, -1.0, alternative="greater").pvalue,
-        scipy_stats.ttest_1samp(found, 1.0, alternative="less").pvalue,
-    )
+    sides = [
+        scipy_stats.ttest_1samp(found, bound, alternative=side).pvalue
+        for bound, side in ((-1.0, "greater"), (1.0, "less"))
+    ]
     assert stats.equivalent_p(found, 1.0) == pytest.approx(max(sides))
 
 
@@ -186,14 +178,10 @@ def test_holm_is_statsmodels(count):
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
-def test_seeds_to_reach_the_level():
-    """2^(1 - n) arms-fold: 6 seeds give 1 / 32, and 8 seeds 5 / 128."""
-    assert [stats.seeds_to_reach(family, LEVEL) for family in (1, 2, 5)] == [6, 7, 8]
-    assert stats.seeds_to_reach(10**6, LEVEL) is None
-
-
 @pytest.mark.parametrize("family", [1, 5])
 def test_seeds_needed_are_statsmodels(family):
+    """And to reach the level at all by signs, 2^(1 - n) arms-fold: 6 seeds give 1 / 32."""
+    assert [stats.seeds_to_reach(arms, LEVEL) for arms in (1, 2, 5, 10**6)] == [6, 7, 8, None]
     differences = np.array([0.5, -0.7, 1.2, 0.6, 0.9])
     effect = stats.effect_size(differences)
     n = TTestPower().solve_power(effect, alpha=LEVEL / family, power=0.8)
@@ -221,8 +209,8 @@ def test_what_a_seed_adds_to_every_arm_changes_nothing():
     shift = rng.normal(0, 100, 7)
     plain = {str(i): dict(enumerate(arm)) for i, arm in enumerate(arms)}
     moved = {str(i): dict(enumerate(arm + shift)) for i, arm in enumerate(arms)}
-    for one, other in zip(*(compare(v, baseline="0", mode="min").arms for v in (plain, moved)),
-                          strict=True):  # fmt: skip
+    found = [compare(v, baseline="0", mode="min").arms for v in (plain, moved)]
+    for one, other in zip(*found, strict=True):
         assert one.tests.p_holm == pytest.approx(other.tests.p_holm)
         assert one.difference == pytest.approx(other.difference)
 
@@ -242,31 +230,25 @@ def test_five_seeds_are_warned_about_and_still_show_what_is_large():
     assert only(*SLEEP).caution == ""
 
 
-def test_two_seeds_say_nothing_however_large_the_difference():
+def test_too_few_seeds_and_signs_that_differ_say_nothing_however_large_the_difference():
     found = only(100.0, 100.1)
     assert (found.verdict.kind, found.verdict.seeds_needed) == ("no difference shown", 6)
     assert "too few for any verdict" in found.caution
-
-
-def test_one_difference_of_the_other_sign_keeps_a_t_test_of_few_seeds_from_a_verdict():
     differences = (0.8, 1.0, 1.1, 0.9, -0.01)
     assert scipy_stats.ttest_1samp(differences, 0).pvalue < LEVEL
     found = only(*differences)
-    assert found.tests.p == 4 / 32
-    assert found.verdict.kind == "no difference shown"
+    assert (found.tests.p, found.verdict.kind) == (4 / 32, "no difference shown")
 
 
 def test_equal_differences_have_no_interval_and_no_nan():
     same, moved = (only(*[c] * 5) for c in (0.0, 1.0))
     assert same.verdict.kind == "no difference shown"
     assert same.verdict.words() == "no difference: the same value in each of 5 seeds"
-    assert moved.verdict.kind == "worse"
-    assert moved.tests.p == 1 / 256
+    assert (moved.verdict.kind, moved.tests.p) == ("worse", 1 / 256)
     assert moved.verdict.words("nats") == "worse by 1 nats every time (5 seeds, p 0.0039)"
-    assert moved.t_interval is None
-    assert moved.bootstrap is None
-    assert only(0, 0, 0, 0, 0, margin=0.1).verdict.kind == "equivalent"
-    assert only(1, 1, 1, 1, 1, margin=0.1).verdict.kind == "worse"
+    assert moved.t_interval is moved.bootstrap is None
+    kinds = [only(*[c] * 5, margin=0.1).verdict.kind for c in (0, 1)]
+    assert kinds == ["equivalent", "worse"]
 
 
 def test_rounding_of_float32_is_not_a_difference():
@@ -280,12 +262,11 @@ def test_rounding_of_float32_is_not_a_difference():
 
 def test_equivalent_wins_over_a_difference_too_small_to_matter():
     differences = (0.010, 0.011, 0.009, 0.010, 0.0105)
-    assert only(*differences).verdict.kind == "worse"
-    found = only(*differences, margin=0.1)
-    assert found.verdict.kind == "equivalent"
-    assert found.tests.differs
-    assert found.verdict.words().startswith("equivalent within 0.1: worse by 0.0101 (95 %")
-    assert only(*differences, margin=0.0102).verdict.kind == "worse"
+    narrow, wide, none = (only(*differences, margin=margin) for margin in (0.0102, 0.1, None))
+    kinds = [one.verdict.kind for one in (narrow, wide, none)]
+    assert kinds == ["worse", "equivalent", "worse"]
+    assert wide.tests.differs
+    assert wide.verdict.words().startswith("equivalent within 0.1: worse by 0.0101 (95 %")
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 13])
@@ -307,25 +288,24 @@ def test_no_number_of_a_comparison_is_nan(n):
         assert "nan" not in each.verdict.words("points")
 
 
-INTERVAL = stats.Interval(0.0249, 0.0371)
-SHOWN = Verdict("worse", 0.0312, INTERVAL, LEVEL, 5, 5, 0.002, 5, None, None)
-WORDS = {
-    SHOWN: "worse by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, Holm p 0.0020)",
-    dataclasses.replace(
-        SHOWN, kind="better", loss=-0.0312, interval=stats.Interval(-0.0371, -0.0249), family=1
-    ): "better by 0.031 nats (95 % 0.025 to 0.037, 5 seeds, p 0.0020)",
-    Verdict(
-        "no difference shown", 0.004, stats.Interval(-0.002, 0.010), LEVEL, 5, 5, 0.31, 5, None, 23
-    ): "no difference shown (0.004 nats worse, 95 % -0.002 to 0.010, 5 seeds, Holm p 0.310;"
-    " about 23 seeds would be needed)",
-}
-
-
 def test_words():
-    for verdict, words in WORDS.items():
-        assert verdict.words("nats") == words
-    shown = [certain(12.3456, s) for s in (5.0, 0.5, 0.12, 0.003)]
-    assert shown == ["12", "12.3", "12.35", "12.346"]
+    shown = Verdict(
+        "worse", 0.0312, stats.Interval(0.0249, 0.0371), LEVEL, 5, 5, 0.002, 5, None, None
+    )
+    interval = "by 0.031 nats (95 % 0.025 to 0.037, 5 seeds,"
+    assert shown.words("nats") == f"worse {interval} Holm p 0.0020)"
+    turned = {"loss": -0.0312, "interval": stats.Interval(-0.0371, -0.0249)}
+    better = dataclasses.replace(shown, kind="better", family=1, **turned)
+    assert better.words("nats") == f"better {interval} p 0.0020)"
+    open_ = Verdict(
+        "no difference shown", 0.004, stats.Interval(-0.002, 0.01), LEVEL, 5, 5, 0.31, 5, None, 23
+    )
+    assert open_.words("nats") == (
+        "no difference shown (0.004 nats worse, 95 % -0.002 to 0.010, 5 seeds, Holm p 0.310;"
+        " about 23 seeds would be needed)"
+    )
+    digits = [certain(12.3456, s) for s in (5.0, 0.5, 0.12, 0.003)]
+    assert digits == ["12", "12.3", "12.35", "12.346"]
     assert (certain(-0.0001, 0.5), certain(123456.0, 2000.0)) == ("0.0", "123,000")
     assert [probability(p) for p in (0.00001, 0.0023, 0.314)] == ["< 0.0001", "0.0023", "0.314"]
 
@@ -361,18 +341,17 @@ def assert_within_level(found, studies=1000):
     assert scipy_stats.binomtest(found, studies, LEVEL, alternative="greater").pvalue > 1e-3, found
 
 
+QUICK = [("normal", 5, 1), ("normal", 6, 1)]
+
+
 @pytest.mark.parametrize(
-    ("n", "arms"), [(5, 1), pytest.param(5, 3, marks=pytest.mark.slow), (6, 1)]
+    ("noise", "n", "arms"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in product(DRAWS, (2, 3, 4, 5, 6, 10), (1, 5))
+    ],
 )
-def test_noise_is_called_a_difference_no_more_often_than_the_level(n, arms):
-    assert_within_level(false_findings(DRAWS["normal"], n, arms))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arms", [1, 5])
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 10])
-@pytest.mark.parametrize("noise", DRAWS)
-def test_noise_of_every_kind_and_size_stays_within_the_level(noise, n, arms):
+def test_noise_is_called_a_difference_no_more_often_than_the_level(noise, n, arms):
     assert_within_level(false_findings(DRAWS[noise], n, arms))
 
 
