@@ -9,10 +9,12 @@ from ablate.errors import UserError
 
 
 @contextmanager
-def refused(*parts: str, by: type[Exception] = UserError) -> Iterator[None]:
+def refused(
+    *parts: str, by: type[Exception] = UserError
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """What the block does is refused in one line that has these parts."""
     with pytest.raises(by) as caught:
-        yield
+        yield caught
     line = str(caught.value)
     assert "\n" not in line
     assert [part for part in parts if part not in line] == [], line

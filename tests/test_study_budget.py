@@ -35,50 +35,39 @@ def test_counts_are_those_of_a_run(tmp_path):
     assert measured["trainer.max_steps=5"].steps == 5
 
 
+GPT = """model.dropout=0.2; model.drop_path=0.1; model.norm_eps=0.01; model.attention=dot;
+    model.mask=window model.mask.size=15; model.init_std=0.01; pos_enc=sinusoidal;
+    optimizer.lr=0.01; schedule.warmup=3; trainer.max_steps=11; data.seq_len=8;
+    task.label_smoothing=0.1"""
+WINDOW = "model.window=local_m model.window.size="
+# A baseline; arms that do not change it, and arms that do.
 WITHOUT_EFFECT = {
     "gpt": (
         overrides,
-        ["model.ffn_dim=64", "kernel=reference", "model.mask=window model.mask.size=16"],
-        [
-            "model.dropout=0.2",
-            "model.drop_path=0.1",
-            "model.norm_eps=0.01",
-            "model.mask=window model.mask.size=15",
-            "model.attention=dot",
-            "model.init_std=0.01",
-            "pos_enc=sinusoidal",
-            "optimizer.lr=0.01",
-            "schedule.warmup=3",
-            "trainer.max_steps=11",
-            "data.seq_len=8",
-            "task.label_smoothing=0.1",
-        ],
+        "model.ffn_dim=64; kernel=reference; model.mask=window model.mask.size=16",
+        GPT,
     ),
     "of heads of one width": (
         lambda folder: overrides(folder, "model.heads=16"),
-        ["model.attention=dot"],
-        ["model.attention=additive"],
+        "model.attention=dot",
+        "model.attention=additive",
     ),
     # Nothing else tells an arm whose vectors are not trained from one whose vectors begin the same.
     "word2vec": (
         lambda folder: overrides(folder, "model.embedding=word2vec", "model.tie_embeddings=false"),
-        ["model.embedding.freeze=false"],
-        ["model.embedding.freeze=true"],
+        "model.embedding.freeze=false",
+        "model.embedding.freeze=true",
     ),
-    "vit": (images, ["model.stride=4"], ["model.pool=mean", "model.dropout=0.3"]),
-    "rnn_seq2seq": (
-        pairs,
-        ["model.window=local_m model.window.size=9"],
-        ["model.window=local_m model.window.size=1", "model.dropout=0.5"],
-    ),
+    "vit": (images, "model.stride=4", "model.pool=mean; model.dropout=0.3"),
+    "rnn_seq2seq": (pairs, f"{WINDOW}9", f"{WINDOW}1; model.dropout=0.5"),
 }
 
 
 @pytest.mark.parametrize("kind", WITHOUT_EFFECT)
 def test_no_effect_is_said_of_the_same_model_alone(tmp_path, kind):
-    base, without, effects = WITHOUT_EFFECT[kind]
-    configs = composed(base(tmp_path), *without, *effects)
-    measured, refused = budgets(configs, baseline="baseline")
+    base, *kinds = WITHOUT_EFFECT[kind]
+    without, effects = ([" ".join(arm.split()) for arm in arms.split(";")] for arms in kinds)
+    measured, refused = budgets(composed(base(tmp_path), *without, *effects), baseline="baseline")
     assert not refused
     assert [arm for arm, found in measured.items() if found.no_effect] == without
 

@@ -43,9 +43,8 @@ def test_runs_without_a_record_are_not_compared(tmp_path, both):
     assert "no record of" in against(study)["a=1", "data"]
 
 
-@pytest.mark.parametrize(
-    ("other", "refused"),
-    [
+def test_what_training_reads_is_a_budget(tmp_path):
+    for other, refused in (
         ({"tokens": 2048}, True),  # batches or windows of another size, accumulated gradients
         ({"tokens": 1100}, True),
         ({"tokens": 1034}, False),  # processes that share texts count their own ones
@@ -53,20 +52,13 @@ def test_runs_without_a_record_are_not_compared(tmp_path, both):
         ({"steps": 800}, True),
         ({"steps": 200, "tokens": 2048}, True),
         ({"parameters": 900_000}, False),  # nothing was matched
-    ],
-)
-def test_what_training_reads_is_a_budget(tmp_path, other, refused):
-    study = make_study(tmp_path / "s", {"baseline": arm(BASE), "a=1": arm(BASE, **other)})
-    found = against(study)
-    assert list(found) == [("a=1", "budget")] * refused
-    if other == {"tokens": 2048}:
-        reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
-        assert found["a=1", "budget"] == reason
-
-
-def git(*arguments: str, of: Path) -> None:
-    who = ["-c", "user.name=x", "-c", "user.email=x@y.z"]
-    subprocess.run(["git", "-C", str(of), *who, *arguments], check=True, capture_output=True)
+    ):
+        arms = {"baseline": arm(BASE), "a=1": arm(BASE, **other)}
+        found = against(make_study(tmp_path / str(other), arms))
+        assert list(found) == [("a=1", "budget")] * refused, other
+        if other == {"tokens": 2048}:
+            reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
+            assert found["a=1", "budget"] == reason
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -76,9 +68,8 @@ def test_the_record_of_the_code(tmp_path, monkeypatch):
     file.parent.mkdir(parents=True)
     file.write_text("a = 1")
     assert code(package)["git"] is None
-    git("init", of=tmp_path)
-    git("add", ".", of=tmp_path)
-    git("commit", "-m", "first", of=tmp_path)
+    for command in ("init", "add .", "-c user.name=x -c user.email=x@y.z commit -m first"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "notes.txt").write_text("of the person, and results")
     (file.parent / ".#one.py").symlink_to("nobody@nowhere")  # an editor's mark, ignored by most
     (tmp_path / ".gitignore").write_text(".#*")
