@@ -154,6 +154,19 @@ def test_padding_is_not_read_on_either_side(name: str) -> None:
         assert_close(y[:, before : before + 6], made(x, context()))
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [("retention", {}), ("gla", {})]
+    + [(name, {"short_conv": None}) for name in ("delta", "gated_delta")],
+)
+def test_padding_between_tokens_changes_no_state(name: str, keys: dict[str, Any]) -> None:
+    """As between source and target of one stack; without convolutions, which read neighbours."""
+    made, x = mixer(name, **keys), normal(1, 6, D)
+    wide = torch.cat([x[:, :4], normal(1, 3, D, seed=4), x[:, 4:]], 1)
+    keep = torch.tensor([[True] * 4 + [False] * 3 + [True] * 2])
+    assert_close(made(wide, context(keep=keep))[keep], made(x, context())[0])
+
+
 @pytest.mark.parametrize("name", MIXERS)
 def test_one_position_is_that_of_all(name: str) -> None:
     made, x = mixer(name), normal(B, 6, D)
