@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_resume import SHORT, assert_equal, at_step, strike
+from test_resume import assert_equal, at_step, strike
 from tiny import images, overrides
 
 import ablate
@@ -118,12 +118,13 @@ def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path, given: str, line: 
 
 @pytest.mark.usefixtures("no_figures")
 def test_several_rules_resume_bit_for_bit(own: Path, tmp_path: Path) -> None:
-    cfg = ablate.compose(*overrides(tmp_path, *SHORT, "optimizer=mixed"), config_dir=own)
+    mixed = overrides(tmp_path, "trainer.max_steps=14", "checkpoint_every=3", "optimizer=mixed")
+    cfg = ablate.compose(*mixed, config_dir=own)
     ablate.run(cfg, tmp_path / "whole")
     assert strike(cfg, tmp_path / "killed", **at_step(5)) == -signal.SIGKILL
     ablate.run(cfg, tmp_path / "killed")
     assert_equal(tmp_path / "killed", tmp_path / "whole")
-    other = ablate.compose(*overrides(tmp_path, *SHORT, "optimizer=mixed"), config_dir=own)
+    other = ablate.compose(*mixed, config_dir=own)
     other.optimizer.matrix.lr = 0.2
     assert Composition(other).folder != Composition(cfg).folder
 
