@@ -158,6 +158,13 @@ OWN = [
         "sweep=mine",
         "pos_enc=alibbi: no such option",
     ),
+    (
+        "sweep/mine/broken",
+        f"{GLOBAL}study:\n  name: x\n y: [\n",
+        "sweep=mine/broken",
+        "mine/broken.yaml",
+    ),
+    ("sweep/mine/whole", GLOBAL, "sweep=mine/whale", "did you mean 'mine/whole'?"),
     ("pos_enc/spiral", "# Mine.\n_target_: mine.Spiral\n", "pos_enc=spirla", "'spiral'?"),
 ]
 

@@ -77,7 +77,11 @@ class Tree:
         return tuple(f"hydra/{name}" for name in self._inside("hydra", ObjectType.GROUP))
 
     def options(self, group: str) -> tuple[str, ...]:
-        return self._inside(group, ObjectType.CONFIG)
+        """The options of a group, those of its folders as FOLDER/OPTION. A folder with the name of
+        an option has that option's parts (debug/fast/)."""
+        own = self._inside(group, ObjectType.CONFIG)
+        folders = [name for name in self._inside(group, ObjectType.GROUP) if name not in own]
+        return (*own, *(f"{name}/{o}" for name in folders for o in self.options(f"{group}/{name}")))
 
     def load(self, overrides: Sequence[str] = ()) -> DictConfig:
         """The composition, Hydra's node included but for job.override_dirname.
