@@ -77,7 +77,7 @@ def ablate_command(
 
     monkeypatch.setattr(import_module("ablate.training.train"), "train", train)
     monkeypatch.setattr(summary, "show_result", lambda result, run_dir, task: None)
-    monkeypatch.setattr(sweeper, "report", lambda folder: None)
+    monkeypatch.setattr(sweeper, "report", lambda folder, printed=True: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder
     monkeypatch.setattr(job, "TYPED", None)

@@ -13,7 +13,7 @@ from ablate import report as command_line
 from ablate.errors import RunFailed, UserError
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
-from ablate.study.plan.claims import parse_claims, recorded
+from ablate.study.plan.claims import Term, parse_claims, recorded
 from ablate.study.report import write
 from ablate.study.report.rows import assemble
 
@@ -32,12 +32,12 @@ def verdicts(
     seeds: int = 5,
     mode: str = "min",
 ) -> list[str]:
-    def read(arm: str | None, metric: str | None) -> dict[int, float]:
-        found = values(arm, metric) if callable(values) else values[arm or "baseline"]
-        return dict(enumerate(found))
+    def read(term: Term) -> dict[int, float]:
+        of = values(term.arm, term.metric) if callable(values) else values[term.arm or "baseline"]
+        return dict(enumerate(of))
 
     parsed = parse_claims(claims, ARMS, "baseline")
-    return [s.verdict for s in settle(parsed, read, seeds=range(seeds), mode=mode)]
+    return [s.verdict for s in settle(parsed, read, seeds=lambda claim: range(seeds), mode=mode)]
 
 
 FLAT = np.array([1.0, 1.2, 0.9, 1.1, 1.05])
@@ -86,7 +86,10 @@ def test_a_trend_is_the_slope_over_places() -> None:
         assert verdicts([said], values) == [verdict]
     parsed = parse_claims([claim(rising_over=METRICS)], ARMS, "baseline")[0]
     (settled,) = settle(
-        [parsed], lambda a, m: dict(enumerate(values(a, m))), seeds=range(5), mode="min"
+        [parsed],
+        lambda term: dict(enumerate(values(term.arm, term.metric))),
+        seeds=lambda claim: range(5),
+        mode="min",
     )
     alone = claim(**{"is": "higher"}, by=0.9, than="nothing", rising_over=METRICS)
     assert verdicts([alone, {**alone, "arm": "b", "is": "lower"}], values) == [

@@ -43,6 +43,7 @@ VALUES: dict[str, Rule] = {
     "study.design": one_of("one_factor", "leave_one_out", "pairs", "factorial", "fractional"),
     "study.resolution": Int(3),
     "study.seeds": either(COUNT, ListOf(SEED)),
+    "study.blocks": or_null(Keys()),
     "study.metric": or_null(Text()),
     "study.mode": or_null(one_of("min", "max")),
     "study.exclude": ListOf(Keys(), least=0),

@@ -69,6 +69,7 @@ PLAN_SHAPE = {
     "own?": dict,
     "margin?": NUMBER,
     "claims?": [{"claim": dict, "made": str, "after": bool, "dropped": bool}],
+    "blocks?": {"factor": str, "seeds": [int], "of": {str: {"folder": str}}},
     "match?": (NoneType, {"budget": str, "by": str}),
     "tune?": dict,
     "baseline?": {

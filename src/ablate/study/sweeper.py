@@ -4,6 +4,8 @@ import gc
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from ablate.study.launch.local import Settings
 from ablate.study.launch.running import launch, launcher_of, refuse_unfinished, refuse_unknown
 from ablate.study.launch.state import State, state
 from ablate.study.plan import planfile, preview
+from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Cell, Cells, Composer, with_more
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import SHOWN, Layout, lay_out, refusal
@@ -43,32 +46,73 @@ def sweep(
     request = parse_request(config, arguments, context.config_loader)
     refuse_unknown(config)
     settings = _settings(config.hydra.launcher)
-    composer = Composer(context.config_loader, config, request.fixed)
-    layout = lay_out(request, composer)
+    blocks = Blocks.of(request)
+    made = [
+        (part, block, lay_out(part, composer), composer)
+        for block, part in blocks.requests(request)
+        for composer in [Composer(context.config_loader, config, part.fixed)]
+    ]
     config.study.name = request.name
-    study = Study(request, layout, composer, Path(str(config.hydra.sweep.dir)))
-    planfile.refuse_other(study.folder, study.question, study.data)
-    study.match_and_measure()
-    study.check_claims()
-    study.plan_trials()
+    folder = Path(str(config.hydra.sweep.dir))
+    studies = [
+        Study(part, layout, composer, folder, block) for part, block, layout, composer in made
+    ]
+    for study in studies:
+        planfile.refuse_other(study.folder, study.question, study.data)
+        study.match_and_measure()
+        study.check_claims(request.node["claims"], blocks)
+        study.plan_trials()
+    blocks.require_alike({study.block: study.layout for study in studies})
     if request.node["dry_run"]:
         Output.trains = False
         at_once = settings.at_once(os.environ) if settings else _jobs(config.hydra.launcher)
-        study.show(slots=at_once)
+        for study in studies:
+            study.show(slots=at_once)
         return []
-    study.chosen([])  # refused before anything is written
-    if request.node["only"] and study.tuning:
+    for study in studies:
+        study.chosen([])  # refused before anything is written
+    if request.node["only"] and studies[0].tuning:
         raise UserError("study.only with study.tune: every arm is tuned, or none; leave one out")
     launcher = launcher_of(config, context, task)
-    study.tune(launcher)
-    return study.run(launcher)
+    for study in studies:
+        study.tune(launcher)
+    return run(studies, launcher, request, blocks)
+
+
+def run(
+    studies: Sequence["Study"], launcher: Launcher, request: StudyRequest, blocks: Blocks
+) -> list[State]:
+    """Launch the runs that count, of all blocks, write the reports and return the runs' states."""
+    cells = [study.counted() for study in studies]
+    root = studies[0].root
+    if blocks:
+        planfile.write_together(root, request, blocks, [study.folder for study in studies])
+    chosen = [
+        study.named(study.chosen(of_block)) for study, of_block in zip(studies, cells, strict=True)
+    ]
+    # All blocks with the first seed, and so on, so that an interrupted study can be compared.
+    every = sorted(chain(*chosen), key=lambda cell: studies[0].layout.seeds.index(cell.seed))
+    for study, of_block in zip(studies, chosen, strict=True):
+        study.say(of_block)
+    trouble = studies[0].launch(launcher, every)
+    states = {cell.folder: state(root / cell.folder) for cell in every}
+    for folder in dict.fromkeys([*(study.folder for study in studies), root]):
+        report(folder, printed=folder == root)
+    refuse_unfinished(every, states, trouble)
+    if untuned := [reason for study in studies for reason in study.trials.untuned.values()]:
+        raise RunFailed("; ".join(untuned))
+    return list(states.values())
 
 
 class Study:
-    """State that the phases of a study share."""
+    """State that the phases of a study share. block: of which it is, in a folder of its own within
+    `root`; "" without blocks."""
 
-    def __init__(self, request: StudyRequest, layout: Layout, composer: Composer, folder: Path):
-        self.request, self.layout, self.composer, self.folder = request, layout, composer, folder
+    def __init__(
+        self, request: StudyRequest, layout: Layout, composer: Composer, root: Path, block: str = ""
+    ):
+        self.request, self.layout, self.composer = request, layout, composer
+        self.root, self.block, self.folder = root, block, root / block
         self.tuning: Tuning | None = tuning(
             request.node["tune"] or {},
             request.node["tune_seeds"],
@@ -127,13 +171,13 @@ class Study:
         if refused and len(self.layout.arms) == 1:
             raise UserError(f"no arm is left beside the baseline: {refusal(refused, 1)}")
 
-    def check_claims(self) -> None:
+    def check_claims(self, nodes: Sequence[Mapping[str, Any]], blocks: Blocks) -> None:
         """Refuse claims about what the study does not have."""
         names, baseline = [c.name for c in self.layout.arms], self.layout.baseline
-        self.claims = parse_claims(self.request.node["claims"], names, baseline.name)
-        metrics = {name for claim in self.claims for name in claim.metrics}
+        claims = parse_claims(nodes, names, baseline.name, blocks.names)
+        metrics = {name for claim in claims for name in claim.metrics}
         require_measured("study.claims: metric", metrics, baseline.config, self.sets)
-        for number, claim in enumerate(self.claims):
+        for number, claim in enumerate(claims):
             if claim.way in ("better", "worse") and not claim.mode and claim.metrics:
                 try:
                     derived.mode(claim.metrics[0])
@@ -155,25 +199,22 @@ class Study:
         # The runs that count stay in the plan meanwhile, for the report and --status.
         counting = planfile.counting(self.folder, {composed.name for composed in self.layout.arms})
         self._write([*cells, *counting])
-        self._launch(launcher, cells)
+        self.launch(launcher, self.named(cells))
         self.trials.choose(self.folder, self.metric)
         for composed in self.layout.arms:
             for line in composed.warnings:
                 say(line)
 
-    def run(self, launcher: Launcher) -> list[State]:
-        """Launch the runs that count, write the report and return their states."""
+    def counted(self) -> list[Cell]:
+        """Write the plan with the runs that count, and return these."""
         cells = self.cells.by_seed(self.layout.arms, self.layout.seeds)
         self._write([*self.trials.cells, *cells])
-        cells = self.chosen(cells)
-        self._say(cells)
-        trouble = self._launch(launcher, cells)
-        states = {cell.folder: state(self.folder / cell.folder) for cell in cells}
-        report(self.folder)
-        refuse_unfinished(cells, states, trouble)
-        if self.trials.untuned:
-            raise RunFailed("; ".join(self.trials.untuned.values()))
-        return list(states.values())
+        return cells
+
+    def named(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells with their folders as `root` has them."""
+        within = f"{self.block}/" if self.block else ""
+        return [replace(cell, folder=within + cell.folder) for cell in cells]
 
     def chosen(self, cells: Sequence[Cell]) -> list[Cell]:
         """The cells of the arms of study.only, and of the baseline; all without it."""
@@ -187,15 +228,16 @@ class Study:
             )
         return [cell for cell in cells if cell.arm in {*only, self.layout.baseline.name}]
 
-    def _launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
+    def launch(self, launcher: Launcher, cells: Sequence[Cell]) -> Exception | None:
+        """Run cells, whose folders are in `root`."""
         try:
-            return launch(launcher, cells, self.folder, self.request.node["rerun"])
+            return launch(launcher, cells, self.root, self.request.node["rerun"])
         finally:
             job.failures.clear()  # of runs in this process; their folders say the same
 
-    def _say(self, cells: Sequence[Cell]) -> None:
+    def say(self, cells: Sequence[Cell]) -> None:
         folders = {cell.folder for cell in cells}
-        finished = sum(state(self.folder / name).name == "finished" for name in folders)
+        finished = sum(state(self.root / name).name == "finished" for name in folders)
         arms, seeds = len(self.layout.arms), len(self.layout.seeds)
         say(
             f"{arms} arms, {seeds} seeds: {len(folders)} runs in {self.folder}, {finished} finished"
@@ -294,12 +336,12 @@ def require_measured(
         )
 
 
-def report(folder: Path) -> None:
+def report(folder: Path, *, printed: bool = True) -> None:
     """Write the report and print its table; an error is only logged, since the runs are done."""
     try:
-        from ablate.study.report import write_report
+        from ablate.study.report import write, write_report
 
-        write_report(folder)
+        (write_report if printed else write)(folder)
     except Exception as error:
         again = f"python -m ablate.report {folder} writes it again"
         known = isinstance(error, UserError)

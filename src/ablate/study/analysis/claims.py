@@ -19,7 +19,7 @@ import numpy as np
 from ablate.study.analysis import derived, stats
 from ablate.study.analysis.compare import FEWEST, LEVEL, decisive, holm
 from ablate.study.analysis.pairs import Pairs
-from ablate.study.plan.claims import Claim
+from ablate.study.plan.claims import Claim, Term
 
 CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested"
 
@@ -40,26 +40,26 @@ class Settled:
     why: str = ""
 
 
-Values = Callable[[str | None, str | None], Mapping[int, float]]
+Values = Callable[[Term], Mapping[int, float]]
 
 
 def settle(
     claims: Sequence[Claim],
     values: Values,
     *,
-    seeds: Sequence[int],
+    seeds: Callable[[Claim], Sequence[int]],
     mode: str,
     refused: Callable[[Claim], str] = lambda claim: "",
     level: float = LEVEL,
 ) -> list[Settled]:
-    """values: of an arm (None: the baseline) and a metric (None: the study's), by seed. mode: which
-    value of the study's metric is better; of others their name says it, or the claim. refused: why
-    a claim cannot be tested, or ""."""
+    """values: of a term, by seed. seeds: those that a claim needs. mode: which value of the study's
+    metric is better; of others their name says it, or the claim. refused: why a claim cannot be
+    tested, or ""."""
     pairs: dict[int, Pairs] = {}
     reasons: dict[int, str] = {}
     for number, claim in enumerate(claims):
         contrast = _contrast(claim, values, mode)
-        missing = [seed for seed in seeds if seed not in contrast.seeds]
+        missing = [seed for seed in seeds(claim) if seed not in contrast.seeds]
         if why := refused(claim):
             reasons[number] = why
         elif missing:
@@ -91,7 +91,7 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
         claim.way in ("better", "worse") and (best == "min") == (claim.way == "better")
     )
     signs = [(-1.0 if lower else 1.0) * term.weight for term in claim.terms]
-    read = [values(term.arm, term.metric) for term in claim.terms]
+    read = [values(term) for term in claim.terms]
     common = sorted(set.intersection(*(set(by_seed) for by_seed in read)))
 
     def part(sign: float, seed: int) -> float:

@@ -126,6 +126,12 @@ class Study:
     def seeds(self) -> list[int]:
         return list(self.plan["seeds"])
 
+    @cached_property
+    def blocks(self) -> dict[str, "Study"]:
+        """The study of each block (study.blocks); empty without blocks."""
+        plan = self.plan.get("blocks") or {"of": {}}
+        return {name: collect(self.folder / of["folder"]) for name, of in plan["of"].items()}
+
     @property
     def metric(self) -> str:
         return str(self.plan["metric"]["name"])

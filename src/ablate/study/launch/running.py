@@ -117,7 +117,7 @@ def move_aside(folder: Path, names: Sequence[str]) -> None:
         if claim is None:  # another command has it now
             continue
         if _older(folder / name, began) and state_alone(folder / name).name != "running":
-            target.mkdir(parents=True, exist_ok=True)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             claim.move(target / name)
             claim.release()
         else:

@@ -27,6 +27,9 @@
           is: worse
           rising_over: {val/accuracy/4_pairs: 4, val/accuracy/8_pairs: 8, val/accuracy/16_pairs: 16}
 
+In a study with blocks (study.blocks) a claim is about the mean over them, or about one with
+`block: NAME`; rising_over may name blocks, {16: 16, 64: 64}.
+
 A claim is about one number for each seed: a sum of values of arms times weights. It is fixed with
 the plan; one that is added or changed when runs exist is marked, for ever.
 """
@@ -43,7 +46,7 @@ from ablate.errors import UserError, suggest
 WAYS = ("better", "worse", "higher", "lower", "equivalent")
 KEYS = (
     "says", "source", "arm", "than", "is", "by", "within", "metric", "mode", "more_than",
-    "rising_over",
+    "rising_over", "block",
 )  # fmt: skip
 BASELINE = None
 NOTHING = "nothing"
@@ -56,6 +59,7 @@ class Term:
     arm: str | None
     metric: str | None  # None: the study's
     weight: float
+    block: str | None = None  # None: of all blocks
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Claim:
         found: list[tuple[Term, Term | None]] = []
         for term in self.terms:
             last = found[-1] if found else None
-            if last and last[1] is None and last[0].metric == term.metric:
+            of_last = (last[0].metric, last[0].block) if last and last[1] is None else None
+            if last and of_last == (term.metric, term.block):
                 found[-1] = (last[0], term)
             else:
                 found.append((term, None))
@@ -89,15 +94,25 @@ class Claim:
 
 
 def parse_claims(
-    nodes: Sequence[Mapping[str, Any]], arms: Collection[str], baseline: str
+    nodes: Sequence[Mapping[str, Any]],
+    arms: Collection[str],
+    baseline: str,
+    blocks: Collection[str] = (),
 ) -> list[Claim]:
-    """Parse the claims of a study with these arms. Raises UserError."""
+    """Parse the claims of a study with these arms and blocks. Raises UserError."""
     return [
-        _parse(node, f"study.claims[{number}]", arms, baseline) for number, node in enumerate(nodes)
+        _parse(node, f"study.claims[{number}]", arms, baseline, blocks)
+        for number, node in enumerate(nodes)
     ]
 
 
-def _parse(node: Mapping[str, Any], where: str, arms: Collection[str], baseline: str) -> Claim:
+def _parse(
+    node: Mapping[str, Any],
+    where: str,
+    arms: Collection[str],
+    baseline: str,
+    blocks: Collection[str],
+) -> Claim:
     if unknown := [key for key in node if key not in KEYS]:
         raise UserError(
             f"{where}: has no key {unknown[0]}; its keys: {', '.join(KEYS)}"
@@ -119,32 +134,42 @@ def _parse(node: Mapping[str, Any], where: str, arms: Collection[str], baseline:
         raise UserError(f"{where}: is=equivalent needs within, a number, and nothing else has it")
     if way == "equivalent" and node.get("by") is not None:
         raise UserError(f"{where}: is=equivalent has no by; within says what counts")
-    metric = node.get("metric")
+    metric, block = node.get("metric"), node.get("block")
+    if block is not None and (block := str(block)) not in blocks:
+        raise UserError(f"{where}: there is no block {block}{suggest(block, blocks)}")
 
-    def difference(of: Mapping[str, Any], metric: str | None, weight: float) -> list[Term]:
+    def difference(
+        of: Mapping[str, Any], metric: str | None, weight: float, block: str | None
+    ) -> list[Term]:
         names = [_arm(of.get(key), where, arms, baseline) for key in ("arm", "than")]
         if of.get("than") == NOTHING:
-            return [Term(names[0], metric, weight)]
+            return [Term(names[0], metric, weight, block)]
         if names[0] == names[1]:
             raise UserError(f"{where}: compares {names[0] or baseline} with itself")
-        return [Term(names[0], metric, weight), Term(names[1], metric, -weight)]
+        return [Term(names[0], metric, weight, block), Term(names[1], metric, -weight, block)]
 
     rising, more = node.get("rising_over"), node.get("more_than")
     if node.get("than") == NOTHING and rising is None:
         raise UserError(f"{where}: than=nothing needs rising_over")
-    if rising is not None and (more is not None or metric is not None):
+    over_blocks = isinstance(rising, Mapping) and set(map(str, rising)) <= set(blocks)
+    if rising is not None and (more is not None or (metric is not None and not over_blocks)):
         raise UserError(f"{where}: rising_over stands alone, without more_than and metric")
+    if over_blocks and block is not None:
+        raise UserError(f"{where}: rising_over names blocks already; leave out block")
     if rising is not None:
         terms = [
             term for name, slope in _slope(rising, where).items()
-            for term in difference(node, name, slope)
+            for term in (
+                difference(node, metric, slope, name) if over_blocks
+                else difference(node, name, slope, block)
+            )
         ]  # fmt: skip
     else:
-        terms = difference(node, metric, 1.0)
+        terms = difference(node, metric, 1.0, block)
         if more is not None:
             if not isinstance(more, Mapping) or set(more) - {"arm", "than"}:
                 raise UserError(f"{where}: more_than must be {{arm: ..., than: ...}}")
-            terms += difference(more, metric, -1.0)
+            terms += difference(more, metric, -1.0, block)
     return Claim(
         says=node["says"],
         source=str(node.get("source") or ""),

@@ -16,6 +16,7 @@ from ablate.errors import UserError
 from ablate.redact import without_credentials
 from ablate.run_files import PLAN, Damaged, read_json, write_json
 from ablate.run_files.records import read_plan
+from ablate.study.plan.blocks import Blocks, number
 from ablate.study.plan.cells import Cell, Composed
 from ablate.study.plan.claims import recorded
 from ablate.study.plan.layout import Layout
@@ -111,6 +112,48 @@ def write(
         raise UserError(
             f"output_dir: cannot write to {folder} ({error.strerror}); nothing was started"
         ) from error
+
+
+def write_together(
+    folder: Path, request: StudyRequest, blocks: Blocks, parts: Sequence[Path]
+) -> None:
+    """Write the plan over all blocks, whose own plans are in `parts`. Raises UserError."""
+    before = read_plan(folder)
+    begun = any((folder / cell["folder"]).exists() for cell in (before or {"cells": []})["cells"])
+    plans = [read_json(part / PLAN) for part in parts]
+    cells = [
+        cell | {"seed": number(n, cell["seed"]), "folder": f"{part.name}/{cell['folder']}"}
+        for n, (part, plan) in enumerate(zip(parts, plans, strict=True), 1)
+        for cell in plan["cells"]
+        if cell["kind"] == "run"
+    ]
+    plan = plans[0] | {
+        "study": request.name,
+        "seeds": [number(n, s) for n, plan in enumerate(plans, 1) for s in plan["seeds"]],
+        "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
+        "tune": {},
+        "arms": [_together(arms) for arms in zip(*(plan["arms"] for plan in plans), strict=True)],
+        "cells": cells,
+        "illegal": [entry for plan in plans for entry in plan["illegal"]],
+        "blocks": {
+            "factor": blocks.factor,
+            "seeds": plans[0]["seeds"],
+            "of": {
+                name: {"folder": part.name} for name, part in zip(blocks.names, parts, strict=True)
+            },
+        },
+    }
+    write_json(folder / PLAN, plan)
+
+
+def _together(arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An arm over all blocks: what it costs and what was set is said where it is the same."""
+    same = {key: arms[0][key] for key in arms[0] if all(arm[key] == arms[0][key] for arm in arms)}
+    empty = dict.fromkeys(("parameters", "flops_per_step", "steps")) | {
+        "differs": {}, "set": {}, "tuned": {}, "tuning": [], "warnings": [], "same_as": None,
+        "no_effect": False,
+    }  # fmt: skip
+    return {**empty, **same}
 
 
 def _match(node: Mapping[str, Any]) -> dict[str, str] | None:

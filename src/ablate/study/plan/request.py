@@ -26,7 +26,7 @@ from ablate.errors import UserError
 from ablate.redact import without_credentials
 from ablate.study.plan.design import Factor, Row
 
-UNRESOLVED = ("baseline", "factors", "params")
+UNRESOLVED = ("baseline", "blocks", "factors", "params")
 UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
 # Overrides that do not change what a study asks.
@@ -236,10 +236,10 @@ def _name(request: StudyRequest) -> str:
 NO_FACTOR = ("study", "hydra", "output_dir", "logger", "checkpoint_every", "sweep")
 
 
-def read_factor(name: str, node: Any) -> Factor:
+def read_factor(name: str, node: Any, within: str = "study.factors") -> Factor:
     """Parse one factor: a key with its options, or a name with the overrides of each option. Raises
     UserError."""
-    where = f"study.factors: {name}"
+    where = f"{within}: {name}"
     if name == "seed":
         raise UserError(f"{where}: the seeds of a study are study.seeds")
     if name.split(".")[0].split("/")[0] in NO_FACTOR and not isinstance(node, dict):

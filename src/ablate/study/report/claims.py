@@ -70,11 +70,23 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
     recorded: list[Mapping[str, Any]] = list(study.plan.get("claims") or ())
     kept = [entry for entry in recorded if not entry["dropped"]]
     arms = [arm.name for arm in study.arms]
-    claims = parse_claims([entry["claim"] for entry in kept], arms, study.planned_baseline)
-    same = {arm.name: arm.same_as or arm.name for arm in study.arms}
+    claims = parse_claims(
+        [entry["claim"] for entry in kept], arms, study.planned_baseline, study.blocks
+    )
+    # Arms with the same runs: of all blocks, or of one.
+    same: dict[str | None, dict[str, str]] = {
+        of: {arm.name: arm.same_as or arm.name for arm in part.arms}
+        for of, part in [(None, study), *study.blocks.items()]
+    }
 
-    def values(arm: str | None, metric: str | None) -> dict[int, float]:
-        return study.values(same[arm or study.planned_baseline], metric or study.metric)
+    def values(term: Term) -> dict[int, float]:
+        part = study if term.block is None else study.blocks[term.block]
+        name = same[term.block][term.arm or study.planned_baseline]
+        return part.values(name, term.metric or study.metric)
+
+    def seeds(claim: Claim) -> list[int]:
+        block = claim.terms[0].block
+        return study.seeds if block is None else study.blocks[block].seeds
 
     metrics = {study.metric, *(name for claim in claims for name in claim.metrics)}
     broken: dict[tuple[str, str], dict[str, str]] = {}
@@ -98,7 +110,7 @@ def entries(study: Study, allow: Collection[str] = ()) -> tuple[tuple[Entry, ...
                 return f"{than.arm} is not compared: {reasons(than)['budget']}"
         return ""
 
-    settled = settle(claims, values, seeds=study.seeds, mode=study.mode, refused=refused)
+    settled = settle(claims, values, seeds=seeds, mode=study.mode, refused=refused)
     dropped = [str(entry["claim"].get("says")) for entry in recorded if entry["dropped"]]
     return tuple(
         Entry(each, entry["made"], entry["after"])

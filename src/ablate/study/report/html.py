@@ -9,7 +9,7 @@ from string import Template
 from markupsafe import Markup
 
 from ablate.study.analysis.effects import Effects
-from ablate.study.report import claims, grid
+from ablate.study.report import blocks, claims, grid
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
@@ -41,6 +41,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         _head(report),
         _claims(report),
         tag("div", _answer(report, crossed), _overview(report, points, charts), class_="glance"),
+        _blocks(report),
         _table(report, charts),
         _plan(report),
         _effects(report, crossed, charts),
@@ -102,6 +103,22 @@ def _claims(report: Report) -> Markup:
         " p after Holm over the claims."
     )
     return _section("Claims", _paragraph(words, class_="note"), table, *lines)
+
+
+def _blocks(report: Report) -> Markup:
+    if not report.blocks:
+        return Markup()
+    pages = [
+        tag("a", block, href=f"{part.study.folder.name}/report.html")
+        for block, part in report.blocks.items()
+    ]
+    links = tag("p", "Reports: ", Markup(", ").join(pages), class_="note")
+    table = grid.plain(blocks.heads(report), blocks.rows(report))
+    parts = [_paragraph(blocks.NOTE, class_="note"), table, links]
+    if found := blocks.climbs(report):
+        climbed = grid.plain(blocks.climb_heads(found), blocks.climb_rows(found))
+        parts += [_paragraph(blocks.CLIMB, class_="note"), climbed]
+    return _section(blocks.title(report), *parts)
 
 
 def _plan(report: Report) -> Markup:

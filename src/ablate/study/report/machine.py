@@ -6,6 +6,7 @@ from typing import Any
 from ablate.study.analysis.claims import Settled
 from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.stats import Interval
+from ablate.study.report.blocks import climbs
 from ablate.study.report.claims import Entry
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
@@ -28,6 +29,8 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "arms": [_arm(row) for row in report.rows],
         "claims": [_claim(entry) for entry in report.claims],
         "dropped_claims": list(report.dropped),
+        "blocks": {block: machine(part) for block, part in report.blocks.items()},
+        "ladder": asdict(found) if (found := climbs(report)) else None,
         "effects": in_short(report, crossed),
         "remarks": [*report.marks, *sure(report)],
     }

@@ -10,6 +10,7 @@ from ablate.study.analysis.effects import Effects
 from ablate.study.analysis.offline import sync_command
 from ablate.study.metric_words import direction
 from ablate.study.numbers import number
+from ablate.study.report import blocks
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
@@ -54,6 +55,8 @@ def show(
         line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"
         console.print(line, markup=False, style=CLAIMS.get(entry.verdict))
     for line in remarks(report.dropped):
+        console.print(line, markup=False)
+    for line in blocks.lines(report):
         console.print(line, markup=False)
     effects = [f"{line}." for line in in_short(report, crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:

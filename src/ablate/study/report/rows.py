@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -92,6 +92,7 @@ class Report:
     colours: Mapping[str, int]
     claims: tuple[Entry, ...] = ()
     dropped: tuple[str, ...] = ()  # claims of the first plan that a later one does not have
+    blocks: Mapping[str, Report] = field(default_factory=dict)
 
     @property
     def baseline(self) -> Row:
@@ -187,6 +188,7 @@ def assemble(
         colours=coloured(study, effects),
         claims=claims,
         dropped=tuple(dropped),
+        blocks={block: assemble(part, name, better, allow) for block, part in study.blocks.items()},
     )
 
 

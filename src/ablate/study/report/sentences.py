@@ -14,6 +14,7 @@ from ablate.study.numbers import (
     shortened,
     signed,
 )
+from ablate.study.plan.blocks import EACH
 from ablate.study.plan.fraction import promise
 from ablate.study.report.points import TRAINING, Points, baseline_option
 from ablate.study.report.rows import Report, Row
@@ -124,7 +125,7 @@ def reference(report: Report) -> str:
     spread = ""
     if summary.sd is not None:
         spread = f" ± {number(summary.sd, report.decimals)} (standard deviation)"
-    runs = counted(summary.n, "seed")
+    runs = counted(summary.n, "run" if report.blocks else "seed")
     return f"The baseline reaches {number(summary.mean, report.decimals)}{spread} over {runs}."
 
 
@@ -190,6 +191,12 @@ def plan_lines(report: Report) -> list[tuple[str, str]]:
     seeds = ", ".join(map(str, study.seeds))
     if len(study.seeds) > 12:
         seeds = f"{study.seeds[0]} to {study.seeds[-1]} ({len(study.seeds)})"
+    if study.blocks:
+        each = next(iter(study.blocks.values())).seeds
+        seeds = (
+            f"{', '.join(map(str, each))} in each of {len(study.blocks)} blocks, numbered here"
+            f" {EACH} times the block plus the seed"
+        )
     set_ = (plan.get("baseline") or {}).get("overrides") or []
     baseline = " ".join(text for text in set_ if not text.startswith(BESIDE)) or "the defaults"
     if what := subject(report):

@@ -10,7 +10,7 @@ from typing import Any
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
 from ablate.study.numbers import MINUS, NOTHING, number, probability
-from ablate.study.report import claims
+from ablate.study.report import blocks, claims
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report, Row
@@ -81,6 +81,7 @@ def markdown(
     lines += [f"Metric: {_escaped(metric_name(report))}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
     lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sure(report)])]
+    lines += _blocks(report)
     for name, words in FIGURES.items():
         lines += [f"![{words}]({name})", ""] if name in figures else []
     lines += [_escaped(curve_words(report, points)), ""] if points else []
@@ -94,6 +95,17 @@ def markdown(
         lines += ["", "## What went wrong", ""]
         lines += _grid(["arm", "seed", "state", "reason"], rows)
     return "\n".join(lines) + "\n"
+
+
+def _blocks(report: Report) -> list[str]:
+    if not report.blocks:
+        return []
+    lines = [f"## {_escaped(blocks.title(report))}", "", blocks.NOTE, ""]
+    lines += [*_grid(blocks.heads(report), blocks.rows(report)), ""]
+    if found := blocks.climbs(report):
+        lines += [_escaped(blocks.CLIMB), ""]
+        lines += [*_grid(blocks.climb_heads(found), blocks.climb_rows(found)), ""]
+    return lines
 
 
 def _factors(crossed: Effects | str | None) -> list[str]:

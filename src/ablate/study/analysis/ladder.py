@@ -1,0 +1,120 @@
+"""The same arms at several sizes or budgets (study.blocks): slopes and effective speed-ups.
+
+Blocks on the same data make a ladder, its rungs in the order of the baseline's training FLOPs. Of
+each arm: the slope of its difference from the baseline over the logarithm of these FLOPs, by seed;
+and at each rung the speed-up, how many times the arm's training FLOPs the baseline would need for
+the arm's value (as in Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, loss falls with the
+logarithm of compute): the baseline's means are interpolated between rungs, linearly in that
+logarithm. Beyond the rungs the last two are extended, which is marked as extrapolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log
+from statistics import fmean
+
+import numpy as np
+
+from ablate.study.analysis import stats
+from ablate.study.analysis.collect import Study
+from ablate.study.analysis.compare import LEVEL
+
+SAME = 0.01  # relative difference of FLOPs below which two blocks are no rungs
+
+
+@dataclass(frozen=True)
+class Speedup:
+    factor: float
+    extrapolated: bool
+
+
+@dataclass(frozen=True)
+class Climb:
+    """An arm on the ladder. slope: of its difference, in units of the metric per doubling of the
+    baseline's FLOPs; speedups: by block, None where the baseline does not improve with compute, or
+    a value is missing."""
+
+    arm: str
+    slope: float
+    interval: stats.Interval | None
+    n: int
+    speedups: Mapping[str, Speedup | None]
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """compute: block -> training FLOPs of the baseline, ascending."""
+
+    compute: Mapping[str, float]
+    climbs: tuple[Climb, ...]
+
+
+def ladder(study: Study, metric: str, mode: str) -> Ladder | None:
+    """None of blocks on different data, or of equal compute: their values make no curve."""
+    data = [(part.plan.get("baseline") or {}).get("data") for part in study.blocks.values()]
+    if len(data) < 2 or any(each != data[0] for each in data):
+        return None
+    of = {name: _flops(part, part.baseline.name) for name, part in study.blocks.items()}
+    compute = {name: c for name, c in sorted(of.items(), key=lambda item: item[1] or 0.0) if c}
+    rungs = list(compute.values())
+    if len(rungs) < len(of) or any(b <= a * (1 + SAME) for a, b in pairwise(rungs)):
+        return None
+    parts = {name: study.blocks[name] for name in compute}
+    climbs = [_climb(arm.name, parts, compute, metric, mode) for arm in study.others]
+    return Ladder(compute, tuple(climb for climb in climbs if climb))
+
+
+def _flops(part: Study, arm: str) -> float | None:
+    """Training FLOPs of an arm of a block, as planned."""
+    each = next(a for a in part.arms if a.name == arm)
+    return float(each.flops_per_step * each.steps) if each.flops_per_step and each.steps else None
+
+
+def _climb(
+    arm: str, parts: Mapping[str, Study], compute: Mapping[str, float], metric: str, mode: str
+) -> Climb | None:
+    differences: dict[int, list[float]] = {}
+    for part in parts.values():
+        mine, base = part.values(arm, metric), part.values(part.baseline.name, metric)
+        for seed in mine.keys() & base.keys():
+            differences.setdefault(seed, []).append(mine[seed] - base[seed])
+    complete = [each for _, each in sorted(differences.items()) if len(each) == len(parts)]
+    if not complete:
+        return None
+    x = np.log2(list(compute.values()))
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    slopes = np.array(complete) @ weights
+    curve = [
+        fmean(values.values()) if (values := part.values(part.baseline.name, metric)) else None
+        for part in parts.values()
+    ]
+    speedups: dict[str, Speedup | None] = {}
+    for name, part in parts.items():
+        values, flops = part.values(arm, metric), _flops(part, arm)
+        found = None
+        if values and flops and None not in curve:
+            known = [value for value in curve if value is not None]
+            found = needed(fmean(values.values()), list(compute.values()), known, mode)
+        speedups[name] = found and Speedup(found.factor / (flops or 1.0), found.extrapolated)
+    return Climb(arm, float(slopes.mean()), stats.t_interval(slopes, LEVEL), len(slopes), speedups)
+
+
+def needed(
+    value: float, compute: Sequence[float], baseline: Sequence[float], mode: str
+) -> Speedup | None:
+    """The FLOPs with which the baseline would have the value; None unless it improves with every
+    rung. compute: ascending; baseline: its value at each."""
+    sign = 1.0 if mode == "max" else -1.0
+    y, logs = [sign * each for each in baseline], [log(c) for c in compute]
+    if any(b <= a for a, b in pairwise(y)):
+        return None
+    target = sign * value
+    right = next((n for n, each in enumerate(y) if each >= target), len(y) - 1)
+    right = max(right, 1)
+    slope = (logs[right] - logs[right - 1]) / (y[right] - y[right - 1])
+    return Speedup(
+        exp(logs[right - 1] + slope * (target - y[right - 1])), not y[0] <= target <= y[-1]
+    )

@@ -1,0 +1,100 @@
+"""study.blocks: the whole study once in each block, such as a data set or a size of the model.
+
+    study:
+      blocks: {data: [pydoc, shakespeare]}     # or NAME: {BLOCK: [overrides]}, as a factor has them
+
+A block is a study in a folder of its own, with its own baseline, tuning and report. The study over
+all of them pairs an arm with the baseline of the same block and seed. Its runs are numbered
+BLOCK * 1000 + seed, with blocks counted from 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ablate.errors import UserError
+
+if TYPE_CHECKING:
+    from ablate.study.plan.layout import Layout
+    from ablate.study.plan.request import StudyRequest
+
+EACH = 1000  # seeds that a block can have
+
+
+def number(block: int, seed: int) -> int:
+    """The number of a run's pair in the study over all blocks; block: counted from 1."""
+    return block * EACH + seed
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """factor: the key or name after study.blocks; options: block -> its overrides. Empty, and
+    false, of a study without blocks."""
+
+    factor: str = ""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: StudyRequest) -> Blocks:
+        """Parse study.blocks. Raises UserError."""
+        from ablate.study.plan.request import read_factor
+
+        node = request.node["blocks"]
+        if not node:
+            return cls()
+        if len(node) > 1:
+            raise UserError(
+                f"study.blocks: has {', '.join(map(str, node))}; give one name, whose blocks may"
+                " set several keys: NAME: {BLOCK: [KEY=VALUE, ...]}"
+            )
+        name, options = next(iter(node.items()))
+        factor = read_factor(str(name), options, "study.blocks")
+        if len(factor.options) < 2:
+            raise UserError(f"study.blocks: {name}: needs two blocks at least")
+        for other in request.factors:
+            if both := sorted(factor.keys & other.keys):
+                raise UserError(
+                    f"study.blocks: {both[0]} is changed by study.factors: {other.name}, too"
+                )
+        if beyond := [seed for seed in request.seeds or () if seed >= EACH]:
+            raise UserError(f"study.seeds: {beyond[0]}: must be below {EACH} with study.blocks")
+        return cls(factor.name, factor.options)
+
+    def __bool__(self) -> bool:
+        return bool(self.options)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.options)
+
+    def folder(self, block: str) -> str:
+        return re.sub(r"[^A-Za-z0-9.=_+-]", "_", f"{self.factor}={block}")
+
+    def requests(self, request: StudyRequest) -> Iterator[tuple[str, StudyRequest]]:
+        """The folder and the request of each block; without blocks "" and the request itself."""
+        from ablate.config.overrides import merged
+
+        if not self:
+            yield "", request
+        for block, overrides in self.options.items():
+            node = {**request.node, "claims": []}
+            yield (
+                self.folder(block),
+                replace(request, fixed=merged(request.fixed, overrides), node=node),
+            )
+
+    def require_alike(self, layouts: Mapping[str, Layout]) -> None:
+        """Raise UserError unless every block has the same arms and seeds."""
+        first = next(iter(layouts.values()))
+        names = {composed.name for layout in layouts.values() for composed in layout.arms}
+        for block, layout in layouts.items():
+            if missing := sorted(names - {composed.name for composed in layout.arms}):
+                reason = layout.invalid.get(missing[0], "it is another baseline there")
+                raise UserError(
+                    f"study.blocks: {block} lacks the arm {missing[0]} ({reason}); every block"
+                    " needs the same arms: leave it out with study.exclude"
+                )
+            assert layout.seeds == first.seeds
