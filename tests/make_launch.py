@@ -51,7 +51,15 @@ def runs(folder: Path, seeds: Sequence[int], *more: str) -> list[Run]:
 
 def settings(**own: Any) -> Settings:
     return Settings(
-        **{"slots": 2, "gpus_per_run": 0, "timeout": None, "retries": 0, "grace": 30} | own
+        **{
+            "slots": 2,
+            "gpus_per_run": 0,
+            "timeout": None,
+            "retries": 0,
+            "fail_fast": False,
+            "grace": 30,
+        }
+        | own
     )
 
 

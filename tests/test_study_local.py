@@ -170,6 +170,13 @@ def test_what_fails_or_takes_too_long_is_tried_again(made_up):
     assert "hydra.launcher.timeout=0.1" in found[2].detail
 
 
+def test_nothing_is_started_after_a_failure_with_fail_fast(made_up):
+    started, launch = made_up
+    found = launch("finishes", "dies", "finishes", slots=1, fail_fast=True, retries=1)
+    assert started == ["finishes", "dies", "dies"]  # its further tries come first
+    assert [one.name for one in found] == ["finished", "failed", "missing"]
+
+
 def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -220,7 +227,7 @@ def test_auto_slots(monkeypatch):
 
 def test_settings_without_a_meaning_are_refused():
     wrong = {"slots": (0, 1.5, True, None), "gpus_per_run": (-1,), "retries": ("many",),
-             "timeout": (0, "1h"), "grace": (-1, None)}  # fmt: skip
+             "timeout": (0, "1h"), "grace": (-1, None), "fail_fast": (1, "no")}  # fmt: skip
     for name, values in wrong.items():
         for value in values:
             with pytest.raises(UserError, match=f"hydra.launcher.{name}="):

@@ -36,6 +36,7 @@ class Settings:
     gpus_per_run: int
     timeout: float | None
     retries: int
+    fail_fast: bool
     grace: float
 
     def __post_init__(self) -> None:
@@ -44,6 +45,8 @@ class Settings:
         for name, value in {"gpus_per_run": self.gpus_per_run, "retries": self.retries}.items():
             if not _whole(value, 0):
                 raise _wrong(name, value, "a whole number from 0")
+        if not isinstance(self.fail_fast, bool):
+            raise _wrong("fail_fast", self.fail_fast, "true or false")
         if not _number(self.grace) or self.grace <= 0:
             raise _wrong("grace", self.grace, "a number of seconds above 0")
         if self.timeout is not None and (not _number(self.timeout) or self.timeout <= 0):
@@ -119,6 +122,7 @@ def launch(
             devices,
             timeout=settings.timeout,
             retries=settings.retries,
+            fail_fast=settings.fail_fast,
             grace=settings.grace,
             parent=parent,
             launcher="local",

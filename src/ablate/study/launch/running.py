@@ -146,7 +146,7 @@ def refuse_unfinished(
     if not missed:
         return
     lines = []
-    for name, run_state in list(missed.items())[:REASONS]:
+    for name, run_state in sorted(missed.items(), key=lambda at: at[1].name == "missing")[:REASONS]:
         detail = shorten(run_state.detail, 200, placeholder=" …")
         lines.append(
             f"[{first[name].arm} seed={first[name].seed}] {run_state.name} {detail}".rstrip()

@@ -55,8 +55,9 @@ class Slots:
     """Train every unfinished run, and wait for those that other launchers have.
 
     devices: for each slot, additions to the environment of its runs. timeout: seconds of one
-    attempt. retries: further attempts of a failed run. grace: seconds that a run which is asked to
-    stop may take for its checkpoint. parent: starts the `Parent`, such as the fork server.
+    attempt. retries: further attempts of a failed run. fail_fast: start none after one that failed.
+    grace: seconds that a run which is asked to stop may take for its checkpoint. parent: starts the
+    `Parent`, such as the fork server.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Slots:
         timeout: float | None,
         retries: int,
         grace: float,
+        fail_fast: bool = False,
         parent: Callable[[], Parent],
         launcher: str,
         view: View,
@@ -73,6 +75,7 @@ class Slots:
     ):
         self.devices, self.timeout, self.retries, self.grace = devices, timeout, retries, grace
         self.launcher, self.view, self.stop = launcher, view, stop
+        self.fail_fast, self._failed = fail_fast, False
         self._make_parent = parent
         self._parent: Parent | None = None
         self._processes: dict[int, Process] = {}
@@ -84,7 +87,7 @@ class Slots:
     def work(self, runs: Sequence[Run]) -> None:
         waiting = list(runs)
         try:
-            while self._processes or (waiting and not self.stop.signal):
+            while self._processes or (waiting and not self._over):
                 try:
                     self._take(waiting)
                     self._listen()
@@ -98,9 +101,14 @@ class Slots:
             for claim in self._claims:  # if an error, such as a full disk, ended the loop
                 claim.release()
 
+    @property
+    def _over(self) -> bool:
+        """Whether no further run is started."""
+        return bool(self.stop.signal) or (self.fail_fast and self._failed)
+
     def _take(self, waiting: list[Run]) -> None:
         for run in list(waiting):
-            if not self._free or self.stop.signal:
+            if not self._free or self._over:
                 return
             if claim := self._claim(run, waiting):
                 self._start(Process(run, claim, Mark.of(run.folder), self._free.pop(0)))
@@ -164,6 +172,7 @@ class Slots:
             self.view.again(folder, state)
             self._start(process)
         else:
+            self._failed = self._failed or state.name == "failed"
             self._claims.remove(process.claim)
             process.claim.release()
             self.view.ended(folder, state)
