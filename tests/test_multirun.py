@@ -1,6 +1,7 @@
 """Several runs by one command: -m and sweeps, with runs in this process that train nothing."""
 
 import json
+import re
 from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
@@ -163,3 +164,36 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     assert "study.only: there is no arm model.attention=dt; did you mean" in err
     assert ablate_command(*study)[0] == 0
     assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["additive", "dot", "scaled_dot"]
+
+
+def test_the_models_own_option_is_the_baseline(ablate_command, runs, tmp_path):
+    """Where it is among the values of -m; else the first of them. The plan says which."""
+    for values, baseline in (("additive,dot,scaled_dot", "scaled_dot"), ("dot,cosine", "dot")):
+        argv = [*overrides(tmp_path), "-m", f"model.attention={values}", HERE]
+        code, out, _ = ablate_command(*argv, "study.dry_run=true")
+        assert code == 0
+        assert f"The baseline is model.attention={baseline}." in out
+        assert ablate_command(*argv)[0] == 0
+        plan = json.loads((runs[-1][1].parent / "plan.json").read_text())
+        assert [arm["name"] for arm in plan["arms"] if arm["is_baseline"]] == [
+            f"model.attention={baseline}"
+        ]
+
+
+def test_a_trial_of_a_sweep_has_a_folder_of_its_own(ablate_command, runs, tmp_path):
+    (tmp_path / "own/sweep").mkdir(parents=True)
+    (tmp_path / "own/sweep/mine.yaml").write_text(
+        "# @package _global_\nstudy:\n  name: mine\n  factors: {pos_enc: [none, learned]}\n"
+    )
+    given = ["--config-dir", str(tmp_path / "own"), "sweep=mine", "study.dry_run=true", HERE]
+
+    def folder(*more: str) -> str:
+        code, out, err = ablate_command(*given, *more)
+        assert code == 0, err
+        return re.search(r"runs in outputs/(\S+):", out)[1]
+
+    assert folder() == folder("logger=none", "study.seeds=2") == "mine"
+    trial = folder("trainer.max_steps=10")
+    assert trial.startswith("mine-")
+    assert trial == folder("study.seeds=3", "trainer.max_steps=10") != folder("model.dim=64")
+    assert folder("trainer.max_steps=10", "study.name=x") == "x"

@@ -10,6 +10,7 @@ from make_rules import rules_of_keys
 
 from ablate.config import override_errors
 from ablate.config.composition import compose
+from ablate.config.overrides import parse
 from ablate.config.tree import open_tree
 from ablate.errors import SCREEN, UserError, one_line
 
@@ -208,3 +209,24 @@ def test_every_choice_that_a_message_names_can_be_typed() -> None:
     } == set()
     assert {("model.attention", "none"), ("pos_enc", "none")} <= choices
     assert "data.columns" in nulls
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("init_from=outputs/x/model.attention=dot-1f", "outputs/x/model.attention=dot-1f"),
+        ("data.path=~/my.txt", "~/my.txt"),
+        ("init_from='outputs/a=b/c'", "outputs/a=b/c"),
+    ],
+)
+def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
+    """A run's folder has the name of its arm, with a sign that Hydra's grammar keeps for itself."""
+    assert str(parse(typed).value()) == value
+    with open_tree() as tree:
+        override_errors.refuse_unread([typed], tree)
+
+
+def test_a_factor_is_no_key() -> None:
+    line = "study.factors.model.attention=[dot,general]"
+    with pytest.raises(UserError, match=r"'study\.factors=\{NAME: \[OPTION, \.\.\.\]\}'"):
+        compose("sweep=attention_scores", line)

@@ -14,6 +14,7 @@ from ablate.errors import UserError
 from ablate.study.analysis.collect import collect
 from ablate.study.analysis.comparable import RULES, lines, objections
 from ablate.study.analysis.compare import compare
+from ablate.study.report.any_runs import show_runs
 from ablate.study.report.rows import Report, assemble
 
 
@@ -246,3 +247,25 @@ def test_another_arm_may_be_the_baseline_of_a_report(
     monkeypatch.setattr("sys.argv", ["report", str(study), "--baseline", "additive"])
     with pytest.raises(UserError, match="--baseline additive: there is no such arm"):
         command_line.main()
+
+
+def test_runs_of_no_study_make_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The best first, with what differs between them; without verdicts."""
+    for name, encoding, value in (("a", "none", 2.5), ("b", "rotary", 1.5), ("c", "none", None)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        config = {"choices": {"pos_enc": encoding, "data": "pydoc"}, "seed": 0}
+        (folder / "config.yaml").write_text(json.dumps(config))
+        result = {
+            "status": "finished" if value else "failed", "steps": 10, "train_seconds": 1.0,
+            "metric": {"name": "val/loss", "mode": "min", "value": value}, "choices": {},
+            "metrics": {"val/loss": value},
+        }  # fmt: skip
+        (folder / "result.json").write_text(json.dumps(result))
+    show_runs(tmp_path / "runs")
+    out = capsys.readouterr().out
+    assert out.index("pos_enc=rotary") < out.index("pos_enc=none")
+    assert out.count("val/loss") == 2
+    assert "no verdicts" in out
+    with pytest.raises(UserError, match=r"did you mean 'val/loss'"):
+        show_runs(tmp_path / "runs", "val/los")

@@ -6,6 +6,7 @@
 import gc
 import sys
 from argparse import Namespace
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
@@ -18,7 +19,7 @@ from ablate.cli import folder
 from ablate.cli.command import command, full_error
 from ablate.cli.job import failures, job
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
-from ablate.config.overrides import key_of
+from ablate.config.overrides import key_of, readable
 from ablate.config.tree import config_dir, open_tree
 from ablate.errors import RunFailed, UserError, suggest, unwrap
 from ablate.terminal.pipe import Output
@@ -67,8 +68,20 @@ def _arguments() -> Namespace:
     parser.error = _refuse_flag  # type: ignore[method-assign]
     args = parser.parse_intermixed_args()
     flags = [word for word in sys.argv[1:] if word not in args.overrides]
+    args.overrides = named_search([*map(readable, args.overrides)])
     sys.argv[1:] = [*args.overrides, *flags]
     return args
+
+
+def named_search(overrides: list[str]) -> list[str]:
+    """With a name for a search by Optuna or the like, unless one was typed: the results of every
+    search stand in a folder of their own, that of the same command."""
+    typed = {key_of(text): text.partition("=")[2] for text in overrides}
+    sweeper = typed.get("hydra/sweeper")
+    if sweeper in (None, "ablation", "basic") or "study.name" in typed:
+        return overrides
+    search = sha256(" ".join(sorted(overrides)).encode()).hexdigest()[:6]
+    return [*overrides, f"study.name={sweeper}-{search}"]
 
 
 def _refuse_flag(message: str) -> NoReturn:

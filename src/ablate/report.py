@@ -2,7 +2,8 @@
 
 Writes report.html, report.md, report.json, table.tex, runs.csv and figures/ into the study's
 folder, and prints the table. --wandb sends the report to Weights & Biases, too. --status only says
-how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted.
+how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted. Of a folder
+of runs without a plan, such as outputs/runs, it prints a table of what differs and what came out.
 """
 
 from pathlib import Path
@@ -43,6 +44,13 @@ def main() -> None:
         if not (args.study_dir / PLAN).exists():
             raise UserError(not_a_study(args.study_dir))
         Console().print(status_table(args.study_dir))
+        return
+    from ablate.study.report.any_runs import has_runs, show_runs
+
+    if not (args.study_dir / PLAN).exists() and has_runs(args.study_dir):
+        if args.wandb or args.check or args.baseline or args.allow:
+            raise UserError(not_a_study(args.study_dir))
+        show_runs(args.study_dir, args.metric)
         return
     from ablate.study import publish
     from ablate.study.report import write_report

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from ablate.cli.command import TYPED, full_error, own_error, report
 from ablate.config.check import check_alone, check_direction, value_of
 from ablate.config.composition import Composition, complete
+from ablate.config.keys import plain
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,10 @@ def job(cfg: DictConfig) -> float | None:
         with full_error(TYPED):  # Lightning starts its worker processes with this environment
             complete(cfg, hydra.runtime)  # type: ignore[arg-type]
             alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
-            check_alone(cfg.study, [*alone, *hydra.overrides.task])
-            composition = Composition.of(cfg)
+            searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
+            check_alone(cfg.study, [*alone, *hydra.overrides.task], searched=searched)
             check_direction(hydra.sweeper, cfg.task)
+            seeds = _seeds(cfg) if searched else ()
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
 
@@ -41,13 +43,29 @@ def job(cfg: DictConfig) -> float | None:
             atexit.register(gc.unfreeze)
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
-            result = train(composition, run_dir)
-            on_first_process(show_result)(result, run_dir, cfg.task._target_)
-            return value_of(result)
+            if len(seeds) < 2:
+                result = train(Composition.of(cfg), run_dir)
+                on_first_process(show_result)(result, run_dir, cfg.task._target_)
+                return value_of(result)
+            values = []
+            for seed in seeds:  # a trial of a search is the mean over its seeds
+                own = cfg.copy()
+                own.seed = seed
+                of_seed = Composition.of(own)
+                result = train(of_seed, run_dir.parent / of_seed.folder_name)
+                values.append(value_of(result))
+            known = [value for value in values if value is not None]
+            return sum(known) / len(known) if len(known) == len(values) else None
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):
             raise _logged(error) from error
         raise SystemExit(report(error)) from None
+
+
+def _seeds(cfg: DictConfig) -> tuple[int, ...]:
+    from ablate.study.plan.request import seeds_of
+
+    return seeds_of(plain(cfg.study)["seeds"])
 
 
 def _logged(error: Exception) -> UserError | RunFailed:

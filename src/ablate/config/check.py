@@ -49,10 +49,15 @@ def check_study(cfg: DictConfig) -> None:
         raise UserError(*lines)
 
 
-def check_alone(study: DictConfig, overrides: Sequence[str]) -> None:
-    """Raise UserError for keys of a study that are given to a single run, which ignores them."""
+def check_alone(study: DictConfig, overrides: Sequence[str], *, searched: bool = False) -> None:
+    """Raise UserError for keys of a study that are given to a single run, which ignores them.
+
+    searched: it is a trial of a search, such as Optuna's, which may have several seeds.
+    """
     keys = [text.partition("=")[0].lstrip("+") for text in overrides]
     for key in keys:
+        if searched and key == "study.seeds":
+            continue
         if key.startswith("study.") and key not in OF_ONE_RUN:
             raise UserError(
                 f"{key} applies to multi-run studies only, and this is a single run; give a key"

@@ -196,6 +196,12 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
         names = {str(key) for key in node} | set(tree.groups)
         allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)
         return f"no key or group {part}; allowed: {', '.join(allowed)}{suggest(part, allowed)}"
+    if path == "study.factors":
+        factors = ", ".join(map(str, node))
+        return (
+            f"a factor is not a key of study.factors (there: {factors}); fewer options are written"
+            " 'study.factors={NAME: [OPTION, ...]}'"
+        )
     root: Any = node._get_root()
     option = root.hydra.runtime.choices.get(path)
     named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]

@@ -14,13 +14,21 @@ from ablate.errors import UserError
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _SPECIAL = re.compile(r"[\\()\[\]{}:=, \t]")
+_PATH = re.compile(r"[^\s'\"\\,\[\]{}()$]*/[^\s'\"\\,\[\]{}()$]*")
 MOST = 10_000  # values of one key, and seeds of a study
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
 
 
+def readable(text: str) -> str:
+    """An override whose value is a path with = or ~ in it, such as a run's folder, in the quotes
+    that Hydra's grammar wants; any other as it is."""
+    key, _, value = text.partition("=")
+    return f"{key}='{value}'" if {"=", "~"} & {*value} and _PATH.fullmatch(value) else text
+
+
 def parse_all(texts: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
     """Parse overrides. Raises HydraException. loader: finds the options that glob(*) names."""
-    return OverridesParser.create(config_loader=loader).parse_overrides(list(texts))
+    return OverridesParser.create(config_loader=loader).parse_overrides([*map(readable, texts)])
 
 
 def parse(text: str) -> Override:

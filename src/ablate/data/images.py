@@ -13,6 +13,7 @@ from ablate.config.rules import Count
 from ablate.data import Data, Workers
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
+from ablate.errors import UserError
 
 CHUNK = 512  # images processed at a time, which bounds the memory
 
@@ -40,6 +41,16 @@ class Arrays:
 
     def subset(self, numbers: list[int]) -> "Arrays":
         return Arrays(self.images[numbers], self.labels[numbers])
+
+
+class Some:
+    """The images of a source that have these numbers."""
+
+    def __init__(self, source: Source, numbers: NDArray[np.int64]) -> None:
+        self.source, self.numbers, self.labels = source, numbers, source.labels[numbers]
+
+    def pixels(self, numbers: NDArray[np.int64]) -> Pixels:
+        return self.source.pixels(self.numbers[numbers])
 
 
 class Normalised(Dataset[Batch]):
@@ -76,6 +87,7 @@ class Normalised(Dataset[Batch]):
 class Images(Data):
     """Base of the image sets: a subclass reads the splits and names the classes.
 
+    train_examples: training images that are used, of which fewer are among more; None: all.
     flip: mirrors half of the training images.
     randaugment: timm's policy string for training images, or null.
     workers: processes that prepare batches; affects the speed alone.
@@ -94,11 +106,13 @@ class Images(Data):
         *,
         batch_size: Count,
         seed: int,
+        train_examples: Count | None = None,
         flip: bool = False,
         randaugment: str | None = None,
         workers: Workers = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed, workers=workers)
+        self.train_examples = self.checked("train_examples", train_examples)
         self.flip, self.randaugment = self.checked("flip", flip), randaugment
 
     @abstractmethod
@@ -107,6 +121,7 @@ class Images(Data):
 
     def load(self) -> None:
         sources = self.read()
+        sources["train"] = self._used(sources["train"])
         height, width, channels = sources["train"].pixels(np.arange(1)).shape[1:]
         check(self.randaugment, width)
         if isinstance(self.measured_as, Images):
@@ -136,6 +151,18 @@ class Images(Data):
             "channels": channels,
             "classes": len(self.class_names),
         }
+
+    def _used(self, source: Source) -> Source:
+        """The first `train_examples` of an order that does not depend on the seed of the run."""
+        count = len(source.labels)
+        if self.train_examples is None:
+            return source
+        if self.train_examples > count:
+            raise UserError(
+                f"data.train_examples={self.train_examples}: the training split has {count:,} images"
+            )
+        order = np.random.default_rng(0).permutation(count)
+        return Some(source, order[: self.train_examples])
 
     def measured(self, count: int) -> NDArray[np.int64]:
         """The training images from which mean and deviation are computed: all of them."""

@@ -116,16 +116,22 @@ def with_baseline_options(
     baseline: dict[str, str] = {}
     for factor in factors:
         options = dict(factor.options)
-        has = [name for name, texts in options.items() if all(_holds(t, cfg) for t in texts)]
-        if len(has) > 1:
-            raise UserError(
-                f"study.factors: {factor.name}: {' and '.join(has)} are both the baseline's option"
-            )
-        name = has[0] if has else _unlisted_option(factor, cfg)
+        name = own_option(factor, cfg) or _unlisted_option(factor, cfg)
         first = {name: options.pop(name, ())}
         complete.append(Factor(factor.name, first | options))
         baseline[factor.name] = name
     return complete, baseline
+
+
+def own_option(factor: Factor, cfg: DictConfig) -> str | None:
+    """The option of a factor that a composition has already; None if that is not listed."""
+    options = factor.options.items()
+    has = [name for name, texts in options if all(_holds(text, cfg) for text in texts)]
+    if len(has) > 1:
+        raise UserError(
+            f"study.factors: {factor.name}: {' and '.join(has)} are both the baseline's option"
+        )
+    return has[0] if has else None
 
 
 def _holds(text: str, cfg: DictConfig) -> bool:

@@ -8,7 +8,13 @@ from omegaconf import DictConfig
 
 from ablate.config.check import check
 from ablate.errors import UserError
-from ablate.study.plan.cells import Composed, Composer, NoComposition, with_baseline_options
+from ablate.study.plan.cells import (
+    Composed,
+    Composer,
+    NoComposition,
+    own_option,
+    with_baseline_options,
+)
 from ablate.study.plan.design import (
     ALL_SET,
     Arm,
@@ -63,14 +69,26 @@ def lay_out(request: StudyRequest, composer: Composer) -> Layout:
 
 
 def _factors(request: StudyRequest, composer: Composer) -> tuple[list[Factor], dict[str, str]]:
-    """Return the factors and the baseline's option of each; in a grid, that is the first."""
+    """Return the factors and the baseline's option of each, which is their first: in a grid, the
+    one that the composition has, where that is among the values."""
     if request.grid:
-        return list(request.factors), {f.name: next(iter(f.options)) for f in request.factors}
+        factors = [_own_first(factor, composer) for factor in request.factors]
+        return factors, {f.name: next(iter(f.options)) for f in factors}
     base = _baseline(composer)
     assert request.seeds is not None
     if base.seed and base.seed not in request.seeds:
         raise UserError(f"seed={base.seed}: the seeds of a study are study.seeds=[..]")
     return with_baseline_options(request.factors, base)
+
+
+def _own_first(factor: Factor, composer: Composer) -> Factor:
+    try:
+        option = own_option(factor, composer(()))
+    except NoComposition:
+        option = None
+    if option is None:
+        return factor
+    return Factor(factor.name, {option: factor.options[option], **factor.options})
 
 
 def _baseline(composer: Composer) -> DictConfig:

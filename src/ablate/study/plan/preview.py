@@ -114,6 +114,8 @@ def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[
         for composed in layout.arms
         for key, value in composed.set.items()
     ]
+    if request.grid and len(layout.arms) > 1:
+        lines.append(f"The baseline is {layout.baseline.name}.")
     if tuning:
         grid = ", ".join(f"{key} from {values}" for key, values in tuning.keys.items())
         word = "seed" if len(tuning.seeds) == 1 else "seeds"

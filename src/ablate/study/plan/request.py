@@ -31,6 +31,7 @@ UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
 # Overrides that do not change what a study asks.
 NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
+BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate")  # typed beside what a sweep asks
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,13 @@ def parse_request(
         description=_description(config.hydra.runtime.config_sources, sweep),
     )
     named = any(override.key_or_group == "study.name" for override in overrides)
-    if node["name"] not in (UNNAMED, DEBUG) and not named:
-        return replace(request, name=node["name"])  # from the sweep's file, which runs also read
-    name = node["name"] if named else sweep or _name(request)
+    own = node["name"] not in (UNNAMED, DEBUG)  # from the sweep's file, which runs also read
+    changes = [text for o in typed if not key_of(text := o.input_line or "").startswith(BESIDE)]
+    if own and not named and not changes:
+        return replace(request, name=node["name"])
+    name = node["name"] if own or named else sweep or _name(request)
+    if changes and sweep and request.factors and not request.grid and not named:
+        name = f"{name}-{_hash(changes)}"  # a trial with fewer steps is another study
     if node["name"] == DEBUG and not named:
         name = f"{DEBUG}/{name}"
     return replace(request, name=name, fixed=(*request.fixed, f"study.name={value_text(name)}"))
@@ -127,7 +132,7 @@ def _by_factors(
         fixed=merged(baseline, (override.input_line or "" for override in typed)),
         factors=factors,
         exclude=tuple(exclude),
-        seeds=_seeds(node["seeds"]),
+        seeds=seeds_of(node["seeds"]),
         design=node["design"],
         grid=False,
         node=node,
@@ -146,7 +151,7 @@ def _by_commas(
         )
     fixed: list[str] = []
     factors: dict[str, Factor] = {}
-    seeds = _seeds(node["seeds"]) if node["seeds"] != 1 else None
+    seeds = seeds_of(node["seeds"]) if node["seeds"] != 1 else None
     for override in typed:
         key = override.get_key_element()
         if override.key_or_group == "seed":
@@ -203,10 +208,10 @@ def _typed_seeds(override: Override) -> tuple[int, ...]:
     texts = _values(override) if override.is_sweep_override() else [str(override.value())]
     if wrong := [text for text in texts if not text.isdecimal()]:
         raise UserError(f"seed={wrong[0]}: must be a whole number of at least 0")
-    return _seeds([int(text) for text in texts], f"'{override.input_line}'")
+    return seeds_of([int(text) for text in texts], f"'{override.input_line}'")
 
 
-def _seeds(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
+def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
     if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST:
         raise UserError(f"{where}: {count:,} seeds, and at most {MOST:,} are possible")
     if isinstance(seeds, int):
@@ -229,8 +234,12 @@ def _refuse_swept_study(overrides: Sequence[Override]) -> None:
 def _name(request: StudyRequest) -> str:
     """Name a study so that the same command, or one with more values, finds its folder again."""
     varied = "+".join(factor.name for factor in request.factors) or "seed"
-    fixed = sorted(text for text in request.fixed if not key_of(text).startswith(NOT_WORK))
-    return f"{varied[:80]}-{sha256(' '.join(fixed).encode()).hexdigest()[:6]}"
+    fixed = (text for text in request.fixed if not key_of(text).startswith(NOT_WORK))
+    return f"{varied[:80]}-{_hash(fixed)}"
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return sha256(" ".join(sorted(texts)).encode()).hexdigest()[:6]
 
 
 NO_FACTOR = ("study", "hydra", "output_dir", "logger", "checkpoint_every", "sweep")
