@@ -14,12 +14,13 @@ from ablate.study.plan.request import StudyRequest, parse_request
 
 
 def write_sweep(folder: Path, study: str, *, body: str = "", name: str = "mine") -> list[str]:
-    """The arguments that choose a sweep with this node `study` (YAML, in braces or lines)."""
+    """The arguments that choose a sweep with this node `study` (YAML, in braces or lines), in the
+    folder of its name whatever else is typed."""
     place = folder / "own" / "sweep"
     place.mkdir(parents=True, exist_ok=True)
     node = yaml.dump({"study": yaml.safe_load(study)}, sort_keys=False)
     (place / f"{name}.yaml").write_text(f"# @package _global_\n# Mine.\n{body}\n{node}")
-    return ["--config-dir", str(folder / "own"), f"sweep={name}"]
+    return ["--config-dir", str(folder / "own"), f"sweep={name}", f"study.name={name}"]
 
 
 def tiny_for(study: str, folder: Path, *left_out: str) -> list[str]:
@@ -37,7 +38,7 @@ def asked(
     folder: Path, study: str, *typed: str, body: str = "", left_out: tuple[str, ...] = ()
 ) -> Iterator[tuple[StudyRequest, Composer]]:
     """The question of a sweep on the tiny text, and what composes its arms."""
-    _, own, sweep = write_sweep(folder, study, body=body)
+    _, own, sweep, _ = write_sweep(folder, study, body=body)
     argv = [sweep, *tiny_for(study, folder, *left_out), *typed]
     with open_tree(own) as tree:
         command = tree.load(argv)

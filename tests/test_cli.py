@@ -129,8 +129,8 @@ def test_help_lists_every_option_and_every_switch(tmp_path):
     with open_tree() as tree:
         for group in tree.groups:
             entry = page.split(f"  {group}=")[1].split("=  ")[0]
-            for option in tree.options(group):
-                assert option in entry, f"{group}={option}"
+            for option in tree.options(group):  # claims/parts stands there as claims/...
+                assert option.partition("/")[0] in entry, f"{group}={option}"
     for key, rules in rules_of_keys().items():
         for rule in rules:
             if key.startswith("model.") and isinstance(rule, OneOf):

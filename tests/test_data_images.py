@@ -55,6 +55,19 @@ def test_digits_are_all_there_once(digits: Images) -> None:
     assert digits.sizes == {"image_size": (8, 8), "channels": 1, "classes": 10}
 
 
+def test_fewer_training_images_are_among_more_whatever_the_seed(digits: Images) -> None:
+    def images(count: int | None, seed: int = 0) -> list[bytes]:
+        data = ready("digits", train_examples=count, seed=seed)
+        assert data.length("val") == digits.length("val")
+        pixels = everything(data, "train")["images"] * data.std + data.mean  # type: ignore[attr-defined]
+        return [(16 * image).round().byte().numpy().tobytes() for image in pixels]
+
+    few, more = images(50), images(200)
+    assert few == more[:50] == images(50, seed=1)
+    assert set(more) < set(images(None))
+    assert "has 1,2" in refusal(make("digits", train_examples=5000))
+
+
 def test_the_training_split_is_normalised(digits: Images) -> None:
     images = everything(digits, "train")["images"]
     assert abs(float(images.mean())) < 1e-4

@@ -101,6 +101,7 @@ CHARACTERS = {"tokenizer": "char", "vocab_size": None}
 NEEDS: dict[str, dict[str, Any]] = {
     "vocab_size": {"tokenizer": "bpe"},
     "randaugment": {"size": 16},
+    "train_examples": {"batch_size": 4},
     "min_count": {"tokenizer": "word", "vocab_size": None},
     "max_length": CHARACTERS,
     **dict.fromkeys(("val_fraction", "test_fraction"), CHARACTERS),

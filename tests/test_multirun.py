@@ -27,7 +27,7 @@ def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     code, _, err = ablate_command(*overrides(tmp_path), "-m", *argv)
     assert (code, err) == (0, "")
     found = [(cfg.choices["model.attention"], cfg.seed) for cfg, _ in runs]
-    assert found == [(a, s) for s in (0, 1) for a in ("additive", "dot", "scaled_dot")]
+    assert found == [(a, s) for s in (0, 1) for a in ("scaled_dot", "additive", "dot")]
     (study,) = {folder.parent for _, folder in runs}
     assert study.parent == tmp_path / "outputs"
     assert study.name.startswith("model.attention-")
@@ -62,12 +62,12 @@ def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, t
     assert not (tmp_path / "outputs").exists()
     code, _, _ = ablate_command("-m", *tiny, "model.heads=3,2,4,5", HERE, "study.on_invalid=skip")
     assert code == 0
-    assert [cfg.model.heads for cfg, _ in runs] == [2, 4]
+    assert [cfg.model.heads for cfg, _ in runs] == [4, 2]
     (plan,) = (tmp_path / "outputs").glob("*/plan.json")
     arms = json.loads(plan.read_text())["arms"]
     assert [(arm["name"], arm["is_baseline"]) for arm in arms] == [
-        ("model.heads=2", True),
-        ("model.heads=4", False),
+        ("model.heads=4", True),
+        ("model.heads=2", False),
     ]
 
 
@@ -136,7 +136,7 @@ def test_stopping_one_run_stops_the_study(ablate_command, fail, runs, tmp_path):
 def test_hydras_own_sweeper_still_works(ablate_command, runs, tmp_path):
     code, out, err = ablate_command("-m", "model.heads=2,3,4,5", *OLD)
     assert code == 2
-    assert [cfg.model.heads for cfg, _ in runs] == [2, 4]
+    assert [cfg.model.heads for cfg, _ in runs] == [4, 2]
     last = err.splitlines()[-1]
     assert last.startswith("ablate: 2 runs went wrong: [model.heads=3] model.heads=3 does not")
     assert "[model.heads=5]" in last
@@ -156,20 +156,21 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     """study.only: the plan stays whole, and the same command without it runs the rest."""
     study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]
     assert ablate_command(*study, "study.only=['model.attention=dot']")[0] == 0
-    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["additive", "dot"]
+    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot"]
     (folder,) = {folder.parent for _, folder in runs}
     assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 3
     code, _, err = ablate_command(*study, "study.only=['model.attention=dt']")
     assert code == 2
     assert "study.only: there is no arm model.attention=dt; did you mean" in err
     assert ablate_command(*study)[0] == 0
-    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["additive", "dot", "scaled_dot"]
+    assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot", "additive"]
 
 
 def test_the_models_own_option_is_the_baseline(ablate_command, runs, tmp_path):
     """Where it is among the values of -m; else the first of them. The plan says which."""
     for values, baseline in (("additive,dot,scaled_dot", "scaled_dot"), ("dot,cosine", "dot")):
-        argv = [*overrides(tmp_path), "-m", f"model.attention={values}", HERE]
+        name = f"study.name={baseline}"  # each in a folder of its own
+        argv = [*overrides(tmp_path), "-m", f"model.attention={values}", name, HERE]
         code, out, _ = ablate_command(*argv, "study.dry_run=true")
         assert code == 0
         assert f"The baseline is model.attention={baseline}." in out

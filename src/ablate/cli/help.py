@@ -3,7 +3,7 @@
 All lists of options are read from the config folders, including a user's own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import fill
 
@@ -76,8 +76,14 @@ def _axes(tree: Tree, cfg: DictConfig) -> Iterator[str]:
     chosen = cfg.hydra.runtime.choices
     yield "Parts: GROUP=OPTION (* by default)"
     for group in [*order, *rest]:
-        options = [f"{o}*" if o == chosen.get(group) else o for o in tree.options(group)]
+        every = tree.options(group)
+        options = [f"{o}*" if o == chosen.get(group) else o for o in every if "/" not in o]
+        options += [f"{folder}/..." for folder in dict.fromkeys(_folders(every))]
         yield _entry(group, ", ".join(options), meaning.get(group, ""))
+
+
+def _folders(options: Iterable[str]) -> Iterator[str]:
+    return (option.partition("/")[0] for option in options if "/" in option)
 
 
 def _switches(cfg: DictConfig) -> Iterator[str]:

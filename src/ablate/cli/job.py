@@ -35,6 +35,7 @@ def job(cfg: DictConfig) -> float | None:
             check_alone(cfg.study, [*alone, *hydra.overrides.task], searched=searched)
             check_direction(hydra.sweeper, cfg.task)
             seeds = _seeds(cfg) if searched else ()
+            composition = Composition.of(cfg)
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
 
@@ -44,7 +45,7 @@ def job(cfg: DictConfig) -> float | None:
             gc.enable()
             run_dir = Path(hydra.runtime.output_dir)
             if len(seeds) < 2:
-                result = train(Composition.of(cfg), run_dir)
+                result = train(composition, run_dir)
                 on_first_process(show_result)(result, run_dir, cfg.task._target_)
                 return value_of(result)
             values = []

@@ -159,7 +159,8 @@ class Images(Data):
             return source
         if self.train_examples > count:
             raise UserError(
-                f"data.train_examples={self.train_examples}: the training split has {count:,} images"
+                f"data.train_examples={self.train_examples}: the training split has {count:,}"
+                " images"
             )
         order = np.random.default_rng(0).permutation(count)
         return Some(source, order[: self.train_examples])

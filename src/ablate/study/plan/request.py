@@ -31,7 +31,8 @@ UNNAMED = "runs"  # study.name of conf/config.yaml
 DEBUG = "debug"  # study.name of conf/debug/; a study of debugging runs has its folder inside
 # Overrides that do not change what a study asks.
 NOT_WORK = ("study.", "output_dir", "logger", "checkpoint_every")
-BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate")  # typed beside what a sweep asks
+# Typed beside what a sweep asks: the same data may lie elsewhere.
+BESIDE = (*NOT_WORK, "sweep", "hydra", "debug", "evaluate", "data.path", "data.root", "trainer=")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def parse_request(
     )
     named = any(override.key_or_group == "study.name" for override in overrides)
     own = node["name"] not in (UNNAMED, DEBUG)  # from the sweep's file, which runs also read
-    changes = [text for o in typed if not key_of(text := o.input_line or "").startswith(BESIDE)]
+    changes = [text for o in typed if not (text := o.input_line or "").startswith(BESIDE)]
     if own and not named and not changes:
         return replace(request, name=node["name"])
     name = node["name"] if own or named else sweep or _name(request)
