@@ -1,6 +1,5 @@
 """Figures: the right files, and in them what the model attends to."""
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,19 @@ def drawn(path: Path) -> bool:
     return min(image.shape[:2]) > 200 and len(image.flatten(0, 1)[::7].unique(dim=0)) > 10
 
 
-def test_one_png_for_each_layer_or_for_the_chosen_one(gpt, tmp_path):
+def test_maps_are_weights_drawn_layer_by_layer_which_changes_nothing(gpt, tmp_path):
+    example = gpt.data.example()
+    torch.manual_seed(0)
+    before = gpt.model.train()(example["tokens"])
     paths = attention_figures(gpt, tmp_path / "maps")
+    torch.manual_seed(0)
+    assert gpt.model.training
+    assert_close(gpt.model(example["tokens"]), before, rtol=0, atol=0)
+    for one in attention_maps(gpt, example):
+        assert one.weights.shape == (2, 16, 16)
+        assert_close(one.weights.sum(-1), torch.ones(2, 16))
+        assert torch.equal(one.allowed, torch.ones(16, 16).tril().bool())
+        assert not one.weights[:, ~one.allowed].any()
     assert names(paths) == ["attention_layer_01.png", "attention_layer_02.png"]
     assert all(drawn(path) for path in paths)
     assert sorted(names((tmp_path / "maps").iterdir())) == names(paths)
@@ -72,20 +82,9 @@ def test_one_png_for_each_layer_or_for_the_chosen_one(gpt, tmp_path):
             attention_figures(gpt, tmp_path, **wrong)
 
 
-def test_maps_are_weights_and_drawing_them_changes_nothing(gpt, tmp_path):
-    example = gpt.data.example()
-    model = gpt.model.train()
-    torch.manual_seed(0)
-    before = model(example["tokens"])
-    attention_figures(gpt, tmp_path)
-    torch.manual_seed(0)
-    assert model.training
-    assert_close(model(example["tokens"]), before, rtol=0, atol=0)
-    for one in attention_maps(gpt, example):
-        assert one.weights.shape == (2, 16, 16)
-        assert_close(one.weights.sum(-1), torch.ones(2, 16))
-        assert torch.equal(one.allowed, torch.ones(16, 16).tril().bool())
-        assert not one.weights[:, ~one.allowed].any()
+def ticks(axis: Any) -> list[list[str]]:
+    """What stands at the keys, and at the queries."""
+    return [[t.get_text() for t in of()] for of in (axis.get_xticklabels, axis.get_yticklabels)]
 
 
 def test_tokens_are_named_and_the_masked_is_grey():
@@ -93,11 +92,8 @@ def test_tokens_are_named_and_the_masked_is_grey():
     allowed = torch.ones(4, 4).tril().bool()
     weights = allowed / allowed.sum(-1, keepdim=True)
     panel = Panel("layer 1 head 1", weights, labels, labels, allowed, [(range(1, 3), range(0, 3))])
-    figure = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key")
-    axis = figure.axes[0]
-    assert axis.get_title() == "layer 1 head 1"
-    assert [t.get_text() for t in axis.get_xticklabels()] == labels
-    assert [t.get_text() for t in axis.get_yticklabels()] == labels
+    axis = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key").axes[0]
+    assert (axis.get_title(), ticks(axis)) == ("layer 1 head 1", [labels, labels])
     assert "key" in axis.get_xlabel()
     assert "query" in axis.get_ylabel()
     # Row 1: two weights of one half, then two cells behind the mask.
@@ -136,29 +132,13 @@ def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatc
     assert seen
     for figure in seen:
         figure.draw_without_rendering()
-        title, whole = figure.texts[0].get_window_extent(), figure.bbox
-        assert whole.x0 <= title.x0
-        assert title.x1 <= whole.x1
-        for axis in figure.axes:
-            inside = axis.get_tightbbox()
-            assert whole.padded(1).containsx(inside.x0)
-            assert whole.padded(1).containsx(inside.x1)
-            assert whole.padded(1).containsy(inside.y0)
-            assert inside.y1 <= title.y0
-            for other in figure.axes[: figure.axes.index(axis)]:
-                assert not inside.padded(-1).overlaps(other.get_tightbbox())
-
-
-def test_an_rnn_has_one_alignment(tmp_path):
-    task = built("model=rnn_seq2seq", *DATES, "model.window=local_p")
-    example = task.data.example(2)
-    (one,) = attention_maps(task, example)
-    size = 1, len(example["target_labels"]), len(example["source_labels"])
-    assert one.weights.shape == size
-    assert one.weights.sum(-1).max() < 1.001
-    (path,) = attention_figures(task, tmp_path)
-    assert path.name == "alignment.png"
-    assert drawn(path)
+        title, page = figure.texts[0].get_window_extent(), figure.bbox
+        assert page.x0 <= title.x0 < title.x1 <= page.x1
+        boxes, whole = [axis.get_tightbbox() for axis in figure.axes], page.padded(1)
+        for number, inside in enumerate(boxes):
+            assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
+            assert whole.y0 <= inside.y0 < inside.y1 <= title.y0
+            assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
 @pytest.mark.parametrize(
@@ -174,17 +154,20 @@ def test_models_without_our_attention_have_no_maps(overrides, tmp_path):
 
 
 def test_several_examples_each_with_its_tokens_and_true_fields():
-    task = built("model=rnn_seq2seq", *DATES)
+    task = built("model=rnn_seq2seq", *DATES, "model.window=local_p")
     data = task.data
     assert isinstance(data, Pairs)
     examples = [data.example(index) for index in range(3)]
-    maps = attention_maps(task, examples[0])
-    figure = task.drawer(examples, maps, "said by whom")(maps[0], [1])
+    (one,) = maps = attention_maps(task, examples[0])
+    assert one.weights.shape == (
+        1,
+        *(len(examples[0][f"{n}_labels"]) for n in ("target", "source")),
+    )
+    assert one.weights.sum(-1).max() < 1.001
+    figure = task.drawer(examples, maps, "said by whom")(one, [1])
     for index, (axis, example) in enumerate(zip(figure.axes[:3], examples, strict=True)):
-        read = data.source_tokenizer.decode(example["source"][0].tolist())
-        assert axis.get_title() == read
-        assert [t.get_text() for t in axis.get_xticklabels()] == example["source_labels"]
-        assert [t.get_text() for t in axis.get_yticklabels()] == example["target_labels"]
+        assert axis.get_title() == data.source_tokenizer.decode(example["source"][0].tolist())
+        assert ticks(axis) == [example["source_labels"], example["target_labels"]]
         assert {frame.get_bbox().bounds for frame in axis.patches} == {
             (source.start - 0.5, target.start - 0.5, len(source), len(target))
             for target, source in data.alignment("val", index) or []
@@ -209,30 +192,23 @@ def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_pa
         left, right, *_ = draw(one, [1, 2]).axes
         assert right.get_title() == "head 2"
         assert not right.get_yticklabels(), "the same tokens as at the left"
-        queries = [t.get_text() for t in left.get_yticklabels()]
-        assert queries == (source if one.kind == "encoder" else target)
-        keys = [t.get_text() for t in right.get_xticklabels()]
-        assert keys == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
+        assert ticks(left)[1] == (source if one.kind == "encoder" else target)
+        assert ticks(right)[0] == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
     assert len(maps) == 5
-    (path,) = attention_figures(task, tmp_path, kinds=["cross"], layer=2, head=2)
-    assert path.name == "cross_layer_02.png"
-    assert drawn(path)
+    paths = attention_figures(task, tmp_path, kinds=["cross"], layer=2, head=2)
+    assert names(paths) == ["cross_layer_02.png"]
 
 
 def test_patches_go_back_to_their_place_and_overlapping_ones_are_averaged():
-    weights = torch.arange(6.0)
+    weights, patches = torch.arange(6.0), PatchEmbedding(1, 4, 2, 2)
     expected = weights.view(2, 3).repeat_interleave(2, 0).repeat_interleave(2, 1)
-    assert_close(spread(weights, PatchEmbedding(1, 4, 2, 2), 4, 6), expected)
+    assert_close(spread(weights, patches, 4, 6), expected)
     # One row of three pixels' height: patches over columns 0-2 and 1-3 of a 3 x 4 image.
     heat = spread(torch.tensor([1.0, 3.0]), PatchEmbedding(1, 4, 3, 1), 3, 4)
     assert_close(heat, torch.tensor([1.0, 2.0, 2.0, 3.0]).expand(3, 4))
-
-
-def test_a_head_that_sees_one_patch_lights_it_alone():
-    weights = torch.zeros(4)
-    weights[2] = 1.0
-    image = torch.zeros(4, 4, 3)
-    figure = draw_patches({"head 1": weights}, image, PatchEmbedding(1, 4, 2, 2), "title", 1.0)
+    # A head that sees one patch lights it alone.
+    seen = {"head 1": torch.tensor([0.0, 0.0, 1.0, 0.0])}
+    figure = draw_patches(seen, torch.zeros(4, 4, 3), patches, "title", 1.0)
     heat = torch.tensor(figure.axes[1].images[0].get_array())
     assert heat[2:, :2].eq(1).all()
     assert heat.sum() == 4
@@ -248,12 +224,9 @@ def test_the_image_is_what_a_person_sees():
     assert distance.min() < 1e-5
 
 
-def test_curves(tmp_path):
-    with open(tmp_path / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ["step", "train/loss", "val/loss"])
-        writer.writeheader()
-        writer.writerows([{"step": n, "train/loss": 3 / n} for n in range(1, 9)])
-        writer.writerow({"step": 8, "val/loss": 1.0})
+def test_curves_are_drawn(tmp_path):
+    rows = ["step,train/loss,val/loss", *(f"{n},{3 / n}," for n in range(1, 9)), "8,,1.0"]
+    (tmp_path / "metrics.csv").write_text("\n".join(rows))
     assert drawn(draw_curves(tmp_path / "metrics.csv", tmp_path / "figures" / "curves.png"))
 
 
@@ -286,4 +259,3 @@ def test_the_gates_of_an_lstm_are_drawn(tmp_path):
     paths = attention_figures(task, tmp_path)
     assert names(paths) == ["gates_layer_01.png", "gates_layer_02.png"]
     assert all(drawn(path) for path in paths)
-    assert names(attention_figures(task, tmp_path, layer=2)) == [paths[1].name]
