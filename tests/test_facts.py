@@ -51,41 +51,15 @@ def test_a_fact_that_is_not_there_silences_the_rule() -> None:
             facts(path)
 
 
-OWN_DATA = """
+OWN = """
 from ablate.data import Data
+from ablate.model.attention import Score
 
 class Silent(Data):
     pass
 
 class Images(Data):
     kind = "images"
-"""
-
-
-@pytest.mark.parametrize("module", ["my_data", "ablate.data.my_data"])
-def test_the_data_of_others_says_itself_what_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    """Also where its module lies among ours: in a checkout of one's own, or a plug-in."""
-    (tmp_path / "my_data.py").write_text(OWN_DATA)
-    (tmp_path / "conf" / "data").mkdir(parents=True)
-    for name in ("Silent", "Images"):
-        (tmp_path / "conf" / "data" / f"{name.lower()}.yaml").write_text(
-            f"# Mine.\n_target_: {module}.{name}\nbatch_size: 2\n"
-        )
-    if module == "my_data":
-        monkeypatch.syspath_prepend(tmp_path)
-    else:
-        monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(tmp_path)])
-    with pytest.raises(UserError, match=rf"{module}\.Silent: .*`kind`, such as .text., or a name"):
-        compose("data=silent", config_dir=tmp_path / "conf")
-    with pytest.raises(UserError, match=r"model=gpt reads text, .* and data=.* is images"):
-        compose("data=images", config_dir=tmp_path / "conf")
-    compose("model=vit", "data=images", config_dir=tmp_path / "conf")
-
-
-OWN_SCORE = """
-from ablate.model.attention import Score
 
 class Mine(Score):
     query = False
@@ -95,23 +69,43 @@ class Mine(Score):
 """
 
 
-def test_the_parts_of_others_are_asked_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_score.py").write_text(OWN_SCORE)
-    folder = tmp_path / "conf" / "model.attention"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(
-        "# A score of my own.\n_target_: my_score.Mine\n_partial_: true\npower: 2\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder for --config-dir with options of a module beside it."""
+    (tmp_path / "my_parts.py").write_text(OWN)
+    for group in ("data", "model.attention"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+    score = tmp_path / "conf" / "model.attention"
+    (score / "mine.yaml").write_text("_target_: my_parts.Mine\n_partial_: true\npower: 2\n")
+    (score / "gone.yaml").write_text("_target_: my_parts.Gone\n_partial_: true\n")
+    return tmp_path / "conf"
+
+
+@pytest.mark.parametrize("module", ["my_parts", "ablate.data.my_parts"])
+def test_the_data_of_others_says_itself_what_it_holds(own, monkeypatch, module):
+    """Also where its module lies among ours: in a checkout of one's own, or a plug-in."""
+    for name in ("Silent", "Images"):
+        text = f"_target_: {module}.{name}\nbatch_size: 2\n"
+        (own / "data" / f"{name.lower()}.yaml").write_text(text)
+    if module == "my_parts":
+        monkeypatch.syspath_prepend(own.parent)
+    else:
+        monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(own.parent)])
+    with pytest.raises(UserError, match=rf"{module}\.Silent: .*`kind`, such as .text., or a name"):
+        compose("data=silent", config_dir=own)
+    with pytest.raises(UserError, match=r"model=gpt reads text, .* and data=.* is images"):
+        compose("data=images", config_dir=own)
+    compose("model=vit", "data=images", config_dir=own)
+
+
+def test_the_parts_of_others_are_asked_themselves(own, monkeypatch):
+    monkeypatch.syspath_prepend(own.parent)
     mine = ["model.attention=mine", "model.attention.power=3"]
-    cfg = compose(*mine, config_dir=tmp_path / "conf")
-    assert cfg.model.attention.power == 3
-    with pytest.raises(UserError, match=r"does not compare them"):
-        compose(*mine, "pos_enc=rotary", config_dir=tmp_path / "conf")
-    with pytest.raises(UserError, match=r"no key model.attention.powr.*did you mean"):
-        compose("model.attention=mine", "+model.attention.powr=3", config_dir=tmp_path / "conf")
-    (folder / "gone.yaml").write_text("# Not there.\n_target_: my_score.Gone\n_partial_: true\n")
-    with pytest.raises(UserError, match=r"my_score.Gone: cannot be imported"):
-        compose("model.attention=gone", config_dir=tmp_path / "conf")
+    assert compose(*mine, config_dir=own).model.attention.power == 3
+    for typed, line in {
+        "pos_enc=rotary": "does not compare them",
+        "+model.attention.powr=3": "no key model.attention.powr.*did you mean",
+        "model.attention=gone": "my_parts.Gone: cannot be imported",
+    }.items():
+        with pytest.raises(UserError, match=line):
+            compose("model.attention=mine", typed, config_dir=own)

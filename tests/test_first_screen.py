@@ -1,5 +1,6 @@
 """What a run prints before its first step: one line about itself, and nothing of other packages."""
 
+import json
 import os
 import re
 import subprocess
@@ -22,17 +23,14 @@ SOURCE = str(Path(ablate.__file__).parents[1])
 SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_every_n_steps=10"]
 
 
-def headlines(printed: str) -> list[str]:
-    return [line for line in printed.splitlines() if " parameters | " in line]
-
-
 def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path):
     """Where matplotlib has no font cache yet, and the output goes to a file."""
+    chosen = ["model.attention=additive", "pos_enc=learned"]
     home = tmp_path / "home"
     home.mkdir()
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "XDG_", "MPL"))}
     own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "PYTHONPATH": SOURCE}
-    typed = [*overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
+    typed = [*chosen, *overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
     done = subprocess.run(
         [sys.executable, "-m", "ablate", *typed],
         env={**kept, **own, "NETRC": "/nowhere"},
@@ -52,22 +50,30 @@ def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path):
     assert first.endswith(f"| {folder.relative_to(tmp_path)}")
     assert second.startswith("step 5/5: ")
     assert done.stdout.splitlines()[-1].startswith("  python -m ablate ")
+    assert "python -m ablate.generate" in done.stdout
     assert "leaked" not in done.stdout
+    result = json.loads((folder / "result.json").read_text())
+    assert result["choices"].items() >= dict(one.split("=") for one in chosen).items()
+    assert set(result["kernels"].values()) == {"chunked (fused)"}
     assert "train/loss" in (folder / "metrics.csv").read_text()
     assert not (folder / "train.log").exists()  # else it would be empty
 
 
 def test_a_resumed_run_says_it_again(tmp_path, capsys):
     cfg = ablate.compose(*overrides(tmp_path))
-    result = ablate.run(cfg)
-    (line,) = headlines(capsys.readouterr().out)
-    assert line.startswith(f"gpt: {result['parameters']['total']:,} parameters | text: ")
+
+    def headlines() -> list[str]:
+        ablate.run(cfg)
+        return [s for s in capsys.readouterr().out.splitlines() if " parameters | " in s]
+
+    (line,) = headlines()
+    result = Composition(cfg).folder / "result.json"
+    total = json.loads(result.read_text())["parameters"]["total"]
+    assert line.startswith(f"gpt: {total:,} parameters | text: ")
     assert line.endswith(str(Composition(cfg).folder))
-    ablate.run(cfg)  # it is finished
-    assert headlines(capsys.readouterr().out) == []
-    (Composition(cfg).folder / "result.json").unlink()
-    ablate.run(cfg)
-    assert headlines(capsys.readouterr().out) == [line]
+    assert headlines() == []  # it is finished
+    result.unlink()
+    assert headlines() == [line]
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,19 @@ def no_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", FIRST)
-def test_a_run_of_the_first_version_has_its_id(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_the_first_version_has_its_id(command, monkeypatch):
     cfg = ablate.compose(*command.split())
     drops = cfg.model.get("dropout", 0) > 0
     assert (run_id(cfg, "x") == FIRST[command]) != drops
     monkeypatch.setattr(revision, "KEYS", {})
     assert run_id(cfg, "x") == FIRST[command]
+
+
+def loose(cfg: DictConfig) -> DictConfig:
+    """A copy that takes other keys."""
+    cfg = cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    return cfg
 
 
 def grown(cfg: DictConfig, key: str, value: Any) -> DictConfig:
@@ -69,9 +74,7 @@ def grown(cfg: DictConfig, key: str, value: Any) -> DictConfig:
     return cfg
 
 
-def test_a_key_that_is_added_with_its_neutral_value_changes_no_id(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_key_that_is_added_with_its_neutral_value_changes_no_id(monkeypatch, tmp_path):
     before = ablate.compose()
     write_json(tmp_path / PLAN, {"baseline": {"asked": content_of(before)}})
     monkeypatch.setitem(history.ADDED, "model.qk_norm", False)
@@ -83,13 +86,17 @@ def test_a_key_that_is_added_with_its_neutral_value_changes_no_id(
             refuse_other(tmp_path, content_of(changed), {})
 
 
-def test_a_part_that_moved_keeps_the_ids_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = ablate.compose()
-    target = before.kernel._target_
-    monkeypatch.setitem(history.MOVED, "ablate.new_home.Auto", target)
-    after = grown(before, "kernel._target_", "ablate.new_home.Auto")
-    assert run_id(after, "x") == run_id(before, "x")
-    assert history.upgrade(before.copy()) == after
+def is_read_as(old: DictConfig, cfg: DictConfig) -> bool:
+    """An old file is today's composition, and has its id."""
+    return bool(run_id(old, "x") == run_id(cfg, "x") and history.upgrade(old) == cfg)
+
+
+def test_a_part_that_moved_is_found_and_keeps_the_ids_of_its_runs(monkeypatch):
+    cfg = ablate.compose()
+    monkeypatch.setitem(history.MOVED, "ablate.new_home.Auto", cfg.kernel._target_)
+    moved = grown(cfg, "kernel._target_", "ablate.new_home.Auto")
+    assert run_id(moved, "x") == run_id(cfg, "x")
+    assert history.upgrade(cfg.copy()) == moved
 
 
 @pytest.mark.parametrize("name", ["constant", "cosine", "linear", "noam"])
@@ -104,22 +111,16 @@ def test_a_file_with_a_schedule_of_its_first_home_is_read(tmp_path: Path, name: 
 def test_an_old_file_is_read_by_todays_names() -> None:
     for today, first in history.RENAMED.items():
         cfg = ablate.compose()
-        old = cfg.copy()
         node, _, leaf = today.rpartition(".")
-        OmegaConf.set_struct(old, False)
-        value = OmegaConf.select(old, node).pop(leaf)
+        value = OmegaConf.select(old := loose(cfg), node).pop(leaf)
         OmegaConf.update(old, first, value)
         assert history.upgrade(old) == cfg
-        assert OmegaConf.select(old, today) == value
 
 
 def test_keys_that_are_gone_are_left_out_and_never_counted() -> None:
     cfg = ablate.compose()
-    old = cfg.copy()
-    OmegaConf.set_struct(old, False)
-    old.study.update({"pack": 4, "batched": "auto", "packed": {1: "outputs/other"}})
-    assert run_id(old, "x") == run_id(cfg, "x")
-    assert history.upgrade(old) == cfg
+    (old := loose(cfg)).study.update({"pack": 4, "batched": "auto", "packed": {1: "outputs/other"}})
+    assert is_read_as(old, cfg)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +133,12 @@ def test_keys_that_are_gone_are_left_out_and_never_counted() -> None:
 )
 def test_a_group_that_was_a_key_is_read_and_counts_as_before(command: str) -> None:
     cfg = ablate.compose(*command.split())
-    old = cfg.copy()
-    OmegaConf.set_struct(old, False)
+    old = loose(cfg)
     for group in history.GROUPED:
         _, slot = group.split(".")
         if "_target_" in (old.model.get(slot) or {}):
             old.model[slot] = old.choices.pop(group)
-    assert run_id(old, "x") == run_id(cfg, "x")
-    assert history.upgrade(old) == cfg
+    assert is_read_as(old, cfg)
 
 
 @pytest.mark.usefixtures("no_revisions")
@@ -147,14 +146,12 @@ def test_a_group_that_was_a_key_is_read_and_counts_as_before(command: str) -> No
 def test_the_scale_of_embeddings_was_a_key_of_sinusoidal_positions(command: str) -> None:
     before, first = SCALED[command]
     cfg = ablate.compose(*command.split())
-    assert run_id(cfg, "x") == first
-    old = cfg.copy()
-    OmegaConf.set_struct(old, False)
-    old.model.pop("embedding_scale", None)
-    old.model.pop("init_depth_scale", None)
+    old = loose(cfg)
+    for key in ("embedding_scale", "init_depth_scale"):
+        old.model.pop(key, None)
     old.pos_enc.scale = before == "true"
     assert run_id(old, "x") == first
-    assert history.upgrade(old) == cfg
+    assert is_read_as(old, cfg)
 
 
 @pytest.mark.usefixtures("no_revisions")
@@ -166,7 +163,6 @@ def test_positions_that_never_scaled_have_their_first_id_without_a_scale() -> No
 
 
 def test_a_captioner_with_scaled_positions_is_not_read_as_one_without() -> None:
-    old = ablate.compose("model=captioner", "pos_enc=sinusoidal").copy()
-    OmegaConf.set_struct(old, False)
+    old = loose(ablate.compose("model=captioner", "pos_enc=sinusoidal"))
     old.pos_enc.scale = True
     assert history.upgrade(old).pos_enc.scale is True  # no part takes it: refused when it is built

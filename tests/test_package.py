@@ -17,19 +17,14 @@ from ablate.version import NAME, checkout, described
 PACKAGE = Path(ablate.__file__).parent
 
 
-def test_no_public_name_is_a_submodule_too():
-    """Importing such a submodule would put it where the function is."""
+def test_the_functions_stay_whatever_is_imported():
+    """No public name is a submodule too: importing that would put it where the function is."""
     names = {module.name for module in pkgutil.iter_modules(ablate.__path__)}
     assert names
     assert not names & {*ablate.__all__, "__version__"}
-
-
-def test_the_functions_stay_whatever_is_imported():
-    for module in pkgutil.iter_modules(ablate.__path__):
-        if module.name != "__main__":
-            import_module(f"ablate.{module.name}")
-    for home in ("config.composition", "training.build", "training.load", "training.train"):
-        import_module(f"ablate.{home}")
+    homes = ("config.composition", "training.build", "training.load", "training.train")
+    for name in (*names - {"__main__"}, *homes):
+        import_module(f"ablate.{name}")
     assert all(callable(getattr(ablate, name)) for name in ablate.__all__)
     with pytest.raises(ModuleNotFoundError):
         import_module("ablate.build")
@@ -59,46 +54,40 @@ def test_the_version_names_the_commit_of_its_own_checkout_alone(tmp_path):
     assert checkout(tmp_path / "site-packages") is None
 
 
-@pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    """A folder with PyPI's `ablate`, which has no command."""
-    (tmp_path / "ablate-0.2.3.dist-info").mkdir()
-    (tmp_path / "ablate-0.2.3.dist-info/METADATA").write_text("Name: ablate\nVersion: 0.2.3\n")
-    (tmp_path / "ablate").mkdir()
-    (tmp_path / "ablate/__init__.py").write_text("__version__ = '0.2.3'\n")
-    return tmp_path
-
-
-COMMAND = ["-c", "from ablate_attention import main; main()", "--version"]
+COMMAND = ("-c", "from ablate_attention import main; main()", "--version")
 
 
 @pytest.mark.parametrize(
     ("start", "case"),
     [
         (COMMAND, "theirs first"),
-        (["-m", "ablate", "--version"], "ours over theirs"),
-        (["-c", "import ablate"], "ours over theirs"),
+        (("-m", "ablate", "--version"), "ours over theirs"),
+        (("-c", "import ablate"), "ours over theirs"),
         (COMMAND, "apart"),
     ],
 )
-def test_a_mixture_with_the_other_package_is_refused(theirs, start, case):
+def test_a_mixture_with_the_other_package_is_refused(tmp_path, start, case):
+    """PyPI's `ablate`, which has no command."""
+    (tmp_path / "ablate-0.2.3.dist-info").mkdir()
+    (tmp_path / "ablate-0.2.3.dist-info/METADATA").write_text("Name: ablate\nVersion: 0.2.3\n")
     if case == "ours over theirs":
-        (theirs / "ablate/__init__.py").unlink()
-        (theirs / "ablate").rmdir()
-        (theirs / "ablate").symlink_to(PACKAGE)
-    folders = [theirs, PACKAGE.parent]
-    path = os.pathsep.join(map(str, folders if case != "apart" else folders[::-1]))
+        (tmp_path / "ablate").symlink_to(PACKAGE)
+    else:
+        (tmp_path / "ablate").mkdir()
+        (tmp_path / "ablate/__init__.py").write_text("__version__ = '0.2.3'\n")
+    folders = [str(tmp_path), str(PACKAGE.parent)]
+    path = os.pathsep.join(folders if case != "apart" else folders[::-1])
     done = subprocess.run(
         [sys.executable, *start],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        cwd=theirs.parent,
+        cwd=tmp_path.parent,
     )
     if case == "apart":
         assert (done.returncode, done.stderr) == (0, "")
-    else:
-        assert done.returncode != 0
-        last = done.stderr.strip().splitlines()[-1]
-        assert "PyPI's package 'ablate' 0.2.3 is installed" in last
-        assert f"install {NAME} again" in last
+        return
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "PyPI's package 'ablate' 0.2.3 is installed" in last
+    assert f"install {NAME} again" in last

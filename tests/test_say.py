@@ -28,17 +28,16 @@ def test_control_characters_are_written_as_python_does():
         assert printable(text) == text
 
 
-def test_errors(capsys):
-    for error in (UserError(HOSTILE), ValueError(HOSTILE)):
+@pytest.mark.parametrize("error", [UserError(HOSTILE), ValueError(HOSTILE)])
+def test_errors(error, capsys):
+    def main() -> None:
+        raise error
 
-        def main(error: Exception = error) -> None:
-            raise error
-
-        with pytest.raises(SystemExit):
-            command(main)
-        told = capsys.readouterr().err
-        assert r"a\x1b[2Jb\x07\x9b31m" in told
-        assert told.replace("\n", "").isprintable()
+    with pytest.raises(SystemExit):
+        command(main)
+    told = capsys.readouterr().err
+    assert r"a\x1b[2Jb\x07\x9b31m" in told
+    assert told.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("what", ["line", "text", "table", "title", "markup"])

@@ -7,7 +7,7 @@ import pytest
 
 from ablate.config.composition import compose
 from ablate.errors import UserError
-from ablate.schedule import AUTO_STEPS, warmup_steps
+from ablate.schedule import warmup_steps
 from ablate.schedule.constant import constant
 from ablate.schedule.cosine import cosine
 from ablate.schedule.linear import linear
@@ -47,33 +47,28 @@ def test_linear_and_constant_by_hand():
     assert [constant(step, 10, warmup=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
 
 
+SCHEDULES = {schedule.__name__: schedule for schedule in (cosine, linear, constant, noam)}
+
+
 @pytest.mark.parametrize(
-    ("warmup", "total", "steps"),
-    [(0, 10, 0), (7, 10, 7), (0.1, 300, 30), (0.375, 400, 150), (0.1, 3, 1), (0.999, 10, 10)],
+    ("name", "warmup", "total", "steps"),
+    [
+        *(("cosine", share, total, steps) for share, total, steps in [(0, 10, 0), (7, 10, 7)]),
+        *(("noam", share, 10, steps) for share, steps in [(0.1, 1), (0.999, 10)]),
+        *(("linear", share, 400, steps) for share, steps in [(0.375, 150), (0.1, 40)]),
+        *(("constant", 0.1, 3, 1), ("constant", "auto", 60, 0)),
+        # By default as usual, which gives way to a short training.
+        *((name, "auto", 10_000, usual) for name, usual in [("cosine", 100), ("noam", 400)]),
+        *(("linear", "auto", total, steps) for total, steps in [(200, 100), (198, 99), (5, 2)]),
+        ("cosine", "auto", 1, 0),
+    ],
 )
-def test_a_warm_up_counts_in_steps_or_is_a_share_of_the_training(warmup, total, steps):
-    for schedule in AUTO_STEPS:
-        assert warmup_steps(schedule, warmup, total) == steps
-
-
-@pytest.mark.parametrize(("schedule", "usual"), [("cosine", 100), ("linear", 100), ("noam", 400)])
-def test_auto_is_as_usual_and_gives_way_to_a_short_training(schedule, usual):
-    assert warmup_steps(schedule, "auto", 10_000) == usual
-    assert warmup_steps(schedule, "auto", 2 * usual) == usual
-    assert warmup_steps(schedule, "auto", 2 * usual - 2) == usual - 1
-    assert warmup_steps(schedule, "auto", 5) == 2
-    assert warmup_steps(schedule, "auto", 1) == 0
-
-
-@pytest.mark.parametrize("schedule", [cosine, linear, constant, noam])
-def test_a_share_and_auto_are_the_steps_that_they_stand_for(schedule):
-    floor = {} if schedule in (constant, noam) else {"floor": 0.1}
-    auto = warmup_steps(schedule.__name__, "auto", 60)
-    assert auto == (0 if schedule is constant else 30)
-    for step in range(61):
-        assert schedule(step, 60, warmup=0.25, **floor) == schedule(step, 60, warmup=15, **floor)
-        given = schedule(step, 60, warmup=auto, **floor)
-        assert schedule(step, 60, warmup="auto", **floor) == given
+def test_a_warm_up_counts_in_steps_or_is_a_share_or_is_usual(name, warmup, total, steps):
+    assert warmup_steps(name, warmup, total) == steps
+    floor = {"floor": 0.1} if name in ("cosine", "linear") else {}
+    for step in range(min(total, 500)):
+        given = SCHEDULES[name](step, total, warmup=steps, **floor)
+        assert SCHEDULES[name](step, total, warmup=warmup, **floor) == given
 
 
 def told(capsys, *more):

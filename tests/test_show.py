@@ -12,41 +12,44 @@ from ablate import show
 from ablate.task import Task
 
 
-def command(monkeypatch: pytest.MonkeyPatch, task: Task, folder: Path, *arguments: str) -> int:
-    """Exit code of `python -m ablate.show` on a run that is in memory."""
-    loaded = SimpleNamespace(path=folder, task=task, model=task.model, data=task.data)
-    monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
-    monkeypatch.setattr("sys.argv", ["show", str(folder), *arguments])
-    with pytest.raises(SystemExit) as exited:
-        show.command(show.main)
-    return int(exited.value.code or 0)
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """`python -m ablate.show RUN_DIR` on a run that is in memory: exit code, output, errors."""
+
+    def run(task: Task, *arguments: str) -> tuple[int, str, str]:
+        loaded = SimpleNamespace(path=tmp_path, task=task, model=task.model, data=task.data)
+        monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
+        monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])
+        with pytest.raises(SystemExit) as exited:
+            show.command(show.main)
+        return (int(exited.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
-def test_show_draws_and_prints_paths(tmp_path, monkeypatch, capsys):
+def test_show_draws_and_prints_paths(tmp_path, command):
     gpt = built(*tiny.overrides(tmp_path, "model.depth=2"))
-    assert command(monkeypatch, gpt, tmp_path, "--text", "the cat sat") == 0
-    paths = [Path(line) for line in capsys.readouterr().out.split()]
-    assert [path.parent for path in paths] == [tmp_path / "figures"] * 2
+    code, out, _ = command(gpt, "--text", "the cat sat")
+    paths = [Path(line) for line in out.split()]
+    assert (code, [path.parent for path in paths]) == (0, [tmp_path / "figures"] * 2)
     assert all(drawn(path) for path in paths)
-    out = tmp_path / "elsewhere"
-    assert command(monkeypatch, gpt, tmp_path, "--layer", "1", "--out", str(out)) == 0
-    assert [path.name for path in out.iterdir()] == ["attention_layer_01.png"]
+    elsewhere = tmp_path / "elsewhere"
+    assert command(gpt, "--layer", "1", "--out", str(elsewhere))[0] == 0
+    assert [path.name for path in elsewhere.iterdir()] == ["attention_layer_01.png"]
 
 
 PAIRS = ("model=rnn_seq2seq", *DATES)
 
 
-def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, monkeypatch, capsys):
+def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, command):
     task = built(*PAIRS)
-    assert command(monkeypatch, task, tmp_path, "--source", "3 mars 2015") == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'figures' / 'alignment.png'}\n"
-    assert drawn(tmp_path / "figures" / "alignment.png")
-    examples = {}
+    path = tmp_path / "figures" / "alignment.png"
+    assert command(task, "--source", "3 mars 2015") == (0, f"{path}\n", "")
+    assert drawn(path)
     for index in "01":
-        folder = tmp_path / index
-        assert command(monkeypatch, task, tmp_path, "--index", index, "--out", str(folder)) == 0
-        examples[index] = pixels(folder / "alignment.png")
-    assert not torch.equal(examples["0"], examples["1"])
+        assert command(task, "--index", index, "--out", str(tmp_path / index))[0] == 0
+    first, second = (pixels(tmp_path / index / path.name) for index in "01")
+    assert not torch.equal(first, second)
 
 
 GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
@@ -67,10 +70,8 @@ GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
         (VIT, "--text hello", "was not trained on text"),
     ],
 )
-def test_show_refuses_in_one_line(tmp_path, monkeypatch, capsys, overrides, arguments, words):
-    assert command(monkeypatch, built(*overrides), tmp_path, *arguments.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("ablate: ")
-    assert error.count("\n") == 1
+def test_show_refuses_in_one_line(tmp_path, command, overrides, arguments, words):
+    code, _, error = command(built(*overrides), *arguments.split())
+    assert (code, error[:8], error.count("\n")) == (2, "ablate: ", 1)
     assert words in error
     assert not list(tmp_path.rglob("*.png"))

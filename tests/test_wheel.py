@@ -33,19 +33,23 @@ def site(tmp_path_factory):
 FORMS = ("python -m ablate", "ablate")
 
 
-def started(site, folder, form, *arguments, **more):
+def started(site, folder, form, *arguments):
     """The wheel's command, not the checkout's: as a module of Python, or as it is installed."""
     start = [sys.executable, "-m", "ablate"] if form == FORMS[0] else [str(site / "bin" / "ablate")]
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    return subprocess.run(
-        [*start, *arguments], cwd=folder, env=environment, capture_output=True, text=True, **more
-    )
+    own = {"cwd": folder, "env": os.environ | {"PYTHONPATH": str(site)}}
+    return subprocess.run([*start, *arguments], capture_output=True, text=True, **own)
 
 
 def ablate(site, folder, *arguments, form=FORMS[0]):
     done = started(site, folder, form, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def refuses(site, folder, *arguments):
+    done = started(site, folder, FORMS[0], *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    return done.stderr
 
 
 def test_the_wheel_holds_every_option(site):
@@ -93,13 +97,10 @@ def test_the_readmes_part_of_a_persons_own(site, tmp_path):
     assert set(result["kernels"].values()) == {"chunked"}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = started(site, tmp_path, FORMS[0], "show", str(run))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "--allow my.l2" in done.stderr
-    done = started(site, elsewhere, FORMS[0], "show", str(run), "--allow", "my")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "my.l2.NegativeDistance" in done.stderr
-    assert f"in the folder that holds my (this one is {elsewhere})" in done.stderr
+    assert "--allow my.l2" in refuses(site, tmp_path, "show", str(run))
+    said = refuses(site, elsewhere, "show", str(run), "--allow", "my")
+    assert "my.l2.NegativeDistance" in said
+    assert f"in the folder that holds my (this one is {elsewhere})" in said
     assert ".png" in ablate(site, tmp_path, "show", str(run), "--allow", "my", form=FORMS[1])
 
 
