@@ -51,6 +51,9 @@ def test_a_command_is_composed_and_its_run_named_by_its_id(ablate_command, runs,
 # As Hydra does with what a constructor raises.
 WRAPPED = RuntimeError("Error in call to target 'ablate.X'")
 WRAPPED.__cause__ = UserError("pos_enc.base=-1")
+# As Lightning does with Ctrl-C.
+EXIT = SystemExit(1)
+EXIT.__context__ = KeyboardInterrupt()
 
 
 @pytest.mark.parametrize(
@@ -60,12 +63,21 @@ WRAPPED.__cause__ = UserError("pos_enc.base=-1")
         (RunFailed("the loss is nan at step 3"), 1, "the loss is nan at step 3"),
         (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (EXIT, 130, "interrupted"),
         (WRAPPED, 2, "pos_enc.base=-1"),
     ],
 )
 def test_an_error_has_its_exit_code_and_one_line(ablate_command, fail, error, code, line):
     fail.append(error)
     assert ablate_command()[::2] == (code, f"ablate: {line}\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(RunFailed("nan"), 1), (UserError("no"), 2)])
+def test_hydras_own_sweeper_ends_as_its_worst_run(ablate_command, fail, error, code):
+    fail.append(error)
+    basic = ("hydra/sweeper=basic", "hydra/launcher=basic")
+    ended, _, err = ablate_command("-m", "seed=0,1", *basic)
+    assert (ended, err.splitlines()[-1]) == (code, f"ablate: 2 runs went wrong: {error} (2 runs)")
 
 
 def test_faults_show_tracebacks_and_mistakes_on_request(ablate_command, fail, monkeypatch):

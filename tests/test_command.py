@@ -136,9 +136,10 @@ def test_a_refused_run_removes_only_what_it_made(tmp_path):
     folder.remove_created()
     assert not run.parent.exists()
     run.mkdir(parents=True)
-    folder.remember(run, of_sweep=False)
-    folder.remove_created()
-    assert run.is_dir()
+    for of_sweep in (False, True):
+        folder.remember(run, of_sweep=of_sweep)
+        folder.remove_created()
+        assert run.is_dir()
     folder.remember(last.parents[1], of_sweep=False)
     last.parent.mkdir()
     last.touch()

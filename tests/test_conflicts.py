@@ -143,12 +143,8 @@ FACTS = [
     ("data=karate", "keys and values to recall, and data=karate is a graph; use model=gat, or"),
     ("model=vit data=cmudict", "is pairs of texts; use model=gpt_seq2seq, rnn_seq2seq or"),
     ("task=forecasting", "use model=rnn_forecaster or transformer_forecaster"),
-    ("model=rnn_seq2seq task=causal_lm", "use model=gpt or rnn_lm, or task=seq2seq"),
     ("model=vit model.attention=location model.attention.max_length=16", "the 17 positions"),
-    ("model=rnn_forecaster model.attention=location model.attention.max_length=9", "the 22 pos"),
-    ("model=vit model.mask=window", "lets each of the 4 x 4 patches that"),
     ("model=vit model.patch=3", "leaves pixels out at the border of images of 8 pixels"),
-    ("model=rnn_lm model.embedding_dim=9", "set model.embedding_dim=256"),
 ]
 
 

@@ -1,7 +1,8 @@
-"""Figures: the right files, and in them what the model attends to."""
+"""Figures, and python -m ablate.show: the right files, and in them what the model attends to."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 import ablate
+from ablate import show
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
@@ -27,6 +29,7 @@ WITH_FIGURES = True  # tests/conftest.py
 VIT = ("model=vit", "model.depth=2", "model.dim=16")
 DATES = ("data=dates", "data.train_examples=40", "data.val_examples=6", "data.test_examples=6",
          "model.dim=8")  # fmt: skip
+RNN = ("model=rnn_seq2seq", *DATES)
 TRANSFORMER = ("model=transformer", *DATES, "model.heads=2", "model.encoder.depth=1")
 
 
@@ -113,7 +116,7 @@ SEVERAL = ("model.dim=24", "model.heads=6")
     "overrides",
     [
         (*VIT, *SEVERAL),
-        ("model=rnn_seq2seq", *DATES),
+        RNN,
         pytest.param((*TRANSFORMER, *SEVERAL), marks=pytest.mark.slow),
         pytest.param(("model=transformer_forecaster", *SEVERAL), marks=pytest.mark.slow),
         pytest.param(("model=gat", *SEVERAL), marks=pytest.mark.slow),
@@ -141,20 +144,8 @@ def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatc
             assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("model=rnn_seq2seq", *DATES, "model.attention=none"),
-        ("model=timm", "model.name=resnet10t"),
-        ("model=rnn_lm", "model.cell=gru", "model.dim=8"),
-    ],
-)
-def test_models_without_our_attention_have_no_maps(overrides, tmp_path):
-    assert attention_figures(built(*overrides), tmp_path) == []
-
-
 def test_several_examples_each_with_its_tokens_and_true_fields():
-    task = built("model=rnn_seq2seq", *DATES, "model.window=local_p")
+    task = built(*RNN, "model.window=local_p")
     data = task.data
     assert isinstance(data, Pairs)
     examples = [data.example(index) for index in range(3)]
@@ -259,3 +250,69 @@ def test_the_gates_of_an_lstm_are_drawn(tmp_path):
     paths = attention_figures(task, tmp_path)
     assert names(paths) == ["gates_layer_01.png", "gates_layer_02.png"]
     assert all(drawn(path) for path in paths)
+
+
+# python -m ablate.show: maps of a run for a text or an example of one's own
+
+
+@pytest.fixture
+def show_command(tmp_path, monkeypatch, capsys):
+    """`python -m ablate.show RUN_DIR` on a run that is in memory: exit code, output, errors."""
+
+    def run(task: Task, *arguments: str) -> tuple[int, str, str]:
+        loaded = SimpleNamespace(path=tmp_path, task=task, model=task.model, data=task.data)
+        monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
+        monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])
+        with pytest.raises(SystemExit) as exited:
+            show.command(show.main)
+        return (int(exited.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_show_draws_and_prints_paths(gpt, tmp_path, show_command):
+    code, out, _ = show_command(gpt, "--text", "the cat sat")
+    paths = [Path(line) for line in out.split()]
+    assert (code, [path.parent for path in paths]) == (0, [tmp_path / "figures"] * 2)
+    assert all(drawn(path) for path in paths)
+    elsewhere = tmp_path / "elsewhere"
+    assert show_command(gpt, "--layer", "1", "--out", str(elsewhere))[0] == 0
+    assert [path.name for path in elsewhere.iterdir()] == ["attention_layer_01.png"]
+
+
+def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):
+    task = built(*RNN)
+    path = tmp_path / "figures" / "alignment.png"
+    assert show_command(task, "--source", "3 mars 2015") == (0, f"{path}\n", "")
+    assert drawn(path)
+    for index in "01":
+        assert show_command(task, "--index", index, "--out", str(tmp_path / index))[0] == 0
+    first, second = (pixels(tmp_path / index / path.name) for index in "01")
+    assert not torch.equal(first, second)
+
+
+GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arguments", "words"),
+    [
+        (GPT, "--layer 9", "layer 9: this model has layers 1 to 2"),
+        (GPT, "--index 10000000", "--index 10000000: the validation split has examples 0 to"),
+        (GPT, "--text=", "--text is empty"),
+        (GPT, "--layer x", "invalid int value"),
+        (GPT, "--text a --index 1", "not allowed with argument"),
+        (RNN, "--text 2015", "--text: "),
+        (RNN, "--source=", "--source is empty"),
+        ((*RNN, "model.attention=none"), "", "no attention of ours to draw"),
+        (("model=timm", "model.name=resnet10t"), "", "no attention of ours to draw"),
+        (("model=rnn_lm", "model.cell=gru"), "", "no attention of ours to draw"),
+        (VIT, "--source 2015", "was not trained on pairs"),
+        (VIT, "--text hello", "was not trained on text"),
+    ],
+)
+def test_show_refuses_in_one_line(tmp_path, show_command, overrides, arguments, words):
+    code, _, error = show_command(built(*overrides), *arguments.split())
+    assert (code, error[:8], error.count("\n")) == (2, "ablate: ", 1)
+    assert words in error
+    assert not list(tmp_path.rglob("*.png"))

@@ -9,13 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
-from tiny import images, overrides, pairs
+from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
-from ablate.training.build import build_data
 from ablate.training.compile import CompileNotice
 
 SOURCE = str(Path(ablate.__file__).parents[1])
@@ -74,21 +72,6 @@ def test_a_resumed_run_says_it_again(tmp_path, capsys):
     assert headlines() == []  # it is finished
     result.unlink()
     assert headlines() == [line]
-
-
-@pytest.mark.parametrize(
-    ("typed", "amount"),
-    [
-        (overrides, r"[\d,]+ training tokens"),
-        (images, r"[\d,]+ training images"),
-        (pairs, r"40 training pairs"),
-        (lambda folder: ["model=gat"], r"[\d,]+ training nodes of 34"),
-        (lambda folder: ["model=rnn_forecaster"], r"[\d,]+ training windows"),
-    ],
-)
-def test_data_says_how_much_it_is(tmp_path, typed, amount):
-    data = build_data(ablate.compose(*typed(tmp_path)))
-    assert re.fullmatch(amount, data.amount())
 
 
 def test_a_compilation_is_announced_once(capsys):

@@ -5,11 +5,15 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import ablate
 from ablate.version import NAME, checkout, described
@@ -91,3 +95,34 @@ def test_a_mixture_with_the_other_package_is_refused(tmp_path, start, case):
     last = done.stderr.strip().splitlines()[-1]
     assert "PyPI's package 'ablate' 0.2.3 is installed" in last
     assert f"install {NAME} again" in last
+
+
+# requirements.lock holds a version of everything, inside the ranges of pyproject.toml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+RANGES = [
+    requirement
+    for texts in (PROJECT["dependencies"], *EXTRAS.values())
+    for requirement in map(Requirement, texts)
+    if requirement.name != PROJECT["name"]
+]
+LOCK = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text())
+LOCKED = [one for text in LOCK for one in re.findall(r"^([\w.-]+)==(\S+)", text)]
+
+
+@pytest.mark.parametrize("requirement", RANGES, ids=str)
+def test_every_range_has_two_ends_and_the_lock_file_is_inside(requirement):
+    """Several versions of one package are for several versions of Python."""
+    name = canonicalize_name(requirement.name)
+    versions = [Version(number) for other, number in LOCKED if canonicalize_name(other) == name]
+    assert versions
+    assert all(one in requirement.specifier for one in versions)
+    if requirement.name != "types-PyYAML":  # stubs, numbered by their day
+        assert {specifier.operator for specifier in requirement.specifier} == {">=", "<"}
+
+
+def test_what_is_locked_has_a_hash():
+    for entry in LOCK:
+        assert entry.startswith("#") or "==" not in entry or "--hash=sha256:" in entry

@@ -97,13 +97,6 @@ def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished)
         ablate.load(folder.parent)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_images_are_classified(tmp_path):
-    metrics = ablate.run(ablate.compose(*images(tmp_path)))["metrics"]
-    shares = ("val/accuracy", "val/top5", *(f"test/accuracy/{digit}" for digit in range(10)))
-    assert all(0 <= metrics[name] <= 1 for name in shares)
-
-
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
     loss = CausalLM.loss
 
