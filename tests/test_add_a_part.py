@@ -127,7 +127,7 @@ def test_every_walk_within_the_repository(tmp_path: Path) -> None:
     ]
     words = "l2 rotate nadam acts[gpt-True] acts[transformer-True] acts_by_layer first_version"
     chosen = " or ".join([*words.split(), "axes_hold"])
-    files = [f"tests/test_{name}.py" for name in ("config_tree", "knobs", "history", "pairs")]
+    files = [f"tests/test_{name}.py" for name in ("config_tree", "knobs", "run_id", "pairs")]
     # Whether an option's turn comes by default depends on its place in a list: ask for all (-m "").
     pytest_ = ("-m", "pytest", "-n0", "-rA", "-m", "", "-k", chosen, *files)
     said = python(*pytest_, folder=tmp_path, source=tmp_path / "src")

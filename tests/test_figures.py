@@ -215,10 +215,21 @@ def test_the_image_is_what_a_person_sees():
     assert distance.min() < 1e-5
 
 
-def test_curves_are_drawn(tmp_path):
+def test_curves_are_drawn_whole_or_not_at_all(tmp_path, monkeypatch):
     rows = ["step,train/loss,val/loss", *(f"{n},{3 / n}," for n in range(1, 9)), "8,,1.0"]
     (tmp_path / "metrics.csv").write_text("\n".join(rows))
-    assert drawn(draw_curves(tmp_path / "metrics.csv", tmp_path / "figures" / "curves.png"))
+    path = tmp_path / "figures" / "curves.png"
+    assert drawn(draw_curves(tmp_path / "metrics.csv", path))
+    before = path.read_bytes()
+
+    def stop(canvas: object, file: Path) -> None:
+        file.write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", stop)
+    with pytest.raises(KeyboardInterrupt):
+        draw_curves(tmp_path / "metrics.csv", path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -1,5 +1,6 @@
 """Every key has a rule, and every rule says yes and no where it should."""
 
+import re
 import sys
 from contextlib import nullcontext
 from itertools import chain
@@ -12,9 +13,12 @@ from make_rules import rules_of_keys, rules_of_options
 from omegaconf import OmegaConf
 from refusals import refused
 
+import ablate
+from ablate import data
 from ablate.config.check import ruled
 from ablate.config.composition import compose
-from ablate.config.keys import EVERYWHERE, locate, option_content
+from ablate.config.facts import Facts
+from ablate.config.keys import EVERYWHERE, OURS, locate, option_content
 from ablate.config.rules import (
     Bool,
     Exactly,
@@ -28,8 +32,9 @@ from ablate.config.rules import (
     or_null,
 )
 from ablate.config.schema import VALUES, rule_of
-from ablate.config.stated import parameter_rules
+from ablate.config.stated import Unreadable, parameter_rules, stated
 from ablate.config.tree import config_dir
+from ablate.errors import UserError
 
 # A person's own keys; values by layer, each of which is checked as the key itself.
 FREE = ("study.factors.", "study.tune.", "model.layers.")
@@ -128,20 +133,16 @@ class Wiki(TextData):
                  batch_size: int, **options):
         ...
 
-class Adafactor:
-    def __init__(self, params, lr: float = 1e-3, eps: tuple[float, float] = (1e-30, 1e-3)): ...
-
 class Adan:
-    def __init__(self, params, lr: Positive, betas: Annotated[list[float], ListOf(Real(0, 1))]): ...
+    def __init__(self, params, lr: Positive, betas: Annotated[list[float], ListOf(Real(0, 1))],
+                 eps: tuple[float, float] = (1e-30, 1e-3)):
+        ...
 '''
 FILES = {
     "data/wiki": "{_target_: others.Wiki, name: wikitext-2, part: raw, least: 3, tokenizer: char,"
     " vocab_size: null, seq_len: 64, batch_size: 4, val_fraction: 0.1}",
-    "optimizer/adafactor": "{_target_: others.Adafactor, _partial_: true, lr: 1e-3,"
+    "optimizer/adan": "{_target_: others.Adan, _partial_: true, lr: 1e-3, betas: [0.9, 0.9, 0.9],"
     " eps: [1e-30, 1e-3]}",
-    "optimizer/mixed": "{_target_: ablate.optimizer.ByRole, _partial_: true,"
-    " others: {_target_: torch.optim.SGD, _partial_: true, lr: 0.1}}",
-    "optimizer/adan": "{_target_: others.Adan, _partial_: true, lr: 1e-3, betas: [0.9, 0.9, 0.9]}",
 }
 
 
@@ -164,17 +165,101 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("typed", "line"),
     [
         # A rule of ours is not one for other people's classes.
-        *((text, "") for text in ("data=wiki", "optimizer=adafactor", "optimizer=adan")),
-        ("data=wiki data.name=x", ""),
+        *((text, "") for text in ("optimizer=adan", "data=wiki", "data=wiki data.name=x")),
         # What their parameters state is.
         ("data=wiki data.part=row", "data.part=row: must be raw or clean; did you mean 'raw'?"),
         ("data=wiki data.least=2", "data.least=2: must be a whole number of at least 3"),
         ("data=wiki data.batch_size=0", "data.batch_size=0: must be a whole number of at least 1"),
         ("optimizer=adan optimizer.betas=[2]", "must be a list [..] of a number of at least 0"),
-        ("optimizer=mixed optimizer.others.lr=0", "optimizer.others.lr=0: must be a number more"),
         ("data=planetoid data.name=x", "data.name=x: must be cora, citeseer or pubmed"),
     ],
 )
 def test_what_a_parameter_states_is_the_rule_of_its_key(typed, line, others):
     with refused(line) if line else nullcontext():
         compose(*typed.split(), config_dir=others)
+
+
+# What the rules read in a composition is so: about our parts, and about other people's
+
+
+CODE = " ".join(path.read_text() for path in (Path(ablate.__file__).parent).rglob("*.py"))
+# What conflicts ask of the parts of a group.
+ASKED = sorted(set(re.findall(r'state[sd]\("([\w.]+)", "(\w+)"\)', CODE)))
+
+
+@pytest.mark.parametrize(("group", "attribute"), ASKED)
+def test_what_is_read_of_a_class_is_what_it_states(group: str, attribute: str) -> None:
+    found = []
+    for path in (config_dir() / group).glob("*.yaml"):
+        target = option_content(path)[0].get("_target_", "")
+        if target.startswith(OURS) and hasattr(locate(target), attribute):
+            assert stated(target, attribute) == getattr(locate(target), attribute), path.name
+            found.append(path)
+    assert found
+
+
+def test_a_fact_that_is_not_there_silences_the_rule() -> None:
+    facts = Facts(OmegaConf.create({"model": {"dim": "wide"}}))
+    for path in ("model.heads", "model.dim", "data._target_", "pos_enc.base"):
+        with pytest.raises(Unreadable):
+            facts(path)
+
+
+PARTS = """
+from ablate.data import Data
+from ablate.model.attention import Score
+
+class Silent(Data):
+    pass
+
+class Images(Data):
+    kind = "images"
+
+class Mine(Score):
+    query = False
+
+    def __init__(self, *, power: int, **sizes: int) -> None:
+        super().__init__(**sizes)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder for --config-dir with options of a module beside it."""
+    (tmp_path / "my_parts.py").write_text(PARTS)
+    for group in ("data", "model.attention"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+    score = tmp_path / "conf" / "model.attention"
+    (score / "mine.yaml").write_text("_target_: my_parts.Mine\n_partial_: true\npower: 2\n")
+    (score / "gone.yaml").write_text("_target_: my_parts.Gone\n_partial_: true\n")
+    return tmp_path / "conf"
+
+
+@pytest.mark.parametrize("module", ["my_parts", "ablate.data.my_parts"])
+def test_the_data_of_others_says_itself_what_it_holds(own, monkeypatch, module):
+    """Also where its module lies among ours: in a checkout of one's own, or a plug-in."""
+    for name in ("Silent", "Images"):
+        text = f"_target_: {module}.{name}\nbatch_size: 2\n"
+        (own / "data" / f"{name.lower()}.yaml").write_text(text)
+    if module == "my_parts":
+        monkeypatch.syspath_prepend(own.parent)
+    else:
+        monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(own.parent)])
+    with pytest.raises(UserError, match=rf"{module}\.Silent: .*`kind`, such as .text., or a name"):
+        compose("data=silent", config_dir=own)
+    with pytest.raises(UserError, match=r"model=gpt reads text, .* and data=.* is images"):
+        compose("data=images", config_dir=own)
+    compose("model=vit", "data=images", config_dir=own)
+
+
+def test_the_parts_of_others_are_asked_themselves(own, monkeypatch):
+    monkeypatch.syspath_prepend(own.parent)
+    mine = ["model.attention=mine", "model.attention.power=3"]
+    assert compose(*mine, config_dir=own).model.attention.power == 3
+    for typed, line in {
+        "pos_enc=rotary": "does not compare them",
+        "+model.attention.powr=3": "no key model.attention.powr.*did you mean",
+        "model.attention=gone": "my_parts.Gone: cannot be imported",
+    }.items():
+        with pytest.raises(UserError, match=line):
+            compose("model.attention=mine", typed, config_dir=own)
