@@ -2,7 +2,8 @@
 
 import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import lightning.pytorch as L
 import make_files
@@ -17,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 import ablate
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD
-from ablate.task import Task, total
+from ablate.task import total
 from ablate.task.accumulation import Accumulated
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
@@ -91,15 +92,8 @@ def joined(batches: list[Batch]) -> Batch:
     return whole
 
 
-class Trained(NamedTuple):
-    start: Task  # what the training starts from, in float64
-    task: Task
-    trainer: L.Trainer
-    rows: list[dict[str, float]]
-    watched: Watched
-
-
-def trained(folder: Path, *typed: str) -> Trained:
+def trained(folder: Path, *typed: str) -> SimpleNamespace:
+    """A training, what it starts from, in float64, and what was seen of it."""
     cfg = ablate.compose(*typed)
     data = build_data(cfg)
     (folder / "checkpoints").mkdir(parents=True)
@@ -107,7 +101,8 @@ def trained(folder: Path, *typed: str) -> Trained:
     start = copy.deepcopy(task).double()
     trainer.callbacks.append(watched := Watched())  # type: ignore[attr-defined]
     trainer.fit(task, datamodule=data)
-    return Trained(start, task, trainer, curves.rows, watched)
+    ended = {"task": task, "trainer": trainer, "rows": curves.rows}
+    return SimpleNamespace(start=start, watched=watched, **ended)
 
 
 QUICK = ("pairs", "masked tokens", "images")

@@ -150,14 +150,6 @@ def test_a_mistake_in_a_file_of_ones_own(name, content, part, ablate_command, tm
     assert "Traceback" not in err
 
 
-def test_unread_overrides_are_refused_before_composing() -> None:
-    allowed = ["model=vit", "hydra/launcher=basic", "+trainer.max_time=1", "~hydra.x"]
-    with open_tree() as tree:
-        override_errors.refuse_unread(allowed, tree)
-        with pytest.raises(UserError, match=r"a/b=c.*~seed"):
-            override_errors.refuse_unread(["a/b=c", "~seed"], tree)
-
-
 def test_every_choice_that_a_message_names_can_be_typed() -> None:
     """GROUP=OPTION and KEY=null, in any text of the package."""
     folder = Path(override_errors.__file__).parents[1]

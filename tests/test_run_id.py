@@ -13,6 +13,7 @@ from ablate.config import revision as module
 from ablate.config.check import leaves
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import OURS, locate, plain
+from ablate.config.overrides import equal
 from ablate.config.revision import revision, revisions
 from ablate.config.run_id import content, folder_name, run_id
 from ablate.config.saved import read_config
@@ -77,6 +78,12 @@ def test_the_same_work_written_differently_has_the_same_id(one: str, two: str) -
     ids = {run_id(compose(*typed.split()), "x") for typed in (one, two)}
     values = plain(compose(*one.split()))
     assert ids == {run_id(dict(reversed(values.items())), "x")}  # the order of its keys
+
+
+def test_values_are_the_same_as_the_id_takes_them() -> None:
+    assert equal([1, 0.5], [1.0, 0.5])
+    assert not equal(1, True)
+    assert not equal([0], [False])
 
 
 def test_the_name_of_a_folder_leads_nowhere_else() -> None:
