@@ -2,16 +2,13 @@
 
 import inspect
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from command_line import in_a_process
 from make_rules import rules_of_keys
 from tiny import overrides
 
 from ablate.cli import command as commands
-from ablate.cli import job
 from ablate.cli.help import help_text
 from ablate.config.composition import Composition, compose
 from ablate.config.rules import OneOf
@@ -19,21 +16,6 @@ from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
 
 pytest_plugins = ["command_line"]
-
-
-SOURCE = str(Path(job.__file__).parents[2])
-
-
-def in_a_process(*argv, code=None, **env):
-    start = ["-c", code] if code else ["-m", "ablate"]
-    return subprocess.run(
-        [sys.executable, *start, *argv],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": SOURCE} | env,
-    )
 
 
 def test_a_command_is_composed_and_its_run_named_by_its_id(ablate_command, runs, tmp_path):
@@ -187,7 +169,7 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
 def test_a_compiled_run_prints_nothing_but_what_we_say(tmp_path):
     """Torch's compiler and Triton are imported."""
     typed = ["model.attention=additive", "kernel=chunked", "kernel.compile=true"]
-    done = in_a_process(*overrides(tmp_path, *typed))
+    done = in_a_process("-m", "ablate", *overrides(tmp_path, *typed))
     assert (done.returncode, done.stderr) == (0, "")
     assert "leaked" not in done.stdout
     lines = done.stdout.splitlines()
@@ -212,7 +194,7 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
         "try: m.main()\n"
         "finally: print([n for n in ('torch', 'lightning', 'wandb') if n in sys.modules])"
     )
-    done = in_a_process(*argv.split(), code=code)
+    done = in_a_process("-c", code, *argv.split())
     assert done.stdout.endswith("[]\n")
     assert part in done.stdout
     if not part:  # it is refused

@@ -1,12 +1,12 @@
 """What all commands share: `ablate COMMAND`, the current folder, and where they do not run."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import in_a_process
 from filelock import FileLock
 from tiny import overrides
 
@@ -20,9 +20,6 @@ from ablate.errors import UserError
 from ablate.version import described
 
 pytest_plugins = ["command_line"]
-
-
-SOURCE = str(Path(commands.__file__).parents[2])
 
 
 def test_every_command_is_a_word_of_ablate(ablate_command, monkeypatch):
@@ -69,13 +66,7 @@ def places(folder: Path, *options: str, **environment: str) -> list[str]:
         "import os, sys\nfrom ablate.cli.command import command\n"
         "command(lambda: print(*sys.path, os.environ.get('PYTHONSAFEPATH'), sep='\\n'))\n"
     )
-    done = subprocess.check_output(
-        [sys.executable, *options, script],
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": SOURCE} | environment,
-    )
-    return done.splitlines()
+    return in_a_process(*options, script, folder=folder, **environment).stdout.splitlines()
 
 
 def test_the_current_folder_is_the_last_place_for_a_persons_parts(tmp_path):

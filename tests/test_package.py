@@ -4,13 +4,14 @@ import os
 import pkgutil
 import re
 import subprocess
-import sys
 import tomllib
 from importlib import import_module
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from command_line import in_a_process
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -42,7 +43,7 @@ def test_dir_lists_what_a_person_uses_and_importing_it_is_quick():
     assert set(ablate.__all__) == set(names.split())
     assert ablate.__version__ == version(NAME)
     code = "import sys, ablate; ablate.__version__; print({'torch', 'hydra'} & set(sys.modules))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+    assert in_a_process("-c", code).stdout == "set()\n"
 
 
 def test_the_version_names_the_commit_of_its_own_checkout_alone(tmp_path):
@@ -81,13 +82,7 @@ def test_a_mixture_with_the_other_package_is_refused(tmp_path, start, case):
         (tmp_path / "ablate/__init__.py").write_text("__version__ = '0.2.3'\n")
     folders = [str(tmp_path), str(PACKAGE.parent)]
     path = os.pathsep.join(folders if case != "apart" else folders[::-1])
-    done = subprocess.run(
-        [sys.executable, *start],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path.parent,
-    )
+    done = in_a_process(*start, folder=tmp_path.parent, PYTHONPATH=path)
     if case == "apart":
         assert (done.returncode, done.stderr) == (0, "")
         return
@@ -102,12 +97,8 @@ def test_a_mixture_with_the_other_package_is_refused(tmp_path, start, case):
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-RANGES = [
-    requirement
-    for texts in (PROJECT["dependencies"], *EXTRAS.values())
-    for requirement in map(Requirement, texts)
-    if requirement.name != PROJECT["name"]
-]
+EVERY = [Requirement(text) for text in chain(PROJECT["dependencies"], *EXTRAS.values())]
+RANGES = [requirement for requirement in EVERY if requirement.name != PROJECT["name"]]
 LOCK = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text())
 LOCKED = [one for text in LOCK for one in re.findall(r"^([\w.-]+)==(\S+)", text)]
 

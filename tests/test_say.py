@@ -5,16 +5,15 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 from logging.config import DictConfigurator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from command_line import in_a_process
 from make_study import scores
 from rich.table import Table
 from rich.text import Text
@@ -101,29 +100,21 @@ def test_a_strangers_study(tmp_path, monkeypatch, capsys):
 # What a run prints before its first step: one line about itself, and nothing of other packages
 
 
-SOURCE = str(Path(ablate.__file__).parents[1])
 # Fewer steps than the default interval of logging, to a logger: Lightning would warn.
 SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_every_n_steps=10"]
 
 
-def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path):
+def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path, monkeypatch):
     """Where matplotlib has no font cache yet, and the output goes to a file."""
     chosen = ["model.attention=additive", "pos_enc=learned"]
     home = tmp_path / "home"
     home.mkdir()
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "XDG_", "MPL"))}
-    own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "PYTHONPATH": SOURCE}
+    for name in [one for one in os.environ if one.startswith(("WANDB_", "XDG_", "MPL"))]:
+        monkeypatch.delenv(name)
+    own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "NETRC": "/nowhere"}
     typed = [*chosen, *overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ablate", *typed],
-        env={**kept, **own, "NETRC": "/nowhere"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert done.stderr == ""
+    done = in_a_process("-m", "ablate", *typed, folder=tmp_path, **own)
+    assert (done.returncode, done.stderr) == (0, "")
     assert list((home / "mpl").glob("fontlist*")), "matplotlib had nothing to announce"
     (folder,) = (tmp_path / "outputs" / "runs").iterdir()
     first, second = done.stdout.splitlines()[:2]

@@ -1,7 +1,6 @@
 """The built wheel works by itself, from any folder: conf/ and sweeps/ are inside."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from command_line import in_a_process
 from tiny import overrides
 
 ROOT = Path(__file__).parents[1]
@@ -35,9 +35,8 @@ FORMS = ("python -m ablate", "ablate")
 
 def started(site, folder, form, *arguments):
     """The wheel's command, not the checkout's: as a module of Python, or as it is installed."""
-    start = [sys.executable, "-m", "ablate"] if form == FORMS[0] else [str(site / "bin" / "ablate")]
-    own = {"cwd": folder, "env": os.environ | {"PYTHONPATH": str(site)}}
-    return subprocess.run([*start, *arguments], capture_output=True, text=True, **own)
+    start = ["-m", "ablate"] if form == FORMS[0] else [site / "bin" / "ablate"]
+    return in_a_process(*start, *arguments, folder=folder, PYTHONPATH=str(site))
 
 
 def ablate(site, folder, *arguments, form=FORMS[0]):
@@ -60,10 +59,8 @@ def test_the_wheel_holds_every_option(site):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_wheel_runs_from_any_folder(site, tmp_path, form):
-    where = "import ablate; print(ablate.__file__)"
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    found = subprocess.check_output([sys.executable, "-c", where], env=environment, text=True)
-    assert found.startswith(str(site))
+    where = ("-c", "import ablate; print(ablate.__file__)")
+    assert in_a_process(*where, PYTHONPATH=str(site)).stdout.startswith(str(site))
     assert "attention_scores" in ablate(site, tmp_path, "--help", form=form)
     assert re.fullmatch(r"ablate [0-9.]+\n", ablate(site, tmp_path, "--version", form=form))
     assert not list(tmp_path.iterdir())
