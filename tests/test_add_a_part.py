@@ -15,10 +15,6 @@ SECTIONS = dict(
     section.split("\n", 1) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 )
 OWN, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, WINDOWS, MIXER, FAMILY = SECTIONS
-# Files of a walk, those named in its sentences included.
-AT_MOST = {
-    OWN: 2, SCORE: 4, DATA: 3, OPTIMIZER: 1, KEY: 5, ATTENTION: 5, MIXER: 2, FAMILY: 4
-}  # fmt: skip
 
 
 def blocks(section: str) -> list[tuple[str, str]]:
@@ -66,16 +62,6 @@ def python(*arguments: str, folder: Path, source: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def test_no_walk_is_longer_than_promised() -> None:
-    others = {SCORE: 2}  # the link and the formula
-    assert blocks(SECTIONS[WINDOWS]) == []
-    for section, text in SECTIONS.items():
-        if section not in AT_MOST:
-            continue
-        files = {file for file, _ in blocks(text)}
-        assert 0 < len(files) + others.get(section, 0) <= AT_MOST[section], files
 
 
 def train(folder: Path, *typed: str) -> None:

@@ -7,7 +7,6 @@ import make_files
 import numpy as np
 import pytest
 import torch
-from hydra.utils import get_object
 from make_data import ready
 from make_files import FILES
 from make_model import CONF, options
@@ -19,6 +18,7 @@ from torch import nn
 from ablate import model as models
 from ablate.config.composition import compose
 from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
+from ablate.config.keys import option_content
 from ablate.data import Request
 from ablate.kernel import chunked
 from ablate.model.base import outputs
@@ -29,11 +29,9 @@ SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
 OPTIONS = [(group, name) for group in GROUPS for name in options(group)]
 # Groups in which every file stands for a module of the same name.
-MIRRORED = listed("""model model.attention model.cell model.condition model.decoder model.embedding
-    model.ffn model.gate model.mixer model.norm_type model.points model.normalizer model.mask
-    model.window pos_enc kernel task task.noise logger""")
-# Groups in which, besides, every module is an option.
-COMPLETE = [group for group in MIRRORED if group not in ("model", "model.normalizer")]
+MIRRORED = listed("""kernel logger pos_enc task task.noise model.attention model.cell
+    model.condition model.decoder model.embedding model.ffn model.gate model.mask model.mixer
+    model.norm_type model.points model.window""")
 
 
 @pytest.fixture(autouse=True)
@@ -165,19 +163,6 @@ def test_every_data_set_feeds_its_model(name, tmp_path, monkeypatch):
 # conf/ and src/ have the same names
 
 
-@pytest.mark.parametrize(("group", "name"), [item for item in OPTIONS if item[0] in MIRRORED])
-def test_a_file_is_named_after_its_module(group, name):
-    content = OmegaConf.load(CONF / group / f"{name}.yaml")
-    node = content.get(group, content)
-    if (group, name) == ("logger", "none"):
-        assert "_target_" not in node  # nothing is logged, nothing is made
-        return
-    module, _, part_name = node["_target_"].rpartition(".")
-    assert module == f"ablate.{group}.{name}"
-    assert get_object(node["_target_"]).__module__ == module
-    assert part_name
-
-
 # Modules beside the options, which several of them share.
 SHARED = {
     "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
@@ -187,12 +172,15 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("group", COMPLETE)
-def test_every_module_is_an_option(group):
+@pytest.mark.parametrize("group", MIRRORED)
+def test_every_module_is_the_option_of_its_name(group: str) -> None:
     folder = SOURCE / group.replace(".", "/")
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     named = set(options(group)) - ({"none"} if group == "logger" else set())
     assert modules == named | {*SHARED.get(group, [])}
+    for name in named:
+        made = str(option_content(CONF / group / f"{name}.yaml")[0]["_target_"])
+        assert made.startswith(f"ablate.{group}.{name}.")
 
 
 def test_every_group_has_a_place_in_config_yaml_or_in_a_model():

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tiny import overrides
 
 import ablate
 from ablate.data import Data
-from ablate.debug.profile import print_table
 from ablate.errors import RunFailed, UserError
 from ablate.training.build import build_data
 
@@ -146,19 +144,6 @@ def test_profile_writes_a_table_and_a_trace(tmp_path, capsys):
     names = [event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]]
     assert "aten::addmm" in names
     assert sum(name.startswith("Optimizer.step#") for name in names) == 3
-
-
-def test_on_a_gpu_the_table_goes_by_its_time(capsys):
-    times = [("launch", 6000.0, 0.0), ("mm", 2000.0, 30_000.0)]
-    names = ("key", "self_cpu_time_total", "self_device_time_total")
-    found = [SimpleNamespace(count=4, **dict(zip(names, one, strict=True))) for one in times]
-    recorded: Any = SimpleNamespace(key_averages=lambda: found)
-    print_table(recorded, 0.02, 2, rows=1, gpu=True)
-    said = capsys.readouterr().out
-    assert "Where a step of 20.0 ms goes" in said
-    assert "launch" not in said
-    (row,) = [line for line in said.splitlines() if "mm" in line]
-    assert row.replace("│", " ").split() == ["mm", "2", "15.00", "1.00", "100%"]
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -251,14 +251,6 @@ def test_gates_are_those_that_torch_hides(residual):
         x = x + wanted if residual and number else wanted
 
 
-@pytest.mark.slow
-def test_the_gates_of_an_lstm_are_drawn(tmp_path):
-    task = built("model=rnn_lm", "model.depth=2", "model.dim=60")
-    paths = attention_figures(task, tmp_path)
-    assert names(paths) == ["gates_layer_01.png", "gates_layer_02.png"]
-    assert all(drawn(path) for path in paths)
-
-
 # python -m ablate.show: maps of a run for a text or an example of one's own
 
 

@@ -184,23 +184,23 @@ def test_clipping_bounds_the_step() -> None:
     assert moved("null") > 1
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("devices=1", (1, 1, False)),
-        ("devices=2", (2, 1, True)),
-        ("num_nodes=2", (1, 2, True)),
-        ("strategy=ddp", (1, 1, True)),
-    ],
-)
-def test_every_knob_of_the_place_changes_it(typed, expected):
+PLACES = {
+    "devices=1": (1, 1, False),
+    "devices=2": (2, 1, True),
+    "num_nodes=2": (1, 2, True),
+    "strategy=ddp": (1, 1, True),
+}
+
+
+@pytest.mark.parametrize("typed", PLACES)
+def test_every_knob_of_the_place_changes_it(typed):
     """Processes on a node, nodes, and whether gradients are averaged."""
     cfg = compose(*overrides("gpt"), f"trainer.{typed}")
     data = build_data(cfg)
     with mock.patch.dict(os.environ):
         trainer, *_ = prepare(cfg, Path("nowhere"), data, build(cfg, data))
     averaged = isinstance(trainer.strategy, DDPStrategy)
-    assert (trainer.num_devices, trainer.num_nodes, averaged) == expected
+    assert (trainer.num_devices, trainer.num_nodes, averaged) == PLACES[typed]
 
 
 def test_no_key_of_a_kernel_is_left_out() -> None:

@@ -278,11 +278,3 @@ def test_the_scale_of_embeddings_was_a_key_of_sinusoidal_positions(command: str)
     old.pos_enc.scale = before == "true"
     assert run_id(old, "x") == first
     assert is_read_as(old, cfg)
-
-
-@pytest.mark.usefixtures("no_revisions")
-def test_positions_that_never_scaled_have_their_first_id_without_a_scale() -> None:
-    rotary = ["model=transformer", "pos_enc=rotary"]
-    first = "85e1885ae16d"  # of commit 6085061
-    assert run_id(ablate.compose(*rotary, "model.embedding_scale=1.0"), "x") == first
-    assert run_id(ablate.compose(*rotary), "x") != first

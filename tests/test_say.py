@@ -7,11 +7,8 @@ import os
 import re
 import sys
 from logging.config import DictConfigurator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 import yaml
 from command_line import in_a_process
 from make_study import scores
@@ -27,7 +24,6 @@ from ablate.config.tree import config_dir
 from ablate.errors import UserError
 from ablate.terminal.console import Console
 from ablate.terminal.say import printable, put
-from ablate.training.compile import CompileNotice
 
 HOSTILE = "a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
 SHOWN = r"a\x1b[2Jb\x07\x9b31m\r\x7f\udce9"
@@ -148,19 +144,3 @@ def test_a_resumed_run_says_it_again(tmp_path, capsys):
     assert headlines() == []  # it is finished
     result.unlink()
     assert headlines() == [line]
-
-
-def test_a_compilation_is_announced_once(capsys):
-    def compiled(number: int) -> None:
-        torch._dynamo.reset()  # as compile=true does; it removes the callbacks
-        notice.on_train_start(trainer, task)
-        torch.compile(lambda x: x + number, backend="eager")(torch.ones(2))
-
-    notice, trainer, task = CompileNotice(), SimpleNamespace(is_global_zero=True), Any
-    compiled(1)
-    compiled(2)
-    said = capsys.readouterr().out
-    assert said == "ablate: compiling (torch.compile); the first steps take longer\n"
-    notice.teardown(trainer, task, "fit")
-    torch.compile(lambda x: x + 3, backend="eager")(torch.ones(2))
-    assert capsys.readouterr().out == ""
