@@ -7,6 +7,7 @@ import sys
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tiny import images, overrides
 import ablate
 from ablate.config.composition import Composition
 from ablate.errors import RunFailed, UserError
+from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data
 from ablate.training.curves import Curves
@@ -193,6 +195,13 @@ def test_training_took_the_time_that_the_gpu_needed(monkeypatch, tmp_path):
         task: Any = SimpleNamespace(device=torch.device(device))
         curves.on_validation_start(None, task)  # type: ignore[arg-type]
         assert curves.train_seconds == seconds
+
+
+def test_units_are_those_of_all_processes(tmp_path):
+    curves, task = Curves(tmp_path / "metrics.csv"), Mock(spec=Task, units=lambda batch: 8)
+    for _ in range(3):
+        curves.on_train_batch_start(SimpleNamespace(world_size=2), task, {}, 0)
+    assert curves.units == 3 * 8 * 2
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
