@@ -149,8 +149,6 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         "rope": "pos_enc=rotary",
         "GQA": "model.kv_heads",
         "weight/tying": "model.tie_embeddings",
-        "mixed precision": "trainer.precision",
-        "accumulate_grad": "trainer.accumulate_grad_batches",
         "Longformer": "model.mask=window",  # in a docstring alone
         "slots": "hydra.launcher.slots",
         "model=vit/gqa": "model.kv_heads",
