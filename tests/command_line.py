@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from subprocess import CompletedProcess, run
 from typing import Any
 
 import pytest
@@ -22,14 +21,6 @@ from ablate.run_files import write_json
 from ablate.study import sweeper
 
 Command = Callable[..., tuple[int, str, str]]
-SOURCE = str(Path(job.__file__).parents[2])
-
-
-def in_a_process(*argv: object, folder: Path | None = None, **env: str) -> CompletedProcess[str]:
-    """`python ARGV` in that folder."""
-    environment = os.environ | {"PYTHONPATH": SOURCE} | env
-    line = [sys.executable, *map(str, argv)]
-    return run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture

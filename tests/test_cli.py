@@ -4,9 +4,8 @@ import inspect
 import os
 
 import pytest
-from command_line import in_a_process
 from make_rules import rules_of_keys
-from tiny import overrides
+from tiny import in_a_process, overrides
 
 from ablate.cli import command as commands
 from ablate.cli.help import help_text

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import in_a_process
 from filelock import FileLock
-from tiny import overrides
+from tiny import in_a_process, overrides
 
 from ablate import diff, evaluate, generate, report, show
 from ablate.__main__ import COMMANDS

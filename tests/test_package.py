@@ -11,10 +11,10 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from command_line import in_a_process
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from tiny import in_a_process
 
 import ablate
 from ablate.version import NAME, checkout, described

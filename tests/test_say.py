@@ -10,11 +10,10 @@ from logging.config import DictConfigurator
 
 import pytest
 import yaml
-from command_line import in_a_process
 from make_study import scores
 from rich.table import Table
 from rich.text import Text
-from tiny import overrides
+from tiny import in_a_process, overrides
 
 import ablate
 from ablate import report

@@ -8,8 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from command_line import in_a_process
-from tiny import overrides
+from tiny import in_a_process, overrides
 
 ROOT = Path(__file__).parents[1]
 
