@@ -10,6 +10,7 @@ import ablate
 from ablate import diff, evaluate, generate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
+from ablate.run_files import Damaged, open_file
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,13 @@ def test_one_row_that_is_refused_leaves_the_others(finished, measured, capsys):
     with pytest.raises(UserError, match=r"learned was trained for 16 positions.*32"):
         measured(run, "data.seq_len=8,32")
     assert json.loads(capsys.readouterr().out)["data.seq_len"] == 8
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path):
+    (tmp_path / "result.json").write_bytes(b"12345")
+    says = "5 bytes, and at most 4 are read"
+    with pytest.raises(Damaged, match=says), open_file(tmp_path / "result.json", longest=4):
+        pass
 
 
 def test_another_text_is_read_with_the_runs_tokens(finished, tmp_path):

@@ -7,6 +7,7 @@ import make_files
 import numpy as np
 import pytest
 import torch
+from make_axes import MODELS
 from make_data import ready
 from make_files import FILES
 from make_model import CONF, options
@@ -93,19 +94,10 @@ class Sizes:
         return [np.arange(4, 11, dtype=np.int32)]
 
 
-DEEP = ("bert", "dit", "gpt", "gpt_seq2seq", "vit")
-SMALL = {name: ["model.heads=2", "model.depth=2"] for name in DEEP} | {
-    "transformer": ["model.heads=2"],
-    "gat": ["model.heads=2", "model.dropout=0"],  # of four nodes, dropout often leaves nothing
-    "rnn_seq2seq": ["model.embedding_dim=8"],
-    "sam": ["model.heads=2", "model.depth=1"],
-    "transformer_forecaster": ["model.heads=2"],
-}
-
-
 def tiny(model: str) -> list[str]:
     """Overrides that make a model small; `data.seq_len` stays, because some data needs it long."""
-    return [*SMALL.get(model, []), "model.name=test_resnet" if model == "timm" else "model.dim=8"]
+    # Of four nodes, dropout often leaves nothing.
+    return [*MODELS[model].overrides, *(["model.dropout=0"] if model == "gat" else [])]
 
 
 def assert_learns(network: nn.Module, *inputs: torch.Tensor) -> None:

@@ -214,17 +214,18 @@ def test_the_image_is_what_a_person_sees():
 
 def test_curves_are_drawn_whole_or_not_at_all(tmp_path, monkeypatch):
     rows = ["step,train/loss,val/loss", *(f"{n},{3 / n}," for n in range(1, 9)), "8,,1.0"]
-    (tmp_path / "metrics.csv").write_text("\n".join(rows))
-    path = tmp_path / "figures" / "curves.png"
-    assert drawn(draw_curves(tmp_path / "metrics.csv", path))
+    table, path = tmp_path / "metrics.csv", tmp_path / "figures" / "curves.png"
+    table.write_text("\n".join(rows))
+    assert drawn(draw_curves(table, path))
     before = path.read_bytes()
+    table.write_text("\n".join(rows[:5]))
 
     def stop(source: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", stop)
     with pytest.raises(KeyboardInterrupt):
-        draw_curves(tmp_path / "metrics.csv", path)
+        draw_curves(table, path)
     assert path.read_bytes() == before
 
 

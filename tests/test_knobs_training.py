@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import CONF, KERNEL_NEEDS, options
+from test_compose import NEEDS
 from test_rlhf import KNOBS
 
 from ablate.config.composition import compose
@@ -47,15 +48,6 @@ WRITING: dict[str, tuple[str, list[str]]] = {
     "task.beam": ("4", []),
     "task.length_penalty": ("5.0", ["task.beam=4"]),
     "task.max_length": ("2", []),
-}
-MODEL_OF = {
-    "task=masked_lm": "bert",
-    "task=classification": "vit",
-    "task=seq2seq": "rnn_seq2seq",
-    "task=captioning": "captioner",
-    "task=segmentation": "sam",
-    "task=diffusion": "dit",
-    "task=autoencoding": "autoencoder",
 }
 
 
@@ -128,7 +120,8 @@ def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), cases())
 def test_every_knob_of_a_part_changes_the_parameters(choice: str, key: str, value: str) -> None:
-    chosen = MODEL_OF.get(choice, "gpt"), *choice.split()
+    model = NEEDS.get(choice, ["model=gpt"])[0].removeprefix("model=")
+    chosen = model, *choice.split()
     assert not equal(trained(*chosen).parameters, trained(*chosen, f"{key}={value}").parameters)
 
 

@@ -124,7 +124,9 @@ OTHERS = '''
 from typing import Annotated, Literal
 
 from ablate.config.rules import Int, ListOf, Positive, Real
+from ablate.data import Data
 from ablate.data.text import TextData
+from ablate.model.attention import Score
 
 class Wiki(TextData):
     """Its names are not those of planetoid, and it has a key whose values it states itself."""
@@ -137,12 +139,26 @@ class Adan:
     def __init__(self, params, lr: Positive, betas: Annotated[list[float], ListOf(Real(0, 1))],
                  eps: tuple[float, float] = (1e-30, 1e-3)):
         ...
+
+class Silent(Data):
+    pass
+
+class Images(Data):
+    kind = "images"
+
+class Mine(Score):
+    query = False
+
+    def __init__(self, *, power: int, **sizes: int) -> None:
+        super().__init__(**sizes)
 '''
 FILES = {
     "data/wiki": "{_target_: others.Wiki, name: wikitext-2, part: raw, least: 3, tokenizer: char,"
     " vocab_size: null, seq_len: 64, batch_size: 4, val_fraction: 0.1}",
     "optimizer/adan": "{_target_: others.Adan, _partial_: true, lr: 1e-3, betas: [0.9, 0.9, 0.9],"
     " eps: [1e-30, 1e-3]}",
+    "model.attention/mine": "{_target_: others.Mine, _partial_: true, power: 2}",
+    "model.attention/gone": "{_target_: others.Gone, _partial_: true}",
 }
 
 
@@ -205,61 +221,27 @@ def test_a_fact_that_is_not_there_silences_the_rule() -> None:
             facts(path)
 
 
-PARTS = """
-from ablate.data import Data
-from ablate.model.attention import Score
-
-class Silent(Data):
-    pass
-
-class Images(Data):
-    kind = "images"
-
-class Mine(Score):
-    query = False
-
-    def __init__(self, *, power: int, **sizes: int) -> None:
-        super().__init__(**sizes)
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A folder for --config-dir with options of a module beside it."""
-    (tmp_path / "my_parts.py").write_text(PARTS)
-    for group in ("data", "model.attention"):
-        (tmp_path / "conf" / group).mkdir(parents=True)
-    score = tmp_path / "conf" / "model.attention"
-    (score / "mine.yaml").write_text("_target_: my_parts.Mine\n_partial_: true\npower: 2\n")
-    (score / "gone.yaml").write_text("_target_: my_parts.Gone\n_partial_: true\n")
-    return tmp_path / "conf"
-
-
-@pytest.mark.parametrize("module", ["my_parts", "ablate.data.my_parts"])
-def test_the_data_of_others_says_itself_what_it_holds(own, monkeypatch, module):
+@pytest.mark.parametrize("module", ["others", "ablate.data.others"])
+def test_the_data_of_others_says_itself_what_it_holds(others, monkeypatch, module):
     """Also where its module lies among ours: in a checkout of one's own, or a plug-in."""
     for name in ("Silent", "Images"):
         text = f"_target_: {module}.{name}\nbatch_size: 2\n"
-        (own / "data" / f"{name.lower()}.yaml").write_text(text)
-    if module == "my_parts":
-        monkeypatch.syspath_prepend(own.parent)
-    else:
-        monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(own.parent)])
+        (others / "data" / f"{name.lower()}.yaml").write_text(text)
+    monkeypatch.setattr("ablate.data.__path__", [*data.__path__, str(others.parent)])
     with pytest.raises(UserError, match=rf"{module}\.Silent: .*`kind`, such as .text., or a name"):
-        compose("data=silent", config_dir=own)
+        compose("data=silent", config_dir=others)
     with pytest.raises(UserError, match=r"model=gpt reads text, .* and data=.* is images"):
-        compose("data=images", config_dir=own)
-    compose("model=vit", "data=images", config_dir=own)
+        compose("data=images", config_dir=others)
+    compose("model=vit", "data=images", config_dir=others)
 
 
-def test_the_parts_of_others_are_asked_themselves(own, monkeypatch):
-    monkeypatch.syspath_prepend(own.parent)
+def test_the_parts_of_others_are_asked_themselves(others):
     mine = ["model.attention=mine", "model.attention.power=3"]
-    assert compose(*mine, config_dir=own).model.attention.power == 3
+    assert compose(*mine, config_dir=others).model.attention.power == 3
     for typed, line in {
         "pos_enc=rotary": "does not compare them",
         "+model.attention.powr=3": "no key model.attention.powr.*did you mean",
-        "model.attention=gone": "my_parts.Gone: cannot be imported",
+        "model.attention=gone": "others.Gone: cannot be imported",
     }.items():
         with pytest.raises(UserError, match=line):
-            compose("model.attention=mine", typed, config_dir=own)
+            compose("model.attention=mine", typed, config_dir=others)
