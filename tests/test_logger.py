@@ -168,14 +168,26 @@ def test_a_run_of_a_wandb_sweep_stays_in_its_project(tmp_path, monkeypatch, key)
         make("wandb", tmp_path, **{key: "mine"})
 
 
-def test_a_resumed_run_continues_its_wandb_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_resumed_run_continues_its_wandb_run_and_offline_where_no_server_is(
+    tmp_path, monkeypatch, caplog, reached
+):
     """W&B continues a run where one of its id is there, and begins it where none is."""
-    opened: list[dict[str, Any]] = []
-    run = SimpleNamespace(define_metric=lambda *names, **how: None)
-    monkeypatch.setattr("wandb.init", lambda **given: opened.append(given) or run)
+    opened: list[tuple[str, str, str]] = []
+
+    def init(**given: Any) -> SimpleNamespace:
+        opened.append((given["id"], given["resume"], given["mode"]))
+        if given["mode"] == "online" and not reached:
+            raise ConnectionError("no route to host")
+        return SimpleNamespace(define_metric=lambda *names, **how: None)
+
+    monkeypatch.setattr("wandb.init", init)
+    monkeypatch.setattr("ablate.logger.wandb.has_key", lambda: True)
     for _ in range(2):
-        assert make("wandb", tmp_path, mode="offline").run
-    assert [(one["id"], one["resume"]) for one in opened] == [("0123456789ab", "allow")] * 2
+        assert make("wandb", tmp_path, mode="online").run
+    modes = ["online"] if reached else ["online", "offline"]
+    assert opened == [("0123456789ab", "allow", mode) for mode in modes] * 2
+    assert caplog.text.count("writing offline (no route to host)") == (0 if reached else 2)
 
 
 def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):

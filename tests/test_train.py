@@ -20,6 +20,7 @@ from ablate.errors import RunFailed, UserError
 from ablate.task import Task
 from ablate.task.causal_lm import CausalLM
 from ablate.training.build import build, build_data
+from ablate.training.compile import Compiled
 from ablate.training.curves import Curves
 from ablate.training.train import prepare
 
@@ -202,6 +203,25 @@ def test_units_are_those_of_all_processes(tmp_path):
     for _ in range(3):
         curves.on_train_batch_start(SimpleNamespace(world_size=2), task, {}, 0)
     assert curves.units == 3 * 8 * 2
+
+
+@pytest.mark.parametrize(("rank", "world", "first"), [(0, 1, 8), (0, 2, 8), (1, 2, 12)])
+def test_the_numbers_of_an_example_are_the_same_in_any_process(rank, world, first):
+    """The fifth batch of 8 is the second of a step of three."""
+    trainer = SimpleNamespace(accumulate_grad_batches=3, world_size=world)
+    parts = {"data": SimpleNamespace(batch_size=8), "trainer": trainer}
+    draws = SimpleNamespace(of_batch=lambda *keys: keys)
+    task = Mock(spec=Task, seed=7, global_rank=rank, draws=draws, **parts)
+    assert Task.keys_of_batch(task, 4) == (7, 1, first)
+
+
+def test_validation_is_not_compiled():
+    compiled, part = Compiled(), torch.nn.Linear(1, 1)
+    compiled.calls = {part: "compiled"}
+    compiled.on_validation_start(None, None)
+    assert part._compiled_call_impl is None
+    compiled.on_validation_end(None, None)
+    assert part._compiled_call_impl == "compiled"
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from ablate.config.saved import read_config
 from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
 from ablate.training.build import build, build_data
-from ablate.training.transfer import Source, describe_transfer
+from ablate.training.transfer import Source, describe_transfer, fitting
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,15 @@ def test_other_parts_are_refused_with_the_difference(more, says, first, tmp_path
     cfg = ablate.compose(*classes(tmp_path), f"init_from={first}", more)
     with refused(says):
         build(cfg, build_data(cfg))
+
+
+@pytest.mark.parametrize("name", ["missing", "unknown"])
+def test_parameters_of_the_body_have_to_be_the_same(name: str) -> None:
+    own = {"body.weight": torch.ones(2), "head.weight": torch.ones(3)}
+    more = own | {"body.bias": torch.ones(2), "head.bias": torch.ones(3)}
+    target, source = (more, own) if name == "missing" else (own, more)
+    with refused(f"x does not fit this model: {name}: body.bias"):
+        fitting(target, source, ("head.",), "x")
 
 
 @pytest.mark.parametrize("part", ["embeddings", pytest.param("encoder", marks=pytest.mark.slow)])
