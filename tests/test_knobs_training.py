@@ -30,7 +30,7 @@ OTHER = {
     "optimizer": "lr=0.01 betas=[0.5,0.5] eps=0.1 weight_decay=0.5 momentum=0.5 nesterov=true"
     " ns_steps=2 adjust_lr_fn=original matrix.nesterov=false precondition_frequency=1"
     " warmup_steps=1 r=2.0 weight_lr_power=1.0",
-    "schedule": "warmup=3 floor=0.5 decay=2 shape=linear",
+    "schedule": "warmup=2 floor=0.5 decay=3 shape=linear",
     "task=causal_lm": "label_smoothing=0.3 z_loss=0.1",
     "task=masked_lm": "next_sentence=false mask_rate=0.5 mask_share=0.9 random_share=0.8",
     "task=classification": "label_smoothing=0.3 mixup=0.5 cutmix=1.0",
@@ -42,7 +42,7 @@ OTHER = {
 }
 VALUES = {part: dict(text.split("=") for text in texts.split(" ")) for part, texts in OTHER.items()}
 # What an option needs, or what lets its keys act in four steps.
-BESIDE = {"schedule_free": ["schedule=constant"], "wsd": ["schedule.decay=3"]}
+BESIDE = {"schedule_free": ["schedule=constant"], "wsd": ["schedule.decay=2"]}
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
     "task.beam": ("4", []),
