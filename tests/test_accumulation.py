@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
@@ -17,22 +18,15 @@ from torch.nn.utils.rnn import pad_sequence
 import ablate
 from ablate.data import IGNORED, Batch
 from ablate.data.pairs import PAD
-from ablate.task import Task, total
+from ablate.task import total
 from ablate.task.accumulation import Accumulated
 from ablate.training.build import build, build_data
 from ablate.training.train import prepare
 
 BATCHES, STEPS = 3, 3
-ALWAYS = (
-    "model.dropout=0.1",
-    "trainer.precision=64-true",
-    f"trainer.max_steps={STEPS}",
-    "trainer.val_check_interval=1000",
-    "trainer.log_every_n_steps=1",
-    "optimizer.lr=0.01",
-    "schedule=constant",
-    "schedule.warmup=0",
-)
+ALWAYS = f"""model.dropout=0.1 trainer.precision=64-true trainer.max_steps={STEPS} optimizer.lr=0.01
+    trainer.val_check_interval=1000 trainer.log_every_n_steps=1 schedule=constant schedule.warmup=0
+""".split()
 
 
 def small(data: str) -> list[str]:
@@ -98,6 +92,19 @@ def joined(batches: list[Batch]) -> Batch:
     return whole
 
 
+def trained(folder: Path, *typed: str) -> SimpleNamespace:
+    """A training, what it starts from, in float64, and what was seen of it."""
+    cfg = ablate.compose(*typed)
+    data = build_data(cfg)
+    (folder / "checkpoints").mkdir(parents=True)
+    trainer, task, curves, _ = prepare(cfg, folder, data, build(cfg, data))
+    start = copy.deepcopy(task).double()
+    trainer.callbacks.append(watched := Watched())  # type: ignore[attr-defined]
+    trainer.fit(task, datamodule=data)
+    ended = {"task": task, "trainer": trainer, "rows": curves.rows}
+    return SimpleNamespace(start=start, watched=watched, **ended)
+
+
 QUICK = ("pairs", "masked tokens", "images")
 
 
@@ -105,57 +112,40 @@ QUICK = ("pairs", "masked tokens", "images")
     "name",
     [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in (*UNEVEN, *EVEN)],
 )
-def test_steps_are_those_of_the_larger_batch(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_are_those_of_the_larger_batch(name, tmp_path, monkeypatch):
     make_files.write(tmp_path, monkeypatch)
     more = f"trainer.accumulate_grad_batches={BATCHES}"
-    cfg = ablate.compose(*(UNEVEN | EVEN)[name](tmp_path), *ALWAYS, more)
-    data = build_data(cfg)
-    (tmp_path / "checkpoints").mkdir()
-    trainer, task, curves, _ = prepare(cfg, tmp_path, data, build(cfg, data))
-    reference = copy.deepcopy(task).double()
-    watched = Watched()
-    trainer.callbacks.append(watched)  # type: ignore[attr-defined]
-    trainer.fit(task, datamodule=data)
-
+    run = trained(tmp_path / "run", *(UNEVEN | EVEN)[name](tmp_path), *ALWAYS, more)
+    reference, watched = run.start, run.watched
     counts = {int((b["targets"] != IGNORED).sum()) for step in watched.steps for b in step}
     assert (len(counts) > 1) == (name in UNEVEN)
-    reference.trainer = trainer
+    reference.trainer = run.trainer
     optimizer = reference.make_optimizer(reference.parameter_groups())
     assert len(watched.after) == STEPS
-    rows = zip(watched.steps, watched.after, curves.rows, strict=True)
+    rows = zip(watched.steps, watched.after, run.rows, strict=True)
     for step, (batches, after, row) in enumerate(rows):
         optimizer.zero_grad()
         reference.draws.keys = reference.draws.of_batch(reference.seed, step)
         reference.step_so_far = Accumulated(1)
         terms = reference.terms(joined(batches))
-        loss = total(terms)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(reference.parameters(), cfg.trainer.gradient_clip_val)
+        total(terms).backward()
+        torch.nn.utils.clip_grad_norm_(reference.parameters(), run.trainer.gradient_clip_val)
         optimizer.step()
         assert row["train/loss"] == pytest.approx(terms["loss"].item(), rel=1e-10)
         for parameter, value in reference.named_parameters():
             torch.testing.assert_close(after[parameter], value, rtol=1e-7, atol=1e-9)
 
 
-def test_where_examples_are_shuffled_it_is_the_command_for_the_larger_batch(
-    tmp_path: Path,
-) -> None:
-    found = []
-    for size, batches in ((48, 1), (16, 3)):
-        more = (f"data.batch_size={size}", f"trainer.accumulate_grad_batches={batches}")
-        cfg = ablate.compose(*images(tmp_path, *ALWAYS, *more))
-        data = build_data(cfg)
-        folder = tmp_path / str(size)
-        (folder / "checkpoints").mkdir(parents=True)
-        trainer, task, curves, _ = prepare(cfg, folder, data, build(cfg, data))
-        trainer.fit(task, datamodule=data)
-        found.append((task, curves.rows))
-    (one, rows), (other, others) = found
-    assert isinstance(one, Task)
-    for name, value in one.state_dict().items():
-        torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-7, atol=1e-9)
-    assert [row["train/loss"] for row in rows] == pytest.approx(
-        [row["train/loss"] for row in others], rel=1e-10
+def test_where_examples_are_shuffled_it_is_the_command_for_the_larger_batch(tmp_path):
+    one, other = (
+        trained(
+            tmp_path / str(size),
+            *images(tmp_path, *ALWAYS, f"data.batch_size={size}"),
+            f"trainer.accumulate_grad_batches={batches}",
+        )
+        for size, batches in ((48, 1), (16, 3))
     )
+    for name, value in one.task.state_dict().items():
+        torch.testing.assert_close(other.task.state_dict()[name], value, rtol=1e-7, atol=1e-9)
+    losses = ([row["train/loss"] for row in run.rows] for run in (one, other))
+    assert next(losses) == pytest.approx(next(losses), rel=1e-10)

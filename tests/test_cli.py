@@ -2,16 +2,12 @@
 
 import inspect
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from make_rules import rules_of_keys
-from tiny import overrides
+from tiny import in_a_process, overrides
 
 from ablate.cli import command as commands
-from ablate.cli import job
 from ablate.cli.help import help_text
 from ablate.config.composition import Composition, compose
 from ablate.config.rules import OneOf
@@ -19,21 +15,6 @@ from ablate.config.tree import open_tree
 from ablate.errors import Interrupted, RunFailed, UserError
 
 pytest_plugins = ["command_line"]
-
-
-SOURCE = str(Path(job.__file__).parents[2])
-
-
-def in_a_process(*argv, code=None, **env):
-    start = ["-c", code] if code else ["-m", "ablate"]
-    return subprocess.run(
-        [sys.executable, *start, *argv],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": SOURCE} | env,
-    )
 
 
 def test_a_command_is_composed_and_its_run_named_by_its_id(ablate_command, runs, tmp_path):
@@ -48,26 +29,36 @@ def test_a_command_is_composed_and_its_run_named_by_its_id(ablate_command, runs,
     assert runs[2][1] == tmp_path / "here"
 
 
-def wrapped(error: Exception) -> RuntimeError:
-    """As Hydra does with what a constructor raises."""
-    made = RuntimeError("Error in call to target 'ablate.X'")
-    made.__cause__ = error
-    return made
+# As Hydra does with what a constructor raises.
+WRAPPED = RuntimeError("Error in call to target 'ablate.X'")
+WRAPPED.__cause__ = UserError("pos_enc.base=-1")
+# As Lightning does with Ctrl-C.
+EXIT = SystemExit(1)
+EXIT.__context__ = KeyboardInterrupt()
 
 
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (UserError("data.path=x: no such file"), 2, "ablate: data.path=x: no such file\n"),
-        (RunFailed("the loss is nan at step 3"), 1, "ablate: the loss is nan at step 3\n"),
-        (Interrupted("stopped at step 3"), 130, "ablate: stopped at step 3\n"),
-        (KeyboardInterrupt(), 130, "ablate: interrupted\n"),
-        (wrapped(UserError("pos_enc.base=-1")), 2, "ablate: pos_enc.base=-1\n"),
+        (UserError("data.path=x: no such file"), 2, "data.path=x: no such file"),
+        (RunFailed("the loss is nan at step 3"), 1, "the loss is nan at step 3"),
+        (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (EXIT, 130, "interrupted"),
+        (WRAPPED, 2, "pos_enc.base=-1"),
     ],
 )
-def test_exit_codes(ablate_command, fail, error, code, line):
+def test_an_error_has_its_exit_code_and_one_line(ablate_command, fail, error, code, line):
     fail.append(error)
-    assert ablate_command()[::2] == (code, line)
+    assert ablate_command()[::2] == (code, f"ablate: {line}\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(RunFailed("nan"), 1), (UserError("no"), 2)])
+def test_hydras_own_sweeper_ends_as_its_worst_run(ablate_command, fail, error, code):
+    fail.append(error)
+    basic = ("hydra/sweeper=basic", "hydra/launcher=basic")
+    ended, _, err = ablate_command("-m", "seed=0,1", *basic)
+    assert (ended, err.splitlines()[-1]) == (code, f"ablate: 2 runs went wrong: {error} (2 runs)")
 
 
 def test_faults_show_tracebacks_and_mistakes_on_request(ablate_command, fail, monkeypatch):
@@ -84,19 +75,20 @@ def test_faults_show_tracebacks_and_mistakes_on_request(ablate_command, fail, mo
 
 def test_a_refused_run_leaves_no_folder_but_those_of_others(ablate_command, fail, tmp_path):
     fail.append(UserError("no"))
+    other, notes = tmp_path / "outputs" / "runs" / "other", tmp_path / "mine" / "notes.txt"
     ablate_command()
     ablate_command(f"hydra.run.dir={tmp_path}/a/b/c")
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "outputs" / "runs" / "other").mkdir(parents=True)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    for folder in (other, notes.parent):
+        folder.mkdir(parents=True)
+    notes.write_text("keep")
     ablate_command()
-    ablate_command(f"hydra.run.dir={tmp_path}/mine")
-    assert [p.name for p in (tmp_path / "outputs" / "runs").iterdir()] == ["other"]
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    ablate_command(f"hydra.run.dir={notes.parent}")
+    assert list(other.parent.iterdir()) == [other]
+    assert notes.read_text() == "keep"
     fail[0] = RunFailed("nan")
     ablate_command()
-    assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2
+    assert len(list(other.parent.iterdir())) == 2
 
 
 def test_a_folder_that_cannot_be_written(ablate_command, tmp_path):
@@ -119,59 +111,55 @@ def test_processes_started_by_lightning_join_the_same_run(ablate_command, runs, 
     """Lightning repeats the command with the folder of the first process."""
     ablate_command("seed=5", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
     ablate_command(*seen["ddp"])
-    (cfg, folder), (cfg_again, folder_again) = runs
-    assert folder == folder_again
-    assert cfg == cfg_again
+    first, second = runs
+    assert first == second
 
 
-def test_help_lists_every_option_and_every_switch(tmp_path):
+@pytest.fixture
+def own(tmp_path):
+    """A folder for --config-dir."""
+    (tmp_path / "pos_enc").mkdir()
+    text = "# Round and round.\n_target_: mine.S\nturns: 3 # of the helix\n"
+    (tmp_path / "pos_enc" / "spiral.yaml").write_text(text)
+    return str(tmp_path)
+
+
+def test_help_lists_every_option_and_every_switch(own):
     page = help_text(None, [])
     with open_tree() as tree:
-        for group in tree.groups:
-            entry = page.split(f"  {group}=")[1].split("=  ")[0]
-            for option in tree.options(group):  # claims/parts stands there as claims/...
-                assert option.partition("/")[0] in entry, f"{group}={option}"
+        # Of an option in a folder, such as claims/parts, the folder.
+        listed = {g: [o.partition("/")[0] for o in tree.options(g)] for g in tree.groups}
     for key, rules in rules_of_keys().items():
         for rule in rules:
             if key.startswith("model.") and isinstance(rule, OneOf):
-                assert all(option in page.split(f"  {key}=")[1] for option in rule.options)
+                listed[key] = rule.options
+    for key, options in listed.items():
+        entry = page.split(f"  {key}=")[1].split("=  ")[0]
+        assert [option for option in options if option not in entry] == [], key
     assert all(len(line) <= 100 for line in page.splitlines())
     assert len(page.splitlines()) < 100
     assert "Bahdanau" in help_text(None, ["model.attention"])
-    (tmp_path / "pos_enc").mkdir()
-    (tmp_path / "pos_enc" / "spiral.yaml").write_text("# Round and round.\n_target_: mine.S\n")
-    assert "spiral" in help_text(str(tmp_path), [])
-    assert "pos_enc=spiral\n    Round and round." in help_text(str(tmp_path), ["pos_enc"])
+    assert "spiral" in help_text(own, [])
+    assert "pos_enc=spiral\n    Round and round." in help_text(own, ["pos_enc"])
 
 
-def test_help_finds_options_and_keys_by_a_word(tmp_path, ablate_command):
+def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
     """In names, comments and docstrings, in any case; every word has to begin one there."""
-    for words, names in (
-        (["rope"], ["pos_enc=rotary"]),
-        (["GQA"], ["model.kv_heads"]),
-        (["weight", "tying"], ["model.tie_embeddings"]),
-        (["mixed precision"], ["trainer.precision"]),
-        (["accumulate_grad"], ["trainer.accumulate_grad_batches"]),
-        (["Longformer"], ["model.mask=window"]),  # in a docstring alone
-        (["slots"], ["hydra.launcher.slots"]),
-        (["model=vit", "gqa"], ["model.kv_heads"]),
-    ):
-        lines = help_text(None, words).splitlines()
-        assert set(names) <= set(lines), words
+    for words, name in {
+        "rope": "pos_enc=rotary",
+        "GQA": "model.kv_heads",
+        "weight/tying": "model.tie_embeddings",
+        "Longformer": "model.mask=window",  # in a docstring alone
+        "slots": "hydra.launcher.slots",
+        "model=vit/gqa": "model.kv_heads",
+    }.items():
+        lines = help_text(None, words.split("/")).splitlines()
+        assert name in lines, words
         assert all(len(line) <= 100 for line in lines)
-    (tmp_path / "pos_enc").mkdir()
-    (tmp_path / "pos_enc" / "spiral.yaml").write_text("_target_: mine.S\nturns: 3 # of the helix\n")
-    assert help_text(str(tmp_path), ["helix"]) == "pos_enc.turns\n    of the helix"
+    assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
     code, _, line = ablate_command("--help", "atention")
     assert (code, line.count("\n")) == (2, 1)
     assert "did you mean 'attention'?" in line
-
-
-def test_a_real_process_refuses_in_one_line():
-    done = in_a_process("model.heads=3", "pos_enc=rotary", "model.attention=uniform")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -179,7 +167,7 @@ def test_a_real_process_refuses_in_one_line():
 def test_a_compiled_run_prints_nothing_but_what_we_say(tmp_path):
     """Torch's compiler and Triton are imported."""
     typed = ["model.attention=additive", "kernel=chunked", "kernel.compile=true"]
-    done = in_a_process(*overrides(tmp_path, *typed))
+    done = in_a_process("-m", "ablate", *overrides(tmp_path, *typed))
     assert (done.returncode, done.stderr) == (0, "")
     assert "leaked" not in done.stdout
     lines = done.stdout.splitlines()
@@ -190,12 +178,12 @@ def test_a_compiled_run_prints_nothing_but_what_we_say(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (["model.attention=dot", "--cfg", "job", "seed=57"], "ablate.model.attention.dot.Dot"),
-        (["model.heads=3"], ""),
-        pytest.param(["--help"], "python -m ablate", marks=pytest.mark.slow),
-        pytest.param(["--cfg", "hydra"], "output_dir", marks=pytest.mark.slow),
-        pytest.param(["--info", "searchpath"], "/conf", marks=pytest.mark.slow),
-        pytest.param(["--hydra-help"], "Hydra", marks=pytest.mark.slow),
+        ("model.attention=dot --cfg job seed=57", "ablate.model.attention.dot.Dot"),
+        ("model.heads=3 pos_enc=rotary model.attention=uniform", ""),
+        pytest.param("--help", "python -m ablate", marks=pytest.mark.slow),
+        pytest.param("--cfg hydra", "output_dir", marks=pytest.mark.slow),
+        pytest.param("--info searchpath", "/conf", marks=pytest.mark.slow),
+        pytest.param("--hydra-help", "Hydra", marks=pytest.mark.slow),
     ],
 )
 def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
@@ -204,9 +192,11 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
         "try: m.main()\n"
         "finally: print([n for n in ('torch', 'lightning', 'wandb') if n in sys.modules])"
     )
-    out = in_a_process(*argv, code=code).stdout
-    assert out.endswith("[]\n")
-    assert part in out
+    done = in_a_process("-c", code, *argv.split())
+    assert done.stdout.endswith("[]\n")
+    assert part in done.stdout
+    if not part:  # it is refused
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "[]\n", 1)
 
 
 def test_the_stand_in_has_the_real_signature():

@@ -10,6 +10,7 @@ import ablate
 from ablate import diff, evaluate, generate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
+from ablate.run_files import Damaged, open_file
 
 
 @pytest.fixture(scope="module")
@@ -32,28 +33,45 @@ def call(monkeypatch, capsys, command, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.fixture
+def measured(monkeypatch, capsys):
+    """`python -m ablate.evaluate RUN CHANGES --json`: its rows."""
+
+    def rows(run, *changes):
+        capsys.readouterr()
+        out = call(monkeypatch, capsys, evaluate, run, *changes, "--json")
+        return [json.loads(line) for line in out.splitlines()]
+
+    return rows
+
+
+LONGER = ("alibi", "sinusoidal", "none", "t5", "relative")
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["rotary", *(pytest.param(name, marks=pytest.mark.slow)
-                 for name in ("alibi", "sinusoidal", "none", "t5", "relative"))],
-)  # fmt: skip
-def test_longer_than_trained(finished, monkeypatch, capsys, name):
+    "name", ["rotary", *(pytest.param(name, marks=pytest.mark.slow) for name in LONGER)]
+)
+def test_longer_than_trained(finished, measured, name):
     run = finished(name)
-    capsys.readouterr()
-    out = call(monkeypatch, capsys, evaluate, run, "data.seq_len=16,32,64", "--json")
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = measured(run, "data.seq_len=16,32,64")
     assert [row["data.seq_len"] for row in rows] == [16, 32, 64]
     trained = json.loads((run / "result.json").read_text())["metrics"]["val/loss"]
     assert rows[0]["val/loss"] == pytest.approx(trained, abs=1e-6)
     assert all(row["val/perplexity"] > 1 for row in rows)
 
 
-def test_one_row_that_is_refused_leaves_the_others(finished, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["", str(finished("learned")), "data.seq_len=8,32", "--json"])
-    capsys.readouterr()
+def test_one_row_that_is_refused_leaves_the_others(finished, measured, capsys):
+    run = finished("learned")
     with pytest.raises(UserError, match=r"learned was trained for 16 positions.*32"):
-        evaluate.main()
+        measured(run, "data.seq_len=8,32")
     assert json.loads(capsys.readouterr().out)["data.seq_len"] == 8
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path):
+    (tmp_path / "result.json").write_bytes(b"12345")
+    says = "5 bytes, and at most 4 are read"
+    with pytest.raises(Damaged, match=says), open_file(tmp_path / "result.json", longest=4):
+        pass
 
 
 def test_another_text_is_read_with_the_runs_tokens(finished, tmp_path):
@@ -66,42 +84,37 @@ def test_another_text_is_read_with_the_runs_tokens(finished, tmp_path):
     assert metrics["val/loss"] != same["val/loss"]
 
 
-def test_rotary_positions_are_scaled_without_training(finished, monkeypatch, capsys):
+def test_rotary_positions_are_scaled_without_training(finished, measured):
     run = finished("rotary")
-    capsys.readouterr()
-    changes = ("pos_enc.scaling=null,ntk,yarn", "pos_enc.factor=4", "data.seq_len=64", "--json")
-    out = call(monkeypatch, capsys, evaluate, run, *changes)
-    plain, ntk, yarn = (json.loads(line)["val/loss"] for line in out.splitlines())
+    scaled = ("pos_enc.scaling=null,ntk,yarn", "pos_enc.factor=4")
+    plain, ntk, yarn = (row["val/loss"] for row in measured(run, *scaled, "data.seq_len=64"))
     assert len({plain, ntk, yarn}) == 3
-    loaded = ablate.load(run)
-    assert evaluate.evaluate(loaded, {"data.seq_len": 64})["val/loss"] == pytest.approx(plain)
-    with pytest.raises(UserError, match=r"pos_enc\.base=5.*can be measured with other data"):
-        evaluate.evaluate(loaded, {"pos_enc.base": 5})
+    (row,) = measured(run, "data.seq_len=64")
+    assert row["val/loss"] == pytest.approx(plain)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("model.heads=4", r"model\.heads=4.*data\.seq_len"),
+        ("pos_enc.base=5", r"pos_enc\.base=5.*can be measured with other data"),
         ("data.seq_len=range(1,0)", "names no value"),
         ("data.seq_len=four", "data.seq_len=four: must be a whole number"),
     ],
 )
-def test_evaluate_refuses_what_is_no_value(finished, monkeypatch, capsys, change, message):
+def test_evaluate_refuses_what_is_no_value(finished, measured, change, message):
     with pytest.raises(UserError, match=message):
-        call(monkeypatch, capsys, evaluate, finished("rotary"), change)
+        measured(finished("rotary"), change)
 
 
 def test_generate_continues_the_prompt(finished, monkeypatch, capsys):
-    arguments = (finished("rotary"), "--prompt", "the cat", "--tokens", 40)
+    arguments = (generate, finished("rotary"), "--prompt", "the cat", "--tokens", 40)
     capsys.readouterr()
-    once = call(monkeypatch, capsys, generate, *arguments)
-    again = call(monkeypatch, capsys, generate, *arguments)
-    other = call(monkeypatch, capsys, generate, *arguments, "--seed", 1)
+    seeds = ([], [], ["--seed", 1])
+    once, again, other = (call(monkeypatch, capsys, *arguments, *more) for more in seeds)
     assert once.startswith("the cat")
     assert len(once.rstrip("\n")) == len("the cat") + 40
-    assert once == again
-    assert once != other
+    assert once == again != other
 
 
 @pytest.mark.parametrize(
@@ -129,33 +142,31 @@ def test_a_model_of_images_writes_nothing(tmp_path, monkeypatch, capsys):
         call(monkeypatch, capsys, generate, Composition(cfg).folder)
 
 
-def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, monkeypatch, capsys):
+def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, measured):
     cfg = ablate.compose(*pairs(tmp_path))
-    trained = ablate.run(cfg)["metrics"]
-    capsys.readouterr()
-    arguments = (Composition(cfg).folder, "data.test_max_length=5,12", "--json")
-    same, longer = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
+    trained, folder = ablate.run(cfg)["metrics"], Composition(cfg).folder
+    same, longer = measured(folder, "data.test_max_length=5,12")
     assert {name: same[name] for name in trained} == pytest.approx(trained, abs=1e-5)
-    assert "test/accuracy/length_11-15" in longer
-    assert "test/accuracy/length_11-15" not in same
-    arguments = (Composition(cfg).folder, "task.beam=1,4", "task.length_penalty=0.0", "--json")
-    one, four = map(json.loads, call(monkeypatch, capsys, evaluate, *arguments).splitlines())
+    assert "test/accuracy/length_11-15" in longer.keys() - same.keys()
+    one, four = measured(folder, "task.beam=1,4", "task.length_penalty=0.0")
     assert one["test/bleu"] == pytest.approx(trained["test/bleu"])
     assert four["test/loss"] == pytest.approx(trained["test/loss"])
-    run = ablate.load(Composition(cfg).folder)
-    for changes, message in (
-        ({"task.beam": 0}, "task.beam=0: must be a whole number of at least 1"),
-        ({"task.length_penalty": 0.6}, "no effect with task.beam=1"),
-        ({"task.label_smoothing": 0.1}, "can be measured with other data"),
-    ):
+    for change, message in {
+        "task.beam=0": "task.beam=0: must be a whole number of at least 1",
+        "task.length_penalty=0.6": "no effect with task.beam=1",
+        "task.label_smoothing=0.1": "can be measured with other data",
+    }.items():
         with pytest.raises(UserError, match=message):
-            evaluate.evaluate(run, changes)
+            measured(folder, change)
+
+
+def difference(base, *more):
+    """Of a composition, and of the same with more overrides."""
+    return diff.difference(ablate.compose(*base), ablate.compose(*base, *more))
 
 
 def test_diff_says_what_a_change_does(tmp_path):
-    base = overrides(tmp_path)
-    first = ablate.compose(*base)
-    found = diff.difference(first, ablate.compose(*base, "model.attention=additive"))
+    found = difference(overrides(tmp_path), "model.attention=additive")
     assert found.only_second == ["stack.blocks.0.attention.function.score.v"]
     assert found.parameters[1] - found.parameters[0] == 16
     assert found.kernels[0] == ["sdpa (flash)"]
@@ -163,19 +174,17 @@ def test_diff_says_what_a_change_does(tmp_path):
     assert found.other_values == []
     assert found.output > 0
     assert not found.none
+    found = difference([*pairs(tmp_path), "model.attention=dot"], "model.attention=general")
+    assert found.parameters[1] - found.parameters[0] == 8 * 8
+    assert found.output > 0
 
 
 def test_diff_finds_a_change_without_effect(tmp_path, monkeypatch, capsys):
-    base = overrides(tmp_path)
-    found = diff.difference(ablate.compose(*base), ablate.compose(*base, "kernel=reference"))
+    found = difference(overrides(tmp_path), "kernel=reference")
     assert found.keys  # the config differs,
     assert found.output < 1e-6  # the function does not
-    same = diff.difference(ablate.compose(*base), ablate.compose(*base))
+    same = difference(overrides(tmp_path))
     assert same.none
     assert not same.keys
-    dots = (ablate.compose(*pairs(tmp_path), f"model.attention={a}") for a in ("dot", "general"))
-    found = diff.difference(*dots)
-    assert found.parameters[1] - found.parameters[0] == 8 * 8
-    assert found.output > 0
     with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
         call(monkeypatch, capsys, diff, "' seed=1", "seed=2")

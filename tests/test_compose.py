@@ -1,7 +1,6 @@
 """Composition: who wins, what can be chosen, and that every choice composes."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hydra.types import RunMode
@@ -34,63 +33,52 @@ def kinds_of(model: str) -> tuple[str, ...]:
     return kinds
 
 
-# What an option cannot be composed without.
-NEEDS = {f"data={name}": needs for name in options("data") if (needs := reader(name))} | {
-    "data=text": ["data.path=FILE"],
-    "data=image_folder": ["data.root=DIR", "model=vit"],
-    "data=recordings": ["data.root=DIR", "model=transformer"],
-    "task=speech": ["model=transformer", "data=speech"],
-    "data=recall": ["task=recall"],
-    "task=recall": ["data=recall"],
-    "task=classification": ["model=vit"],
-    **{f"model.gate={name}": ["model=resnet"] for name in options("model.gate")},
-    **{f"model.cell={name}": ["model=rnn_lm"] for name in options("model.cell")},
-    **{f"model.decoder={name}": ["model=rnn_seq2seq"] for name in options("model.decoder")},
-    "pos_enc=learned_2d": ["model=vit"],
-    "pos_enc=relative_2d": ["model=vit"],
-    "pos_enc=sinusoidal_2d": ["model=vit"],
-    "data=parallel": ["data.source=FILE", "data.target=FILE", "model=transformer"],
-    "model.attention=none": ["model=rnn_seq2seq"],
-    "task=masked_lm": ["model=bert"],
-    **{f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")},
-    "task=seq2seq": ["model=transformer"],
-    **{f"model.window={name}": ["model=rnn_seq2seq"] for name in options("model.window")},
-    "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
-    "task=node_classification": ["model=gat"],
-    "model.mask=neighbours": ["model=gat"],
-    "model.mask=source": ["model=gpt_seq2seq"],
-    **{f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()},
-    "optimizer=schedule_free": ["schedule=constant"],
-    "task=captioning": ["model=captioner"],
-    "task=segmentation": ["model=sam"],
-    "data=mask_folder": ["data.root=DIR", "model=sam"],
-    **{f"model.points={name}": ["model=sam"] for name in options("model.points")},
-    "data=digit_strings": ["model=captioner"],
-    "task=diffusion": ["model=dit"],
-    "task=autoencoding": ["model=autoencoder"],
-    **{f"task.noise={name}": ["model=dit"] for name in options("task.noise")},
-    **{f"model.condition={name}": ["model=dit"] for name in options("model.condition")},
-    "task=forecasting": ["model=rnn_forecaster"],
-    "sweep=reward_models": ["init_from=null", "data.writer=null"],
-    "sweep=rlhf": ["init_from=null", "data.writer=null", "task.reward=null"],
-    **{
-        f"model.cross_attention={name}": ["model=transformer"]
-        for name in options("model.cross_attention")
-    },
+# The model that has the options of a group.
+OWNERS = {
+    "model.gate": "resnet",
+    "model.cell": "rnn_lm",
+    "model.decoder": "rnn_seq2seq",
+    "model.window": "rnn_seq2seq",
+    "model.points": "sam",
+    "task.noise": "dit",
+    "model.condition": "dit",
+    "model.cross_attention": "transformer",
 }
-
-
-def every_option() -> list[str]:
-    with open_tree() as tree:
-        return [f"{group}={option}" for group in tree.groups for option in tree.options(group)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("override", every_option())
-def test_every_option_of_every_group_composes(override: str) -> None:
-    group, option = override.split("=")
-    cfg = compose(override, *NEEDS.get(override, []))
-    assert cfg.choices[group] == option
+# What an option cannot be composed without.
+NEEDS = (
+    {f"data={name}": needs for name in options("data") if (needs := reader(name))}
+    | {f"{group}={o}": [f"model={OWNERS[group]}"] for group in OWNERS for o in options(group)}
+    | {f"kernel={name}": needs for name, needs in KERNEL_NEEDS.items()}
+    | {f"task={name}": ["data=preferences"] for name in ("reward", "dpo", "rlhf")}
+    | {f"pos_enc={name}_2d": ["model=vit"] for name in ("learned", "relative", "sinusoidal")}
+    | {
+        "data=text": ["data.path=FILE"],
+        "data=image_folder": ["data.root=DIR", "model=vit"],
+        "data=mask_folder": ["data.root=DIR", "model=sam"],
+        "data=recordings": ["data.root=DIR", "model=transformer"],
+        "data=parallel": ["data.source=FILE", "data.target=FILE", "model=transformer"],
+        "data=digit_strings": ["model=captioner"],
+        "data=recall": ["task=recall"],
+        "task=recall": ["data=recall"],
+        "task=speech": ["model=transformer", "data=speech"],
+        "task=classification": ["model=vit"],
+        "task=masked_lm": ["model=bert"],
+        "task=seq2seq": ["model=transformer"],
+        "task=node_classification": ["model=gat"],
+        "task=captioning": ["model=captioner"],
+        "task=segmentation": ["model=sam"],
+        "task=diffusion": ["model=dit"],
+        "task=autoencoding": ["model=autoencoder"],
+        "task=forecasting": ["model=rnn_forecaster"],
+        "model.attention=none": ["model=rnn_seq2seq"],
+        "model.embedding=onehot": ["model.tie_embeddings=false", "model.dim=16"],
+        "model.mask=neighbours": ["model=gat"],
+        "model.mask=source": ["model=gpt_seq2seq"],
+        "optimizer=schedule_free": ["schedule=constant"],
+        "sweep=reward_models": ["init_from=null", "data.writer=null"],
+        "sweep=rlhf": ["init_from=null", "data.writer=null", "task.reward=null"],
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +91,7 @@ def test_every_option_of_every_group_composes(override: str) -> None:
         ["sweep=normalizers", "study.seeds=[1,2]", "++notes.mine=1"],
     ],
 )
-def test_what_was_composed_before_is_composed_the_same(
-    overrides: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_composed_before_is_composed_the_same(overrides, monkeypatch):
     with open_tree() as tree:
         whole = tree.loader.load_configuration("config", overrides, RunMode.RUN, from_shell=False)
         whole.hydra.job.override_dirname = ""
@@ -119,7 +105,7 @@ def test_what_was_composed_before_is_composed_the_same(
             cfg.seed = 99  # is nobody else's
 
 
-def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_changes_is_read_again(tmp_path):
     option = tmp_path / "optimizer" / "own.yaml"
     option.parent.mkdir()
     for lr in (0.5, 0.25):
@@ -128,33 +114,32 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         assert compose("optimizer=own", config_dir=tmp_path).optimizer.lr == lr
 
 
-def test_a_model_brings_its_own_parts_and_the_command_line_wins() -> None:
-    vit = compose("model=vit")
-    assert (vit.choices.data, vit.choices.task) == ("digits", "classification")
-    assert vit.choices["model.mask"] == "none"
-    for order in (["data=mnist", "model=vit"], ["model=vit", "data=mnist"]):
-        assert compose(*order).choices.data == "mnist"
-    assert compose("model=vit", "trainer.max_epochs=3").trainer.max_epochs == 3
+MINE = """# @package _global_
+defaults: [override /model: vit, override /data: mnist, override /model.attention: dot]
+seed: 7
+model: {depth: 2}
+"""
 
 
-def test_an_experiment_wins_over_the_model_and_loses_to_the_command_line(tmp_path: Path) -> None:
-    folder = tmp_path / "experiment"
-    folder.mkdir()
-    (folder / "mine.yaml").write_text(
-        "# @package _global_\n"
-        "defaults:\n  - override /model: vit\n  - override /data: mnist\n"
-        "  - override /model.attention: dot\n"
-        "seed: 7\nmodel:\n  depth: 2\n"
-    )
-    cfg = compose("experiment=mine", config_dir=tmp_path)
-    chosen = [cfg.choices[group] for group in ("model", "data", "model.attention")]
-    assert chosen == ["vit", "mnist", "dot"]
-    assert (cfg.seed, cfg.model.depth) == (7, 2)
-    cfg = compose("experiment=mine", "data=digits", "model.depth=3", "seed=1", config_dir=tmp_path)
-    assert (cfg.choices.data, cfg.model.depth, cfg.seed) == ("digits", 3, 1)
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("model=vit", "data=digits task=classification model.mask=none"),
+        ("data=mnist model=vit", "data=mnist"),
+        ("model=vit data=mnist trainer.max_epochs=3", "data=mnist trainer.max_epochs=3"),
+        ("experiment=mine", "model=vit data=mnist model.attention=dot seed=7 model.depth=2"),
+        ("experiment=mine data=digits model.depth=3 seed=1", "data=digits seed=1 model.depth=3"),
+    ],
+)
+def test_a_model_loses_to_an_experiment_and_both_to_the_command_line(typed, expected, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(MINE)
+    cfg = compose(*typed.split(), config_dir=tmp_path)
+    for key, value in (text.split("=") for text in expected.split()):
+        assert str(cfg.choices.get(key, OmegaConf.select(cfg, key))) == value, key
 
 
-def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path: Path) -> None:
+def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
     with open_tree() as tree:
         first = {group: tree.options(group)[0] for group in tree.groups}
     for group, option in first.items():
@@ -179,7 +164,7 @@ SWEEPS = [*options("sweep"), *(f"claims/{p.stem}" for p in (CONF / "sweep/claims
     "name",
     [pytest.param(n, marks=[] if n in SOME else pytest.mark.slow) for n in sorted(SWEEPS)],
 )
-def test_every_sweep_composes_every_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sweep_composes_every_run(name, monkeypatch):
     # The run that one of them starts from is trained first: test_transfer.py.
     monkeypatch.setattr("ablate.study.plan.layout.check_start", lambda cfg: None)
     with open_tree() as tree:

@@ -1,12 +1,9 @@
 """One composition for the whole of a run: checked once, its data read once, never changed."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Command
-from omegaconf import DictConfig
 from omegaconf.errors import ReadonlyConfigError
 from tiny import overrides
 
@@ -31,22 +28,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_a_command_checks_once(
-    ablate_command: Command, runs: list[tuple[DictConfig, Path]], calls: list[str], tmp_path: Path
-) -> None:
+def test_a_command_checks_once(ablate_command, runs, calls, tmp_path):
     assert ablate_command(*overrides(tmp_path))[0] == 0
     assert len(runs) == 1
     assert calls == ["check", "data"]  # for the name of the folder; the run takes them over
 
 
-def test_a_run_makes_its_data_once(tmp_path: Path, calls: list[str]) -> None:
+def test_a_run_makes_its_data_once(tmp_path, calls):
     cfg = ablate.compose(*overrides(tmp_path))
     calls.clear()
     ablate.run(cfg)
     assert calls == ["check", "data"]
 
 
-def test_a_composition_is_never_changed(tmp_path: Path) -> None:
+def test_a_composition_is_never_changed(tmp_path):
     cfg = ablate.compose(*overrides(tmp_path))
     made = Composition(cfg)
     before = made.id

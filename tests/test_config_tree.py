@@ -7,7 +7,7 @@ import make_files
 import numpy as np
 import pytest
 import torch
-from hydra.utils import get_object
+from make_axes import MODELS
 from make_data import ready
 from make_files import FILES
 from make_model import CONF, options
@@ -19,38 +19,20 @@ from torch import nn
 from ablate import model as models
 from ablate.config.composition import compose
 from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
+from ablate.config.keys import option_content
 from ablate.data import Request
 from ablate.kernel import chunked
 from ablate.model.base import outputs
 from ablate.training.build import build
 
+listed = str.split
 SOURCE = Path(models.__file__).parents[1]
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
 OPTIONS = [(group, name) for group in GROUPS for name in options(group)]
 # Groups in which every file stands for a module of the same name.
-MIRRORED = [
-    "model",
-    "model.attention",
-    "model.cell",
-    "model.condition",
-    "model.decoder",
-    "model.embedding",
-    "model.ffn",
-    "model.gate",
-    "model.mixer",
-    "model.norm_type",
-    "model.points",
-    "model.normalizer",
-    "model.mask",
-    "model.window",
-    "pos_enc",
-    "kernel",
-    "task",
-    "task.noise",
-    "logger",
-]
-# Groups in which, besides, every module is an option.
-COMPLETE = [group for group in MIRRORED if group not in ("model", "model.normalizer")]
+MIRRORED = listed("""kernel logger pos_enc task task.noise model.attention model.cell
+    model.condition model.decoder model.embedding model.ffn model.gate model.mask model.mixer
+    model.norm_type model.points model.window""")
 
 
 @pytest.fixture(autouse=True)
@@ -59,58 +41,54 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
 
 
+def words(*shape: int) -> torch.Tensor:
+    return torch.randint(4, 11, shape)
+
+
 class Sizes:
     """In place of data: what a model and its embeddings ask of it."""
 
     def __init__(self, cfg: DictConfig) -> None:
         facts = Facts(cfg)
-        if facts.option("model") == "bert" and facts.kind != LABELLED:
-            self.sizes: dict[str, Any] = {"vocab_size": 11, "length": cfg.data.seq_len}
-            self.sizes |= {"segments": 2, "next_sentence": True}
-            shape = (2, cfg.data.seq_len)
-            self.inputs: tuple[torch.Tensor, ...] = (
-                *(torch.randint(11, shape), torch.randint(cfg.data.seq_len, (2, 3))),
-                torch.randint(2, shape),
-            )
-        elif facts.kind == IMAGES:
+        model, kind, length = facts.option("model"), facts.kind, cfg.data.get("seq_len", 1)
+        captions = {"channels": 1, "target_vocab": 11, "target_length": 5}
+        texts = {"vocab_size": 11, "length": length}
+        sizes: dict[str, Any]
+        inputs: tuple[torch.Tensor, ...]
+        if model == "bert" and kind != LABELLED:
+            sizes = texts | {"segments": 2, "next_sentence": True}
+            inputs = words(2, length), torch.randint(length, (2, 3)), torch.randint(2, (2, length))
+        elif kind == IMAGES:
             side = 8 if cfg.data.get("size") else facts.side
-            self.sizes = {"image_size": (side, side), "channels": 2, "classes": 3}
-            self.inputs = (torch.randn(2, 2, side, side),)
-        elif facts.kind == PAIRS:
-            self.sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
-            self.sizes |= {"source_length": 6, "target_length": 5}
-            self.inputs = torch.randint(4, 11, (2, 6)), torch.randint(4, 11, (2, 5))
-        elif facts.option("model") == "autoencoder":
-            self.sizes = {"image_size": (8, 12), "channels": 1}
-            self.sizes |= {"target_vocab": 11, "target_length": 5}
-            self.inputs = (torch.randn(2, 1, 8, 12),)
-        elif facts.option("model") == "dit":
-            self.sizes = {"image_size": (8, 12), "channels": 1}
-            self.sizes |= {"target_vocab": 11, "target_length": 5}
-            words = torch.randint(4, 11, (2, 5))
-            self.inputs = torch.randn(2, 1, 8, 12), words, torch.rand(2)
-        elif facts.kind == CAPTIONS:
-            self.sizes = {"image_size": (8, 13), "channels": 1}
-            self.sizes |= {"target_vocab": 11, "target_length": 5}
-            self.inputs = torch.randn(2, 1, 8, 13), torch.randint(4, 11, (2, 5))
-        elif facts.kind == "images with masks":
-            self.sizes = {"image_size": (8, 8), "channels": 1, "prompt_length": 3}
+            sizes = {"image_size": (side, side), "channels": 2, "classes": 3}
+            inputs = (torch.randn(2, 2, side, side),)
+        elif kind == PAIRS:
+            sizes = {"source_vocab": 11, "target_vocab": 11, "joint": True}
+            sizes |= {"source_length": 6, "target_length": 5}
+            inputs = words(2, 6), words(2, 5)
+        elif model in ("autoencoder", "dit"):
+            sizes = captions | {"image_size": (8, 12)}
+            beside = (words(2, 5), torch.rand(2)) if model == "dit" else ()
+            inputs = torch.randn(2, 1, 8, 12), *beside
+        elif kind == CAPTIONS:
+            sizes = captions | {"image_size": (8, 13)}
+            inputs = torch.randn(2, 1, 8, 13), words(2, 5)
+        elif kind == "images with masks":
+            sizes = {"image_size": (8, 8), "channels": 1, "prompt_length": 3}
             points, labels = torch.tensor([[2, 3], [0, 0], [7, 7]]), torch.tensor([1, -1, 0])
-            self.inputs = torch.randn(2, 1, 8, 8), points.repeat(2, 1, 1), labels.repeat(2, 1)
-        elif facts.kind == SERIES:
-            self.sizes = {"channels": 2, "length": cfg.data.window}
-            self.inputs = (torch.randn(2, cfg.data.window, 2),)
-        elif facts.kind == GRAPH:
-            self.sizes = {"features": 5, "classes": 3, "nodes": 4}
+            inputs = torch.randn(2, 1, 8, 8), points.repeat(2, 1, 1), labels.repeat(2, 1)
+        elif kind == SERIES:
+            sizes = {"channels": 2, "length": cfg.data.window}
+            inputs = (torch.randn(2, cfg.data.window, 2),)
+        elif kind == GRAPH:
+            sizes = {"features": 5, "classes": 3, "nodes": 4}
             edges = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 3], [0, 1, 0, 1, 2, 1, 2, 3]])
-            self.inputs = torch.randn(4, 5), edges
-        elif not facts.predicts_tokens:  # of texts
-            self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len, "classes": 3}
-            shape = (2, cfg.data.seq_len)
-            self.inputs = torch.randint(11, shape), torch.ones(shape).bool()
+            inputs = torch.randn(4, 5), edges
         else:
-            self.sizes = {"vocab_size": 11, "length": cfg.data.seq_len}
-            self.inputs = (torch.randint(11, (2, cfg.data.seq_len)),)
+            predicts = facts.predicts_tokens
+            sizes = texts | ({} if predicts else {"classes": 3})
+            inputs = words(2, length), *(() if predicts else [torch.ones(2, length).bool()])
+        self.sizes, self.inputs = sizes, inputs
 
     def sequences(self, name: str) -> list[NDArray[np.int32]]:
         return [np.arange(4, 11, dtype=np.int32)]
@@ -118,38 +96,18 @@ class Sizes:
 
 def tiny(model: str) -> list[str]:
     """Overrides that make a model small; `data.seq_len` stays, because some data needs it long."""
-    return {
-        "gpt": ["model.dim=8", "model.heads=2", "model.depth=2"],
-        "bert": ["model.dim=8", "model.heads=2", "model.depth=2"],
-        "vit": ["model.dim=8", "model.heads=2", "model.depth=2"],
-        "resnet": ["model.dim=8"],
-        "timm": ["model.name=test_resnet"],
-        "transformer": ["model.dim=8", "model.heads=2"],
-        "gpt_seq2seq": ["model.dim=8", "model.heads=2", "model.depth=2"],
-        # Of four nodes, dropout often leaves nothing.
-        "gat": ["model.dim=8", "model.heads=2", "model.dropout=0"],
-        "rnn_lm": ["model.dim=8"],
-        "rnn_seq2seq": ["model.dim=8", "model.embedding_dim=8"],
-        "captioner": ["model.dim=8"],
-        "sam": ["model.dim=8", "model.heads=2", "model.depth=1"],
-        "dit": ["model.dim=8", "model.heads=2", "model.depth=2"],
-        "autoencoder": ["model.dim=8"],
-        "rnn_forecaster": ["model.dim=8"],
-        "transformer_forecaster": ["model.dim=8", "model.heads=2"],
-    }[model]
+    # Of four nodes, dropout often leaves nothing.
+    return [*MODELS[model].overrides, *(["model.dropout=0"] if model == "gat" else [])]
 
 
 def assert_learns(network: nn.Module, *inputs: torch.Tensor) -> None:
     """Every parameter gets a gradient, and it is finite."""
     sum(out.square().sum() for out in outputs(network(*inputs))).backward()  # type: ignore[union-attr]
-    parameters = dict(network.named_parameters())
-    assert parameters
-    for name, parameter in parameters.items():
-        if parameter.requires_grad:
-            assert parameter.grad is not None, name
-            assert parameter.grad.isfinite().all(), name
-    grads = [parameter.grad for parameter in parameters.values()]
-    assert any(grad.abs().max() > 0 for grad in grads if grad is not None)
+    learning = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    for name, parameter in learning.items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert any(p.grad.abs().max() > 0 for p in learning.values() if p.grad is not None)
 
 
 # test_compose.py composes every sweep, test_debug.py every experiment.
@@ -163,7 +121,7 @@ WHOLE = ("experiment", "sweep")
         for group, name in OPTIONS
     ],
 )
-def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, name: str) -> None:
+def test_every_option_builds_and_every_parameter_gets_a_gradient(group, name):
     override = f"{group}={name}"
     needs = NEEDS.get(override, [])
     named = dict(text.split("=") for text in (override, *needs)).get("model", "gpt")
@@ -174,20 +132,14 @@ def test_every_option_builds_and_every_parameter_gets_a_gradient(group: str, nam
     if override == "kernel=flex" and not torch.cuda.is_available():
         pytest.skip("FlexAttention has no backward pass on a CPU")
     data = Sizes(cfg)
-    network = build(cfg, data)  # type: ignore[arg-type]
-    assert_learns(network, *data.inputs)
+    assert_learns(build(cfg, data), *data.inputs)  # type: ignore[arg-type]
 
 
-READ = (
-    *("images", "tokens", "keep", "source", "target_in", "points", "labels", "values"),
-    *("features", "edges"),
-)
+READ = listed("images tokens keep source target_in points labels values features edges")
 
 
 @pytest.mark.parametrize("name", options("data"))
-def test_every_data_set_feeds_its_model(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_data_set_feeds_its_model(name, tmp_path, monkeypatch):
     make_files.write(tmp_path, monkeypatch)
     given = FILES.get(name, {})
     typed = [f"data.{key}={'null' if v is None else v}" for key, v in given.items()]
@@ -203,69 +155,38 @@ def test_every_data_set_feeds_its_model(
 # conf/ and src/ have the same names
 
 
-def target(group: str, name: str) -> str:
-    content = OmegaConf.load(CONF / group / f"{name}.yaml")
-    text = (CONF / group / f"{name}.yaml").read_text()
-    node = content[group] if "@package _global_" in text else content
-    return str(node.get("_target_", ""))
-
-
-@pytest.mark.parametrize(("group", "name"), [item for item in OPTIONS if item[0] in MIRRORED])
-def test_a_file_is_named_after_its_module(group: str, name: str) -> None:
-    if (group, name) == ("logger", "none"):
-        assert target(group, name) == ""  # nothing is logged, nothing is made
-        return
-    module, _, part_name = target(group, name).rpartition(".")
-    assert module == f"ablate.{group}.{name}"
-    assert get_object(f"{module}.{part_name}").__module__ == module
-
-
 # Modules beside the options, which several of them share.
 SHARED = {
-    "kernel": {"additive_cpu", "additive_triton", "additive_triton_kernels", "heap"},
-    "logger": {"role"},
-    "task": {
-        *(
-            "accumulation",
-            "attention",
-            "decoding",
-            "experts",
-            "judge",
-            "paint",
-            "policy",
-            "sampler",
-        ),
-        *("segment", "text_metrics", "translate"),
-    },
+    "kernel": listed("additive_cpu additive_triton additive_triton_kernels heap"),
+    "logger": ["role"],
+    "task": listed("""accumulation attention decoding experts judge paint policy sampler segment
+        text_metrics translate"""),
 }
 
 
-@pytest.mark.parametrize("group", COMPLETE)
-def test_every_module_is_an_option(group: str) -> None:
+@pytest.mark.parametrize("group", MIRRORED)
+def test_every_module_is_the_option_of_its_name(group: str) -> None:
     folder = SOURCE / group.replace(".", "/")
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     named = set(options(group)) - ({"none"} if group == "logger" else set())
-    assert modules == named | SHARED.get(group, set())
+    assert modules == named | {*SHARED.get(group, [])}
+    for name in named:
+        made = str(option_content(CONF / group / f"{name}.yaml")[0]["_target_"])
+        assert made.startswith(f"ablate.{group}.{name}.")
 
 
-def test_every_group_has_a_place_in_config_yaml_or_in_a_model() -> None:
-    entries = OmegaConf.load(CONF / "config.yaml").defaults
-    groups = {next(iter(entry)) for entry in entries if not isinstance(entry, str)}
-    groups = {group for group in groups if not group.startswith(("override ", "optional "))}
-    for group, name in (item for item in OPTIONS if item[0] in ("model", "task")):
-        slots = OmegaConf.load(CONF / group / f"{name}.yaml").get("defaults", [])
-        groups |= {
-            key.removeprefix("/").removeprefix("override /")
-            for entry in slots
-            if not isinstance(entry, str)  # a fragment, which is no choice
-            for key in entry
-            if not key.startswith("override")
-        }
+def test_every_group_has_a_place_in_config_yaml_or_in_a_model():
+    files = [CONF / "config.yaml", *(CONF.glob("model/*.yaml")), *(CONF.glob("task/*.yaml"))]
+    lists = [OmegaConf.load(file).get("defaults", []) for file in files]
+    # A text is a fragment, which is no choice.
+    chosen = [entry for defaults in lists for entry in defaults if OmegaConf.is_dict(entry)]
+    keys = {key for entry in chosen for key in entry}
+    groups = {key.removeprefix("/") for key in keys if not key.startswith(("override", "optional"))}
     assert groups == set(GROUPS) - {"hydra"}
 
 
 @pytest.mark.parametrize("name", [name for name in options("trainer") if name != "cpu"])
-def test_a_trainer_is_that_of_the_cpu_but_for_what_its_file_says(name: str) -> None:
+def test_a_trainer_is_that_of_the_cpu_but_for_what_its_file_says(name):
     cpu, own = compose().trainer, compose(f"trainer={name}", "trainer.log_every_n_steps=7")
     assert own.choices.trainer == name
     assert list(own.trainer) == list(cpu)

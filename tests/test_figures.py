@@ -1,8 +1,8 @@
-"""Figures: the right files, and in them what the model attends to."""
+"""Figures, and python -m ablate.show: the right files, and in them what the model attends to."""
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 import ablate
+from ablate import show
 from ablate.data.pairs import Pairs
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
@@ -28,6 +29,7 @@ WITH_FIGURES = True  # tests/conftest.py
 VIT = ("model=vit", "model.depth=2", "model.dim=16")
 DATES = ("data=dates", "data.train_examples=40", "data.val_examples=6", "data.test_examples=6",
          "model.dim=8")  # fmt: skip
+RNN = ("model=rnn_seq2seq", *DATES)
 TRANSFORMER = ("model=transformer", *DATES, "model.heads=2", "model.encoder.depth=1")
 
 
@@ -59,8 +61,19 @@ def drawn(path: Path) -> bool:
     return min(image.shape[:2]) > 200 and len(image.flatten(0, 1)[::7].unique(dim=0)) > 10
 
 
-def test_one_png_for_each_layer_or_for_the_chosen_one(gpt, tmp_path):
+def test_maps_are_weights_drawn_layer_by_layer_which_changes_nothing(gpt, tmp_path):
+    example = gpt.data.example()
+    torch.manual_seed(0)
+    before = gpt.model.train()(example["tokens"])
     paths = attention_figures(gpt, tmp_path / "maps")
+    torch.manual_seed(0)
+    assert gpt.model.training
+    assert_close(gpt.model(example["tokens"]), before, rtol=0, atol=0)
+    for one in attention_maps(gpt, example):
+        assert one.weights.shape == (2, 16, 16)
+        assert_close(one.weights.sum(-1), torch.ones(2, 16))
+        assert torch.equal(one.allowed, torch.ones(16, 16).tril().bool())
+        assert not one.weights[:, ~one.allowed].any()
     assert names(paths) == ["attention_layer_01.png", "attention_layer_02.png"]
     assert all(drawn(path) for path in paths)
     assert sorted(names((tmp_path / "maps").iterdir())) == names(paths)
@@ -72,39 +85,18 @@ def test_one_png_for_each_layer_or_for_the_chosen_one(gpt, tmp_path):
             attention_figures(gpt, tmp_path, **wrong)
 
 
-def test_maps_are_weights_and_drawing_them_changes_nothing(gpt, tmp_path):
-    example = gpt.data.example()
-    model = gpt.model.train()
-    torch.manual_seed(0)
-    before = model(example["tokens"])
-    attention_figures(gpt, tmp_path)
-    torch.manual_seed(0)
-    assert model.training
-    assert_close(model(example["tokens"]), before, rtol=0, atol=0)
-    for one in attention_maps(gpt, example):
-        assert one.weights.shape == (2, 16, 16)
-        assert_close(one.weights.sum(-1), torch.ones(2, 16))
-        assert torch.equal(one.allowed, torch.ones(16, 16).tril().bool())
-        assert not one.weights[:, ~one.allowed].any()
+def ticks(axis: Any) -> list[list[str]]:
+    """What stands at the keys, and at the queries."""
+    return [[t.get_text() for t in of()] for of in (axis.get_xticklabels, axis.get_yticklabels)]
 
 
-def test_tokens_are_named_and_the_masked_is_grey():
+def test_tokens_are_drawn_as_they_are():
     labels = ["␣", "$a$", "\\frac", "語"]
-    allowed = torch.ones(4, 4).tril().bool()
-    weights = allowed / allowed.sum(-1, keepdim=True)
-    panel = Panel("layer 1 head 1", weights, labels, labels, allowed, [(range(1, 3), range(0, 3))])
-    figure = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key")
-    axis = figure.axes[0]
-    assert axis.get_title() == "layer 1 head 1"
-    assert [t.get_text() for t in axis.get_xticklabels()] == labels
-    assert [t.get_text() for t in axis.get_yticklabels()] == labels
-    assert "key" in axis.get_xlabel()
-    assert "query" in axis.get_ylabel()
-    # Row 1: two weights of one half, then two cells behind the mask.
-    shown = axis.images[0].get_array()
-    assert shown.mask.tolist() == (~allowed).tolist()
-    assert shown[1, 0] == 0.5
-    assert to_hex(axis.get_facecolor()) == HIDDEN
+    weights, allowed = torch.eye(4), torch.ones(4, 4).bool()
+    panel = Panel("head 1", weights, labels, labels, allowed, [(range(1, 3), range(0, 3))])
+    axis = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key").axes[0]
+    assert (axis.get_title(), ticks(axis)) == ("head 1", [labels, labels])
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("the key", "the query")
     (outline,) = axis.patches
     assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
     assert to_hex(outline.get_edgecolor()) == OUTLINE
@@ -117,7 +109,7 @@ SEVERAL = ("model.dim=24", "model.heads=6")
     "overrides",
     [
         (*VIT, *SEVERAL),
-        ("model=rnn_seq2seq", *DATES),
+        RNN,
         pytest.param((*TRANSFORMER, *SEVERAL), marks=pytest.mark.slow),
         pytest.param(("model=transformer_forecaster", *SEVERAL), marks=pytest.mark.slow),
         pytest.param(("model=gat", *SEVERAL), marks=pytest.mark.slow),
@@ -136,55 +128,30 @@ def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatc
     assert seen
     for figure in seen:
         figure.draw_without_rendering()
-        title, whole = figure.texts[0].get_window_extent(), figure.bbox
-        assert whole.x0 <= title.x0
-        assert title.x1 <= whole.x1
-        for axis in figure.axes:
-            inside = axis.get_tightbbox()
-            assert whole.padded(1).containsx(inside.x0)
-            assert whole.padded(1).containsx(inside.x1)
-            assert whole.padded(1).containsy(inside.y0)
-            assert inside.y1 <= title.y0
-            for other in figure.axes[: figure.axes.index(axis)]:
-                assert not inside.padded(-1).overlaps(other.get_tightbbox())
-
-
-def test_an_rnn_has_one_alignment(tmp_path):
-    task = built("model=rnn_seq2seq", *DATES, "model.window=local_p")
-    example = task.data.example(2)
-    (one,) = attention_maps(task, example)
-    size = 1, len(example["target_labels"]), len(example["source_labels"])
-    assert one.weights.shape == size
-    assert one.weights.sum(-1).max() < 1.001
-    (path,) = attention_figures(task, tmp_path)
-    assert path.name == "alignment.png"
-    assert drawn(path)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("model=rnn_seq2seq", *DATES, "model.attention=none"),
-        ("model=timm", "model.name=resnet10t"),
-        ("model=rnn_lm", "model.cell=gru", "model.dim=8"),
-    ],
-)
-def test_models_without_our_attention_have_no_maps(overrides, tmp_path):
-    assert attention_figures(built(*overrides), tmp_path) == []
+        title, page = figure.texts[0].get_window_extent(), figure.bbox
+        assert page.x0 <= title.x0 < title.x1 <= page.x1
+        boxes, whole = [axis.get_tightbbox() for axis in figure.axes], page.padded(1)
+        for number, inside in enumerate(boxes):
+            assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
+            assert whole.y0 <= inside.y0 < inside.y1 <= title.y0
+            assert not any(inside.padded(-1).overlaps(other) for other in boxes[:number])
 
 
 def test_several_examples_each_with_its_tokens_and_true_fields():
-    task = built("model=rnn_seq2seq", *DATES)
+    task = built(*RNN, "model.window=local_p")
     data = task.data
     assert isinstance(data, Pairs)
     examples = [data.example(index) for index in range(3)]
-    maps = attention_maps(task, examples[0])
-    figure = task.drawer(examples, maps, "said by whom")(maps[0], [1])
+    (one,) = maps = attention_maps(task, examples[0])
+    assert one.weights.shape == (
+        1,
+        *(len(examples[0][f"{n}_labels"]) for n in ("target", "source")),
+    )
+    assert one.weights.sum(-1).max() < 1.001
+    figure = task.drawer(examples, maps, "said by whom")(one, [1])
     for index, (axis, example) in enumerate(zip(figure.axes[:3], examples, strict=True)):
-        read = data.source_tokenizer.decode(example["source"][0].tolist())
-        assert axis.get_title() == read
-        assert [t.get_text() for t in axis.get_xticklabels()] == example["source_labels"]
-        assert [t.get_text() for t in axis.get_yticklabels()] == example["target_labels"]
+        assert axis.get_title() == data.source_tokenizer.decode(example["source"][0].tolist())
+        assert ticks(axis) == [example["source_labels"], example["target_labels"]]
         assert {frame.get_bbox().bounds for frame in axis.patches} == {
             (source.start - 0.5, target.start - 0.5, len(source), len(target))
             for target, source in data.alignment("val", index) or []
@@ -207,32 +174,29 @@ def test_a_transformer_has_maps_of_each_kind_whose_axes_say_what_was_read(tmp_pa
         assert_close(one.weights.sum(-1), torch.ones(one.weights.shape[:2]))
         assert one.allowed.all() == (one.kind != "decoder")
         left, right, *_ = draw(one, [1, 2]).axes
+        shown = left.images[0].get_array()
+        assert (shown.mask == ~one.allowed.numpy()).all()
+        assert_close(torch.tensor(shown.filled(0)), one.weights[0])
+        assert to_hex(left.get_facecolor()) == HIDDEN
         assert right.get_title() == "head 2"
         assert not right.get_yticklabels(), "the same tokens as at the left"
-        queries = [t.get_text() for t in left.get_yticklabels()]
-        assert queries == (source if one.kind == "encoder" else target)
-        keys = [t.get_text() for t in right.get_xticklabels()]
-        assert keys == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
+        assert ticks(left)[1] == (source if one.kind == "encoder" else target)
+        assert ticks(right)[0] == (["<s>", *target[:-1]] if one.kind == "decoder" else source)
     assert len(maps) == 5
-    (path,) = attention_figures(task, tmp_path, kinds=["cross"], layer=2, head=2)
-    assert path.name == "cross_layer_02.png"
-    assert drawn(path)
+    paths = attention_figures(task, tmp_path, kinds=["cross"], layer=2, head=2)
+    assert names(paths) == ["cross_layer_02.png"]
 
 
 def test_patches_go_back_to_their_place_and_overlapping_ones_are_averaged():
-    weights = torch.arange(6.0)
+    weights, patches = torch.arange(6.0), PatchEmbedding(1, 4, 2, 2)
     expected = weights.view(2, 3).repeat_interleave(2, 0).repeat_interleave(2, 1)
-    assert_close(spread(weights, PatchEmbedding(1, 4, 2, 2), 4, 6), expected)
+    assert_close(spread(weights, patches, 4, 6), expected)
     # One row of three pixels' height: patches over columns 0-2 and 1-3 of a 3 x 4 image.
     heat = spread(torch.tensor([1.0, 3.0]), PatchEmbedding(1, 4, 3, 1), 3, 4)
     assert_close(heat, torch.tensor([1.0, 2.0, 2.0, 3.0]).expand(3, 4))
-
-
-def test_a_head_that_sees_one_patch_lights_it_alone():
-    weights = torch.zeros(4)
-    weights[2] = 1.0
-    image = torch.zeros(4, 4, 3)
-    figure = draw_patches({"head 1": weights}, image, PatchEmbedding(1, 4, 2, 2), "title", 1.0)
+    # A head that sees one patch lights it alone.
+    seen = {"head 1": torch.tensor([0.0, 0.0, 1.0, 0.0])}
+    figure = draw_patches(seen, torch.zeros(4, 4, 3), patches, "title", 1.0)
     heat = torch.tensor(figure.axes[1].images[0].get_array())
     assert heat[2:, :2].eq(1).all()
     assert heat.sum() == 4
@@ -248,13 +212,21 @@ def test_the_image_is_what_a_person_sees():
     assert distance.min() < 1e-5
 
 
-def test_curves(tmp_path):
-    with open(tmp_path / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ["step", "train/loss", "val/loss"])
-        writer.writeheader()
-        writer.writerows([{"step": n, "train/loss": 3 / n} for n in range(1, 9)])
-        writer.writerow({"step": 8, "val/loss": 1.0})
-    assert drawn(draw_curves(tmp_path / "metrics.csv", tmp_path / "figures" / "curves.png"))
+def test_curves_are_drawn_whole_or_not_at_all(tmp_path, monkeypatch):
+    rows = ["step,train/loss,val/loss", *(f"{n},{3 / n}," for n in range(1, 9)), "8,,1.0"]
+    table, path = tmp_path / "metrics.csv", tmp_path / "figures" / "curves.png"
+    table.write_text("\n".join(rows))
+    assert drawn(draw_curves(table, path))
+    before = path.read_bytes()
+    table.write_text("\n".join(rows[:5]))
+
+    def stop(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        draw_curves(table, path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -280,10 +252,67 @@ def test_gates_are_those_that_torch_hides(residual):
         x = x + wanted if residual and number else wanted
 
 
-@pytest.mark.slow
-def test_the_gates_of_an_lstm_are_drawn(tmp_path):
-    task = built("model=rnn_lm", "model.depth=2", "model.dim=60")
-    paths = attention_figures(task, tmp_path)
-    assert names(paths) == ["gates_layer_01.png", "gates_layer_02.png"]
+# python -m ablate.show: maps of a run for a text or an example of one's own
+
+
+@pytest.fixture
+def show_command(tmp_path, monkeypatch, capsys):
+    """`python -m ablate.show RUN_DIR` on a run that is in memory: exit code, output, errors."""
+
+    def run(task: Task, *arguments: str) -> tuple[int, str, str]:
+        loaded = SimpleNamespace(path=tmp_path, task=task, model=task.model, data=task.data)
+        monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
+        monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])
+        with pytest.raises(SystemExit) as exited:
+            show.command(show.main)
+        return (int(exited.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_show_draws_and_prints_paths(gpt, tmp_path, show_command):
+    code, out, _ = show_command(gpt, "--text", "the cat sat")
+    paths = [Path(line) for line in out.split()]
+    assert (code, [path.parent for path in paths]) == (0, [tmp_path / "figures"] * 2)
     assert all(drawn(path) for path in paths)
-    assert names(attention_figures(task, tmp_path, layer=2)) == [paths[1].name]
+    elsewhere = tmp_path / "elsewhere"
+    assert show_command(gpt, "--layer", "1", "--out", str(elsewhere))[0] == 0
+    assert [path.name for path in elsewhere.iterdir()] == ["attention_layer_01.png"]
+
+
+def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):
+    task = built(*RNN)
+    path = tmp_path / "figures" / "alignment.png"
+    assert show_command(task, "--source", "3 mars 2015") == (0, f"{path}\n", "")
+    assert drawn(path)
+    for index in "01":
+        assert show_command(task, "--index", index, "--out", str(tmp_path / index))[0] == 0
+    first, second = (pixels(tmp_path / index / path.name) for index in "01")
+    assert not torch.equal(first, second)
+
+
+GPT = ("data=pydoc", "model.depth=2", "model.dim=16", "model.heads=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "arguments", "words"),
+    [
+        (GPT, "--layer 9", "layer 9: this model has layers 1 to 2"),
+        (GPT, "--index 10000000", "--index 10000000: the validation split has examples 0 to"),
+        (GPT, "--text=", "--text is empty"),
+        (GPT, "--layer x", "invalid int value"),
+        (GPT, "--text a --index 1", "not allowed with argument"),
+        (RNN, "--text 2015", "--text: "),
+        (RNN, "--source=", "--source is empty"),
+        ((*RNN, "model.attention=none"), "", "no attention of ours to draw"),
+        (("model=timm", "model.name=resnet10t"), "", "no attention of ours to draw"),
+        (("model=rnn_lm", "model.cell=gru"), "", "no attention of ours to draw"),
+        (VIT, "--source 2015", "was not trained on pairs"),
+        (VIT, "--text hello", "was not trained on text"),
+    ],
+)
+def test_show_refuses_in_one_line(tmp_path, show_command, overrides, arguments, words):
+    code, _, error = show_command(built(*overrides), *arguments.split())
+    assert (code, error[:8], error.count("\n")) == (2, "ablate: ", 1)
+    assert words in error
+    assert not list(tmp_path.rglob("*.png"))

@@ -26,18 +26,10 @@ from ablate.training import ignored
 from ablate.training.build import build, build_data, make_task
 from ablate.training.ignored import left_out, refuse_ignored
 
-
-def ask(folder: Path, *given: str) -> None:
-    cfg = ablate.compose(*overrides(folder, *given))
-    refuse_ignored(Composition(cfg), build_data(cfg))
-
-
 IGNORED = [
-    ("model.mixer=convolution model.heads=1", "model.heads=1 has no effect"),
     ("model.mixer=none model.heads=1", "model.heads=1 has no effect"),
     ("model.norm=none model.norm_eps=0.1", "model.norm_eps=0.1 has no effect"),
     ("model.mask=window model.mask.size=16", "model.mask=window has no effect on this model"),
-    ("model.depth=2 model.layers.heads=[4,8] model.heads=1", "model.heads=1 has no effect"),
     ("model.depth=2 model.layers.dropout=[0.1,0.2] model.heads=1 model.layers.heads=[4,8]",
      "model.heads=1 has no effect"),
 ]  # fmt: skip
@@ -46,23 +38,10 @@ IGNORED = [
 @pytest.mark.parametrize(("given", "line"), IGNORED)
 def test_a_key_that_changes_nothing_is_refused(tmp_path: Path, given: str, line: str) -> None:
     given = f"model.dim=32 {given}" if "layers" in given else given
+    cfg = ablate.compose(*overrides(tmp_path, *given.split()))
     with pytest.raises(UserError, match=line) as error:
-        ask(tmp_path, *given.split())
+        refuse_ignored(Composition(cfg), build_data(cfg))
     assert "model.dim" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "model.heads=1 model.norm_eps=0.1 model.ffn_dim=20 model.bias=false",
-        "model.mask=window model.mask.size=15 model.norm=post model.ffn=swiglu",
-        "model.mixer=convolution model.heads=4 model.mixer.size=3 model.init_std=0.3",
-        "model.attention=dot pos_enc=rotary pos_enc.base=100 model.normalizer=sparsemax",
-        "model.activation_checkpointing=true model.freeze=embeddings model.residual=false",
-    ],
-)
-def test_keys_that_change_something_are_accepted(tmp_path: Path, given: str) -> None:
-    ask(tmp_path, *given.split())
 
 
 def test_a_run_is_refused_before_it_starts_and_an_arm_of_a_study_is_not(tmp_path: Path) -> None:
@@ -115,9 +94,8 @@ def after_two_steps(model: str, row: Row) -> list[Tensor]:
         torch.manual_seed(step)
         loss = sum(part.square().mean() for part in outputs(network.train()(*inputs)))
         loss += sum(added_losses(network).values())
-        for parameter, gradient in zip(
-            parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
-        ):
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 parameter.data.sub_(gradient / gradient.norm().clamp(min=1))
     with torch.no_grad():
@@ -135,9 +113,7 @@ def acts(model: str, key: str, row: Row) -> bool:
     """Whether the key changes what the model computes or learns."""
     default = without(model, *((k, v) for k, v in row.items() if k != key))
     there = after_two_steps(model, row)
-    if [value.shape for value in default] != [value.shape for value in there]:
-        return True
-    return not all(map(torch.equal, default, there))
+    return len(default) != len(there) or not all(map(torch.equal, default, there))
 
 
 def refused(model: str, key: str, row: Row) -> bool:

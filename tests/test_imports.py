@@ -3,10 +3,17 @@ against it, be it inside a function or for types alone."""
 
 import ast
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
+import pytest
+from conftest import AREAS, areas
+
+from ablate.config.composition import compose
 from ablate.version import PACKAGE
 
 FILES = {
@@ -65,3 +72,65 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         outer = {package for package in around if not f"{file}.".startswith(f"{package}.")}
         graph.setdefault(file, set()).update({other} | outer)
     TopologicalSorter(graph).prepare()  # CycleError names the circle
+
+
+# What README.md and CONTRIBUTING.md promise about files and commands is there
+
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LOGS = ("decisions", "benchmarks")
+PROMISES = "".join(page.read_text() for page in PAGES if page.stem not in LOGS)
+COMMANDS = re.findall(r"python -m ablate (?!-)([^`\n#|]*)", PROMISES)
+
+
+def test_ci_runs_the_two_lines_of_the_start():
+    start = README.split("## Start\n")[1].split("\n## ")[0]
+    lines = ["pip install -e . && python -m ablate", "pip install -e '.[dev]' && pytest"]
+    assert re.findall(r"^    (.*)$", start, re.MULTILINE) == lines
+    steps = (ROOT / ".ci" / "run").read_text()
+    assert steps.index('bash -c "$(readme 1)"') < steps.index('bash -c "$(readme 2)"')
+    function = steps[steps.index("readme() {") : steps.index('echo "ci: the newest')]
+    script = f"{function}readme 1; readme 2"
+    assert (
+        subprocess.check_output(["bash", "-c", script], cwd=ROOT, text=True).splitlines() == lines
+    )
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_every_command_composes(tmp_path, every):
+    file = tmp_path / "FILE"
+    file.write_text("text")
+    assert len(COMMANDS) > 10
+    for overrides in sorted({c.removesuffix("...").strip() for c in COMMANDS})[::every]:
+        words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
+        if not any(word.startswith("--") for word in words):
+            compose(*words)
+    for name in set(re.findall(r"python -m ablate\.(\w+)", PROMISES)):
+        assert callable(import_module(f"ablate.{name}").main)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=str)
+def test_every_link_to_a_file_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_every_path_in_contributing_is_there():
+    for path in re.findall(r"`((?:conf|src|tests|docs|sweeps|benchmarks)/[^` ]*)`", CONTRIBUTING):
+        if "NAME" not in path:
+            assert any(ROOT.glob(path.rstrip("/"))), path
+    tree = CONTRIBUTING.split("## Where things are")[1].split("\n## ")[0]
+    for path in re.findall(r"^    (\w+/)", tree, re.MULTILINE):
+        assert (ROOT / path).is_dir(), path
+    for path in re.findall(r"^      ([\w.]+(?:\.py|/))", tree, re.MULTILINE):
+        assert (ROOT / "src" / "ablate" / path).exists(), path
+
+
+def test_every_test_file_has_an_area_that_contributing_names():
+    for path in (ROOT / "tests").glob("test_*.py"):
+        assert len(areas(path.stem)) == 1, path.name
+    for area in AREAS:
+        assert f"-m {area}`" in CONTRIBUTING, area

@@ -16,54 +16,38 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from make_knobs import Run, equal, keys_of, overrides, trained
 from make_model import CONF, KERNEL_NEEDS, options
+from test_compose import NEEDS
 from test_rlhf import KNOBS
 
-from ablate.config.composition import Composition, compose
+from ablate.config.composition import compose
 from ablate.config.keys import flatten, option_content
-from ablate.errors import UserError
 from ablate.training.build import build, build_data, make_task
-from ablate.training.preflight import check_devices
 from ablate.training.train import prepare
 
 # Another value of every key that changes the parameters after a few steps: of any optimizer and
 # schedule, and of a task.
 OTHER = {
-    "optimizer": {
-        **{"lr": "0.01", "betas": "[0.5,0.5]", "eps": "0.1", "weight_decay": "0.5"},
-        **{"momentum": "0.5", "nesterov": "true", "ns_steps": "2", "adjust_lr_fn": "original"},
-        **{"matrix.nesterov": "false", "precondition_frequency": "1"},
-        **{"warmup_steps": "1", "r": "2.0", "weight_lr_power": "1.0"},
-    },
-    "schedule": {"warmup": "3", "floor": "0.5", "decay": "2", "shape": "linear"},
-    "task=causal_lm": {"label_smoothing": "0.3", "z_loss": "0.1"},
-    "task=masked_lm": {
-        **{"next_sentence": "false", "mask_rate": "0.5"},
-        **{"mask_share": "0.9", "random_share": "0.8"},
-    },
-    "task=classification": {"label_smoothing": "0.3", "mixup": "0.5", "cutmix": "1.0"},
-    "task=seq2seq": {"label_smoothing": "0.3", "z_loss": "0.1"},
-    "task=captioning": {"label_smoothing": "0.3", "doubly_stochastic": "0.5"},
-    "task=segmentation": {"clicks": "2", "boxes": "0.0", "focal": "2.0", "iou": "0.1"},
-    "task=diffusion": {"drop_caption": "0.5"},
-    "task=autoencoding": {"kl": "1.0"},
+    "optimizer": "lr=0.01 betas=[0.5,0.5] eps=0.1 weight_decay=0.5 momentum=0.5 nesterov=true"
+    " ns_steps=2 adjust_lr_fn=original matrix.nesterov=false precondition_frequency=1"
+    " warmup_steps=1 r=2.0 weight_lr_power=1.0",
+    "schedule": "warmup=2 floor=0.5 decay=3 shape=linear",
+    "task=causal_lm": "label_smoothing=0.3 z_loss=0.1",
+    "task=masked_lm": "next_sentence=false mask_rate=0.5 mask_share=0.9 random_share=0.8",
+    "task=classification": "label_smoothing=0.3 mixup=0.5 cutmix=1.0",
+    "task=seq2seq": "label_smoothing=0.3 z_loss=0.1",
+    "task=captioning": "label_smoothing=0.3 doubly_stochastic=0.5",
+    "task=segmentation": "clicks=2 boxes=0.0 focal=2.0 iou=0.1",
+    "task=diffusion": "drop_caption=0.5",
+    "task=autoencoding": "kl=1.0",
 }
+VALUES = {part: dict(text.split("=") for text in texts.split(" ")) for part, texts in OTHER.items()}
 # What an option needs, or what lets its keys act in four steps.
-BESIDE = {"schedule_free": ["schedule=constant"], "wsd": ["schedule.decay=3"]}
+BESIDE = {"schedule_free": ["schedule=constant"], "wsd": ["schedule.decay=2"]}
 # Keys of a task that change what is written after training: the key, another value, beside what.
 WRITING: dict[str, tuple[str, list[str]]] = {
     "task.beam": ("4", []),
     "task.length_penalty": ("5.0", ["task.beam=4"]),
     "task.max_length": ("2", []),
-}
-DRAWING = ("guidance", "sampling_steps", "samples", "judge")
-MODEL_OF = {
-    "task=masked_lm": "bert",
-    "task=classification": "vit",
-    "task=seq2seq": "rnn_seq2seq",
-    "task=captioning": "captioner",
-    "task=segmentation": "sam",
-    "task=diffusion": "dit",
-    "task=autoencoding": "autoencoder",
 }
 
 
@@ -79,15 +63,15 @@ def cases() -> list[Any]:
         (
             " ".join([f"{group}={name}", *BESIDE.get(name, [])]),
             f"{group}.{key}",
-            OTHER[group].get(key) or OTHER[group][key.rpartition(".")[2]],
+            VALUES[group].get(key) or VALUES[group][key.rpartition(".")[2]],
         )
         for group in ("optimizer", "schedule")
         for name in options(group)
         for key in sorted(keys_in(group, name))
         if not key.endswith("fused")
     ]
-    of_tasks = [one for one in OTHER if "=" in one]
-    found += [(one, f"task.{key}", value) for one in of_tasks for key, value in OTHER[one].items()]
+    of_tasks = [one for one in VALUES if "=" in one]
+    found += [(one, f"task.{key}", value) for one in of_tasks for key, value in VALUES[one].items()]
     first = {key: choice for choice, key, _ in reversed(found)}
     slow = pytest.mark.slow
     return [pytest.param(*one, marks=[] if first[one[1]] == one[0] else slow) for one in found]
@@ -102,10 +86,6 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def of(choice: str) -> str:
-    return MODEL_OF.get(choice, "gpt")
-
-
 def test_the_measure_is_repeatable() -> None:
     again = trained.__wrapped__("gpt")
     assert equal(trained("gpt").parameters, again.parameters)
@@ -113,16 +93,15 @@ def test_the_measure_is_repeatable() -> None:
 
 
 def test_no_key_of_a_task_is_left_out() -> None:
-    found = {(name, key) for name in options("task") for key in keys_in("task", name)}
-    assert all((name, "ema") in found for name in options("task"))  # test_average.py
-    found = {(name, key) for name, key in found if key != "ema"}
-    steps = {(one.partition("=")[2], key) for one in OTHER for key in OTHER[one] if "=" in one}
+    steps = {(one[5:], key) for one in VALUES for key in VALUES[one] if one.startswith("task=")}
     writing = {(name, key[5:]) for name in ("seq2seq", "captioning") for key in WRITING}
     # What is measured and drawn, not how it is trained: test_diffusion.py.
-    drawing = {("diffusion", key) for key in DRAWING}
+    drawing = {("diffusion", key) for key in ("guidance", "sampling_steps", "samples", "judge")}
     preferred = {(task, key[5:]) for task, key, _ in KNOBS}
-    speech = {("speech", key) for key in keys_in("task", "speech") - {"ema"}}  # test_speech.py
-    assert found == steps | writing | drawing | preferred | speech
+    speech = {("speech", key) for key in keys_in("task", "speech")}  # test_speech.py
+    average = {(name, "ema") for name in options("task")}  # test_average.py
+    found = {(name, key) for name in options("task") for key in keys_in("task", name)}
+    assert found == steps | writing | drawing | preferred | speech | average
 
 
 def written(*more: str) -> list[list[int]]:
@@ -141,20 +120,9 @@ def test_every_knob_of_writing_changes_what_is_written(key: str) -> None:
 
 @pytest.mark.parametrize(("choice", "key", "value"), cases())
 def test_every_knob_of_a_part_changes_the_parameters(choice: str, key: str, value: str) -> None:
-    plain, changed = (
-        trained(of(choice), *choice.split(), *more) for more in ((), (f"{key}={value}",))
-    )
-    assert not equal(plain.parameters, changed.parameters)
-
-
-@pytest.mark.parametrize("group", ["optimizer", "schedule"])
-def test_no_two_options_of_a_group_are_the_same(group: str) -> None:
-    found = [
-        trained("gpt", f"{group}={name}", *BESIDE.get(name, [])).parameters
-        for name in options(group)
-    ]
-    for n, first in enumerate(found):
-        assert not any(equal(first, second) for second in found[n + 1 :])
+    model = NEEDS.get(choice, ["model=gpt"])[0].removeprefix("model=")
+    chosen = model, *choice.split()
+    assert not equal(trained(*chosen).parameters, trained(*chosen, f"{key}={value}").parameters)
 
 
 # The Trainer's keys that act in one process: what is set, what is looked at, and what it is then.
@@ -162,58 +130,38 @@ def validations(run: Run) -> int:
     return sum("val/loss" in row for row in run.rows)
 
 
-def losses(run: Run) -> int:
-    return sum("train/loss" in row for row in run.rows)
-
-
-def dtype(run: Run) -> torch.dtype:
-    return next(iter(run.parameters.values())).dtype
+def last(run: Run) -> float:
+    return run.rows[-1]["step"]
 
 
 # An epoch is 25 batches: 19,800 characters in windows of 8, 96 windows at a time.
-EPOCH = ["data.batch_size=96", "trainer.max_steps=-1", "trainer.max_epochs=1"]
-BY_EPOCH = [*EPOCH, "trainer.max_epochs=3", "trainer.val_check_interval=null"]
-Look = Callable[[Run], Any]
-TRAINER: dict[str, tuple[list[str], Look, Any]] = {
-    "trainer.precision": (["trainer.precision=64-true"], dtype, torch.float64),
-    "trainer.max_steps": (["trainer.max_steps=6"], lambda run: run.rows[-1]["step"], 6),
-    "trainer.max_epochs": (EPOCH, lambda run: run.rows[-1]["step"], 25),
-    "trainer.val_check_interval": (["trainer.val_check_interval=1"], validations, 4),
-    "trainer.check_val_every_n_epoch": (
-        [*BY_EPOCH, "trainer.check_val_every_n_epoch=1"],
-        validations,
-        3,
-    ),
-    "trainer.accumulate_grad_batches": (
-        ["trainer.accumulate_grad_batches=3"],
-        lambda run: run.units,
-        3 * 4 * 2 * 8,  # batches, steps, windows, tokens
-    ),
-    "trainer.log_every_n_steps": (["trainer.log_every_n_steps=2"], losses, 2),
-    "trainer.deterministic": (["trainer.deterministic=true"], lambda run: run.deterministic, True),
+EPOCH = "data.batch_size=96 trainer.max_steps=-1 trainer.max_epochs=1"
+EPOCHS = f"{EPOCH} trainer.max_epochs=3 trainer.val_check_interval=null"
+TRAINER: dict[str, tuple[str, Callable[[Run], Any], Any]] = {
+    "precision": ("64-true", lambda run: next(iter(run.parameters.values())).dtype, torch.float64),
+    "max_steps": ("6", last, 6),
+    "max_epochs": (f"1 {EPOCH}", last, 25),
+    "val_check_interval": ("1", validations, 4),
+    "check_val_every_n_epoch": (f"1 {EPOCHS}", validations, 3),
+    # batches, steps, windows, tokens
+    "accumulate_grad_batches": ("3", lambda run: run.units, 3 * 4 * 2 * 8),
+    "log_every_n_steps": ("2", lambda run: sum("train/loss" in row for row in run.rows), 2),
+    "deterministic": ("true", lambda run: run.deterministic, True),
 }
 
 
 @pytest.mark.parametrize("name", options("trainer"))
 def test_no_key_of_the_trainer_is_left_out(name: str) -> None:
-    keys = keys_of(compose(f"trainer={name}"), "trainer")
-    places = {f"trainer.{key}" for key in ("accelerator", "devices", "num_nodes", "strategy")}
-    assert keys == {*TRAINER, *places, "trainer.gradient_clip_val"}
+    places = {"accelerator", "devices", "num_nodes", "strategy"}
+    found = {key.partition(".")[2] for key in keys_of(compose(f"trainer={name}"), "trainer")}
+    assert found == {*TRAINER, *places, "gradient_clip_val"}
 
 
 @pytest.mark.parametrize("key", TRAINER)
 def test_every_knob_of_the_trainer_changes_what_it_says(key: str) -> None:
     changed, look, expected = TRAINER[key]
-    assert look(trained("gpt", *changed)) == expected
+    assert look(trained("gpt", *f"trainer.{key}={changed}".split())) == expected
     assert look(trained("gpt")) != expected
-
-
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
-def test_every_precision_changes_the_parameters(precision: str) -> None:
-    changed = trained("gpt", f"trainer.precision={precision}").parameters
-    assert not equal(trained("gpt").parameters, changed)
-    single = {name: value.float() for name, value in changed.items()}
-    assert not equal(trained("gpt").parameters, single)
 
 
 def test_clipping_bounds_the_step() -> None:
@@ -229,33 +177,30 @@ def test_clipping_bounds_the_step() -> None:
     assert moved("null") > 1
 
 
-def placed(*more: str) -> tuple[int, int, bool]:
+PLACES = {
+    "devices=1": (1, 1, False),
+    "devices=2": (2, 1, True),
+    "num_nodes=2": (1, 2, True),
+    "strategy=ddp": (1, 1, True),
+}
+
+
+@pytest.mark.parametrize("typed", PLACES)
+def test_every_knob_of_the_place_changes_it(typed):
     """Processes on a node, nodes, and whether gradients are averaged."""
-    cfg = compose(*overrides("gpt"), *more)
+    cfg = compose(*overrides("gpt"), f"trainer.{typed}")
     data = build_data(cfg)
     with mock.patch.dict(os.environ):
         trainer, *_ = prepare(cfg, Path("nowhere"), data, build(cfg, data))
-    return trainer.num_devices, trainer.num_nodes, isinstance(trainer.strategy, DDPStrategy)
-
-
-def test_every_knob_of_the_place_changes_it() -> None:
-    assert placed() == (1, 1, False)
-    assert placed("trainer.devices=2") == (2, 1, True)
-    assert placed("trainer.num_nodes=2") == (1, 2, True)
-    assert placed("trainer.strategy=ddp") == (1, 1, True)
-    with pytest.raises(UserError, match=r"trainer\.accelerator=gpu"):
-        check_devices(Composition(compose("trainer.accelerator=gpu")))
-
-
-# Kernels change no number: test_knobs.py. Their keys change how it is computed.
-KERNELS = {"kernel=chunked": {"kernel.chunk", "kernel.compile"}}
+    averaged = isinstance(trainer.strategy, DDPStrategy)
+    assert (trainer.num_devices, trainer.num_nodes, averaged) == PLACES[typed]
 
 
 def test_no_key_of_a_kernel_is_left_out() -> None:
+    """Kernels change no number: test_knobs.py. Their keys change how it is computed."""
     for name in options("kernel"):
-        choice = f"kernel={name}"
-        cfg = compose(choice, *KERNEL_NEEDS.get(name, []))
-        assert keys_of(cfg, "kernel") == KERNELS.get(choice, set())
+        own = {"kernel.chunk", "kernel.compile"} if name == "chunked" else set()
+        assert keys_of(compose(f"kernel={name}", *KERNEL_NEEDS.get(name, [])), "kernel") == own
 
 
 def test_every_knob_at_the_top_changes_what_it_says() -> None:
@@ -263,27 +208,11 @@ def test_every_knob_at_the_top_changes_what_it_says() -> None:
     top = {key for key in cfg if not isinstance(cfg.get(key), dict) and key not in cfg.choices}
     assert top - {"choices"} == {
         *("seed", "output_dir", "study", "checkpoint_every"),
-        "init_from",  # test_transfer.py
-        "compile",  # test_compiled.py
-        "evaluate",  # test_conditions.py
+        *("init_from", "compile", "evaluate"),  # test_transfer.py, _compiled.py, _conditions.py
     }
     assert not equal(trained("gpt").parameters, trained("gpt", "seed=1").parameters)
     assert trained("gpt").previous == 2
     assert trained("gpt", "checkpoint_every=1").previous == 3
-    there = compose("output_dir=there", "study.name=mine")
-    assert Composition(there).folder == Path("there", "mine", Composition(cfg).id)
-    assert Composition(cfg).folder == Path("outputs", "runs", Composition(cfg).id)
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_a_fused_optimizer_takes_the_same_steps(name: str) -> None:
-    one, other = (
-        trained("gpt", f"optimizer={name}", f"optimizer.fused={fused}").parameters
-        for fused in ("true", "false")
-    )
-    # The softmax cancels a key's bias: its gradient is rounding, which Adam makes a step of.
-    names = [name for name in one if not name.endswith("key.bias")]
-    assert all(torch.allclose(one[name], other[name], rtol=1e-4, atol=1e-5) for name in names)
 
 
 def test_a_fused_optimizer_is_one_call_and_clips_in_bfloat16() -> None:

@@ -14,7 +14,6 @@ from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
-from ablate.redact import without_credentials
 
 ROOT = Path(__file__).parents[1]
 ALONE = Role("a_study")
@@ -22,7 +21,10 @@ ALONE = Role("a_study")
 CONFIG: dict[str, Any] = {
     "seed": 3,
     "model": {"_target_": "ablate.model.gpt.GPT", "dim": 16},
-    "data": {"path": "https://me:pa55word@example.org/text.txt?key=t0ken"},
+    "data": {
+        "path": "https://me:pa55word@example.org/text.txt?key=t0ken",
+        "others": ["https://host.org/a@b", "from s3://id@bucket/x or ?", "data.path=C:/x/y?z"],
+    },
     "choices": {"model": "gpt", "model.attention": "dot", "pos_enc": "none", "data": "text"},
 }
 RESULT: dict[str, Any] = {
@@ -34,11 +36,7 @@ RESULT: dict[str, Any] = {
 
 
 def make(
-    option: str,
-    run_dir: Path,
-    run_id: str = "0123456789ab",
-    role: Role = ALONE,
-    **changes: Any,
+    option: str, run_dir: Path, run_id: str = "0123456789ab", role: Role = ALONE, **changes: Any
 ) -> RunLogger:
     """The logger of conf/logger/OPTION.yaml, made as train.py does."""
     config = yaml.safe_load((ROOT / "conf" / "logger" / f"{option}.yaml").read_text()) | changes
@@ -56,38 +54,45 @@ def png(folder: Path) -> Path:
     return path
 
 
-def test_offline_run_holds_everything(tmp_path: Path) -> None:
-    logger = make("wandb", tmp_path)
-    for step in range(5):
-        logger.lightning.log_metrics({"train/loss": 4.0 - step}, step=10 * step)
-    logger.figure("map", png(tmp_path))
-    logger.finish(RESULT)
-    (folder,) = offline_wandb.run_folders(tmp_path)
-    run = offline_wandb.read(folder)
-    assert (run.run_id, run.group, run.project) == ("0123456789ab", "a_study", "ablate")
-    assert run.name == "gpt dot none text seed 3"
-    assert run.config["model"] == CONFIG["model"]
-    assert run.config["choices"] == CONFIG["choices"]
-    assert run.series("train/loss") == [(10 * step, 4.0 - step) for step in range(5)]
-    assert run.summary["val/loss"] == 1.5
-    assert run.summary["result"]["parameters"]["total"] == 1234
-    assert run.exit_code == 0
-    (image,) = (r["figures/map"] for r in run.history if "figures/map" in r)
-    assert (folder / "files" / image["path"]).read_bytes()[1:4] == b"PNG"
-    assert str(tmp_path) in logger.where
-    assert "wandb sync" in logger.where
+def only_run(folder: Path) -> offline_wandb.OfflineRun:
+    """The one run that W&B wrote in a folder."""
+    (found,) = offline_wandb.run_folders(folder)
+    return offline_wandb.read(found)
 
 
-def test_runs_of_an_arm_are_grouped_whatever_its_name(tmp_path: Path) -> None:
-    role = Role("a_study", "a=" + 200 * "x", is_baseline=True)
-    logger = make("wandb", tmp_path, role=role)
-    logger.finish(RESULT)
-    (folder,) = offline_wandb.run_folders(tmp_path)
-    run = offline_wandb.read(folder)
-    assert run.group.startswith("a_study/a=xxx")
-    assert [len(text) for text in (run.group, run.name, *run.tags)] == [128, 128, 7, 64, 8]
-    assert run.tags[-1] == "baseline"
-    assert run.job_type == "train"
+def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
+    everywhere = str(tmp_path / "all")
+    loggers = [make("wandb", tmp_path / n, run_id=n * 12, dir=everywhere) for n in "ab"]
+    for number, logger in enumerate(loggers):  # both are open at the same time
+        for step in range(3):
+            logger.lightning.log_metrics({"train/loss": 4.0 - step + number}, step=10 * step)
+        logger.figure("map", png(tmp_path))
+    for number, (name, logger) in enumerate(zip("ab", loggers, strict=True)):
+        logger.finish(RESULT)
+        logger.finish({"status": "failed"})  # it has ended
+        assert "wandb sync" in logger.where
+        (folder,) = tmp_path.glob(logger.where.rpartition(f"{tmp_path}/")[2])
+        run = offline_wandb.read(folder)
+        assert (run.run_id, run.group, run.project) == (name * 12, "a_study", "ablate")
+        assert run.name == "gpt dot none text seed 3"
+        assert all(run.config[key] == CONFIG[key] for key in ("model", "choices"))
+        assert run.config["data"] == {
+            "path": "https://example.org/text.txt",
+            "others": ["https://host.org/a@b", "from s3://bucket/x or ?", "data.path=C:/x/y?z"],
+        }
+        assert run.series("train/loss") == [(10 * step, 4.0 - step + number) for step in range(3)]
+        assert run.summary["val/loss"] == 1.5
+        assert run.summary["result"]["parameters"]["total"] == 1234
+        assert run.exit_code == 0
+        (image,) = (r["figures/map"] for r in run.history if "figures/map" in r)
+        assert (folder / "files" / image["path"]).read_bytes()[1:4] == b"PNG"
+
+
+def test_a_failed_run_is_marked(tmp_path):
+    failed = {"status": "failed", "error": "the loss is nan at step 3"}
+    make("wandb", tmp_path).finish(failed)
+    run = only_run(tmp_path)
+    assert (run.exit_code, run.summary["result"]) == (1, failed)
 
 
 # W&B's variable -> our key, its value in the environment and one given by a person.
@@ -104,9 +109,8 @@ ENVIRONMENT: dict[str, tuple[str, Any, Any]] = {
 
 
 def written_to(folder: Path) -> dict[str, Any]:
-    """The run that W&B wrote in a folder, by our keys."""
-    (found,) = offline_wandb.run_folders(folder)
-    run = vars(offline_wandb.read(found))
+    """Of the run that W&B wrote in a folder, by our keys."""
+    run = vars(only_run(folder))
     return {key: run[key] for key, *_ in ENVIRONMENT.values() if key != "dir"}
 
 
@@ -119,26 +123,16 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, An
     return {key: value for key, value, _ in ENVIRONMENT.values()}
 
 
-def test_wandbs_environment_is_respected_and_named(
-    tmp_path: Path, environment: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    role = Role("a_study", "an_arm")
-    logger = make("wandb", tmp_path / "run", role=role)
-    logger.finish(RESULT)
+def test_wandbs_environment_is_respected_and_named(tmp_path, environment, capsys):
+    make("wandb", tmp_path / "run", role=Role("a_study", "an_arm")).finish(RESULT)
     found = written_to(tmp_path / environment.pop("dir"))
     assert found == environment | {"tags": ["a_study", "an_arm", "a", "b"]}
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line == (
-        "ablate: W&B takes WANDB_PROJECT=theirs, WANDB_ENTITY=team, WANDB_NAME=a name,"
-        " WANDB_RUN_GROUP=a group, WANDB_JOB_TYPE=a job, WANDB_TAGS=a,b, WANDB_NOTES=some notes,"
-        " WANDB_DIR=theirs from the environment"
-    )
+    used = ", ".join(f"{variable}={value}" for variable, (_, value, _) in ENVIRONMENT.items())
+    assert capsys.readouterr().out == f"ablate: W&B takes {used} from the environment\n"
 
 
 @pytest.mark.usefixtures("environment")
-def test_what_a_person_gives_counts_more_than_the_environment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_person_gives_counts_more_than_the_environment(tmp_path, capsys):
     given = {key: value for key, _, value in ENVIRONMENT.values()}
     make("wandb", tmp_path / "run", **given).finish(RESULT)
     assert written_to(tmp_path / given.pop("dir")) == given
@@ -146,12 +140,11 @@ def test_what_a_person_gives_counts_more_than_the_environment(
 
 
 @pytest.mark.usefixtures("environment")
-def test_the_command_line_counts_more_than_the_environment() -> None:
+def test_the_command_line_counts_more_than_the_environment_and_an_empty_variable_is_none(
+    monkeypatch,
+):
     cfg = compose("logger.tags=[c]", "logger.name=null")
     assert (cfg.logger.project, cfg.logger.tags, cfg.logger.name) == ("theirs", ["c"], None)
-
-
-def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ENVIRONMENT:
         monkeypatch.setenv(variable, "")
     logger = compose().logger
@@ -159,24 +152,14 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {logger[key] for key, *_ in ENVIRONMENT.values() if key != "project"} == {None}
 
 
-def test_the_command_to_send_a_run_names_its_folders_alone(tmp_path: Path) -> None:
-    for name in "ab":
-        logger = make("wandb", tmp_path / name, run_id=name * 12, dir=str(tmp_path / "all"))
-        logger.finish(RESULT)
-        (folder,) = tmp_path.glob(logger.where.rpartition(f"{tmp_path}/")[2])
-        assert offline_wandb.read(folder).run_id == name * 12
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"logger.dir=.*/file: cannot be written"):
         make("wandb", tmp_path / "run", dir=str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize("key", ["project", "entity"])
-def test_a_run_of_a_wandb_sweep_stays_in_its_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+def test_a_run_of_a_wandb_sweep_stays_in_its_project(tmp_path, monkeypatch, key):
     """The agent sets these, and W&B would ignore ours."""
     monkeypatch.setenv("WANDB_SWEEP_ID", "x")
     monkeypatch.setenv(f"WANDB_{key.upper()}", "theirs")
@@ -185,64 +168,29 @@ def test_a_run_of_a_wandb_sweep_stays_in_its_project(
         make("wandb", tmp_path, **{key: "mine"})
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("https://a:b@host.org/x?key=1", "https://host.org/x"),
-        ("https://host.org/a@b", "https://host.org/a@b"),
-        ("from s3://id@bucket/x or ?", "from s3://bucket/x or ?"),
-        ("data.path=C:/x/y?z", "data.path=C:/x/y?z"),
-    ],
-)
-def test_without_credentials(text: str, shown: str) -> None:
-    assert without_credentials({"a": [text, 1]}) == {"a": [shown, 1]}
-
-
-def test_failed_run_is_marked_and_finish_is_idempotent(tmp_path: Path) -> None:
-    logger = make("wandb", tmp_path)
-    failed = {"status": "failed", "error": "the loss is nan at step 3"}
-    logger.finish(failed)
-    logger.finish(RESULT)
-    (folder,) = offline_wandb.run_folders(tmp_path)
-    run = offline_wandb.read(folder)
-    assert run.exit_code == 1
-    assert run.summary["result"] == failed
-
-
-def test_a_resumed_run_continues_its_wandb_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_resumed_run_continues_its_wandb_run_and_offline_where_no_server_is(
+    tmp_path, monkeypatch, caplog, reached
+):
     """W&B continues a run where one of its id is there, and begins it where none is."""
-    import wandb
-
-    opened: list[dict[str, Any]] = []
+    opened: list[tuple[str, str, str]] = []
 
     def init(**given: Any) -> SimpleNamespace:
-        opened.append(given)
+        opened.append((given["id"], given["resume"], given["mode"]))
+        if given["mode"] == "online" and not reached:
+            raise ConnectionError("no route to host")
         return SimpleNamespace(define_metric=lambda *names, **how: None)
 
-    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr("wandb.init", init)
+    monkeypatch.setattr("ablate.logger.wandb.has_key", lambda: True)
     for _ in range(2):
-        assert make("wandb", tmp_path, run_id="0123456789ab", mode="offline").run
-    assert [(one["id"], one["resume"]) for one in opened] == [("0123456789ab", "allow")] * 2
+        assert make("wandb", tmp_path, mode="online").run
+    modes = ["online"] if reached else ["online", "offline"]
+    assert opened == [("0123456789ab", "allow", mode) for mode in modes] * 2
+    assert caplog.text.count("writing offline (no route to host)") == (0 if reached else 2)
 
 
-def test_runs_in_one_process_do_not_merge(tmp_path: Path) -> None:
-    loggers = [make("wandb", tmp_path / name, run_id=name * 12) for name in "ab"]
-    for number, logger in enumerate(loggers):  # both are open at the same time
-        logger.lightning.log_metrics({"train/loss": float(number)}, step=number)
-    for logger in loggers:
-        logger.finish(RESULT)
-    for number, name in enumerate("ab"):
-        (folder,) = offline_wandb.run_folders(tmp_path / name)
-        run = offline_wandb.read(folder)
-        assert run.run_id == name * 12
-        assert run.series("train/loss") == [(number, float(number))]
-
-
-def test_a_dead_wandb_process_does_not_stop_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):
     import wandb
 
     logger = make("wandb", tmp_path)
@@ -255,7 +203,7 @@ def test_a_dead_wandb_process_does_not_stop_the_run(
     assert caplog.text.count("W&B has stopped; the run continues without it") == 1
 
 
-def test_finish_never_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_finish_never_raises(tmp_path, caplog):
     class Broken(RunLogger):
         lightning: ClassVar[Any] = None
         where: ClassVar[Any] = "nowhere"
@@ -269,7 +217,7 @@ def test_finish_never_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert "no route to host" in caplog.text
 
 
-def test_tensorboard_files_hold_the_run(tmp_path: Path) -> None:
+def test_tensorboard_files_hold_the_run(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logger = make("tensorboard", tmp_path)
     logger.lightning.log_metrics({"train/loss": 2.5}, step=4)

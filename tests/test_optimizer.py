@@ -1,19 +1,28 @@
-"""Roles of parameters, and optimizers that have a rule for each."""
+"""Optimizers that have a rule for each role of parameters, and schedules of the rate."""
 
 import signal
+from math import cos, pi
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import DictConfig
 from test_resume import assert_equal, at_step, strike
 from tiny import images, overrides
 
 import ablate
-from ablate.config.composition import Composition
+from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
 from ablate.model.base import ROLES
+from ablate.schedule import warmup_steps
+from ablate.schedule.constant import constant
+from ablate.schedule.cosine import cosine
+from ablate.schedule.linear import linear
+from ablate.schedule.noam import noam
+from ablate.schedule.wsd import wsd
 from ablate.training.build import build, build_data, make_task
+from ablate.training.trainer import make_trainer
 
 MIXED = """
 _target_: ablate.optimizer.ByRole
@@ -30,32 +39,28 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "conf"
 
 
-def roles(*typed: str) -> dict[str, str]:
-    cfg = ablate.compose(*typed)
-    return build(cfg).roles()
+def made(cfg: DictConfig) -> tuple[Any, Any]:
+    """The model, and the optimizer of its parameters."""
+    data = build_data(cfg)
+    task = make_task(cfg, data, model := build(cfg, data))
+    return model, task.make_optimizer(task.parameter_groups())
 
 
 def test_models_state_the_roles_of_their_parameters(tmp_path: Path) -> None:
-    text = roles(*overrides(tmp_path, "pos_enc=learned"))
+    text = build(ablate.compose(*overrides(tmp_path, "pos_enc=learned"))).roles()
     assert set(text.values()) == {"embedding", "matrix", "vector"}  # the head is tied
-    assert {name for name, role in text.items() if role == "embedding"} == {
-        "embedding.weight",
-        "stack.pos_enc.table",
-    }
-    untied = roles(*overrides(tmp_path, "model.tie_embeddings=false"))
+    embedding = {name for name, role in text.items() if role == "embedding"}
+    assert embedding == {"embedding.weight", "stack.pos_enc.table"}
+    untied = build(ablate.compose(*overrides(tmp_path, "model.tie_embeddings=false"))).roles()
     assert untied["head.weight"] == "head"
-    vit = roles(*images(tmp_path))
+    vit = build(ablate.compose(*images(tmp_path))).roles()
     assert {vit[name] for name in vit if name.endswith("bias")} == {"vector"}
-    resnet = roles("model=resnet", "data=digits")
+    resnet = build(ablate.compose("model=resnet", "data=digits")).roles()
     assert {*vit.values(), *resnet.values()} == {*ROLES}
 
 
 def test_each_role_has_its_rule(own: Path, tmp_path: Path) -> None:
-    cfg = ablate.compose(*overrides(tmp_path, "optimizer=mixed"), config_dir=own)
-    data = build_data(cfg)
-    model = build(cfg, data)
-    task = make_task(cfg, data, model)
-    optimizer = task.make_optimizer(task.parameter_groups())
+    model, optimizer = made(ablate.compose(*overrides(tmp_path, "optimizer=mixed"), config_dir=own))
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradients = {name: torch.randn_like(p) for name, p in model.named_parameters()}
     for _ in range(2):
@@ -77,43 +82,29 @@ def test_each_role_has_its_rule(own: Path, tmp_path: Path) -> None:
 
 
 def test_muon_trains_matrices_with_the_rate_of_all(tmp_path: Path) -> None:
-    cfg = ablate.compose(*overrides(tmp_path, "optimizer=muon", "optimizer.lr=3e-3"))
-    task = make_task(cfg, data := build_data(cfg), model := build(cfg, data))
-    optimizer = task.make_optimizer(task.parameter_groups())
-    rules = dict(
-        zip((group["role"] for group in optimizer.param_groups), optimizer.rules, strict=True)
-    )
-    assert {role: type(rule).__name__ for role, rule in rules.items()} == {
-        "embedding": "AdamW", "matrix": "Muon", "vector": "AdamW"
-    }  # fmt: skip
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
-        (3e-3, 0.1), (3e-3, 0.1), (3e-3, 0.0)
-    ]  # fmt: skip
+    typed = overrides(tmp_path, "optimizer=muon", "optimizer.lr=3e-3")
+    model, optimizer = made(ablate.compose(*typed))
+    groups = zip(optimizer.param_groups, optimizer.rules, strict=True)
+    found = [(g["role"], type(rule).__name__, g["lr"], g["weight_decay"]) for g, rule in groups]
+    assert found == [
+        ("embedding", "AdamW", 3e-3, 0.1),
+        ("matrix", "Muon", 3e-3, 0.1),
+        ("vector", "AdamW", 3e-3, 0.0),
+    ]
     name = next(name for name, role in model.roles().items() if role == "matrix")
     weight = model.get_parameter(name)
     before = weight.detach().clone()
     weight.grad = torch.randn_like(weight)
-    rules["matrix"].step()
+    optimizer.rules[1].step()
     decayed = before * (1 - 3e-3 * 0.1)
     steps = torch.linalg.svdvals((decayed - weight) / (3e-3 * 0.2 * max(weight.shape) ** 0.5))
     assert 0.6 < steps.min() < steps.max() < 1.3  # Newton-Schulz brings them near 1
 
 
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ("optimizer.matrix.adjust_lr_fn=none", r"optimizer\.matrix: .*none"),
-        ("optimizer.lr=-1", r"optimizer\.lr=-1: must be a number more than 0"),
-    ],
-)
-def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path, given: str, line: str) -> None:
-    def make() -> None:
-        cfg = ablate.compose(*overrides(tmp_path, "optimizer=muon", given))
-        task = make_task(cfg, data := build_data(cfg), build(cfg, data))
-        task.make_optimizer(task.parameter_groups())
-
-    with pytest.raises(UserError, match=line):
-        make()
+def test_a_rule_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
+    wrong = "optimizer.matrix.adjust_lr_fn=none"
+    with pytest.raises(UserError, match=r"optimizer\.matrix: .*none"):
+        made(ablate.compose(*overrides(tmp_path, "optimizer=muon", wrong)))
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -134,3 +125,105 @@ def test_a_role_without_a_rule_is_refused(own: Path, tmp_path: Path) -> None:
     cfg = ablate.compose(*overrides(tmp_path, "optimizer=mixed"), config_dir=own)
     with pytest.raises(UserError, match=r"optimizer\.embedding: .*optimizer\.others"):
         ablate.run(cfg)
+
+
+# Learning rates against the published formulas
+
+
+def test_cosine_is_nanogpts():
+    """nanoGPT's get_lr: warm-up (it + 1) / (warm-up + 1), then a cosine from 1e-3 to 1e-4."""
+    peak, low, warmup, total = 1e-3, 1e-4, 100, 2000
+
+    def nanogpt(it):
+        if it < warmup:
+            return peak * (it + 1) / (warmup + 1)
+        ratio = (it - warmup) / (total - warmup)
+        return low + 0.5 * (1 + cos(pi * ratio)) * (peak - low)
+
+    for step in (0, 50, 99, 100, 101, 1000, 1999, 2000):
+        ours = peak * cosine(step, total, warmup=warmup, floor=0.1)
+        assert ours == pytest.approx(nanogpt(step), rel=1e-12)
+
+
+def test_noam_is_vaswanis_equation_3():
+    dim, warmup = 512, 4000
+    peak = dim**-0.5 * warmup**-0.5
+    for step in (0, 100, 3999, 4000, 50_000):
+        n = step + 1
+        paper = dim**-0.5 * min(n**-0.5, n * warmup**-1.5)
+        assert peak * noam(step, 100_000, warmup=warmup) == pytest.approx(paper, rel=1e-12)
+
+
+def test_linear_and_constant_by_hand():
+    values = [linear(step, 10, warmup=2, floor=0.2) for step in (0, 1, 2, 6, 10)]
+    assert values == pytest.approx([1 / 3, 2 / 3, 1.0, 0.6, 0.2])
+    assert [constant(step, 10, warmup=1) for step in (0, 1, 9)] == [0.5, 1.0, 1.0]
+
+
+SCHEDULES = {schedule.__name__: schedule for schedule in (cosine, linear, constant, noam)}
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "total", "steps"),
+    [
+        ("cosine", 0, 10, 0),
+        ("cosine", 7, 10, 7),
+        ("noam", 0.1, 10, 1),
+        ("linear", 0.375, 400, 150),
+        ("constant", 0.1, 3, 1),
+        ("noam", 0.999, 10, 10),
+        # By default as usual, which gives way to a short training.
+        ("constant", "auto", 60, 0),
+        ("cosine", "auto", 10000, 100),
+        ("noam", "auto", 10000, 400),
+        ("linear", "auto", 200, 100),
+        ("linear", "auto", 198, 99),
+        ("cosine", "auto", 1, 0),
+    ],
+)
+def test_a_warm_up_counts_in_steps_or_is_a_share_or_is_usual(name, warmup, total, steps):
+    assert warmup_steps(name, warmup, total) == steps
+    floor = {"floor": 0.1} if name in ("cosine", "linear") else {}
+    for step in range(min(total, 500)):
+        given = SCHEDULES[name](step, total, warmup=steps, **floor)
+        assert SCHEDULES[name](step, total, warmup=warmup, **floor) == given
+
+
+def told(capsys, *more):
+    cfg = compose("model=rnn_forecaster", "trainer.val_check_interval=null", *more)
+    data = build_data(cfg)
+    make_trainer(cfg.trainer, cfg.schedule, Path("nowhere"), data, [])
+    return [line for line in capsys.readouterr().out.splitlines() if "warm-up" in line]
+
+
+def test_a_run_says_where_the_default_warm_up_gave_way(capsys):
+    line = "ablate: warm-up: 2 of 5 steps (schedule.warmup=auto)"
+    assert told(capsys, "trainer.max_steps=5") == [line]
+    assert told(capsys) == []
+    assert told(capsys, "trainer.max_steps=5", "schedule.warmup=2") == []
+    assert told(capsys, "trainer.max_steps=5", "schedule=constant", "schedule.warmup=auto") == []
+
+
+def test_a_number_longer_than_the_training_is_refused_with_the_way_out(capsys):
+    line = r"schedule\.warmup=6 is longer than the training of 5 steps; use schedule\.warmup=auto"
+    with pytest.raises(UserError, match=line):
+        compose("trainer.max_steps=5", "schedule.warmup=6")
+    assert compose("trainer.max_steps=5", "schedule.warmup=5").schedule.warmup == 5
+    # Where the training counts in epochs, once the data is read.
+    epochs = ("trainer.max_steps=-1", "trainer.max_epochs=1")
+    with pytest.raises(UserError, match=r"schedule\.warmup=600 is longer than the training of \d"):
+        told(capsys, *epochs, "schedule.warmup=600")
+
+
+@pytest.mark.parametrize(("shape", "falling"), [("linear", 0.5), ("sqrt", 1 - 0.5**0.5)])
+def test_wsd_is_stable_and_then_falls(shape, falling):
+    def rate(step, **keys):
+        return wsd(step, 100, warmup=10, shape=shape, **keys)
+
+    assert rate(0, decay=20, floor=0.0) == pytest.approx(1 / 11)
+    assert {rate(step, decay=20, floor=0.0) for step in (10, 50, 80)} == {1.0}
+    assert rate(90, decay=20, floor=0.0) == pytest.approx(falling)
+    assert rate(90, decay=0.2, floor=0.1) == pytest.approx(0.1 + 0.9 * falling)
+    assert rate(100, decay=20, floor=0.1) == pytest.approx(0.1)
+    with pytest.raises(UserError, match=r"schedule\.decay=95 are 10 and 95 steps"):
+        rate(0, decay=95, floor=0.0)

@@ -33,30 +33,30 @@ def unread(*line, folder, both=False, options=()):
     return done.returncode, done.stderr or ""
 
 
-ANSWERS = [
-    "ablate --version",
-    *(
-        pytest.param(line, marks=pytest.mark.slow)
-        for line in ("ablate --hydra-help", "ablate.report --help", "ablate --cfg job")
-    ),
-]
+SLOW = ("ablate --hydra-help", "ablate.report --help", "ablate --cfg job")
 
 
-@pytest.mark.parametrize("line", ANSWERS)
+@pytest.mark.parametrize(
+    "line", ["ablate --version", *(pytest.param(line, marks=pytest.mark.slow) for line in SLOW)]
+)
 def test_an_answer_that_nobody_reads_ends_quietly(line, tmp_path):
     assert unread(*line.split(), folder=tmp_path) == (141, "")
     assert not list(tmp_path.iterdir())
 
 
-def test_neither_does_it_matter_how_it_is_written(tmp_path):
-    assert unread("ablate", "--help", folder=tmp_path, options=("-u",)) == (141, "")
-    assert unread("ablate", "--help", folder=tmp_path, both=True) == (141, "")
+@pytest.mark.parametrize("both", [False, True])
+def test_neither_does_it_matter_how_it_is_written_and_a_refusal_stays_one(tmp_path, both):
+    options = () if both else ("-u",)
+    assert unread("ablate", "--help", folder=tmp_path, both=both, options=options) == (141, "")
+    code, errors = unread("ablate", "seed=x", folder=tmp_path, both=both)
+    assert (code, errors.count("\n")) == (2, 0 if both else 1)
 
 
-def test_a_refusal_stays_one(tmp_path):
-    code, errors = unread("ablate", "seed=x", folder=tmp_path)
-    assert (code, errors.count("\n")) == (2, 1)
-    assert unread("ablate", "seed=x", folder=tmp_path, both=True) == (2, "")
+@pytest.mark.parametrize(("trains", "code"), [(False, 141), (True, 0)])
+def test_a_broken_pipe_is_told_to_the_shell_but_by_a_training(monkeypatch, trains, code):
+    monkeypatch.setattr(pipe.Output, "unread", True)
+    monkeypatch.setattr(pipe.Output, "trains", trains)
+    assert (pipe.exit_code(0), pipe.exit_code(2)) == (code, 2)
 
 
 @pytest.mark.slow

@@ -7,13 +7,20 @@ import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+import ablate
+from ablate.config import history
 from ablate.config import revision as module
 from ablate.config.check import leaves
 from ablate.config.composition import Composition, compose
 from ablate.config.keys import OURS, locate, plain
+from ablate.config.overrides import equal
 from ablate.config.revision import revision, revisions
-from ablate.config.run_id import content, run_id
+from ablate.config.run_id import content, folder_name, run_id
+from ablate.config.saved import read_config
 from ablate.config.tree import config_dir
+from ablate.errors import UserError
+from ablate.run_files import PLAN, write_json
+from ablate.study.plan.planfile import content_of, refuse_other
 
 COMPOSITIONS = [
     [],
@@ -41,28 +48,19 @@ def changed(cfg: DictConfig, path: str) -> DictConfig:
     return changed
 
 
-def unimportant(path: str) -> bool:
-    """Where things lie, what is shown, how fast data is read, what is computed again."""
-    return path.startswith(("logger.", "study.")) or path in {
-        "checkpoint_every",
-        "evaluate",
-        "data.path",
-        "data.root",
-        "data.sha256",
-        "data.workers",
-        "model.activation_checkpointing",
-        "output_dir",
-        "trainer.log_every_n_steps",
-    }
+# Where things lie, what is shown, how fast data is read, what is computed again.
+UNIMPORTANT = """checkpoint_every evaluate data.path data.root data.sha256 data.workers output_dir
+    model.activation_checkpointing trainer.log_every_n_steps"""
 
 
 def test_every_key_that_can_change_the_result_changes_the_id() -> None:
-    seen = set()
+    seen, unimportant = set(), UNIMPORTANT.split()
     for overrides in COMPOSITIONS:
         cfg = compose(*overrides)
         before = run_id(cfg, "x")
         for path in {path for path, _ in leaves(cfg)} - seen:
-            assert (run_id(changed(cfg, path), "x") == before) == unimportant(path), path
+            same = path.startswith(("logger.", "study.")) or path in unimportant
+            assert (run_id(changed(cfg, path), "x") == before) == same, path
             seen.add(path)
     assert {"seed", "model.heads", "data.workers", "logger.project", "output_dir"} <= seen
 
@@ -70,35 +68,35 @@ def test_every_key_that_can_change_the_result_changes_the_id() -> None:
 @pytest.mark.parametrize(
     ("one", "two"),
     [
-        (["optimizer.lr=1e-3"], ["optimizer.lr=0.001"]),
-        (["optimizer.weight_decay=0"], ["optimizer.weight_decay=0.0"]),
-        (["model.attention=dot", "seed=1"], ["seed=1", "model.attention=dot"]),
-        (["model.dim=64"], ["++model.dim=64"]),
-        (["seed=2"], ["seed=2", "study.name=other", "checkpoint_every=9"]),
-        (["trainer.max_steps=300"], ["trainer.max_steps=300", "logger=none", "output_dir=/x"]),
+        ("optimizer.lr=1e-3", "optimizer.lr=0.001"),
+        ("optimizer.weight_decay=0", "optimizer.weight_decay=0.0"),
+        ("model.attention=dot seed=1", "seed=1 model.attention=dot"),
+        ("model.dim=64", "++model.dim=64"),
     ],
 )
-def test_the_same_work_written_differently_has_the_same_id(one: list[str], two: list[str]) -> None:
-    assert run_id(compose(*one), "x") == run_id(compose(*two), "x")
+def test_the_same_work_written_differently_has_the_same_id(one: str, two: str) -> None:
+    ids = {run_id(compose(*typed.split()), "x") for typed in (one, two)}
+    values = plain(compose(*one.split()))
+    assert ids == {run_id(dict(reversed(values.items())), "x")}  # the order of its keys
+
+
+def test_values_are_the_same_as_the_id_takes_them() -> None:
+    assert equal([1, 0.5], [1.0, 0.5])
+    assert not equal(1, True)
+    assert not equal([0], [False])
+
+
+def test_the_name_of_a_folder_leads_nowhere_else() -> None:
+    assert folder_name("../a b=c/é" + 90 * "x", "id") == ".._a_b=c__" + 70 * "x" + "-id"
 
 
 def test_the_data_counts_by_its_content(tmp_path: Path) -> None:
     text = "To be, or not to be, that is the question. " * 100
-    a, b, c = (tmp_path / name for name in ("a.txt", "b.txt", "c.txt"))
-    a.write_text(text)
-    b.write_text(text)
-    c.write_text(text.upper())
-    ids = [Composition(compose("data=text", f"data.path={path}")).id for path in (a, b, c)]
-    assert ids[0] == ids[1] != ids[2]
-    missing = [
-        Composition(compose("data=text", f"data.path={tmp_path}/{n}")).id for n in ("x", "y")
-    ]
-    assert missing[0] == missing[1] != ids[0]
-
-
-def test_the_order_of_keys_does_not_count() -> None:
-    values = plain(compose())
-    assert run_id(dict(reversed(values.items())), "x") == run_id(values, "x")
+    for name, written in {"a": text, "b": text, "c": text.upper()}.items():
+        (tmp_path / name).write_text(written)
+    paths = [tmp_path / name for name in ("a", "b", "c", "missing", "gone")]
+    ids = [Composition(compose("data=text", f"data.path={path}")).id for path in paths]
+    assert [ids.index(one) for one in ids] == [0, 0, 2, 3, 3]
 
 
 # Revisions
@@ -122,18 +120,10 @@ def test_revisions_are_those_of_the_classes() -> None:
 
 
 OWN = """
-class Base:
-    revision = 2
-
-class Mine(Base):
-    revision = 3
-
-class Inherits(Mine):
-    pass
-
-def function():
-    pass
-
+class Base: revision = 2
+class Mine(Base): revision = 3
+class Inherits(Mine): pass
+def function(): pass
 function.revision = 4
 plain = print
 """
@@ -160,3 +150,131 @@ def test_a_raised_revision_is_another_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "revision", lambda target: 1 + (target == score))
     assert revisions(content(cfg)) == {"model.attention": 2}
     assert run_id(cfg, "x") != before[0]
+
+
+# Ids and old files across versions: a key that is added or renamed, a part that moves
+
+
+# Ids that commit 97072c0 of 2026-11-23 gave, of data with the fingerprint "x". Those with dropout
+# have others since their numbers are others (ablate.config.revision).
+FIRST = {
+    "model=bert": "5a0ad3e55e92",
+    "model=captioner": "a8d4e306049b",
+    "model=gpt": "ca8da480add0",
+    "model=rnn_seq2seq": "f6975b08438c",
+    "model=transformer": "6b32860ede37",
+    "model=vit": "a8e210a4a5e7",
+    "model=gpt pos_enc=rotary": "24cbb8a21714",
+    "model=gpt model.attention=additive": "c2d34a2667a3",
+    "model=vit pos_enc=relative_2d": "ed72de45eb7d",
+    "optimizer=sgd": "f2f15f0b2f73",
+    "schedule=noam": "085b24f4bc67",
+}
+# What commit 6085061 of 2026-11-24 called pos_enc.scale, with its ids: today's command, then its.
+SCALED = {
+    "model=gpt pos_enc=sinusoidal": ("false", "9126b67ece42"),
+    "model=gpt pos_enc=sinusoidal model.embedding_scale=sqrt": ("true", "c86d4ad6749b"),
+    "model=transformer model.embedding_scale=1": ("false", "62f01e2f331a"),
+    "model=transformer": ("true", "6b32860ede37"),
+}
+
+
+@pytest.fixture
+def no_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids as they were before runs with dropout had others."""
+    monkeypatch.setattr(module, "KEYS", {})
+
+
+@pytest.mark.parametrize("command", FIRST)
+def test_a_run_of_the_first_version_has_its_id(command, monkeypatch):
+    cfg = ablate.compose(*command.split())
+    drops = cfg.model.get("dropout", 0) > 0
+    assert (run_id(cfg, "x") == FIRST[command]) != drops
+    monkeypatch.setattr(module, "KEYS", {})
+    assert run_id(cfg, "x") == FIRST[command]
+
+
+def loose(cfg: DictConfig) -> DictConfig:
+    """A copy that takes other keys."""
+    cfg = cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    return cfg
+
+
+def grown(cfg: DictConfig, key: str, value: Any) -> DictConfig:
+    """The composition of a version with one more key."""
+    cfg = cfg.copy()
+    OmegaConf.update(cfg, key, value, force_add=True)
+    return cfg
+
+
+def test_a_key_that_is_added_with_its_neutral_value_changes_no_id(monkeypatch, tmp_path):
+    before = ablate.compose()
+    write_json(tmp_path / PLAN, {"baseline": {"asked": content_of(before)}})
+    monkeypatch.setitem(history.ADDED, "model.qk_norm", False)
+    for key, neutral, other in (("model.kv_heads", None, 2), ("model.qk_norm", False, True)):
+        same, changed = (grown(before, key, value) for value in (neutral, other))
+        assert run_id(same, "x") == run_id(before, "x") != run_id(changed, "x")
+        refuse_other(tmp_path, content_of(same), {})
+        with pytest.raises(UserError, match=f"{key}=None there and {other} here"):
+            refuse_other(tmp_path, content_of(changed), {})
+
+
+def is_read_as(old: DictConfig, cfg: DictConfig) -> bool:
+    """An old file is today's composition, and has its id."""
+    return bool(run_id(old, "x") == run_id(cfg, "x") and history.upgrade(old) == cfg)
+
+
+@pytest.mark.parametrize("name", ["constant", "noam"])
+def test_a_part_that_moved_is_found_and_keeps_the_ids_of_its_runs(tmp_path, name):
+    cfg = ablate.compose(f"schedule={name}")
+    old = grown(cfg, "schedule._target_", f"ablate.schedule.{name}")
+    assert run_id(old, "x") == run_id(cfg, "x")
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(old, resolve=True))
+    assert read_config(tmp_path / "config.yaml").schedule == cfg.schedule
+
+
+def test_an_old_file_is_read_by_todays_names() -> None:
+    for today, first in history.RENAMED.items():
+        cfg = ablate.compose()
+        node, _, leaf = today.rpartition(".")
+        value = OmegaConf.select(old := loose(cfg), node).pop(leaf)
+        OmegaConf.update(old, first, value)
+        assert history.upgrade(old) == cfg
+
+
+def test_keys_that_are_gone_are_left_out_and_never_counted() -> None:
+    cfg = ablate.compose()
+    (old := loose(cfg)).study.update({"pack": 4, "batched": "auto", "packed": {1: "outputs/other"}})
+    assert is_read_as(old, cfg)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "model=gpt model.ffn=swiglu model.norm_type=rms",
+        "model=rnn_seq2seq model.cell=lstm model.decoder=bahdanau",
+        "model=transformer",
+    ],
+)
+def test_a_group_that_was_a_key_is_read_and_counts_as_before(command: str) -> None:
+    cfg = ablate.compose(*command.split())
+    old = loose(cfg)
+    for group in history.GROUPED:
+        _, slot = group.split(".")
+        if "_target_" in (old.model.get(slot) or {}):
+            old.model[slot] = old.choices.pop(group)
+    assert is_read_as(old, cfg)
+
+
+@pytest.mark.usefixtures("no_revisions")
+@pytest.mark.parametrize("command", SCALED)
+def test_the_scale_of_embeddings_was_a_key_of_sinusoidal_positions(command: str) -> None:
+    before, first = SCALED[command]
+    cfg = ablate.compose(*command.split())
+    old = loose(cfg)
+    for key in ("embedding_scale", "init_depth_scale"):
+        old.model.pop(key, None)
+    old.pos_enc.scale = before == "true"
+    assert run_id(old, "x") == first
+    assert is_read_as(old, cfg)

@@ -1,7 +1,10 @@
 """Control characters of what others wrote do not reach the terminal."""
 
 import io
+import json
 import logging
+import os
+import re
 import sys
 from logging.config import DictConfigurator
 
@@ -10,9 +13,12 @@ import yaml
 from make_study import scores
 from rich.table import Table
 from rich.text import Text
+from tiny import in_a_process, overrides
 
+import ablate
 from ablate import report
 from ablate.cli.command import command
+from ablate.config.composition import Composition
 from ablate.config.tree import config_dir
 from ablate.errors import UserError
 from ablate.terminal.console import Console
@@ -28,17 +34,16 @@ def test_control_characters_are_written_as_python_does():
         assert printable(text) == text
 
 
-def test_errors(capsys):
-    for error in (UserError(HOSTILE), ValueError(HOSTILE)):
+@pytest.mark.parametrize("error", [UserError(HOSTILE), ValueError(HOSTILE)])
+def test_errors(error, capsys):
+    def main() -> None:
+        raise error
 
-        def main(error: Exception = error) -> None:
-            raise error
-
-        with pytest.raises(SystemExit):
-            command(main)
-        told = capsys.readouterr().err
-        assert r"a\x1b[2Jb\x07\x9b31m" in told
-        assert told.replace("\n", "").isprintable()
+    with pytest.raises(SystemExit):
+        command(main)
+    told = capsys.readouterr().err
+    assert r"a\x1b[2Jb\x07\x9b31m" in told
+    assert told.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("what", ["line", "text", "table", "title", "markup"])
@@ -73,16 +78,68 @@ def test_output_is_escaped_on_a_terminal_alone(monkeypatch, capsys):
     assert capsys.readouterr().out == "a\\x1bb\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--status"]])
-def test_a_strangers_study(arguments, tmp_path, monkeypatch, capsys):
+def test_a_strangers_study(tmp_path, monkeypatch, capsys):
     study = scores(tmp_path)
     plan = study / "plan.json"
     plan.write_text(plan.read_text().replace("model.attention=general", r"\u001b[2Jgeneral"))
     failed = next(iter(study.glob("*/result.json")))
     failed.write_text('{"status": "failed", "error": "\\u001b[2J"}')
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", ["report", str(study), *arguments])
+    monkeypatch.setattr(sys, "argv", ["report", str(study), "--status"])
     report.main()
     told = capsys.readouterr()
     assert r"\x1b[2J" in told.out
     assert "\x1b" not in told.out + told.err
+
+
+# What a run prints before its first step: one line about itself, and nothing of other packages
+
+
+# Fewer steps than the default interval of logging, to a logger: Lightning would warn.
+SHORT = ["trainer.max_steps=5", "trainer.val_check_interval=5", "trainer.log_every_n_steps=10"]
+
+
+def test_the_first_run_on_a_machine_prints_our_lines_alone(tmp_path, monkeypatch):
+    """Where matplotlib has no font cache yet, and the output goes to a file."""
+    chosen = ["model.attention=additive", "pos_enc=learned"]
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in [one for one in os.environ if one.startswith(("WANDB_", "XDG_", "MPL"))]:
+        monkeypatch.delenv(name)
+    own = {"HOME": str(home), "MPLCONFIGDIR": str(home / "mpl"), "NETRC": "/nowhere"}
+    typed = [*chosen, *overrides(tmp_path, *SHORT, "logger=wandb"), "output_dir=outputs"]
+    done = in_a_process("-m", "ablate", *typed, folder=tmp_path, **own)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((home / "mpl").glob("fontlist*")), "matplotlib had nothing to announce"
+    (folder,) = (tmp_path / "outputs" / "runs").iterdir()
+    first, second = done.stdout.splitlines()[:2]
+    assert re.fullmatch(
+        r"gpt: [\d,]+ parameters \| text: [\d,]+ training tokens \| cpu, 1 thread \| (\S+)", first
+    )
+    assert first.endswith(f"| {folder.relative_to(tmp_path)}")
+    assert second.startswith("step 5/5: ")
+    assert done.stdout.splitlines()[-1].startswith("  python -m ablate ")
+    assert "python -m ablate.generate" in done.stdout
+    assert "leaked" not in done.stdout
+    result = json.loads((folder / "result.json").read_text())
+    assert result["choices"].items() >= dict(one.split("=") for one in chosen).items()
+    assert set(result["kernels"].values()) == {"chunked (fused)"}
+    assert "train/loss" in (folder / "metrics.csv").read_text()
+    assert not (folder / "train.log").exists()  # else it would be empty
+
+
+def test_a_resumed_run_says_it_again(tmp_path, capsys):
+    cfg = ablate.compose(*overrides(tmp_path))
+
+    def headlines() -> list[str]:
+        ablate.run(cfg)
+        return [s for s in capsys.readouterr().out.splitlines() if " parameters | " in s]
+
+    (line,) = headlines()
+    result = Composition(cfg).folder / "result.json"
+    total = json.loads(result.read_text())["parameters"]["total"]
+    assert line.startswith(f"gpt: {total:,} parameters | text: ")
+    assert line.endswith(str(Composition(cfg).folder))
+    assert headlines() == []  # it is finished
+    result.unlink()
+    assert headlines() == [line]

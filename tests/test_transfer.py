@@ -3,21 +3,20 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from refusals import refused
 from tiny import overrides
 
 import ablate
 from ablate.config.composition import Composition
 from ablate.config.saved import read_config
-from ablate.errors import UserError
 from ablate.run_files import best_weights
 from ablate.run_files.sealed import read_weights
 from ablate.training.build import build, build_data
-from ablate.training.transfer import Source, describe_transfer
+from ablate.training.transfer import Source, describe_transfer, fitting
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +33,14 @@ def classes(folder: Path, *more: str) -> list[str]:
         (folder / "texts" / name).mkdir(parents=True, exist_ok=True)
         for n in range(30):
             (folder / "texts" / name / f"{n}.txt").write_text(" ".join([words] * (1 + n % 4)))
-    small = [text for text in overrides(folder) if not text.startswith("data")]
-    length = next(text for text in overrides(folder) if text.startswith("data.seq_len"))
-    return [
-        *small,
-        *("data=text_files", f"data.root={folder / 'texts'}", "data.tokenizer=char", length),
-        *("data.batch_size=4", "task=classification", *more),
-    ]
-
-
-def refusal(*texts: str) -> str:
-    cfg = ablate.compose(*texts)
-    with pytest.raises(UserError) as caught:
-        build(cfg, build_data(cfg))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    kept = [text for text in overrides(folder) if text[:9] not in ("data=text", "data.path")]
+    return [*kept, "data=text_files", f"data.root={folder / 'texts'}", "data.tokenizer=char",
+            "task=classification", *more]  # fmt: skip
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     state = read_weights(best_weights(folder))
-    prefix = "model."
-    return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
+    return {name[6:]: value for name, value in state.items() if name.startswith("model.")}
 
 
 def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Path) -> None:
@@ -70,10 +56,8 @@ def test_a_classification_starts_from_a_language_model(first: Path, tmp_path: Pa
     note = model.started_from
     assert note is not None
     assert (note["new"], note["left"]) == (["head.weight"], [])
-    assert (
-        describe_transfer(note)
-        == f"{len(theirs)} tensors from {first}; new: head.weight; left: none"
-    )
+    said = f"{len(theirs)} tensors from {first}; new: head.weight; left: none"
+    assert describe_transfer(note) == said
 
 
 @pytest.mark.parametrize("pairs", ["true", pytest.param("false", marks=pytest.mark.slow)])
@@ -91,33 +75,27 @@ def test_a_classification_starts_from_a_bert(pairs: str, tmp_path: Path) -> None
     assert all(name.startswith(("head.", "next_sentence.")) for name in note["left"])
     loaded = weights(Composition(cfg).folder)
     assert all(model.state_dict()[name].equal(loaded[name]) for name in note["loaded"])
-    result = ablate.run(second)
-    assert result["status"] == "finished"
+    assert ablate.run(second)["status"] == "finished"
 
 
 def test_tokens_are_those_of_the_run_it_starts_from(first: Path, tmp_path: Path) -> None:
-    def vocabulary(*more: str) -> list[str]:
-        data: Any = build_data(ablate.compose(*classes(tmp_path), *more))
-        characters: list[str] = data.tokenizer.characters
-        return characters
+    own, taken = (
+        build_data(ablate.compose(*classes(tmp_path), *more))
+        for more in ([], [f"init_from={first}"])
+    )
+    theirs = ablate.load(first).data.tokenizer.characters
+    assert taken.tokenizer.characters == theirs != own.tokenizer.characters
 
-    theirs: Any = ablate.load(first).data
-    assert vocabulary(f"init_from={first}") == theirs.tokenizer.characters != vocabulary()
 
-
-def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(
-    first: Path, tmp_path: Path
-) -> None:
+def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(first, tmp_path):
     here = tmp_path / "moved"
     shutil.copytree(first, here)
     cfg = ablate.compose(*classes(tmp_path), f"init_from={here}")
     ablate.run(cfg)
     folder = Composition(cfg).folder  # whose name depends on the weights
-    saved = json.loads((folder / "result.json").read_text())
+    theirs, saved = (json.loads((one / "result.json").read_text()) for one in (first, folder))
     assert saved["started_from"]["run"] == str(here)
-    assert (
-        saved["started_from"]["run_id"] == json.loads((first / "result.json").read_text())["run_id"]
-    )
+    assert saved["started_from"]["run_id"] == theirs["run_id"]
     run = ablate.load(folder)
     batch = run.data.example()
     before = run.model(batch["tokens"], batch["keep"])
@@ -127,39 +105,42 @@ def test_a_run_says_where_it_comes_from_and_can_be_loaded_without_it(
     shutil.rmtree(here)
     again = ablate.load(folder)
     assert before.equal(again.model(batch["tokens"], batch["keep"]))
-    assert again.data.tokenizer.characters == run.data.tokenizer.characters  # type: ignore[attr-defined]
+    assert again.data.tokenizer.characters == run.data.tokenizer.characters
 
 
-def test_the_id_of_a_run_depends_on_the_weights_and_not_on_their_place(
-    first: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(first, tmp_path / "copy")
-    texts = classes(tmp_path)
-    ids = [
-        Composition(ablate.compose(*texts, *more)).id
-        for more in ([], [f"init_from={first}"], [f"init_from={tmp_path / 'copy'}"])
-    ]
-    assert ids[0] != ids[1] == ids[2]
-    with open(best_weights(tmp_path / "copy"), "ab") as file:
+def test_the_id_of_a_run_depends_on_the_weights_and_not_on_their_place(first, tmp_path):
+    copy, texts = shutil.copytree(first, tmp_path / "copy"), classes(tmp_path)
+
+    def id_from(*start: object) -> str:
+        return Composition(ablate.compose(*texts, *(f"init_from={one}" for one in start))).id
+
+    assert id_from() != id_from(first) == id_from(copy)
+    with open(best_weights(copy), "ab") as file:
         file.write(b"other")
-    assert Composition(ablate.compose(*texts, f"init_from={tmp_path / 'copy'}")).id != ids[1]
+    assert id_from(copy) != id_from(first)
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (
-            ["pos_enc=sinusoidal"],
-            "is made of other parts: pos_enc is learned there and sinusoidal here",
-        ),
-        (["data.tokenizer=byte"], "data.tokenizer is char there and byte here"),
-        (["data.seq_len=5"], "stack.pos_enc.table is"),
+        ("pos_enc=sinusoidal", "made of other parts: pos_enc is learned there and sinusoidal here"),
+        ("data.tokenizer=byte", "data.tokenizer is char there and byte here"),
+        ("data.seq_len=5", "stack.pos_enc.table is"),
     ],
 )
-def test_other_parts_are_refused_with_the_difference(
-    more: list[str], says: str, first: Path, tmp_path: Path
-) -> None:
-    assert says in refusal(*classes(tmp_path), f"init_from={first}", *more)
+def test_other_parts_are_refused_with_the_difference(more, says, first, tmp_path):
+    cfg = ablate.compose(*classes(tmp_path), f"init_from={first}", more)
+    with refused(says):
+        build(cfg, build_data(cfg))
+
+
+@pytest.mark.parametrize("name", ["missing", "unknown"])
+def test_parameters_of_the_body_have_to_be_the_same(name: str) -> None:
+    own = {"body.weight": torch.ones(2), "head.weight": torch.ones(3)}
+    more = own | {"body.bias": torch.ones(2), "head.bias": torch.ones(3)}
+    target, source = (more, own) if name == "missing" else (own, more)
+    with refused(f"x does not fit this model: {name}: body.bias"):
+        fitting(target, source, ("head.",), "x")
 
 
 @pytest.mark.parametrize("part", ["embeddings", pytest.param("encoder", marks=pytest.mark.slow)])

@@ -1,7 +1,6 @@
 """The built wheel works by itself, from any folder: conf/ and sweeps/ are inside."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from tiny import overrides
+from tiny import in_a_process, overrides
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,19 +32,22 @@ def site(tmp_path_factory):
 FORMS = ("python -m ablate", "ablate")
 
 
-def started(site, folder, form, *arguments, **more):
+def started(site, folder, form, *arguments):
     """The wheel's command, not the checkout's: as a module of Python, or as it is installed."""
-    start = [sys.executable, "-m", "ablate"] if form == FORMS[0] else [str(site / "bin" / "ablate")]
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    return subprocess.run(
-        [*start, *arguments], cwd=folder, env=environment, capture_output=True, text=True, **more
-    )
+    start = ["-m", "ablate"] if form == FORMS[0] else [site / "bin" / "ablate"]
+    return in_a_process(*start, *arguments, folder=folder, PYTHONPATH=str(site))
 
 
 def ablate(site, folder, *arguments, form=FORMS[0]):
     done = started(site, folder, form, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def refuses(site, folder, *arguments):
+    done = started(site, folder, FORMS[0], *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    return done.stderr
 
 
 def test_the_wheel_holds_every_option(site):
@@ -56,10 +58,8 @@ def test_the_wheel_holds_every_option(site):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_wheel_runs_from_any_folder(site, tmp_path, form):
-    where = "import ablate; print(ablate.__file__)"
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    found = subprocess.check_output([sys.executable, "-c", where], env=environment, text=True)
-    assert found.startswith(str(site))
+    where = ("-c", "import ablate; print(ablate.__file__)")
+    assert in_a_process(*where, PYTHONPATH=str(site)).stdout.startswith(str(site))
     assert "attention_scores" in ablate(site, tmp_path, "--help", form=form)
     assert re.fullmatch(r"ablate [0-9.]+\n", ablate(site, tmp_path, "--version", form=form))
     assert not list(tmp_path.iterdir())
@@ -93,24 +93,18 @@ def test_the_readmes_part_of_a_persons_own(site, tmp_path):
     assert set(result["kernels"].values()) == {"chunked"}
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = started(site, tmp_path, FORMS[0], "show", str(run))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "--allow my.l2" in done.stderr
-    done = started(site, elsewhere, FORMS[0], "show", str(run), "--allow", "my")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "my.l2.NegativeDistance" in done.stderr
-    assert f"in the folder that holds my (this one is {elsewhere})" in done.stderr
+    assert "--allow my.l2" in refuses(site, tmp_path, "show", str(run))
+    said = refuses(site, elsewhere, "show", str(run), "--allow", "my")
+    assert "my.l2.NegativeDistance" in said
+    assert f"in the folder that holds my (this one is {elsewhere})" in said
     assert ".png" in ablate(site, tmp_path, "show", str(run), "--allow", "my", form=FORMS[1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-def test_processes_that_a_command_starts_find_the_part_too(site, tmp_path, form):
+def test_processes_that_a_command_starts_find_the_part_too(site, tmp_path):
     words = [*the_readmes_part(tmp_path), *overrides(tmp_path)]
     two = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
-    ablate(site, tmp_path, *words, *two, form=form)
-    (result,) = (tmp_path / "outputs" / "runs").glob("*/result.json")
-    assert json.loads(result.read_text())["status"] == "finished"
-    ablate(site, tmp_path, "-m", *words, "seed=0,1", "study.name=seeds", form=form)
-    results = (tmp_path / "outputs" / "seeds").glob("*/result.json")
-    assert [json.loads(one.read_text())["status"] for one in results] == ["finished"] * 2
+    ablate(site, tmp_path, *words, *two, form=FORMS[1])
+    ablate(site, tmp_path, "-m", *words, "seed=0,1", "study.name=seeds", form=FORMS[1])
+    results = (tmp_path / "outputs").glob("*/*/result.json")
+    assert [json.loads(one.read_text())["status"] for one in results] == ["finished"] * 3

@@ -1,7 +1,10 @@
 """A run that takes a second: the smallest of everything, on a text made here."""
 
+import os
 import random
+import sys
 from pathlib import Path
+from subprocess import CompletedProcess, run
 
 import ablate
 from ablate.config.composition import Composition
@@ -90,3 +93,11 @@ def drawings(folder: Path, *more: str) -> list[str]:
 def pairs(folder: Path, *more: str) -> list[str]:
     """A tiny RNN with attention that copies numbers."""
     return ["model=rnn_seq2seq", *PAIRS, "model.dim=8", *four_steps(folder), *more]
+
+
+def in_a_process(*argv: object, folder: Path | None = None, **env: str) -> CompletedProcess[str]:
+    """`python ARGV` in that folder, with the package that is tested."""
+    source = str(Path(ablate.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": source} | env
+    line = [sys.executable, *map(str, argv)]
+    return run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)

@@ -10,7 +10,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from ablate.cli.command import TYPED, full_error, own_error, report
-from ablate.config.check import check_alone, check_direction, value_of
+from ablate.config.check import check_alone, check_direction, seeds_of, value_of
 from ablate.config.composition import Composition, complete
 from ablate.config.keys import plain
 from ablate.errors import Interrupted, RunFailed, UserError, one_line, unwrap
@@ -34,7 +34,7 @@ def job(cfg: DictConfig) -> float | None:
             searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
             check_alone(cfg.study, [*alone, *hydra.overrides.task], searched=searched)
             check_direction(hydra.sweeper, cfg.task)
-            seeds = _seeds(cfg) if searched else ()
+            seeds = seeds_of(plain(cfg.study)["seeds"]) if searched else ()
             composition = Composition.of(cfg)
             from ablate.cli.summary import show_result
             from ablate.training.train import on_first_process, train
@@ -61,12 +61,6 @@ def job(cfg: DictConfig) -> float | None:
         if hydra.mode == RunMode.MULTIRUN and not isinstance(unwrap(error), Interrupted):
             raise _logged(error) from error
         raise SystemExit(report(error)) from None
-
-
-def _seeds(cfg: DictConfig) -> tuple[int, ...]:
-    from ablate.study.plan.request import seeds_of
-
-    return seeds_of(plain(cfg.study)["seeds"])
 
 
 def _logged(error: Exception) -> UserError | RunFailed:

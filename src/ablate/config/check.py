@@ -6,6 +6,7 @@ imported for our own parts.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,7 +25,7 @@ from ablate.config.keys import (
     unknown_study_keys,
 )
 from ablate.config.layers import compositions, wrong_patterns
-from ablate.config.overrides import value_text
+from ablate.config.overrides import MOST, value_text
 from ablate.config.rules import Rule, names_run, refusal
 from ablate.config.schema import rule_of
 from ablate.errors import UserError
@@ -73,6 +74,17 @@ def check_alone(study: DictConfig, overrides: Sequence[str], *, searched: bool =
             "study.factors is a plan of several runs, which hydra/sweeper=ablation reads; leave"
             " hydra.mode and hydra/sweeper as they are, or name one of its runs with study.arm="
         )
+
+
+def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
+    """The seeds that study.seeds asks for, a number or a list. Raises UserError."""
+    if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST:
+        raise UserError(f"{where}: {count:,} seeds, and at most {MOST:,} are possible")
+    if isinstance(seeds, int):
+        return tuple(range(seeds))
+    if seeds and (twice := Counter(seeds).most_common(1)[0])[1] > 1:
+        raise UserError(f"{where}: holds the seed {twice[0]} twice")
+    return tuple(seeds)
 
 
 def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:

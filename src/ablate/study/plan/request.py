@@ -12,9 +12,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.config.check import check_study
+from ablate.config.check import check_study, seeds_of
 from ablate.config.overrides import (
-    MOST,
     key_of,
     merged,
     parse_all,
@@ -210,16 +209,6 @@ def _typed_seeds(override: Override) -> tuple[int, ...]:
     if wrong := [text for text in texts if not text.isdecimal()]:
         raise UserError(f"seed={wrong[0]}: must be a whole number of at least 0")
     return seeds_of([int(text) for text in texts], f"'{override.input_line}'")
-
-
-def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[int, ...]:
-    if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST:
-        raise UserError(f"{where}: {count:,} seeds, and at most {MOST:,} are possible")
-    if isinstance(seeds, int):
-        return tuple(range(seeds))
-    if seeds and (twice := Counter(seeds).most_common(1)[0])[1] > 1:
-        raise UserError(f"{where}: holds the seed {twice[0]} twice")
-    return tuple(seeds)
 
 
 def _refuse_swept_study(overrides: Sequence[Override]) -> None:
