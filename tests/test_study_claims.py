@@ -1,6 +1,8 @@
 """Claims of a study: how they are said, when they are confirmed, and when they were made."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -276,3 +278,45 @@ def test_differences_within_a_budget_may_be_compared(tmp_path: Path) -> None:
     )
     found = [entry.verdict for entry in assemble(collect(study)).claims]
     assert found == ["confirmed", "confirmed", "not tested", "not tested"]
+
+
+BROKEN = """# @package _global_
+defaults:
+  - override /pos_enc: none
+study:
+  factors: {pos_enc: [alibi, flipped]}
+  seeds: 5
+  claims:
+    - {says: Scores that fall with the distance are better, arm: pos_enc=alibi, is: better}
+    - {says: Scores that grow with it are too, arm: pos_enc=flipped, is: better}
+model: {dim: 32, depth: 1, heads: 4}
+data: {seq_len: 64, batch_size: 8, val_fraction: 0.02}
+optimizer: {lr: 5e-3}
+schedule: {warmup: 10}
+trainer: {max_steps: 150, val_check_interval: 150}
+"""
+FLIPPED = """from ablate.pos_enc.alibi import Alibi
+
+class Flipped(Alibi):
+    def penalty(self, q, distance):
+        return -super().penalty(q, distance)
+"""
+
+
+@pytest.mark.slow
+def test_a_claim_about_a_broken_part_is_refuted(tmp_path: Path) -> None:
+    """The sign of q k alone would do nothing: training finds the negative of a map as easily."""
+    for name, text in {
+        "flipped.py": FLIPPED,
+        "own/pos_enc/flipped.yaml": "_target_: flipped.Flipped\n_partial_: true\n",
+        "own/sweep/broken.yaml": BROKEN,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    line = [sys.executable, "-m", "ablate", "--config-dir", "own", "sweep=broken", "logger=none"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = assemble(collect(tmp_path / "outputs/broken")).claims
+    assert [entry.verdict for entry in found] == ["confirmed", "refuted"]
+    check = [sys.executable, "-m", "ablate.report", "outputs/broken", "--check"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
