@@ -49,8 +49,8 @@ AREAS = {
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
     "kernel": "chunked compiled devices flex gpu kernel triton",
     "data": "data_* image_file knobs_data",
-    "task": """diffusion forecasting masked_lm own_family rlhf sample search segmentation speech
-        task task_outside task_seq2seq""",
+    "task": """diffusion forecasting masked_lm own_family predictions rlhf sample search
+        segmentation speech task task_outside task_seq2seq""",
     "training": """accumulation average cache_bytes conditions ddp debug knobs_training
         lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored
         schedule security sizes threads train transfer trust wandb_server""",

@@ -30,8 +30,20 @@ def main() -> None:
     add_run_dir(parser)
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE[,VALUE...]")
     parser.add_argument("--json", action="store_true", help="print JSON lines, not a table")
+    parser.add_argument(
+        "--predictions",
+        action="store_true",
+        help="write RUN_DIR/predictions.csv: the loss and the prediction of each test example",
+    )
     args = parser.parse_intermixed_args()  # options may stand between the changes
     run = load(args.run_dir, allow=args.allow)
+    if args.predictions:
+        from ablate.training.predictions import write_predictions
+
+        if args.changes:
+            raise UserError("--predictions are of the run as it was trained; leave KEY=VALUE out")
+        print(write_predictions(run))
+        return
     rows, refused = [], []
     for row in variants(values_of(args.changes)):
         try:

@@ -26,6 +26,12 @@ def main() -> None:
     group.add_argument(
         "--check", action="store_true", help="exit with 1 if a claim of the study is refuted"
     )
+    parser.add_argument(
+        "--examples",
+        action="store_true",
+        help="differences over the examples of the test split, by predictions.csv of each run,"
+        " which is written if there is none; for parts of your own set ABLATE_ALLOW=MODULE",
+    )
     parser.add_argument("--metric", help="another than the study's, such as val/perplexity")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm instead")
     parser.add_argument("--mode", choices=("min", "max"), help="which value of --metric is better")
@@ -48,7 +54,7 @@ def main() -> None:
     from ablate.study.report.any_runs import has_runs, show_runs
 
     if not (args.study_dir / PLAN).exists() and has_runs(args.study_dir):
-        if args.wandb or args.check or args.baseline or args.allow:
+        if args.wandb or args.check or args.baseline or args.allow or args.examples:
             raise UserError(not_a_study(args.study_dir))
         show_runs(args.study_dir, args.metric)
         return
@@ -57,12 +63,15 @@ def main() -> None:
 
     if args.wandb:
         publish.require_workspaces()
+    if args.examples:
+        from ablate.training.predictions import losses
     written = write_report(
         args.study_dir,
         allow=args.allow,
         metric=args.metric,
         mode=args.mode,
         baseline=args.baseline,
+        losses=losses if args.examples else None,
     )
     if args.wandb:
         publish.publish(written)

@@ -263,6 +263,14 @@ class Task(L.LightningModule):
         """
         raise NotImplementedError
 
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        """Columns of a table with a row for each example of a batch, each b: `loss`, and what the
+        task has beside it. Raises UserError where examples have no loss of their own."""
+        raise UserError(
+            f"{type(self).__name__} has no loss of single examples, so no predictions are kept;"
+            " language models, classifiers and sequence-to-sequence models have"
+        )
+
     def numbered(self, index: int) -> dict[str, Any]:
         """A validation example as a batch of size 1."""
         count = self.data.length("val")

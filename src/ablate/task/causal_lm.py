@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
@@ -106,6 +107,10 @@ class CausalLM(Task):
         )
         self.mean_loss.update(loss, counted)
 
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        """The mean loss of the targets of each example, and the share of them that is right."""
+        return by_example(self.model(*self.inputs(batch)), batch["targets"])
+
     def measures(self, split: str) -> dict[str, Tensor]:
         assert isinstance(self.data, TextData)
         loss = self.mean_loss.compute()
@@ -151,3 +156,16 @@ class CausalLM(Task):
         except UserError:  # a text in another script
             return data.texts["val"][:4]
         return "The "
+
+
+def by_example(
+    logits: Float[Tensor, "b n v"], targets: Int[Tensor, "b n"]
+) -> dict[str, Float[Tensor, " b"]]:
+    """Means over the targets of each example: the loss in nats, and the share that is right."""
+    losses = F.cross_entropy(
+        logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none"
+    )
+    counted = targets != IGNORED
+    count = counted.sum(1)
+    right = (logits.argmax(-1) == targets) & counted
+    return {"loss": losses.sum(1) / count, "right": right.sum(1) / count}

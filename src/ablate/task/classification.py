@@ -110,6 +110,11 @@ class Classification(Task):
         if self.top is not None:
             self.top.update(logits, targets)
 
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        logits, targets = self.model(*self.inputs(batch)).float(), batch["targets"]
+        loss = F.cross_entropy(logits, targets, reduction="none")
+        return {"loss": loss, "target": targets, "predicted": logits.argmax(-1)}
+
     def measures(self, split: str) -> dict[str, Tensor]:
         values = {"loss": self.mean_loss.compute(), "accuracy": self.accuracy.compute()}
         if self.top is not None:

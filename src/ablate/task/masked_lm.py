@@ -21,6 +21,7 @@ from ablate.data.text import TextData
 from ablate.errors import UserError
 from ablate.model.bert import BERT
 from ablate.task import Task, write_sample
+from ablate.task.causal_lm import by_example
 
 SHOWN = 3  # validation examples in a sample
 
@@ -93,6 +94,9 @@ class MaskedLM(Task):
         self.accuracy.update(logits.argmax(-1) == targets)
         if self.next_accuracy is not None:
             self.next_accuracy.update(following.argmax(-1) == batch["next"])
+
+    def predictions(self, batch: Batch) -> dict[str, Tensor]:
+        return by_example(self.model(*self.inputs(batch))[0], batch["targets"])
 
     def measures(self, split: str) -> dict[str, Tensor]:
         loss = self.mean_loss.compute()

@@ -19,7 +19,7 @@ from ablate.errors import UserError
 from ablate.figures.preference import draw_preference
 from ablate.model.base import LanguageModel
 from ablate.random.seeding import derive
-from ablate.task import write_sample
+from ablate.task import Task, write_sample
 from ablate.task.causal_lm import CausalLM
 from ablate.task.reward import Reward
 
@@ -58,6 +58,8 @@ class Policy(CausalLM):
     data: Preferences
     model: LanguageModel
     reference: LanguageModel
+
+    predictions = Task.predictions  # responses are drawn, and have no loss of their own
 
     def __init__(self, *args: Any, reward: RunDir | None, **kwargs: Any):
         super().__init__(*args, label_smoothing=0.0, **kwargs)

@@ -1,8 +1,8 @@
 """The report of a study: HTML page, Markdown, LaTeX table, JSON, CSV of all runs, and figures."""
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ablate.errors import UserError
@@ -10,6 +10,7 @@ from ablate.run_files import write_text
 from ablate.study.analysis.collect import Study, collect
 from ablate.study.analysis.comparable import lines
 from ablate.study.analysis.effects import Effects
+from ablate.study.analysis.examples import over_examples
 from ablate.study.report import figures
 from ablate.study.report.crossed import crossed_effects
 from ablate.study.report.html import page
@@ -20,6 +21,7 @@ from ablate.study.report.rows import Report, assemble
 from ablate.study.report.tables import latex, markdown, runs_csv
 
 PAGE = "report.html"
+Losses = Callable[[Path], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,12 @@ def write_report(
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
+    losses: Losses | None = None,
 ) -> Written:
     """Write everything into the study's folder and print the table."""
-    written = write(study_dir, allow=allow, metric=metric, mode=mode, baseline=baseline)
+    written = write(
+        study_dir, allow=allow, metric=metric, mode=mode, baseline=baseline, losses=losses
+    )
     show(written.report, written.crossed, written.files, written.refusals)
     return written
 
@@ -52,13 +57,17 @@ def write(
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
+    losses: Losses | None = None,
 ) -> Written:
-    """Write the files, each atomically. baseline: an arm in place of the study's. UserError: no
-    study, no finished run, unknown metric or arm."""
+    """Write the files, each atomically. baseline: an arm in place of the study's. losses: of the
+    examples, by the folder of a run, for differences over examples. UserError: no study, no
+    finished run, unknown metric or arm."""
     study = collect(study_dir)
     study = study if baseline is None else study.rebased(baseline)
     refuse_unfinished(study)
     report = assemble(study, metric, mode, allow)
+    if losses is not None:
+        report = replace(report, examples=over_examples(study, losses))
     points = gather(study, report.metric, report.mode, list(report.colours))
     crossed = crossed_effects(report, allow)
     drawn, charts = figures.draw(report, points, crossed, study.folder / "figures")

@@ -15,9 +15,12 @@ from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
 from ablate.study.report.sentences import (
+    EXAMPLES,
+    OF_EXAMPLES,
     answers,
     commands,
     curve_words,
+    example_rows,
     metric_name,
     plan_lines,
     plan_sentence,
@@ -43,6 +46,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         tag("div", _answer(report, crossed), _overview(report, points, charts), class_="glance"),
         _blocks(report),
         _table(report, charts),
+        _examples(report),
         _plan(report),
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
@@ -119,6 +123,13 @@ def _blocks(report: Report) -> Markup:
         climbed = grid.plain(blocks.climb_heads(found), blocks.climb_rows(found))
         parts += [_paragraph(blocks.CLIMB, class_="note"), climbed]
     return _section(blocks.title(report), *parts)
+
+
+def _examples(report: Report) -> Markup:
+    if not report.examples:
+        return Markup()
+    table = grid.plain(EXAMPLES, example_rows(report))
+    return _section("Over examples", _paragraph(OF_EXAMPLES, class_="note"), table)
 
 
 def _plan(report: Report) -> Markup:

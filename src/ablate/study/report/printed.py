@@ -14,7 +14,7 @@ from ablate.study.report import blocks
 from ablate.study.report.claims import remarks
 from ablate.study.report.crossed import in_short
 from ablate.study.report.rows import Report, Row
-from ablate.study.report.sentences import difference_words, reference, relative, sure
+from ablate.study.report.sentences import difference_words, example_rows, reference, relative, sure
 from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
@@ -57,6 +57,9 @@ def show(
     for line in remarks(report.dropped):
         console.print(line, markup=False)
     for line in blocks.lines(report):
+        console.print(line, markup=False)
+    for arm, words, better, examples, _ in example_rows(report):
+        line = f"{arm}: {words} over {examples} examples, a smaller loss {better} of them"
         console.print(line, markup=False)
     effects = [f"{line}." for line in in_short(report, crossed)]
     for line in [*effects, *report.marks, *sure(report)[1:]]:

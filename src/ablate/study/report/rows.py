@@ -13,6 +13,7 @@ from ablate.study.analysis import derived
 from ablate.study.analysis.collect import Arm, Study
 from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
+from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
 from ablate.study.numbers import certain, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
@@ -93,6 +94,7 @@ class Report:
     claims: tuple[Entry, ...] = ()
     dropped: tuple[str, ...] = ()  # claims of the first plan that a later one does not have
     blocks: Mapping[str, Report] = field(default_factory=dict)
+    examples: tuple[OverExamples, ...] = ()  # on demand
 
     @property
     def baseline(self) -> Row:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from math import prod
 
+from ablate.study.analysis.compare import LEVEL
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import (
     NOTHING,
+    certain,
     counted,
     interval,
+    interval_words,
     listed,
     number,
     share,
@@ -254,3 +257,24 @@ def commands(report: Report) -> Sequence[str]:
     words = " ".join(report.study.plan.get("command") or [])
     run = [f"python -m ablate {words}"] if words else []
     return [*run, f"python -m ablate.report {report.study.folder}"]
+
+
+EXAMPLES = ("arm", "loss minus the baseline's", "smaller loss", "examples", "seeds")
+OF_EXAMPLES = (
+    "How far this rests on the examples that were measured: the loss of each, averaged over seeds,"
+    " minus the baseline's. This interval is over examples, with the trained models as they are;"
+    " that of the table of arms is over seeds, with the examples as they are."
+)
+
+
+def example_rows(report: Report) -> list[tuple[str, str, str, str, str]]:
+    """As EXAMPLES."""
+    found = []
+    for each in report.examples:
+        half = None if each.interval is None else (each.interval.high - each.interval.low) / 2
+        words = certain(each.difference, half)
+        if each.interval is not None:
+            words += f" ({interval_words(each.interval, LEVEL)})"
+        better = f"on {each.better:.0%}"
+        found.append((each.arm, words, better, f"{each.examples:,}", str(each.seeds)))
+    return found

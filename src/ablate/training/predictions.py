@@ -1,0 +1,46 @@
+"""What a finished run predicts for each example of its test split, or validation split without one.
+
+predictions.csv in the run's folder has a row for each example in the order of the data: its number,
+its loss, and what the task has beside it (`Task.predictions`).
+"""
+
+import csv
+from collections.abc import Collection
+from io import StringIO
+from pathlib import Path
+
+import torch
+
+from ablate.run_files import read_text, write_text
+from ablate.training.load import Run, load
+
+FILE = "predictions.csv"
+
+
+def write_predictions(run: Run) -> Path:
+    """Predict with the best weights. UserError for a task whose examples have no loss."""
+    loader = run.data.test_dataloader() if run.data.has_test else None
+    columns: dict[str, list[float]] = {}
+    with torch.no_grad():
+        for batch in run.data.val_dataloader() if loader is None else loader:
+            for name, values in run.task.predictions(batch).items():
+                columns.setdefault(name, []).extend(values.tolist())
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["example", *columns])
+    table.writerows(enumerate_rows(columns))
+    path = run.path / FILE
+    write_text(path, text.getvalue())
+    return path
+
+
+def enumerate_rows(columns: dict[str, list[float]]) -> list[list[float]]:
+    return [[n, *row] for n, row in enumerate(zip(*columns.values(), strict=True))]
+
+
+def losses(run_dir: Path, allow: Collection[str] = ()) -> list[float]:
+    """The loss of each example, from predictions.csv, which is written if there is none."""
+    path = run_dir / FILE
+    if not path.exists():
+        write_predictions(load(run_dir, allow=allow))
+    return [float(row["loss"]) for row in csv.DictReader(StringIO(read_text(path)))]

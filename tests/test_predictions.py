@@ -1,0 +1,88 @@
+"""Predictions of single examples, and differences over them."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from make_study import arm, make_study
+from tiny import overrides
+
+import ablate
+from ablate.errors import UserError
+from ablate.study.analysis.collect import collect
+from ablate.study.analysis.examples import over_examples
+from ablate.study.report import write
+from ablate.task.causal_lm import by_example
+from ablate.training.load import load
+from ablate.training.predictions import losses, write_predictions
+
+ROTARY = "pos_enc=rotary"
+
+
+@pytest.mark.parametrize(
+    ("choices", "split"),
+    [
+        ([], "val"),
+        (["model=bert", "task.next_sentence=false"], "val"),
+        (["model=vit", "data=digits"], "test"),
+        (["model=rnn_seq2seq", "data=reverse"], "test"),
+    ],
+)
+def test_the_mean_over_examples_is_the_loss_of_the_run(
+    choices: list[str], split: str, tmp_path: Path
+) -> None:
+    """Of sequences of several lengths the loss is a mean over tokens, and here one over pairs."""
+    more = [*choices, "debug=fast"] if choices else []
+    typed = more or overrides(tmp_path)
+    cfg = ablate.compose(*typed, "logger=none", f"output_dir={tmp_path}")
+    run = ablate.run(cfg, tmp_path / "run")
+    rows = list(csv.DictReader(write_predictions(load(tmp_path / "run")).open()))
+    assert [int(row["example"]) for row in rows] == list(range(len(rows)))
+    mean = np.mean([float(row["loss"]) for row in rows])
+    tolerance = 0.1 if "data=reverse" in choices else 1e-3  # the last window of a text is shorter
+    assert mean == pytest.approx(run["metrics"][f"{split}/loss"], rel=tolerance)
+    assert losses(tmp_path / "run") == [float(row["loss"]) for row in rows]
+
+
+def test_means_are_over_the_targets_of_each_example() -> None:
+    logits = torch.log(torch.tensor([[[0.5, 0.5], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]]))
+    found = by_example(logits, torch.tensor([[1, 0], [1, -100]]))
+    expected = [-(math.log(0.5) + math.log(0.9)) / 2, -math.log(0.8)]
+    assert found["loss"].tolist() == pytest.approx(expected)
+    assert found["right"].tolist() == [0.5, 1.0]
+
+
+def test_a_task_without_losses_of_examples_refuses(tmp_path: Path) -> None:
+    cfg = ablate.compose("model=rnn_forecaster", "debug=fast", "logger=none")
+    ablate.run(cfg, tmp_path / "run")
+    with pytest.raises(UserError, match="Forecasting has no loss of single examples"):
+        write_predictions(load(tmp_path / "run"))
+    assert not (tmp_path / "run" / "predictions.csv").exists()
+
+
+def test_the_interval_over_examples_is_that_of_their_differences(tmp_path: Path) -> None:
+    """Two seeds whose difference is the same in the mean; example by example it is not."""
+    root = make_study(tmp_path / "s", {"baseline": arm([1.0, 1.1]), ROTARY: arm([1.2, 1.3])})
+    rng = np.random.default_rng(0)
+    easy, gap = rng.uniform(0, 3, 400), rng.normal(0.2, 1.0, 400)
+
+    def read(folder: Path) -> list[float]:
+        return list(easy + (gap if "rotary" in folder.name else 0.0))
+
+    (found,) = over_examples(collect(root), read)
+    assert (found.arm, found.examples, found.seeds) == (ROTARY, 400, 2)
+    assert found.difference == pytest.approx(gap.mean())
+    assert found.interval is not None
+    assert found.interval.high - found.difference == pytest.approx(
+        1.966 * gap.std(ddof=1) / 20, rel=1e-3
+    )
+    assert found.better == pytest.approx((gap < 0).mean())
+    page = write(root, losses=read).files[0].read_text()
+    assert "Over examples" in page
+    with pytest.raises(UserError, match="other examples"):
+        over_examples(
+            collect(root), lambda folder: read(folder)[: 9 if "rot" in str(folder) else 5]
+        )
