@@ -40,7 +40,7 @@ SMOKE = {
 
 # `pytest -m model` runs what belongs to src/ablate/model/, and so on: the names of test files.
 AREAS = {
-    "config": """add_a_part check compose composition config_tree conflicts facts fuzz history
+    "config": """add_a_part compose composition config_tree conflicts fuzz
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
         block captioner dit draws dropout embedding flops forecasters formulas gpt
@@ -53,10 +53,10 @@ AREAS = {
         segmentation speech task task_outside task_seq2seq""",
     "training": """accumulation average cache_bytes conditions ddp debug knobs_training
         lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored
-        schedule security sizes threads train transfer trust wandb_server""",
+        security sizes threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
-    "cli": """cli command commands figures first_screen generate imports mutations package pipe
-        readme say show versions wheel""",
+    "cli": """cli command commands figures generate imports mutations package pipe
+        say wheel""",
 }
 
 

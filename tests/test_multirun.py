@@ -166,6 +166,15 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot", "additive"]
 
 
+def test_a_metric_that_no_run_has_is_refused_before_any_runs(ablate_command, runs, tmp_path):
+    study = [*overrides(tmp_path), "-m", "pos_enc=none,learned", HERE]
+    for key, value in (("study.metric", "val/los"), ("study.also", "[val/los]")):
+        code, _, err = ablate_command(*study, f"{key}={value}")
+        assert (code, runs) == (2, [])
+        assert f"{key}=val/los" in err
+        assert "did you mean 'val/loss'?" in err
+
+
 def test_the_models_own_option_is_the_baseline(ablate_command, runs, tmp_path):
     """Where it is among the values of -m; else the first of them. The plan says which."""
     for values, baseline in (("additive,dot,scaled_dot", "scaled_dot"), ("dot,cosine", "dot")):

@@ -1,5 +1,6 @@
 """Metrics that are read off a run: what it cost, and when it reached a value."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from ablate.study.plan.tune import result_with
 from ablate.study.report import write
 from ablate.study.report.rows import assemble
 
-RESULT: Mapping[str, Any] = {"steps": 100, "train_seconds": 50.0, "flops_per_step": 7}
+RESULT: Mapping[str, Any] = {
+    "steps": 100, "train_seconds": 50.0, "flops_per_step": 7,
+    "throughput": {"value": 30.0, "unit": "tokens/s"},
+}  # fmt: skip
 
 
 class Recorded:
@@ -23,7 +27,8 @@ class Recorded:
     result = RESULT
 
     def number(self, *path: str) -> float | None:
-        return self.result.get(path[0])
+        value = self.result.get(path[0])
+        return value[path[1]] if isinstance(value, dict) else value
 
     def curve(self, column: str) -> list[tuple[int, float]]:
         if column == "val/accuracy":
@@ -39,6 +44,7 @@ class Recorded:
         ("steps_to:val/loss:1.0", 100),  # never
         ("seconds_to:val/loss:2.0", 25.0),
         ("flops_to:val/loss:2.0", 350),
+        ("tokens_to:val/loss:2.0", 750.0),
         ("steps_to:val/accuracy:0.5", 100),
         ("steps_to:val/perplexity:2", None),
     ],
@@ -96,3 +102,21 @@ def test_tuning_reads_what_was_reached(tmp_path: Path) -> None:
     assert found["metrics"] == {**run.result["metrics"], "steps_to:val/loss:0.001": 400.0}
     assert result_with(run.folder, "val/loss") == run.result
     assert result_with(tmp_path / "none", "val/loss") is None
+
+
+def test_several_metrics_stand_in_one_table(tmp_path: Path) -> None:
+    """Each with the verdict that it has alone."""
+    both = [
+        [{"val/loss": loss, "val/accuracy": 0.5 + by} for loss in shifted(by)] for by in (0.0, 0.1)
+    ]
+    root = make_study(tmp_path / "s", {"baseline": arm(both[0]), ADDITIVE: arm(both[1])})
+    plan = json.loads((root / "plan.json").read_text())
+    (root / "plan.json").write_text(json.dumps(plan | {"also": ["val/accuracy"]}))
+    page = write(root).files[0].read_text()
+    assert "Other metrics" in page
+    found = json.loads((root / "report.json").read_text())
+    assert found["arms"][1]["verdict"] == "worse"
+    (other,) = [row for row in found["also"]["val/accuracy"] if row["name"] == ADDITIVE]
+    assert other["verdict"] == "better"
+    assert "val/accuracy |" in (root / "report.md").read_text()
+    assert assemble(collect(root), "val/accuracy").also == {}

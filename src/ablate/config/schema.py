@@ -45,6 +45,7 @@ VALUES: dict[str, Rule] = {
     "study.seeds": either(COUNT, ListOf(SEED)),
     "study.blocks": or_null(Keys()),
     "study.metric": or_null(Text()),
+    "study.also": ListOf(Text(), least=0),
     "study.mode": or_null(one_of("min", "max")),
     "study.exclude": ListOf(Keys(), least=0),
     "study.on_invalid": one_of("error", "skip"),

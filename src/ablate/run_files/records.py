@@ -61,6 +61,7 @@ PLAN_SHAPE = {
     "cells": [
         {"arm": str, "seed": int, "run_id": str, "folder": str, "kind": str, "overrides?": [str]}
     ],
+    "also?": [str],
     "asks?": (str, NoneType),
     "command?": [str],
     "design?": str,

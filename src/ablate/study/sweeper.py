@@ -141,6 +141,9 @@ class Study:
         baseline, node = self.layout.baseline.name, self.request.node
         configs = {composed.name: composed.config for composed in arms}
         self.metric = metric_of(node, configs[baseline], sets)
+        require_measured("study.also", node["also"], configs[baseline], sets)
+        for name in node["also"]:
+            derived.mode(name)
         require_width(node["match_by"], configs.values(), matched=bool(node["match"]))
         if node["match"]:
             matches = match(

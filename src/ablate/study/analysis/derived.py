@@ -3,7 +3,8 @@ where.
 
     cost/seconds, cost/throughput, ...     a figure of result.json
     steps_to:val/loss:2.0                  steps until a validation first reached this value
-    seconds_to:..., flops_to:...           the training time and the operations until then
+    tokens_to:..., seconds_to:...,         the tokens, the training time and the operations until
+        flops_to:...                       then
 
 A value that is never reached counts as reached at the last step, which is the least that it can be:
 the report says so (`censored`).
@@ -27,7 +28,7 @@ COSTS: dict[str, tuple[str, ...]] = {
     "cost/cache_bytes": ("cache_bytes", "per_token"),
     "cost/state_bytes": ("cache_bytes", "state"),
 }
-UNITS = ("steps_to", "seconds_to", "flops_to")
+UNITS = ("steps_to", "tokens_to", "seconds_to", "flops_to")
 
 
 class Record(Protocol):
@@ -70,9 +71,13 @@ class Reach:
         if self.unit == "steps_to":
             return steps
         factor = run.number("flops_per_step")
-        if self.unit == "seconds_to":
+        if self.unit != "flops_to":
             seconds = run.number("train_seconds")
             factor = None if seconds is None else seconds / last
+        if self.unit == "tokens_to":
+            rate, unit = run.number("throughput", "value"), run.result.get("throughput") or {}
+            tokens = rate is not None and unit.get("unit") == "tokens/s"
+            factor = factor * rate if tokens and factor is not None and rate is not None else None
         return None if factor is None else steps * factor
 
 

@@ -91,6 +91,7 @@ def write(
         "own": layout.baseline_options,
         "seeds": layout.seeds,
         "metric": metric,
+        "also": request.node["also"],
         "margin": request.node["margin"],
         "claims": recorded(request.node["claims"], (before or {}).get("claims"), begun=begun),
         "match": _match(request.node),

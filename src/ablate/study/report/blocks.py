@@ -38,6 +38,27 @@ def rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+ALSO = (
+    "Other metrics that the study asked for: difference from the baseline and verdict. p values are"
+    " corrected over the arms of each metric, not over metrics."
+)
+
+
+def also_heads(report: Report) -> tuple[str, ...]:
+    return ("arm", *report.also)
+
+
+def also_rows(report: Report) -> list[tuple[str, ...]]:
+    """As `also_heads`."""
+    return [
+        (
+            row.arm.name,
+            *(_words(_row(other, row.arm.name), other) for other in report.also.values()),
+        )
+        for row in report.others
+    ]
+
+
 def _row(report: Report, arm: str) -> Row:
     return next(row for row in report.rows if row.arm.name == arm)
 
@@ -84,8 +105,13 @@ def title(report: Report) -> str:
 
 def lines(report: Report) -> Sequence[str]:
     """For the terminal."""
+    also = [
+        f"{arm}: " + "; ".join(f"{m} {words}" for m, words in zip(report.also, each, strict=True))
+        for arm, *each in also_rows(report)
+        if each
+    ]
     if not report.blocks:
-        return []
+        return also
     factor = report.study.plan["blocks"]["factor"]
     found = [
         f"{arm}: "
@@ -98,4 +124,4 @@ def lines(report: Report) -> Sequence[str]:
             + ", ".join(f"{t} at {factor}={b}" for b, t in zip(on.compute, times, strict=True))
             for arm, slope, *times in climb_rows(on)
         ]
-    return [*found, NOTE]
+    return [*also, *found, NOTE]

@@ -46,6 +46,7 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         tag("div", _answer(report, crossed), _overview(report, points, charts), class_="glance"),
         _blocks(report),
         _table(report, charts),
+        _also(report),
         _examples(report),
         _plan(report),
         _effects(report, crossed, charts),
@@ -123,6 +124,13 @@ def _blocks(report: Report) -> Markup:
         climbed = grid.plain(blocks.climb_heads(found), blocks.climb_rows(found))
         parts += [_paragraph(blocks.CLIMB, class_="note"), climbed]
     return _section(blocks.title(report), *parts)
+
+
+def _also(report: Report) -> Markup:
+    if not report.also:
+        return Markup()
+    table = grid.plain(blocks.also_heads(report), blocks.also_rows(report))
+    return _section("Other metrics", _paragraph(blocks.ALSO, class_="note"), table)
 
 
 def _examples(report: Report) -> Markup:

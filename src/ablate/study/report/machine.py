@@ -31,6 +31,9 @@ def machine(report: Report, crossed: Effects | str | None = None) -> dict[str, A
         "dropped_claims": list(report.dropped),
         "blocks": {block: machine(part) for block, part in report.blocks.items()},
         "ladder": asdict(found) if (found := climbs(report)) else None,
+        "also": {
+            metric: [_arm(row) for row in other.rows] for metric, other in report.also.items()
+        },
         "examples": [
             asdict(each) | {"interval": _interval(each.interval)} for each in report.examples
         ],

@@ -95,6 +95,7 @@ class Report:
     dropped: tuple[str, ...] = ()  # claims of the first plan that a later one does not have
     blocks: Mapping[str, Report] = field(default_factory=dict)
     examples: tuple[OverExamples, ...] = ()  # on demand
+    also: Mapping[str, Report] = field(default_factory=dict)  # of study.also, by metric
 
     @property
     def baseline(self) -> Row:
@@ -190,6 +191,11 @@ def assemble(
         colours=coloured(study, effects),
         claims=claims,
         dropped=tuple(dropped),
+        also={
+            other: assemble(study, other, None, allow)
+            for other in study.plan.get("also") or ()
+            if metric is None and other != name
+        },
         blocks={block: assemble(part, name, better, allow) for block, part in study.blocks.items()},
     )
 

@@ -81,6 +81,9 @@ def markdown(
     lines += [f"Metric: {_escaped(metric_name(report))}.", ""]
     lines += _grid(heads, [_cells(row, report) for row in report.rows], ":--- ---: ---: ---: ---:")
     lines += ["", *(f"{_escaped(line)}\n" for line in [*report.marks, *sure(report)])]
+    if report.also:
+        lines += ["## Other metrics", "", _escaped(blocks.ALSO), ""]
+        lines += [*_grid(blocks.also_heads(report), blocks.also_rows(report)), ""]
     lines += _blocks(report)
     for name, words in FIGURES.items():
         lines += [f"![{words}]({name})", ""] if name in figures else []
