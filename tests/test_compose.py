@@ -14,6 +14,7 @@ from ablate.config.stated import stated
 from ablate.config.tree import config_dir, open_tree
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
+from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 
@@ -157,12 +158,14 @@ def test_a_folder_of_ones_own_adds_options_to_every_group(tmp_path):
 
 # The others are slow tests.
 SOME = ("attention_scores", "embeddings", "normalizers", "rlhf", "speech", "claims/parts")
-SWEEPS = [*options("sweep"), *(f"claims/{p.stem}" for p in (CONF / "sweep/claims").glob("*.yaml"))]
+SWEEPS = sorted(
+    str(p.relative_to(CONF / "sweep").with_suffix("")) for p in (CONF / "sweep").rglob("*.yaml")
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in SOME else pytest.mark.slow) for n in sorted(SWEEPS)],
+    [pytest.param(n, marks=[] if n in SOME else pytest.mark.slow) for n in SWEEPS],
 )
 def test_every_sweep_composes_every_run(name, monkeypatch):
     # The run that one of them starts from is trained first: test_transfer.py.
@@ -172,9 +175,11 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
         assert command.hydra.mode.name == "MULTIRUN"
         assert command.study.name == name
         asked = parse_request(command, [f"sweep={name}"], tree.loader)
-        layout = lay_out(asked, Composer(tree.loader, command, asked.fixed))
-        assert len(layout.arms) > 1
-        assert layout.baseline.arm.is_baseline
-        assert not layout.invalid
-        names = [composed.name for composed in layout.arms]
-        parse_claims(asked.node["claims"], names, layout.baseline.name)
+        blocks = Blocks.of(asked)
+        for _, block in blocks.requests(asked):
+            layout = lay_out(block, Composer(tree.loader, command, block.fixed))
+            assert len(layout.arms) > 1
+            assert layout.baseline.arm.is_baseline
+            assert not layout.invalid
+            names = [composed.name for composed in layout.arms]
+            parse_claims(asked.node["claims"], names, layout.baseline.name, blocks.names)
