@@ -12,9 +12,9 @@ from ablate.config.facts import LABELLED, PREFERENCES
 from ablate.config.keys import option_content
 from ablate.config.stated import stated
 from ablate.config.tree import config_dir, open_tree
+from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
-from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
 
