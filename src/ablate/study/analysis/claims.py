@@ -96,7 +96,8 @@ def _contrast(claim: Claim, values: Values, mode: str) -> Pairs:
 
     def part(sign: float, seed: int) -> float:
         terms = zip(signs, read, strict=True)
-        return sum(abs(w) * by_seed[seed] for w, by_seed in terms if w * sign > 0)
+        constant = claim.constant if lower == (sign > 0) else 0.0
+        return constant + sum(abs(w) * by_seed[seed] for w, by_seed in terms if w * sign > 0)
 
     return Pairs(
         arm=claim.says,

@@ -5,7 +5,7 @@
         - says: Attention beats a fixed context vector on long sources.
           source: Bahdanau et al. 2015, figure 2
           arm: model.attention=additive       # as the plan names it
-          than: model.attention=none          # null: the baseline
+          than: model.attention=none          # null: the baseline; or a number
           is: better                          # better, worse, higher, lower, equivalent
           by: 0.05                            # the smallest effect that counts; null: any
         - says: The two scores differ by less than 0.02 nats.
@@ -22,6 +22,11 @@
           than: nothing                       # its own values, not the difference from another arm
           is: higher
           rising_over: {val/loss: 0, val/loss@long: 1}   # the slope of a line through them
+        - says: This reaches the published loss.
+          arm: baseline
+          than: 1.88                          # a number
+          is: equivalent
+          within: 0.05
         - says: The gap grows with the number of pairs.
           arm: model.mixer=retention
           is: worse
@@ -30,8 +35,8 @@
 In a study with blocks (study.blocks) a claim is about the mean over them, or about one with
 `block: NAME`; rising_over may name blocks, {16: 16, 64: 64}.
 
-A claim is about one number for each seed: a sum of values of arms times weights. It is fixed with
-the plan; one that is added or changed when runs exist is marked, for ever.
+A claim is about one number for each seed: a sum of values of arms times weights, less a constant.
+It is fixed with the plan; one that is added or changed when runs exist is marked, for ever.
 """
 
 from __future__ import annotations
@@ -65,7 +70,7 @@ class Term:
 @dataclass(frozen=True)
 class Claim:
     """way: of WAYS; terms: what it is about; by: the smallest effect that counts, 0: any; within:
-    of an equivalence."""
+    of an equivalence; constant: a number that is subtracted from the sum of the terms."""
 
     says: str
     source: str
@@ -74,6 +79,7 @@ class Claim:
     by: float = 0.0
     within: float | None = None
     mode: str | None = None
+    constant: float = 0.0
 
     @property
     def differences(self) -> list[tuple[Term, Term | None]]:
@@ -101,8 +107,8 @@ def parse_claims(
 ) -> list[Claim]:
     """Parse the claims of a study with these arms and blocks. Raises UserError."""
     return [
-        _parse(node, f"study.claims[{number}]", arms, baseline, blocks)
-        for number, node in enumerate(nodes)
+        _parse(node, f"study.claims[{place}]", arms, baseline, blocks)
+        for place, node in enumerate(nodes)
     ]
 
 
@@ -126,7 +132,7 @@ def _parse(
         raise UserError(f"{where}: is={way}: must be {', '.join(WAYS)}{suggest(way, WAYS)}")
     for key in ("by", "within"):
         value = node.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is not None and number(value) is None:
             raise UserError(f"{where}: {key}={value}: must be a number")
         if value is not None and not value > 0:
             raise UserError(f"{where}: {key}={value}: must be above 0, in units of the metric")
@@ -135,15 +141,17 @@ def _parse(
     if way == "equivalent" and node.get("by") is not None:
         raise UserError(f"{where}: is=equivalent has no by; within says what counts")
     metric, block = node.get("metric"), node.get("block")
+    constant = number(node.get("than"))
     if block is not None and (block := str(block)) not in blocks:
         raise UserError(f"{where}: there is no block {block}{suggest(block, blocks)}")
 
     def difference(
         of: Mapping[str, Any], metric: str | None, weight: float, block: str | None
     ) -> list[Term]:
-        names = [_arm(of.get(key), where, arms, baseline) for key in ("arm", "than")]
-        if of.get("than") == NOTHING:
-            return [Term(names[0], metric, weight, block)]
+        name, than = (of.get(key) for key in ("arm", "than"))
+        if than == NOTHING or number(than) is not None:
+            return [Term(_arm(name, where, arms, baseline), metric, weight, block)]
+        names = [_arm(each, where, arms, baseline) for each in (name, than)]
         if names[0] == names[1]:
             raise UserError(f"{where}: compares {names[0] or baseline} with itself")
         return [Term(names[0], metric, weight, block), Term(names[1], metric, -weight, block)]
@@ -151,6 +159,8 @@ def _parse(
     rising, more = node.get("rising_over"), node.get("more_than")
     if node.get("than") == NOTHING and rising is None:
         raise UserError(f"{where}: than=nothing needs rising_over")
+    if constant is not None and (rising is not None or more is not None):
+        raise UserError(f"{where}: than={constant:g} stands alone, without rising_over, more_than")
     over_blocks = isinstance(rising, Mapping) and set(map(str, rising)) <= set(blocks)
     if rising is not None and (more is not None or (metric is not None and not over_blocks)):
         raise UserError(f"{where}: rising_over stands alone, without more_than and metric")
@@ -169,6 +179,8 @@ def _parse(
         if more is not None:
             if not isinstance(more, Mapping) or set(more) - {"arm", "than"}:
                 raise UserError(f"{where}: more_than must be {{arm: ..., than: ...}}")
+            if number(more.get("than")) is not None:
+                raise UserError(f"{where}: more_than: than must be an arm")
             terms += difference(more, metric, -1.0, block)
     return Claim(
         says=node["says"],
@@ -178,7 +190,13 @@ def _parse(
         by=float(node.get("by") or 0.0),
         within=node.get("within"),
         mode=node.get("mode"),
+        constant=constant or 0.0,
     )
+
+
+def number(value: Any) -> float | None:
+    """The number, None of anything else: True is none."""
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
 def _arm(name: Any, where: str, arms: Collection[str], baseline: str) -> str | None:
@@ -193,7 +211,7 @@ def _slope(over: Any, where: str) -> dict[str, float]:
     """The weights with which values at these places make the slope of a line through them."""
     if not isinstance(over, Mapping) or len(over) < 2:
         raise UserError(f"{where}: rising_over must be {{METRIC: NUMBER, ...}}, at least two")
-    if wrong := [x for x in over.values() if isinstance(x, bool) or not isinstance(x, int | float)]:
+    if wrong := [x for x in over.values() if number(x) is None]:
         raise UserError(f"{where}: rising_over: {wrong[0]} is no number")
     mean = sum(over.values()) / len(over)
     squares = sum((x - mean) ** 2 for x in over.values())

@@ -75,6 +75,7 @@ def _claim(entry: Entry) -> dict[str, Any]:
         "is": claim.way,
         "by": claim.by,
         "within": claim.within,
+        "constant": claim.constant,
         "terms": [asdict(term) for term in claim.terms],
         "effect": settled.effect,
         "interval": _interval(settled.interval),
