@@ -68,6 +68,19 @@ def test_fewer_training_images_are_among_more_whatever_the_seed(digits: Images) 
     assert "has 1,2" in refusal(make("digits", train_examples=5000))
 
 
+def test_digits_moved_in_validation_and_test() -> None:
+    plain, moved = ready("digits"), ready("digits", shift=2)
+    black = (-plain.mean / plain.std).float()  # no ink
+    for split in ("train", "val", "test"):
+        before, after = (everything(data, split)["images"] for data in (plain, moved))
+        if split == "train":
+            assert before.equal(after)
+        else:
+            assert before[:, :, :-2, :-2].equal(after[:, :, 2:, 2:])
+            for edge in (after[:, :, :2], after[..., :2]):
+                assert torch.allclose(edge, black.expand_as(edge))
+
+
 def test_the_training_split_is_normalised(digits: Images) -> None:
     images = everything(digits, "train")["images"]
     assert abs(float(images.mean())) < 1e-4

@@ -190,6 +190,18 @@ def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two() -
         assert any(words[text] in whole[name] for name in CHAPTERS[its].split() if name in whole)
 
 
+def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all() -> None:
+    few, more, whole = (texts(train_examples=count) for count in (20, 60, None))
+    of_few, of_more, of_whole = (read(data, "train") for data in (few, more, whole))
+    assert of_few == of_more[:20]
+    assert len(set(of_more)) == 60
+    assert set(of_more) < set(of_whole)
+    assert few.tokenizer.vocab_size == whole.tokenizer.vocab_size
+    assert read(few, "val") == read(whole, "val")
+    with pytest.raises(UserError, match=r"train_examples=9999: the training split has .* texts"):
+        texts(train_examples=9999)
+
+
 def test_no_text_stands_in_two_splits_and_every_class_in_all() -> None:
     data = texts(seq_len=5000)
     found = {split: read(data, split) for split in data.splits}

@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "data_seed": 1,
     "flip": "the other",
     "randaugment": "rand-m9-mstd0.5",
+    "shift": 2,
     "size": 20,
     # series
     "columns": ["b"],
@@ -114,7 +115,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 # which encodes the images (test_autoencoder.py).
 SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoencoder"}
 # Keys whose values are in the fingerprint, as what is read changes with them.
-PRINTED = {"path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits"}
+PRINTED = {"path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits", "shift"}
 
 
 def node(name: str) -> Any:

@@ -9,21 +9,30 @@ import importlib.util
 import io
 from hashlib import sha256
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from einops import rearrange
 
+from ablate.config.rules import Int
 from ablate.data import digest
 from ablate.data.images import Arrays, Images, Source
 from ablate.data.split import BOUNDS, three_way
 
 
 class Digits(Images):
-    """The split of each image is chosen by a hash of its pixels."""
+    """The split of each image is chosen by a hash of its pixels.
+
+    shift: pixels that the images of validation and test are moved down and to the right, with black
+    where nothing was. As a condition of `evaluate` it shows what a model makes of moved images.
+    """
 
     side: ClassVar[int] = 8  # pixels
     white: ClassVar[int] = 16
+
+    def __init__(self, *, shift: Annotated[int, Int(0, 7)] = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.shift = self.checked("shift", shift)
 
     def read(self) -> dict[str, Source]:
         table = np.loadtxt(io.BytesIO(content()), np.uint8, delimiter=",")  # an image, its digit
@@ -31,10 +40,18 @@ class Digits(Images):
         everything = Arrays(images, labels)
         self.class_names = [str(digit) for digit in range(10)]
         split = three_way([image.tobytes() for image in images])
-        return {name: everything.subset(numbers) for name, numbers in split.items()}
+        moved = np.zeros_like(images)
+        rest = self.side - self.shift
+        moved[:, self.shift :, self.shift :] = images[:, :rest, :rest]
+        measured = Arrays(moved, labels)
+        return {
+            name: (everything if name == "train" else measured).subset(numbers)
+            for name, numbers in split.items()
+        }
 
     def fingerprint(self) -> str:
-        return digest(sha256(content()).hexdigest(), BOUNDS)
+        shifts = [self.shift] if self.shift else []
+        return digest(sha256(content()).hexdigest(), BOUNDS, *shifts)
 
 
 def content() -> bytes:

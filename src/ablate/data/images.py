@@ -13,7 +13,7 @@ from ablate.config.rules import Count
 from ablate.data import Data, Workers
 from ablate.data.augment import Augment, Pixels, check
 from ablate.data.loader import Batch, Request
-from ablate.errors import UserError
+from ablate.data.split import chosen
 
 CHUNK = 512  # images processed at a time, which bounds the memory
 
@@ -121,7 +121,10 @@ class Images(Data):
 
     def load(self) -> None:
         sources = self.read()
-        sources["train"] = self._used(sources["train"])
+        if self.train_examples is not None:
+            train = sources["train"]
+            numbers = chosen(len(train.labels), self.train_examples, "images")
+            sources["train"] = Some(train, numbers)
         height, width, channels = sources["train"].pixels(np.arange(1)).shape[1:]
         check(self.randaugment, width)
         if isinstance(self.measured_as, Images):
@@ -151,19 +154,6 @@ class Images(Data):
             "channels": channels,
             "classes": len(self.class_names),
         }
-
-    def _used(self, source: Source) -> Source:
-        """The first `train_examples` of an order that does not depend on the seed of the run."""
-        count = len(source.labels)
-        if self.train_examples is None:
-            return source
-        if self.train_examples > count:
-            raise UserError(
-                f"data.train_examples={self.train_examples}: the training split has {count:,}"
-                " images"
-            )
-        order = np.random.default_rng(0).permutation(count)
-        return Some(source, order[: self.train_examples])
 
     def measured(self, count: int) -> NDArray[np.int64]:
         """The training images from which mean and deviation are computed: all of them."""

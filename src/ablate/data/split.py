@@ -5,6 +5,11 @@ Adding or reordering examples leaves the others in their splits.
 
 from hashlib import sha256
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.errors import UserError
+
 # Upper ends of the hash interval of each split: about 70, 15 and 15 of 100.
 BOUNDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 # One training example in so many is for validation, if a data set has only a test split.
@@ -30,3 +35,16 @@ def hold_out(keys: list[bytes]) -> tuple[list[int], list[int]]:
     by_hash = sorted(range(len(keys)), key=lambda number: position(keys[number]))
     held = set(by_hash[: len(keys) // VALIDATION])
     return [n for n in range(len(keys)) if n not in held], sorted(held)
+
+
+def chosen(count: int, wanted: int | None, what: str) -> NDArray[np.int64]:
+    """Numbers of the `data.train_examples` that are used of `count`: fewer are among more, and the
+    order does not depend on the seed of the run. Raises UserError if there are not as many."""
+    if wanted is None:
+        return np.arange(count)
+    if wanted > count:
+        raise UserError(
+            f"data.train_examples={wanted}: the training split has {count:,} {what}"
+        )
+    order: NDArray[np.int64] = np.random.default_rng(0).permutation(count)
+    return order[:wanted]

@@ -22,7 +22,7 @@ from ablate.data.chapters import paragraphs
 from ablate.data.class_folders import ClassFolders
 from ablate.data.loader import Batch, Request
 from ablate.data.masked import WithSpecials
-from ablate.data.split import BOUNDS, three_way
+from ablate.data.split import BOUNDS, chosen, three_way
 from ablate.data.text import TextData
 from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
 from ablate.errors import UserError
@@ -61,6 +61,8 @@ class TextFiles(Data):
     """root: the folder, or null for the chapters of Python's help.
     tokenizer, vocab_size: as in ablate.data.text, made from the training texts alone.
     seq_len: the most tokens of a text; longer ones are truncated, with a warning.
+    train_examples: training texts whose classes are used, of which fewer are among more; None: all.
+    The tokenizer is made from all of them.
     """
 
     kind: ClassVar[str] = "texts with classes"
@@ -78,12 +80,14 @@ class TextFiles(Data):
         seq_len: Count,
         batch_size: Count,
         seed: int,
+        train_examples: Count | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, seed=seed)
         self.files = ClassFolders(root, endings=ENDINGS, what="texts") if root else None
         self.make_tokenizer = tokenizer_maker(self.checked("tokenizer", tokenizer))
         self.vocab_size = self.checked("vocab_size", vocab_size)
         self.seq_len = self.checked("seq_len", seq_len)
+        self.train_examples = self.checked("train_examples", train_examples)
         self.specials = False  # BERT asks for [CLS] and [SEP]
 
     def fingerprint(self) -> str:
@@ -99,6 +103,9 @@ class TextFiles(Data):
             for splits in (["train"], texts.keys() - {"train"})
         )
         self.tokenizer = self._tokenizer(training, others)
+        read, targets = texts["train"]
+        used = chosen(len(targets), self.train_examples, "texts").tolist()
+        texts["train"] = [read[n] for n in used], [targets[n] for n in used]
         self.splits = {split: self._labelled(split, *texts[split]) for split in texts}
         self.sizes = {
             "vocab_size": self.tokenizer.vocab_size,
