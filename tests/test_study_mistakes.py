@@ -32,7 +32,7 @@ MISTAKES = [
     ("{factors: {pos_enc: [learned]}}", "", ["pos_enc has no option beside learned"]),
     ("{factors: {seed: [1, 2]}}", "", ["the seeds of a study are study.seeds"]),
     ("{factors: {output_dir: [a, b]}}", "", ["output_dir: changes no result"]),
-    ("{factors: 3}", "", ["study.factors=3: must be {KEY: VALUE, ...}"]),
+    ("{factors: 3}", "", ["study.factors=3: must be {NAME: VALUE, ...}"]),
     # the baseline
     ("{baseline: [model.norm=pots], factors: {pos_enc: [none]}}", "", ["baseline", "'post'?"]),
     ("{baseline: [model.heads=3], factors: {pos_enc: [none]}}", "", ["the baseline is invalid"]),

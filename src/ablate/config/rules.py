@@ -158,13 +158,13 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Keys:
-    """A node with free keys; its content is checked where it is read."""
+    """A node with free keys, which are texts; its content is checked where it is read."""
 
     def allows(self, value: object) -> bool:
-        return isinstance(value, Mapping)
+        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
     def __str__(self) -> str:
-        return "{KEY: VALUE, ...}"
+        return "{NAME: VALUE, ...} where NAME is no number"
 
 
 @dataclass(frozen=True)
