@@ -18,7 +18,7 @@ from ablate.errors import UserError, suggest
 from ablate.version import extra_with, install
 
 OURS = "ablate."
-FREE = {"evaluate"}  # its keys are names
+FREE = {"callbacks", "evaluate"}  # its keys are names
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

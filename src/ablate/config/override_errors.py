@@ -23,6 +23,9 @@ from ablate.errors import UserError, suggest
 # Errors that a composition can raise.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
+# Groups of which several options may be chosen, [OPTION, OPTION]: each is a node of its own name.
+SEVERAL = ("callbacks",)
+
 # External launchers and sweepers, and the packages that provide them.
 PLUGINS = {
     "joblib": "hydra-joblib-launcher",
@@ -73,7 +76,7 @@ def _unread(override: Override, tree: Tree) -> Iterator[str]:
         allowed = ", ".join(tree.options(key))
         instead = f"write {key}=OPTION, one of {allowed}" if allowed else "give another value"
         yield f"'{text}': nothing can be removed; {instead}"
-    elif tree.chooses(override) and isinstance(override.value(), list):
+    elif tree.chooses(override) and isinstance(override.value(), list) and key not in SEVERAL:
         yield f"'{text}': write {key}=OPTION, one of {', '.join(tree.options(key))}"
 
 

@@ -29,6 +29,7 @@ from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
 from ablate.terminal.say import printable, say
 from ablate.training.build import build, build_data, count_cache, count_flops, make_task
+from ablate.training.callbacks import own_callbacks
 from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
@@ -162,6 +163,10 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
 def finish(run: RunContext) -> None:
     """Train the remaining steps, measure the best weights and write the figures."""
     fit(run.trainer, run.task, run.data, run.checkpoints, resume=not run.composition.debugged)
+    if (steps := run.trainer.global_step) < run.trainer.max_steps:
+        on_first_process(say)(
+            f"a callback ended the training after step {steps:,} of {run.trainer.max_steps:,}"
+        )
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
     if wanted := conditions(run.composition.cfg):
@@ -210,7 +215,9 @@ def prepare(
     curves = Curves(run_dir / "metrics.csv")
     compiled = [Compiled()] if cfg.get("compile") else []  # older configs lack the key
     debug = [make(cfg.debug)] if "debug" in cfg else []
-    callbacks = [curves, checkpoints, ProgressFile(run_dir), *compiled, *debug]
+    # Before Checkpoints, so that a checkpoint holds what they have seen.
+    own = own_callbacks(cfg.get("callbacks"), logged=bool(cfg.logger))
+    callbacks = [curves, *own, checkpoints, ProgressFile(run_dir), *compiled, *debug]
     trainer = make_trainer(cfg.trainer, cfg.schedule, run_dir, data, callbacks)
     return trainer, task, curves, checkpoints
 
