@@ -40,7 +40,7 @@ class Interrupted(Exception):
 
 def one_line(error: Exception, most: int = SCREEN) -> str:
     """Return the message in one line of at most `most` characters, with every mistake in it: where
-    it is longer, the middle of each is cut, since the nearest name stands at the end."""
+    it is longer, the middle of each is cut, or the end where the nearest name stands before it."""
     lines = [printable(" ".join(str(line).split())) for line in error.args] or [""]
     message = "; ".join(lines)
     if len(message) <= most:
@@ -51,9 +51,14 @@ def one_line(error: Exception, most: int = SCREEN) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut the middle of a text that is longer than `most` characters."""
+    """Cut a text that is longer than `most` characters: a list of what is allowed behind what was
+    meant at its end, any other in the middle."""
+    if len(text) <= most:
+        return text
+    if 0 <= text.find("); allowed: ") < most:
+        return f"{text[: most - 4]} ..."
     half = (most - 5) // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+    return f"{text[:half]} ... {text[-half:]}"
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:

@@ -61,7 +61,19 @@ GIVEN = {
 MISSING = "???"
 
 # What does the job of a key that is gone.
-INSTEAD = {"study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too"}
+CUT = "would cut training or measuring short, so that result.json would not hold what it says"
+INSTEAD = {
+    "study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too",
+    "trainer.max_time": f"{CUT}; trainer.max_steps=N",
+    "trainer.min_steps": "a run trains trainer.max_steps",
+    "trainer.min_epochs": "a run trains trainer.max_epochs",
+    "trainer.fast_dev_run": "debug=fast",
+    "trainer.overfit_batches": "debug=overfit",
+    **{f"trainer.limit_{s}_batches": f"{CUT}; debug=fast" for s in ("train", "val", "test")},
+    "trainer.callbacks": "the group callbacks, +callbacks.NAME._target_=CLASS",
+    "trainer.logger": "the group logger",
+    "trainer.enable_checkpointing": "a run always keeps its best and last weights",
+}
 
 
 def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:

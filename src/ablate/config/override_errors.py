@@ -5,7 +5,7 @@ composition, every override is looked up again among the options, and all errors
 once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override, ValueType
@@ -15,9 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from ablate.config.keys import nearest
+from ablate.config.keys import nearest, option_content
+from ablate.config.meant import key_hint, leaf_hint, option_hint
 from ablate.config.overrides import parse, require_few
-from ablate.config.tree import Tree
+from ablate.config.tree import Tree, config_dir
 from ablate.errors import UserError, suggest
 
 # Errors that a composition can raise.
@@ -40,8 +41,8 @@ PLUGINS = {
 
 def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
     """Raise UserError for overrides that cannot be parsed, or that Hydra accepts but none reads."""
-    lines: list[str] = []
-    for text in overrides:
+    lines: list[str] = list(_spaced(overrides))
+    for text in overrides if not lines else ():
         override = _parse(text)
         if isinstance(override, str):
             lines.append(override)
@@ -49,6 +50,19 @@ def refuse_unread(overrides: Sequence[str], tree: Tree) -> None:
             lines.extend(_unread(override, tree))
     if lines:
         raise UserError(*lines)
+
+
+def _spaced(overrides: Sequence[str]) -> Iterator[str]:
+    """Yield a line where a space has split an override into several words."""
+    for before, text, after in zip(("", *overrides), overrides, (*overrides[1:], ""), strict=False):
+        if text == "=":
+            yield f"'{before} = {after}': write {before}={after}, without spaces"
+        elif text.endswith("=") and after and "=" not in after:
+            yield f"'{text} {after}': write {text}{after}, without spaces"
+        elif text.startswith("=") and before:
+            yield f"'{before} {text}': write {before}{text}, without spaces"
+        elif text.endswith(",") and "=" in text:
+            yield f"'{text} {after}': write the values after commas without spaces"
 
 
 def explain(error: Exception, overrides: Sequence[str], tree: Tree, *, many: bool) -> UserError:
@@ -133,10 +147,15 @@ def _wrong_option(override: Override, tree: Tree) -> Iterator[str]:
         return
     for option in _options(override, tree):
         if option not in allowed:
-            near = (
-                _to_install(group, option) or _own_option_hint(option) or suggest(option, allowed)
-            )
-            yield f"{group}={option}: no such option; allowed: {', '.join(allowed)}{near}"
+            near = _first(option_hint(group, option, allowed, config_dir(), tree.groups))
+            more = _to_install(group, option) or _own_option_hint(option)
+            yield f"{group}={option}: no such option{near}; allowed: {', '.join(allowed)}{more}"
+
+
+def _first(*texts: str) -> str:
+    """Texts in parentheses, which stand before the list of all that is allowed."""
+    said = [text.removeprefix("; ") for text in texts if text]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def _to_install(group: str, option: str) -> str:
@@ -183,7 +202,11 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
             yield f"{override.input_line}: {done} is one value and has no keys"
             return
         if part not in node.keys():  # noqa: SIM118  # `in` is false for ???
-            yield f"{override.input_line}: {_no_key(part, done, node, tree)}"
+            value = _value(override)
+            hint = key_hint(path, value, tree.groups)
+            elsewhere = "" if path.startswith("hydra") else leaf_hint(path, value, base)
+            line = _no_key(part, done, node, tree, hint, elsewhere)
+            yield f"{override.input_line}: {line}"
             return
         done = f"{done}.{part}" if done else part
         node = node._get_node(part)
@@ -192,13 +215,15 @@ def _unknown(path: str, override: Override, base: DictConfig, tree: Tree) -> Ite
         yield f"{override.input_line}: {path} is no value; set a key of it: {named}"
 
 
-def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
+def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsewhere: str) -> str:
+    """hint: what is meant for certain; elsewhere: keys of the same name in other nodes."""
     if not path and part in tree.groups:  # of experiment, sweep, debug: null has no keys
         return f"{part} has no keys here; choose {part}=OPTION, of {', '.join(tree.options(part))}"
     if not path:
         names = {str(key) for key in node} | set(tree.groups)
         allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)
-        return f"no key or group {part}; allowed: {', '.join(allowed)}{suggest(part, allowed)}"
+        near = _first(hint or elsewhere or suggest(part, allowed))
+        return f"no key or group {part}{near}; allowed: {', '.join(allowed)}"
     if path == "study.factors":
         factors = ", ".join(map(str, node))
         return (
@@ -209,8 +234,17 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree) -> str:
     option = root.hydra.runtime.choices.get(path)
     named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]
     known = f"allowed: {', '.join(named)}" if named else "it has no keys to set"
-    near = nearest(f"{path}.{part}", named)
-    return f"no key {path}.{part}{f' ({path}={option})' if option else ''}; {known}{near}"
+    full = f"{path}.{part}"
+    others = [name for name in tree.options(path) if part in _keys_of_option(path, name)]
+    if others:
+        hint = f"it is a key of {', '.join(f'{path}={other}' for other in others[:4])}"
+    near = _first(f"{path}={option}" if option else "", hint or nearest(full, named) or elsewhere)
+    return f"no key {full}{near}; {known}"
+
+
+def _keys_of_option(group: str, option: str) -> Collection[str]:
+    file = config_dir() / group / f"{option}.yaml"
+    return option_content(file)[0] if file.is_file() else ()
 
 
 def _in_sweep(base: DictConfig, tree: Tree, typed: set[str]) -> Iterator[str]:

@@ -43,8 +43,6 @@ def chosen(count: int, wanted: int | None, what: str) -> NDArray[np.int64]:
     if wanted is None:
         return np.arange(count)
     if wanted > count:
-        raise UserError(
-            f"data.train_examples={wanted}: the training split has {count:,} {what}"
-        )
+        raise UserError(f"data.train_examples={wanted}: the training split has {count:,} {what}")
     order: NDArray[np.int64] = np.random.default_rng(0).permutation(count)
     return order[:wanted]

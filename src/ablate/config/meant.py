@@ -1,0 +1,90 @@
+"""What people type for keys and options that have another name here."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from ablate.errors import suggest
+
+RESUME = "the same command resumes a run; init_from=RUN_DIR starts from its weights"
+# Names of keys in other tools -> what does the job here.
+KEYS = {
+    **dict.fromkeys(("learning_rate", "learningrate"), "optimizer.lr"),
+    **dict.fromkeys(("bs", "batchsize"), "data.batch_size"),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "trainer.max_epochs"),
+    **dict.fromkeys(("steps", "num_steps", "iterations", "max_iters"), "trainer.max_steps"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "nhead"), "model.heads"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "layers"), "model.depth"),
+    **dict.fromkeys(("d_model", "hidden_size", "embed_dim", "n_embd", "hidden_dim"), "model.dim"),
+    **dict.fromkeys(("context_length", "block_size", "max_length"), "data.seq_len"),
+    **dict.fromkeys(("amp", "fp16", "bf16"), "trainer.precision"),
+}
+# The same for what is no key with another name.
+OTHERWISE = {
+    **dict.fromkeys(("ckpt_path", "checkpoint", "resume", "resume_from"), RESUME),
+    **dict.fromkeys(("device", "gpu", "gpus", "cuda"), "trainer=gpu or trainer=cpu"),
+    **dict.fromkeys(("wandb", "use_wandb"), "logger=wandb or logger=none"),
+    "seeds": "study.seeds=N of a study; seed=N of a run",
+}
+OFF = ("off", "no", "false", "null", "None", "disabled")
+OPTIONS = {("logger", "csv"): "every run writes metrics.csv, with logger=none too"}
+COMMENT = re.compile(r"^# (?!@package)(.*)$", re.MULTILINE)
+
+
+def key_hint(typed: str, value: str, groups: Sequence[str]) -> str:
+    """What to write in place of an unknown key with a name of other tools, or of a group elsewhere;
+    "" if nothing is known."""
+    leaf = typed.rpartition(".")[2]
+    if leaf in OTHERWISE:
+        return OTHERWISE[leaf]
+    names = [group for group in groups if leaf == group.rpartition(".")[2] and group != typed]
+    names += [KEYS[leaf]] if leaf in KEYS else []
+    return _question(f"{name}={value}" for name in names[:3])
+
+
+def leaf_hint(typed: str, value: str, node: DictConfig) -> str:
+    """The keys of a composition that end as an unknown key does; "" if there is none."""
+    leaf = typed.rpartition(".")[2]
+    keys = [key for key in _leaves(node, "") if key.rpartition(".")[2] == leaf]
+    shortest = min((key.count(".") for key in keys), default=0)
+    return _question(f"{key}={value}" for key in keys if key.count(".") == shortest)
+
+
+def option_hint(
+    group: str, typed: str, options: Sequence[str], folder: Path, groups: Sequence[str]
+) -> str:
+    """What to write in place of an unknown option: one whose comment has the word, or the same name
+    in another group. folder: holds the files of the group's options."""
+    if (group, typed) in OPTIONS:
+        return OPTIONS[group, typed]
+    if typed in OFF and "none" in options:
+        return _question([f"{group}=none"])
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)
+    named = [name for name in options if word.search(_comment(folder / group / f"{name}.yaml"))]
+    elsewhere = [other for other in groups if (folder / other / f"{typed}.yaml").is_file()]
+    if 0 < len(named) <= 3:
+        return _question(f"{group}={name}" for name in named)
+    if near := suggest(typed, options):
+        return near.removeprefix("; ")
+    return _question(f"{other}={typed}" for other in elsewhere[:3])
+
+
+def _question(texts: Iterable[str]) -> str:
+    text = " or ".join(texts)
+    return f"did you mean {text}?" if text else ""
+
+
+def _comment(file: Path) -> str:
+    lines: Iterable[str] = COMMENT.findall(file.read_text()) if file.is_file() else ()
+    return " ".join(lines)
+
+
+def _leaves(node: DictConfig, path: str) -> Iterable[str]:
+    for key in node:
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none() and str(key) != "hydra":
+            yield from _leaves(child, f"{path}{key!s}.")
+        elif path:
+            yield f"{path}{key!s}"
