@@ -151,15 +151,24 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         "weight/tying": "model.tie_embeddings",
         "Longformer": "model.mask=window",  # in a docstring alone
         "slots": "hydra.launcher.slots",
-        "model=vit/gqa": "model.kv_heads",
     }.items():
         lines = help_text(None, words.split("/")).splitlines()
         assert name in lines, words
         assert all(len(line) <= 100 for line in lines)
+    for typed, line in {
+        "data=text": "  seq_len: 128",
+        "model=vit": "  kv_heads: null",
+        "study": "  seeds: 1",
+        "optimizer=adamw": "  lr: ",
+    }.items():
+        assert any(text.startswith(line) for text in help_text(None, [typed]).splitlines()), typed
+    assert help_text(own, ["pos_enc=spiral"]).startswith("pos_enc=spiral\n  # Round and round.")
     assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
     code, _, line = ablate_command("--help", "atention")
     assert (code, line.count("\n")) == (2, 1)
     assert "did you mean 'attention'?" in line
+    code, _, line = ablate_command("--help", "data=txt")
+    assert (code, "did you mean 'text'?" in line) == (2, True)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from textwrap import fill
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.cli.search import header, meanings, search_text
+from ablate.cli.search import header, keys_text, meanings, search_text
 from ablate.config.keys import groups, parts_in
 from ablate.config.rules import OneOf
 from ablate.config.stated import parameter_rules
@@ -22,6 +22,7 @@ ablate: which part of an attention model makes the difference?
 
   python -m ablate [GROUP=OPTION ...] [KEY=VALUE ...]     trains one model and measures it
   python -m ablate --help GROUP                           says what each option of a group is
+  python -m ablate --help GROUP=OPTION                    shows the keys of an option
   python -m ablate --help WORD                            finds options and keys, as in --help RoPE
 """
 
@@ -60,7 +61,9 @@ def help_text(user_folder: str | None, words: list[str]) -> str:
         folders = [config_dir(), *([Path(user_folder)] if user_folder else [])]
         named = [word for word in words if word in tree.groups]
         texts = [line for group in named for line in _options(group, tree, folders)]
-        if searched := [word for word in words if word not in named and "=" not in word]:
+        whole = {word: keys_text(word, tree, folders) for word in words if word not in named}
+        texts += filter(None, whole.values())
+        if searched := [word for word, text in whole.items() if not text and "=" not in word]:
             texts.append(search_text(searched, tree, folders))
         if texts:
             return "\n".join(texts)

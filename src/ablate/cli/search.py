@@ -42,6 +42,30 @@ def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
     return "\n".join(_shown(entry, searched) for entry in entries)
 
 
+def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
+    """The keys of an option, GROUP=OPTION, or of a node of config.yaml such as study, with their
+    values and comments; "" if it is neither. Raises UserError for an option that is not there."""
+    config = (config_dir() / "config.yaml").read_text()
+    if "=" not in word:
+        node = re.search(rf"^{re.escape(word)}:.*\n(?: +.*\n)+", config, re.MULTILINE)
+        return node[0].rstrip() if node else ""
+    group, _, option = word.partition("=")
+    if group not in (*tree.groups, *tree.hydra_groups):
+        return ""
+    text = dict(_files(tree, folders)).get(word)
+    if text is None:
+        allowed = tree.options(group)
+        raise UserError(
+            f"--help {word}: no such option; allowed: {', '.join(allowed)}"
+            f"{suggest(option, allowed)}"
+        )
+    if "- /_block@model" in text:
+        text += "\n# of every model that is made of blocks, model.KEY\n"
+        text += (config_dir() / "_block.yaml").read_text().partition("\n")[2]
+    lines = (line for line in text.splitlines() if "@package" not in line)
+    return "\n".join([word, *(f"  {line}".rstrip() for line in lines)])
+
+
 def meanings() -> dict[str, str]:
     """The comment of each group in the defaults list of config.yaml."""
     text = (config_dir() / "config.yaml").read_text()
