@@ -115,7 +115,10 @@ NEEDS: dict[str, dict[str, Any]] = {
 # which encodes the images (test_autoencoder.py).
 SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoencoder"}
 # Keys whose values are in the fingerprint, as what is read changes with them.
-PRINTED = {"path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits", "shift"}
+PRINTED = {
+    *("path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits"),
+    "shift",
+}
 
 
 def node(name: str) -> Any:

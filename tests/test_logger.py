@@ -41,7 +41,10 @@ def make(
     """The logger of conf/logger/OPTION.yaml, made as train.py does."""
     config = yaml.safe_load((ROOT / "conf" / "logger" / f"{option}.yaml").read_text()) | changes
     run_dir.mkdir(parents=True, exist_ok=True)
-    start = instantiate(config, _partial_=True)
+    for base in config.pop("defaults", []):
+        name, _, node = base.partition("@")
+        config[node] = yaml.safe_load((ROOT / "conf" / "logger" / f"{name}.yaml").read_text())
+    start = instantiate(config, _partial_=True, _recursive_=False)
     logger: RunLogger = start(run_dir=run_dir, run_id=run_id, role=role, config=CONFIG)
     return logger
 
@@ -65,7 +68,7 @@ def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
     loggers = [make("wandb", tmp_path / n, run_id=n * 12, dir=everywhere) for n in "ab"]
     for number, logger in enumerate(loggers):  # both are open at the same time
         for step in range(3):
-            logger.lightning.log_metrics({"train/loss": 4.0 - step + number}, step=10 * step)
+            logger.loggers[0].log_metrics({"train/loss": 4.0 - step + number}, step=10 * step)
         logger.figure("map", png(tmp_path))
     for number, (name, logger) in enumerate(zip("ab", loggers, strict=True)):
         logger.finish(RESULT)
@@ -194,10 +197,10 @@ def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):
     import wandb
 
     logger = make("wandb", tmp_path)
-    logger.lightning.log_metrics({"train/loss": 1.0}, step=0)
+    logger.loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     wandb.teardown()
     for step in (1, 2):
-        logger.lightning.log_metrics({"train/loss": 1.0}, step=step)
+        logger.loggers[0].log_metrics({"train/loss": 1.0}, step=step)
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
     assert caplog.text.count("W&B has stopped; the run continues without it") == 1
@@ -205,7 +208,7 @@ def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):
 
 def test_finish_never_raises(tmp_path, caplog):
     class Broken(RunLogger):
-        lightning: ClassVar[Any] = None
+        loggers: ClassVar[Any] = []
         where: ClassVar[Any] = "nowhere"
 
         def figure(self, name: str, path: Path) -> None: ...
@@ -220,7 +223,7 @@ def test_finish_never_raises(tmp_path, caplog):
 def test_tensorboard_files_hold_the_run(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logger = make("tensorboard", tmp_path)
-    logger.lightning.log_metrics({"train/loss": 2.5}, step=4)
+    logger.loggers[0].log_metrics({"train/loss": 2.5}, step=4)
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
     read = events.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -231,3 +234,53 @@ def test_tensorboard_files_hold_the_run(tmp_path):
     text = read.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
     assert '"total": 1234' in text
     assert "tensorboard --logdir" in logger.where
+
+
+CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "name": "mine", "version": 3}
+
+
+def test_several_loggers_hold_the_same(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    logger = make("many", tmp_path)
+    assert len(logger.loggers) == 2
+    for each in logger.loggers:
+        each.log_metrics({"train/loss": 2.5}, step=4)
+    logger.figure("map", png(tmp_path))
+    logger.finish(RESULT)
+    read = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    assert [(e.step, e.value) for e in read.Scalars("train/loss")] == [(4, 2.5)]
+    run = only_run(tmp_path)
+    assert run.summary["train/loss"] == 2.5
+    assert run.summary["test/accuracy"] == 0.75
+    assert "wandb sync" in logger.where
+    assert "tensorboard --logdir" in logger.where
+
+
+def test_a_logger_of_lightning_holds_metrics_config_and_result(tmp_path):
+    logger = make("lightning", tmp_path, logger={**CSV, "save_dir": str(tmp_path)})
+    logger.loggers[0].log_metrics({"train/loss": 2.5}, step=4)
+    logger.finish(RESULT | {"steps": 5})
+    folder = tmp_path / "mine/version_3"
+    first, *rows = (folder / "metrics.csv").read_text().splitlines()
+    values = [dict(zip(first.split(","), row.split(","), strict=True)) for row in rows]
+    assert values[0]["train/loss"] == "2.5"
+    assert (values[-1]["step"], values[-1]["test/accuracy"]) == ("5", "0.75")
+    config = yaml.safe_load((folder / "hparams.yaml").read_text())
+    assert config["model"]["dim"] == 16
+    assert "pa55word" not in (folder / "hparams.yaml").read_text()
+    assert logger.where == "CSVLogger mine 3"
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        (3, "needs _target_"),
+        ({"_target_": "torch.nn.ReLU"}, "is no Lightning logger"),
+        ({**CSV, "save_dirr": "x"}, "unexpected keyword argument 'save_dirr'"),
+        ({"_target_": "lightning.pytorch.loggers.CSVLoger"}, "CSVLoger"),
+    ],
+)
+def test_what_is_no_logger_is_refused(tmp_path, node, says):
+    with pytest.raises(UserError, match=says):
+        _ = make("lightning", tmp_path, logger=node).loggers

@@ -258,9 +258,10 @@ def option_content(path: Path) -> tuple[dict[str, Any], list[Any]]:
         content = content.get(path.parent.name, {})
     for entry in defaults:
         if isinstance(entry, str) and entry != "_self_":
-            base = entry.partition("@")[0]
+            base, _, node = entry.partition("@")
             folder = config_dir() if base.startswith("/") else path.parent
-            content = option_content(folder / f"{base.strip('/')}.yaml")[0] | content
+            inner = option_content(folder / f"{base.strip('/')}.yaml")[0]
+            content = ({node: inner} if node not in ("", path.parent.name) else inner) | content
     return content, defaults
 
 

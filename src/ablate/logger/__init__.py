@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ablate.logger.role import Role
 
 log = logging.getLogger(__name__)
+WANDB = "ablate.logger.wandb.WandB"
 
 
 class RunLogger(ABC):
@@ -36,8 +37,8 @@ class RunLogger(ABC):
 
     @property
     @abstractmethod
-    def lightning(self) -> Logger:
-        """The logger for Trainer(logger=...)."""
+    def loggers(self) -> Sequence[Logger]:
+        """The loggers for Trainer(logger=...)."""
 
     @property
     @abstractmethod
@@ -70,5 +71,12 @@ class RunLogger(ABC):
             )
 
 
-def first_line(error: Exception) -> str:
+def wandb_node(logger: Any) -> Any:
+    """The node of Weights & Biases in the node `logger`, itself or one of several; None without."""
+    if not isinstance(logger, Mapping):
+        return None
+    return logger if logger.get("_target_") == WANDB else wandb_node(logger.get("wandb"))
+
+
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 class TensorBoard(RunLogger):
     """Log metrics as scalars and figures as images; config and results go to HPARAMS and text."""
 
+    @property
+    def loggers(self) -> Sequence[TensorBoardLogger]:
+        return [self._logger]
+
     @cached_property
-    def lightning(self) -> TensorBoardLogger:
+    def _logger(self) -> TensorBoardLogger:
         from lightning.pytorch.loggers import TensorBoardLogger
 
         try:
@@ -33,16 +38,16 @@ class TensorBoard(RunLogger):
 
     @property
     def where(self) -> str:
-        return f"tensorboard --logdir {shlex.quote(self.lightning.log_dir)}"
+        return f"tensorboard --logdir {shlex.quote(self._logger.log_dir)}"
 
     def figure(self, name: str, path: Path) -> None:
         from matplotlib.image import imread
 
-        self.lightning.experiment.add_image(f"figures/{name}", imread(path), dataformats="HWC")
+        self._logger.experiment.add_image(f"figures/{name}", imread(path), dataformats="HWC")
 
     def close(self, result: dict[str, Any]) -> None:
-        self.lightning.log_hyperparams(self.config, metrics=result.get("metrics", {}))
+        self._logger.log_hyperparams(self.config, metrics=result.get("metrics", {}))
         for name, content in {"config": self.config, "result": result}.items():
             text = json.dumps(content, indent=2, default=str)
-            self.lightning.experiment.add_text(name, f"```\n{text}\n```")
-        self.lightning.finalize("success")
+            self._logger.experiment.add_text(name, f"```\n{text}\n```")
+        self._logger.finalize("success")

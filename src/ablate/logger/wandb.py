@@ -120,8 +120,12 @@ class WandB(RunLogger):
                 wandb.teardown()
         return self._open(mode)
 
+    @property
+    def loggers(self) -> Sequence[WandbLogger]:
+        return [self._logger]
+
     @cached_property
-    def lightning(self) -> WandbLogger:
+    def _logger(self) -> WandbLogger:
         from lightning.pytorch.loggers import WandbLogger
 
         send = self._send

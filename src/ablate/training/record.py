@@ -30,7 +30,7 @@ from ablate.config.run_id import FILES
 from ablate.config.schema import look_up
 from ablate.data import digest, source
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.logger import RunLogger
+from ablate.logger import RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.redact import redact, without_credentials
@@ -65,9 +65,9 @@ def write_config(run_dir: Path, cfg: DictConfig) -> None:
             values["data"][key] = str(source.fetch(location, cfg.data.get("sha256")))
         elif Path(location).expanduser().exists():
             values["data"][key] = str(Path(location).expanduser().absolute())
-    logger = values["logger"]
-    if logger and (folder := logger.get("dir")) and "${" not in folder:
-        logger["dir"] = str(Path(folder).expanduser().absolute())
+    wandb = wandb_node(values["logger"])
+    if wandb and (folder := wandb.get("dir")) and "${" not in folder:
+        wandb["dir"] = str(Path(folder).expanduser().absolute())
     write_text(run_dir / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(values)))
 
 
@@ -245,7 +245,7 @@ def recorded(
         write_json(run_dir / "result.json", result)
     try:
         if trainer.is_global_zero and (logger := start_logger(cfg, run_dir, result)):
-            trainer.loggers = [logger.lightning]
+            trainer.loggers = list(logger.loggers)
         yield result
         result["status"] = "finished"
     except BaseException as error:
@@ -276,7 +276,7 @@ def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunL
         flops=result["flops_per_step"],
     )
     # Not by keyword to `instantiate`, since its own first parameter is called config.
-    open_logger = instantiate(cfg.logger, _partial_=True, _convert_="all")
+    open_logger = instantiate(cfg.logger, _partial_=True, _recursive_=False, _convert_="all")
     logger: RunLogger = open_logger(
         run_dir=run_dir, run_id=result["run_id"], role=role, config=config
     )

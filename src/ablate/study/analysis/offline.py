@@ -10,23 +10,24 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablate.config.saved import read_yaml
 from ablate.errors import UserError
+from ablate.logger import wandb_node
 from ablate.study.analysis.collect import Study
-
-WANDB = "ablate.logger.wandb.WandB"
 
 
 def logger_of(study: Study) -> Mapping[str, Any] | None:
     """Return the node `logger` of the first run that was logged to W&B; None without such a run."""
     loggers = (_logger(run.folder) for run in study.runs if run.result.get("logged_to"))
-    return next((logger for logger in loggers if logger.get("_target_") == WANDB), None)
+    return next(filter(None, loggers), None)
 
 
-def _logger(run_dir: Path) -> Mapping[str, Any]:
+def _logger(run_dir: Path) -> Mapping[str, Any] | None:
     try:
-        logger = read_yaml(run_dir / "config.yaml").get("logger")
+        node: Mapping[str, Any] | None = wandb_node(
+            read_yaml(run_dir / "config.yaml").get("logger")
+        )
     except (OSError, ValueError, UserError, yaml.YAMLError, OmegaConfBaseException):
-        return {}  # gone, or damaged
-    return logger if isinstance(logger, Mapping) else {}
+        return None  # gone, or damaged
+    return node
 
 
 def sync_command(study: Study) -> str | None:

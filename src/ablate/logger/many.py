@@ -1,0 +1,48 @@
+"""Several loggers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.utils import instantiate
+
+from ablate.logger import RunLogger
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+class Many(RunLogger):
+    """A logger for each node. wandb, tensorboard: as their own options have them."""
+
+    def __init__(
+        self,
+        *,
+        wandb: Mapping[str, Any] | None = None,
+        tensorboard: Mapping[str, Any] | None = None,
+        **run: Any,
+    ) -> None:
+        super().__init__(**run)
+        nodes = [node for node in (wandb, tensorboard) if node]
+        # Not by keyword to `instantiate`, since its own first parameter is called config.
+        self.each: list[RunLogger] = [
+            instantiate(node, _partial_=True, _recursive_=False)(**run) for node in nodes
+        ]
+
+    @property
+    def loggers(self) -> list[Logger]:
+        return [logger for each in self.each for logger in each.loggers]
+
+    @property
+    def where(self) -> str:
+        return "; ".join(each.where for each in self.each)
+
+    def figure(self, name: str, path: Path) -> None:
+        for each in self.each:
+            each.figure(name, path)
+
+    def close(self, result: dict[str, Any]) -> None:
+        for each in self.each:
+            each.finish(result)
