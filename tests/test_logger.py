@@ -1,5 +1,6 @@
 """Loggers: what they write can be read back, and no server can stop a run."""
 
+import csv
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -9,7 +10,9 @@ import pytest
 import yaml
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
+from tiny import overrides
 
+import ablate
 from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.logger import RunLogger
@@ -284,3 +287,35 @@ def test_a_logger_of_lightning_holds_metrics_config_and_result(tmp_path):
 def test_what_is_no_logger_is_refused(tmp_path, node, says):
     with pytest.raises(UserError, match=says):
         _ = make("lightning", tmp_path, logger=node).loggers
+
+
+STEPS = ("trainer.max_steps=6", "trainer.val_check_interval=3", "trainer.log_every_n_steps=2")
+
+
+def logged(folder, name):
+    """Of metrics.csv, as the series of W&B."""
+    with (folder / "metrics.csv").open() as file:
+        return [(int(r["step"]), float(r[name])) for r in csv.DictReader(file) if r[name]]
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("later", [False, True])
+def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
+    """later: the run was finished without W&B, and the same command with it sends what there is."""
+    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
+    folder = tmp_path / "run"
+    if later:
+        assert ablate.run(compose(*typed, "logger=none"), folder)["logged_to"] is None
+    done = ablate.run(compose(*typed, "logger=wandb", "logger.mode=offline"), folder)
+    assert "wandb sync" in done["logged_to"]
+    run = only_run(folder)
+    assert run.run_id == done["run_id"]
+    for name, steps in {"train/loss": [2, 4, 6], "train/lr": [2, 4, 6], "val/loss": [3, 6]}.items():
+        assert [step for step, _ in logged(folder, name)] == steps
+        assert run.series(name) == logged(folder, name)
+    assert run.summary["result"]["steps"] == 6
+    assert run.summary["val/loss"] == done["metrics"]["val/loss"]
+    again = ablate.run(compose(*typed, "logger=wandb", "logger.mode=offline"), folder)
+    assert again == done
+    assert only_run(folder).series("val/loss")  # and no second one
+    assert capsys.readouterr().out.count("logged the finished run") <= 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 WANDB = "ablate.logger.wandb.WandB"
+OFF = "W&B is switched off (WANDB_MODE)"
 
 
 class RunLogger(ABC):

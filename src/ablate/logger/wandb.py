@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from ablate.config.rules import ListOf, Text
 from ablate.errors import UserError, suggest
-from ablate.logger import RunLogger, first_line
+from ablate.logger import OFF, RunLogger, first_line
 from ablate.redact import without_credentials
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class WandB(RunLogger):
     @property
     def where(self) -> str:
         if self.run.disabled:
-            return "W&B is switched off (WANDB_MODE)"
+            return OFF
         if self.run.offline:
             # A resumed run has several folders, which belong together.
             folder = shlex.quote(str(Path(self.run.settings.sync_dir).parent))

@@ -193,8 +193,9 @@ class Task(L.LightningModule):
             self.require_finite_losses()
             rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
             for name, value in self.step_so_far.means.items():
-                self.log(f"train/{name}", value, prog_bar=name == "loss", sync_dist=True)
-            self.log("train/lr", rate)
+                bar = name == "loss"
+                self.log(f"train/{name}", value, prog_bar=bar, sync_dist=True, logger=False)
+            self.log("train/lr", rate, logger=False)
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -348,7 +349,9 @@ class Task(L.LightningModule):
         self._report("test")
 
     def _report(self, split: str) -> None:
-        self.log_dict({f"{split}/{name}": value for name, value in self.measures(split).items()})
+        measures = {f"{split}/{name}": value for name, value in self.measures(split).items()}
+        # In training Curves logs them; else they are what trainer.validate and test return.
+        self.log_dict(measures, logger=self.trainer.state.fn != "fit")
         self.reset_measures()
 
     def reset_measures(self) -> None:

@@ -1,4 +1,5 @@
-"""Record every logged metric by step in metrics.csv, and measure the training time.
+"""Record every logged metric by step, in metrics.csv and in the loggers, and measure the training
+time. Lightning itself would give the loggers the number of the step before.
 
 The rows are saved in the checkpoint, so that a resumed run writes the file of an uninterrupted one.
 """
@@ -88,6 +89,8 @@ class Curves(Callback):
             if name.startswith(prefixes)
         }
         self.add(trainer.global_step, values)
+        for logger in trainer.loggers if values else ():
+            logger.log_metrics(values, step=trainer.global_step)
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Add values to the row of a step."""

@@ -3,6 +3,8 @@
 Readers may look at any time: every file is written under a temporary name, then renamed.
 """
 
+import csv
+import os
 import platform
 import sys
 import sysconfig
@@ -30,11 +32,11 @@ from ablate.config.run_id import FILES
 from ablate.config.schema import look_up
 from ablate.data import digest, source
 from ablate.errors import RunFailed, UserError, unwrap
-from ablate.logger import RunLogger, wandb_node
+from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.redact import redact, without_credentials
-from ablate.run_files import read_mapping, write_json, write_text
+from ablate.run_files import RESULT, read_mapping, write_json, write_text
 from ablate.run_files.records import read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
@@ -261,6 +263,26 @@ def recorded(
             write_json(run_dir / "result.json", result)
             if logger:
                 logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+
+
+def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
+    """Log a finished run that was not logged; again in a W&B sweep, whose agent expects it."""
+    known = result.get("logged_to")
+    if known not in (None, OFF) and not os.environ.get("WANDB_SWEEP_ID"):
+        return
+    if (logger := start_logger(cfg, run_dir, result)) is None:
+        return
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        values = {name: float(value) for name, value in row.items() if name != "step" and value}
+        for each in logger.loggers:
+            each.log_metrics(values, step=int(row["step"]))
+    result["logged_to"] = logger.where
+    write_config(run_dir, cfg)
+    logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
+    write_json(run_dir / RESULT, result)
+    say(f"logged the finished run: {result['logged_to']}")
 
 
 def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunLogger | None:

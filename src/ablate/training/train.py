@@ -38,7 +38,13 @@ from ablate.training.load import load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
-from ablate.training.record import only_one, own_parts, recorded, unwritable_as_run_failed
+from ablate.training.record import (
+    log_finished,
+    only_one,
+    own_parts,
+    recorded,
+    unwritable_as_run_failed,
+)
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer
 
@@ -101,14 +107,15 @@ def finished(composition: Composition, run_dir: Path) -> dict[str, Any] | None:
 def measured_as_well(
     composition: Composition, run_dir: Path, done: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure a finished run under the conditions of `evaluate` that it lacks."""
+    """Measure a finished run under the conditions of `evaluate` that it lacks, and log it if it was
+    not logged."""
     known = done.get("evaluated", {})
     lacking = {n: c for n, c in conditions(composition.cfg).items() if known.get(n) != c}
-    if not lacking:
-        return done
-    run = load(run_dir, allow=[*own_parts(composition.values)])
-    measure_under(done, run.task, run.data, run.config, lacking)
-    on_first_process(write_json)(run_dir / RESULT, done)
+    if lacking:
+        run = load(run_dir, allow=[*own_parts(composition.values)])
+        measure_under(done, run.task, run.data, run.config, lacking)
+        on_first_process(write_json)(run_dir / RESULT, done)
+    on_first_process(log_finished)(composition.cfg, run_dir, done)
     return done
 
 
