@@ -25,7 +25,7 @@ from ablate.errors import RunFailed, UserError, suggest, unwrap
 from ablate.terminal.pipe import Output
 from ablate.version import described
 
-COMMANDS = ("diff", "evaluate", "generate", "report", "show")
+COMMANDS = ("diff", "evaluate", "export", "generate", "report", "show")
 
 
 def main() -> NoReturn:

@@ -168,7 +168,7 @@ class BERT(Model):
         if keep is None:
             return x[:, -1]
         last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
-        return x[torch.arange(len(x), device=x.device), last]
+        return x[torch.arange(x.shape[0], device=x.device), last]
 
 
 class TokenHead(nn.Module):

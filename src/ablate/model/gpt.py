@@ -110,7 +110,7 @@ class GPT(LanguageModel):
         x = self.stack(self.embedding(tokens), keep=keep, cache=cache)
         if self.classes is not None:
             assert keep is not None
-            x = x[torch.arange(len(x)), keep.sum(1) - 1]
+            x = x[torch.arange(x.shape[0]), keep.sum(1) - 1]
         return logits(
             x, self.head, self.embedding.weight, self.logit_softcap, scale=self.width_ratio
         )

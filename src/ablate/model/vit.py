@@ -53,7 +53,7 @@ class ClassToken(nn.Module):
         nn.init.normal_(self.weight, std=1e-6)
 
     def forward(self, x: Float[Tensor, "b i d"]) -> Float[Tensor, "b i+1 d"]:
-        return torch.cat([self.weight.expand(len(x), 1, -1), x], dim=1)
+        return torch.cat([self.weight.expand(x.shape[0], 1, -1), x], dim=1)
 
 
 class ViT(Model):

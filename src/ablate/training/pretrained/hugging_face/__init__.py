@@ -61,6 +61,14 @@ def special_tokens(what: str) -> list[int]:
     return ids
 
 
+def activation(ours: str) -> str:
+    """Their name of a feed-forward network of ours; UserError if they have none."""
+    names = {mine: theirs for theirs, mine in reversed(ACTIVATIONS.items())}
+    if ours not in names:
+        raise UserError(f"model.ffn={ours}: transformers' networks have {', '.join(names)}")
+    return names[ours]
+
+
 def sizes(config: Any, act: str, what: str) -> dict[str, Any]:
     """Sizes, by attributes that every config of transformers has, and the activation."""
     return {

@@ -1,11 +1,12 @@
 """GPT-2 (Radford et al. 2019): transformers' GPT2Model, GPT2LMHeadModel and those for classes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.training.pretrained.hugging_face import sizes
+from ablate.training.pretrained.hugging_face import activation, sizes
 
 NETWORKS = ("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 TOP = {
@@ -37,6 +38,31 @@ def parts(network: Any, what: str) -> dict[str, Any]:
         "model.mask": "causal",
         "model.tie_embeddings": config.tie_word_embeddings,
     }
+
+
+def empty(cfg: Any, sizes: Mapping[str, Any]) -> Any:
+    """The network of a model=gpt, its weights not set. sizes: those of the data."""
+    from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
+
+    of_classes = "classes" in sizes
+    kind = GPT2ForSequenceClassification if of_classes else GPT2LMHeadModel
+    return kind(
+        GPT2Config(
+            vocab_size=sizes["vocab_size"],
+            n_positions=sizes["length"],
+            n_embd=cfg.model.dim,
+            n_layer=cfg.model.depth,
+            n_head=cfg.model.heads,
+            n_inner=cfg.model.ffn_dim,
+            activation_function=activation(cfg.choices["model.ffn"]),
+            layer_norm_epsilon=cfg.model.norm_eps,
+            tie_word_embeddings=cfg.model.tie_embeddings and not of_classes,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), cfg.model.dropout),
+            **({"num_labels": sizes["classes"], "pad_token_id": 0} if of_classes else {}),
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
 
 
 def translate(network: Any, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:

@@ -1,11 +1,12 @@
 """ViT (Dosovitskiy et al. 2020): transformers' ViTModel and ViTForImageClassification."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.training.pretrained.hugging_face import sizes
+from ablate.training.pretrained.hugging_face import activation, sizes
 from ablate.training.pretrained.values import side
 
 NETWORKS = ("ViTModel", "ViTForImageClassification")
@@ -39,6 +40,28 @@ def parts(network: Any, what: str) -> dict[str, Any]:
         "model.norm_eps": config.layer_norm_eps,
         "model.mask": "none",
     }
+
+
+def empty(cfg: Any, sizes: Mapping[str, Any]) -> Any:
+    """The network of a model=vit, its weights not set. sizes: those of the data."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(
+        ViTConfig(
+            image_size=sizes["image_size"][0],
+            patch_size=cfg.model.patch,
+            num_channels=sizes["channels"],
+            **{"num_labels": sizes["classes"]},  # of the base class, which the stubs do not know
+            hidden_size=cfg.model.dim,
+            num_hidden_layers=cfg.model.depth,
+            num_attention_heads=cfg.model.heads,
+            intermediate_size=cfg.model.ffn_dim or 4 * cfg.model.dim,
+            hidden_act=activation(cfg.choices["model.ffn"]),
+            layer_norm_eps=cfg.model.norm_eps,
+            hidden_dropout_prob=cfg.model.dropout,
+            attention_probs_dropout_prob=cfg.model.dropout,
+        )
+    )
 
 
 def translate(network: Any, target: dict[str, Tensor], what: str) -> dict[str, Tensor]:

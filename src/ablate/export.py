@@ -1,0 +1,44 @@
+"""A finished run for other programs: python -m ablate.export RUN_DIR OUT --format hf
+
+hf      a folder that transformers' from_pretrained reads: a gpt as GPT-2, a vit as ViT, with equal
+        outputs; refused where the parts are others than theirs (pip install 'ablate-attention[hf]')
+torch   a file of torch.export, OUT.pt2: torch.export.load(OUT).module() needs nothing of ablate
+onnx    a file of ONNX, OUT.onnx (pip install onnx onnxscript)
+
+The best weights are written. Each is read again and compared with the model on validation examples;
+where the outputs differ nothing is left behind.
+"""
+
+from pathlib import Path
+from shutil import rmtree
+
+from ablate.cli.command import Arguments, add_run_dir, command
+from ablate.errors import UserError
+from ablate.training.load import load
+
+FORMATS = ("hf", "torch", "onnx")
+
+
+def main() -> None:
+    parser = Arguments(prog="python -m ablate.export", description=__doc__)
+    add_run_dir(parser)
+    parser.add_argument("out", type=Path, help="folder (hf) or file (torch, onnx) to write")
+    parser.add_argument("--format", choices=FORMATS, required=True)
+    args = parser.parse_args()
+    if args.out.exists():
+        raise UserError(f"{args.out} exists; choose another name")
+    run = load(args.run_dir, allow=args.allow)
+    from ablate.training import exported
+
+    written = args.out.with_name(f".part.{args.out.name}")
+    try:
+        written.parent.mkdir(parents=True, exist_ok=True)
+        largest = getattr(exported, f"as_{args.format}")(run, written)
+        written.rename(args.out)
+    finally:
+        rmtree(written) if written.is_dir() else written.unlink(missing_ok=True)
+    print(f"{args.out}: outputs differ from the run's by at most {largest:.1g}")
+
+
+if __name__ == "__main__":
+    command(main)

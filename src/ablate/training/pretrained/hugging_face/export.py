@@ -1,0 +1,57 @@
+"""Our models as networks of transformers: the way of `translate` back.
+
+A family says with which config its network is made (`empty`). Where each of our numbers stands in
+it is found by reading a network whose numbers are their own places, so that no table of names is
+written twice.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from ablate.data import Data
+from ablate.errors import UserError
+from ablate.model.base import Model
+from ablate.training.pretrained import COMMON, require_parts
+from ablate.training.transfer import few
+from ablate.version import install
+
+FAMILIES = {"gpt": "gpt2", "vit": "vit"}
+WHAT = "the network of transformers"
+
+
+def network_of(model: Model, cfg: DictConfig, data: Data) -> Any:
+    """The network with the weights of a model; UserError if it has no equal there."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError(f"--format hf needs the library transformers: {install('hf')}") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if (name := cfg.choices.model) not in FAMILIES:
+        raise UserError(f"--format hf: model={name}; {' and '.join(FAMILIES)} can be written")
+    family: Any = import_module(f"{__package__}.{FAMILIES[name]}")
+    network = family.empty(cfg, data.sizes).double().eval()
+    require_parts(cfg, COMMON | family.parts(network, WHAT), WHAT)
+    ours = model.state_dict()
+    parameters = list(network.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
+    with torch.no_grad():
+        _fill(parameters, torch.arange(count, dtype=torch.float64))
+        places = family.translate(network, ours, WHAT)
+        if wrong := sorted(places.keys() ^ ours.keys()):
+            raise UserError(f"{WHAT} has other parameters than this model: {few(wrong, ', ')}")
+        numbers = torch.full((count,), torch.nan, dtype=torch.float64)
+        for key, value in ours.items():
+            numbers[places[key].long()] = value.double()
+        assert not numbers.isnan().any()
+        _fill(parameters, numbers)
+    return network.float()
+
+
+def _fill(parameters: list[torch.nn.Parameter], numbers: torch.Tensor) -> None:
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, part in zip(parameters, numbers.split(sizes), strict=True):
+        parameter.copy_(part.view_as(parameter))
