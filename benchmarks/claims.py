@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 from ablate.study.analysis.collect import Study, collect
 from ablate.study.report.claims import entries
 
@@ -44,7 +46,17 @@ def page(studies: list[Study]) -> str:
     lines = [heads, ("---",) * len(heads), *every]
     cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
-    return f"{HEAD}\n{len(every)} claims: {counts}.\n\n{table}\n"
+    return f"{HEAD}\n{len(every)} claims: {counts}.\n\n{table}\n{reasons(every)}"
+
+
+def reasons(every: list[tuple[str, ...]]) -> str:
+    """What is known about claims that came out otherwise: claims_why.yaml, by their sentences."""
+    known = yaml.safe_load(Path(__file__).with_name("claims_why.yaml").read_text())
+    refuted = {row[0]: row for row in every if row[3] == "**refuted**"}
+    if gone := known.keys() - refuted.keys():
+        raise SystemExit(f"claims_why.yaml: not refuted: {', '.join(sorted(gone))}")
+    lines = [f"- {says} ({refuted[says][2]}): {why.strip()}" for says, why in known.items()]
+    return "\n## What is known about those refuted\n\n" + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

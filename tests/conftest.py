@@ -51,11 +51,11 @@ AREAS = {
     "data": "data_* image_file knobs_data",
     "task": """diffusion forecasting masked_lm own_family predictions rlhf sample search
         segmentation speech task task_outside task_seq2seq""",
-    "training": """callbacks export accumulation average cache_bytes conditions ddp debug knobs_training
+    "training": """callbacks accumulation average cache_bytes conditions ddp debug knobs_training
         lazy_torchmetrics logger optimizer pinned resume damaged_folders full_disk ignored
         security sizes threads train transfer trust wandb_server""",
     "study": "multirun optuna publish report report_* study_*",
-    "cli": """cli command commands figures generate imports mutations package pipe
+    "cli": """cli command commands export figures generate imports mutations package pipe
         say wheel""",
 }
 

@@ -8,6 +8,7 @@ import ablate
 from ablate import export as command
 from ablate.config.composition import Composition, compose
 from ablate.errors import UserError
+from ablate.training import exported
 
 transformers = pytest.importorskip("transformers")
 
@@ -122,3 +123,18 @@ def test_nothing_is_written_over(tmp_path, export):
     with pytest.raises(UserError, match="exists; choose another name"):
         export("gpt", "x", "hf")
     assert (tmp_path / "x").read_text() == "mine"
+
+
+def test_what_has_other_outputs_is_not_kept(monkeypatch, tmp_path, export):
+    right = exported.network_of
+
+    def wrong(*arguments):
+        network = right(*arguments)
+        with torch.no_grad():
+            network.transformer.wpe.weight *= 3
+        return network
+
+    monkeypatch.setattr(exported, "network_of", wrong)
+    with pytest.raises(UserError, match="what was written has other outputs"):
+        export("gpt", "x", "hf")
+    assert not list(tmp_path.glob("*x*"))

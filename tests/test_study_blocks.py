@@ -16,6 +16,7 @@ from ablate.study.analysis.ladder import ladder, needed
 from ablate.study.plan.blocks import Blocks
 from ablate.study.plan.planfile import write_together
 from ablate.study.report import write
+from ablate.study.report.claims import entries
 
 pytest_plugins = ["command_line"]
 
@@ -82,6 +83,10 @@ def test_claims_are_about_all_blocks_or_one_or_a_trend(
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.1}, claims=[said])
     (entry,) = load_study(root).report["claims"]
     assert entry["verdict"] == verdict
+    (told,) = entries(collect(root))[0]
+    one_number_for_each_seed = "block" in claim or "rising_over" in claim
+    assert f"{len(BASE)} seeds" in told.evidence or not one_number_for_each_seed
+    assert f"{2 * len(BASE)} pairs" in told.evidence or one_number_for_each_seed
 
 
 def test_a_ladder_has_slopes_and_speed_ups(tmp_path: Path) -> None:

@@ -191,6 +191,9 @@ def test_false_confirmations_and_refutations_stay_at_the_level(
         (claim(rising_over={"val/x": 1, "val/y": 2}, metric="val/loss"), "stands alone"),
         (claim(more_than={"arms": "b"}), "more_than must be"),
         (claim(than="nothing"), "than=nothing needs rising_over"),
+        (claim(than=2, rising_over=METRICS), "than=2 stands alone"),
+        (claim(more_than={"arm": "b", "than": 1}), "more_than: than must be an arm"),
+        (claim(than=True), "there is no arm True"),
     ],
 )
 def test_what_is_no_claim_is_refused_in_one_line(node: dict[str, Any], says: str) -> None:
