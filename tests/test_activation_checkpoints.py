@@ -1,14 +1,12 @@
 """model.activation_checkpointing: the same values, gradients and dropout, from less memory."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from make_model import bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
 from tiny import overrides
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
@@ -24,7 +22,7 @@ MODELS = {
     "vit": (vit, lambda: (normal(2, 2, 6, 6),)),
     "transformer": (transformer, lambda: (1 + tokens(2, 8), tokens(2, 7))),
 }
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES = {
     "dropped blocks": {"drop_path": 0.5},
     "shared blocks": {"share_layers": True},
     "chunks, computed again inside": {
@@ -37,7 +35,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def step(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def step(model, inputs):
     """Outputs, gradients, and the next random number, of a training step from one seed."""
     torch.manual_seed(0)
     found = {f"output {n}": out for n, out in enumerate(outputs(model(*inputs)))}
@@ -50,13 +48,11 @@ def step(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     ("name", "change"),
     [*(("gpt", change) for change in CHANGES), *((name, "dropped blocks") for name in MODELS)],
 )
-def test_values_gradients_and_dropout_stay_bit_for_bit(
-    name: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, monkeypatch):
     make, inputs = MODELS[name]
     calls = []
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counted(*args, **kwargs):
         calls.append(args[2].step)
         return again(*args, **kwargs)
 
@@ -77,12 +73,12 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(
 class Made(TorchDispatchMode):
     """Every memory that any operation makes and somebody holds, beside that of the parameters."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model):
         super().__init__()
-        self.storages: dict[StorageWeakRef, int] = {}
+        self.storages = {}
         self.others = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
         for tensor in made if isinstance(made, tuple | list) else [made]:
             if isinstance(tensor, Tensor):
@@ -90,13 +86,13 @@ class Made(TorchDispatchMode):
                 self.storages[StorageWeakRef(storage)] = storage.nbytes()
         return made
 
-    def alive(self) -> int:
+    def alive(self):
         """Bytes."""
         made = {ref: size for ref, size in self.storages.items() if ref not in self.others}
         return sum(size for storage, size in made.items() if not storage.expired())
 
 
-def kept(depth: int, **changes: Any) -> int:
+def kept(depth, **changes):
     """Bytes that the forward pass leaves for the backward pass."""
     model = random_parts(gpt(depth=depth, dropout=0.1, **changes))
     with Made(model) as made:
@@ -104,7 +100,7 @@ def kept(depth: int, **changes: Any) -> int:
     return made.alive()
 
 
-def test_a_block_keeps_its_input_alone() -> None:
+def test_a_block_keeps_its_input_alone():
     b, i, d, double = 2, 7, 12, 8
     one = b * i * d * double
     for shared in (False, True):
@@ -113,15 +109,15 @@ def test_a_block_keeps_its_input_alone() -> None:
     assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
 
 
-def test_a_cache_is_filled_once() -> None:
+def test_a_cache_is_filled_once():
     """Generation may run with gradients on; keys read twice would be there twice."""
     model, cache, x = random_parts(gpt(activation_checkpointing=True)), Cache(), tokens(1, 6)
     parts = [model(part, cache=cache) for part in x.split(2, dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(x))
+    assert_close(torch.cat(parts, dim=1), model(x))
     assert cache.length() == 6
 
 
-def test_a_run_is_the_same_run(tmp_path: Path) -> None:
+def test_a_run_is_the_same_run(tmp_path):
     """One id, one cost; the option reaches the blocks of what is trained."""
     found = []
     for on in (False, True):

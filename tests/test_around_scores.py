@@ -4,21 +4,20 @@ One reference in plain operations on one head at a time has all of them.
 """
 
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from make_model import context, kernel, normal, options, part, place, random_parts
-from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.model.layers.layer import Cache, Memory
-from ablate.model.layers.multi_head import CrossAttention, MultiHeadAttention, recording
+from ablate.model.layers.multi_head import CrossAttention, recording
 from ablate.model.mixer.attention import Attention
 
 B, N, D, H = 2, 6, 12, 4
 WIDTH = D // H
-AROUND: list[dict[str, Any]] = [
+AROUND = [
     {"kv_heads": 2},
     {"kv_heads": 1},
     {"qk_norm": "l2"},
@@ -37,7 +36,7 @@ TOGETHER = {
     "sink": "learned",
     "output_gate": "element",
 }
-NEAR: list[dict[str, Any]] = [
+NEAR = [
     {"short_conv": 3},
     {"key_shift": True},
     {"exclusive": True},
@@ -46,14 +45,14 @@ NEAR: list[dict[str, Any]] = [
 KERNELS = ("reference", "sdpa", "chunked")
 
 
-def made(run: str, mask: str = "causal", own: dict[str, Any] | None = None, **changes: Any) -> Any:
+def made(run, mask="causal", own=None, **changes):
     settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
     changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": kernel(run, **settings)}
     changes.setdefault("score", "scaled_dot")
     return random_parts(Attention(place(D, H, N, **changes), **(own or {})))
 
 
-def normed(kind: str | None, x: Tensor, norm: Any, root: float, head: int) -> Tensor:
+def normed(kind, x, norm, root, head):
     """One vector of a head."""
     if kind is None:
         return x
@@ -66,9 +65,7 @@ def normed(kind: str | None, x: Tensor, norm: Any, root: float, head: int) -> Te
     return norm.weight * x / (x.square().mean() + eps).sqrt()
 
 
-def reference(
-    mine: MultiHeadAttention, x: Tensor, y: Tensor, seen: Tensor, keys: dict[str, Any]
-) -> Tensor:
+def reference(mine, x, y, seen, keys):
     """b i d attends to b j d where `seen`, b i j; one query of one head at a time."""
     q, k, v = mine.query(x), mine.key(y), mine.value(y)  # type: ignore[misc]
     groups = keys.get("kv_heads") or H
@@ -99,7 +96,7 @@ def reference(
     return mine.out(joined)
 
 
-def padding() -> Tensor:
+def padding():
     keep = torch.ones(B, N, dtype=torch.bool)
     keep[0, -2:] = False
     return keep
@@ -108,9 +105,7 @@ def padding() -> Tensor:
 @pytest.mark.parametrize("run", KERNELS)
 @pytest.mark.parametrize("keys", [*AROUND, TOGETHER], ids=str)
 @pytest.mark.parametrize(("mask", "padded"), [("causal", False), ("causal", True), ("none", True)])
-def test_self_attention_is_the_formula_in_loops(
-    mask: str, padded: bool, keys: dict[str, Any], run: str
-) -> None:
+def test_self_attention_is_the_formula_in_loops(mask, padded, keys, run):
     if run == "sdpa" and "softcap" in keys:
         pytest.skip("SDPA caps no scores")
     mine, x, keep = made(run, mask, **keys), normal(B, N, D), padding()
@@ -120,18 +115,18 @@ def test_self_attention_is_the_formula_in_loops(
     with recording(mine):
         output = mine(x, context(keep=keep if padded else None))
     expected = reference(mine, x, x, seen, keys)
-    torch.testing.assert_close(output, expected)
+    assert_close(output, expected)
     parameters = dict(mine.named_parameters())
     ours, theirs = (
         torch.autograd.grad(y.square().sum(), [*parameters.values()]) for y in (output, expected)
     )
     for name, one, other in zip(parameters, ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+        assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("run", KERNELS)
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
-def test_cross_attention_is_the_formula_in_loops(score: str, run: str) -> None:
+def test_cross_attention_is_the_formula_in_loops(score, run):
     """Scores whose keys are prepared, or unused, read the keys of every head too."""
     if run == "sdpa" and score == "additive":
         pytest.skip("no dot product")
@@ -143,7 +138,7 @@ def test_cross_attention_is_the_formula_in_loops(score: str, run: str) -> None:
     output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
     if score == "scaled_dot":
         seen = keep[:, None].expand(-1, 3, -1)
-        torch.testing.assert_close(output, reference(mine, x, source, seen, keys))
+        assert_close(output, reference(mine, x, source, seen, keys))
         return
     every = random_parts(CrossAttention(place(D, H, N, **whole, **keys | {"kv_heads": H})))
     every.load_state_dict(
@@ -153,16 +148,16 @@ def test_cross_attention_is_the_formula_in_loops(score: str, run: str) -> None:
         }
     )
     same = every(x, context(memory=Memory({every: every.read(source)}, keep)))
-    torch.testing.assert_close(output, same)
+    assert_close(output, same)
 
 
-def of_every_head(value: Tensor) -> Tensor:
+def of_every_head(value):
     """Rows of two heads of keys -> rows of four."""
     return value.unflatten(0, (2, WIDTH)).repeat_interleave(2, 0).flatten(0, 1)
 
 
 @pytest.mark.parametrize("own", NEAR, ids=str)
-def test_what_is_near_is_the_formula_in_loops(own: dict[str, Any]) -> None:
+def test_what_is_near_is_the_formula_in_loops(own):
     mine, x = made("sdpa", own=own, kv_heads=2), normal(B, N, D)
     q, k, v = (
         convolved(projection(x), conv)
@@ -183,10 +178,10 @@ def test_what_is_near_is_the_formula_in_loops(own: dict[str, Any]) -> None:
             value = v[b, i, of]
             read = read - (read @ value) / (value @ value) * value
         joined[b, i, at] = read
-    torch.testing.assert_close(mine(x, context()), mine.out(joined))
+    assert_close(mine(x, context()), mine.out(joined))
 
 
-def convolved(y: Tensor, conv: Any) -> Tensor:
+def convolved(y, conv):
     if conv is None:
         return y
     found = y.clone()
@@ -198,7 +193,7 @@ def convolved(y: Tensor, conv: Any) -> Tensor:
 
 @pytest.mark.parametrize("pos", ["none", "rotary", "alibi"])
 @pytest.mark.parametrize("own", [{}, *NEAR], ids=str)
-def test_a_cache_and_one_position_change_nothing(own: dict[str, Any], pos: str) -> None:
+def test_a_cache_and_one_position_change_nothing(own, pos):
     """In parts of several lengths, the first of which is shorter than a convolution."""
     encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
     keys = {"heads": 3, "kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
@@ -213,17 +208,17 @@ def test_a_cache_and_one_position_change_nothing(own: dict[str, Any], pos: str) 
         where.start = cache.tokens
         parts.append(mine(new, where))
         cache.tokens += new.shape[1]
-    torch.testing.assert_close(torch.cat(parts, 1), expected)
+    assert_close(torch.cat(parts, 1), expected)
     k, v, *_ = cache.states[0, mine]
     assert k.shape == v.shape == (B, 1, N, 4)
     for position in (0, 3):
         where = context(pos=encoding)
         where.position = position
-        torch.testing.assert_close(mine(x, where), expected[:, position : position + 1])
+        assert_close(mine(x, where), expected[:, position : position + 1])
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
-def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name: str) -> None:
+def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name):
     normalizer = part("model.normalizer", name)
     mine = made("reference", "none", normalizer=normalizer, sink="learned")
     x = normal(B, N, D)
@@ -231,11 +226,11 @@ def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name: str) -> None:
         mine(x, context())
     q, k = mine.queries(x), mine.keys(x)
     scores = torch.cat([mine.score(q, k), mine.sink()[:, None, None].expand(B, H, N, 1)], dim=-1)
-    torch.testing.assert_close(weights[0][0], normalizer(scores)[..., :-1])
+    assert_close(weights[0][0], normalizer(scores)[..., :-1])
 
 
 @pytest.mark.parametrize("score", ["location", "uniform"])
-def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score: str) -> None:
+def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score):
     for own in ({}, {"short_conv": 2}):
         mine, every = (made("sdpa", own=own, kv_heads=g, score=score) for g in (2, H))
         whole = mine.state_dict()
@@ -244,20 +239,20 @@ def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score: st
                 whole[name] = of_every_head(value)
         every.load_state_dict(whole)
         x = normal(B, N, D)
-        torch.testing.assert_close(mine(x, context()), every(x, context()))
+        assert_close(mine(x, context()), every(x, context()))
 
 
-def test_dropout_of_grouped_heads_is_that_of_every_head() -> None:
+def test_dropout_of_grouped_heads_is_that_of_every_head():
     """SDPA leaves the training pass with dropout to the reference."""
     outputs = []
     for run in ("sdpa", "reference"):
         torch.manual_seed(0)
         outputs.append(made(run, kv_heads=2, dropout=0.5).train()(normal(B, N, D), context()))
-    torch.testing.assert_close(*outputs)
+    assert_close(*outputs)
 
 
 @pytest.mark.parametrize("run", options("kernel"))
-def test_kernels_say_what_they_cannot_do(run: str) -> None:
+def test_kernels_say_what_they_cannot_do(run):
     for keys, reason in (({"softcap": 1.0}, "capped"), ({"sink": "zero"}, "a sink")):
         score = "additive" if run == "triton" else "scaled_dot"
         chosen = part("kernel", run)
@@ -268,7 +263,7 @@ def test_kernels_say_what_they_cannot_do(run: str) -> None:
             Attention(place(D, H, N, score=score, kernel=chosen, **keys))
 
 
-def mixer(name: str, pos: str = "none", **keys: Any) -> Any:
+def mixer(name, pos="none", **keys):
     """The mixer with its encoding, whose heads have a width of 4."""
     encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
     mask = part("model.mask", "causal")(causal=True)
@@ -277,7 +272,7 @@ def mixer(name: str, pos: str = "none", **keys: Any) -> Any:
 
 
 @pytest.mark.parametrize("pos", ["none", "rotary"])
-def test_latent_attention_is_the_formula_in_loops(pos: str) -> None:
+def test_latent_attention_is_the_formula_in_loops(pos):
     """DeepSeek-V2, equations 9 to 19."""
     (mine, encoding), x = mixer("latent", pos, rank=5, rotary_dim=2), normal(B, N, D)
     c = x @ mine.down.weight.mT
@@ -294,13 +289,13 @@ def test_latent_attention_is_the_formula_in_loops(pos: str) -> None:
                       for j, s in enumerate(scores)]  # fmt: skip
         weights = (torch.stack(scores) / root).softmax(0)
         joined[b, i, at] = weights @ v[b, : i + 1, at]
-    torch.testing.assert_close(mine(x, context(pos=encoding)), mine.out(joined))
+    assert_close(mine(x, context(pos=encoding)), mine.out(joined))
 
 
 EPS = torch.finfo(torch.float64).eps
 
 
-def rotation(position: int) -> Tensor:
+def rotation(position):
     """By one radian a position, as rotary positions turn their first pair."""
     angle = torch.tensor(float(position), dtype=torch.float64)
     return torch.stack(
@@ -308,7 +303,7 @@ def rotation(position: int) -> Tensor:
     )
 
 
-def test_differential_attention_is_the_formula_in_loops() -> None:
+def test_differential_attention_is_the_formula_in_loops():
     """Ye et al. 2024, equations 1 to 3."""
     (mine, encoding), x = mixer("differential"), normal(B, N, D)
     q, k, v = mine.query(x), mine.key(x), mine.value(x)
@@ -324,12 +319,12 @@ def test_differential_attention_is_the_formula_in_loops() -> None:
         at = slice(4 * h, 4 * h + 4)
         read = (maps[0] - factor * maps[1]) @ v[b, : i + 1, at]
         joined[b, i, at] = 0.2 * mine.norm.weight * read / (read.square().mean() + EPS).sqrt()
-    torch.testing.assert_close(mine(x, context(pos=encoding)), mine.out(joined))
+    assert_close(mine(x, context(pos=encoding)), mine.out(joined))
 
 
 @pytest.mark.parametrize("pos", ["none", "rotary"])
 @pytest.mark.parametrize(("name", "cached"), [("latent", 5), ("differential", 2 * D)])
-def test_a_cache_of_other_mixers_changes_nothing(name: str, cached: int, pos: str) -> None:
+def test_a_cache_of_other_mixers_changes_nothing(name, cached, pos):
     keys = {"rank": 5, "rotary_dim": 2} if name == "latent" else {}
     (mine, encoding), x, cache, parts = mixer(name, pos, **keys), normal(B, N, D), Cache(), []
     expected = mine(x, context(pos=encoding))
@@ -338,10 +333,10 @@ def test_a_cache_of_other_mixers_changes_nothing(name: str, cached: int, pos: st
         where.start = cache.tokens
         parts.append(mine(new, where))
         cache.tokens += new.shape[1]
-    torch.testing.assert_close(torch.cat(parts, 1), expected)
+    assert_close(torch.cat(parts, 1), expected)
     held = sum(state.numel() for state in cache.states[0, mine])
     assert held == B * N * (cached + 2 * (pos == "rotary" and name == "latent"))
     for position in (0, 3):
         where = context(pos=encoding)
         where.position = position
-        torch.testing.assert_close(mine(x, where), expected[:, position : position + 1])
+        assert_close(mine(x, where), expected[:, position : position + 1])

@@ -1,14 +1,13 @@
 """model=autoencoder and task=autoencoding; data.autoencoder=RUN: images as latents of a run."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import torch
 from make_model import normal
 from torch.distributions import Normal, kl_divergence
+from torch.testing import assert_close
 
 import ablate
 from ablate.config.composition import Composition
@@ -25,21 +24,21 @@ WITH_FIGURES = True  # tests/conftest.py
 SIZES = {"channels": 1, "target_vocab": 11, "target_length": 4, "dim": 6, "latent": 3}
 
 
-def made(halvings: int = 2) -> Autoencoder:
+def made(halvings=2):
     model = Autoencoder(image_size=(12, 24), halvings=halvings, **SIZES)
     model.initialise(0)
     return model
 
 
-def test_the_divergence_is_that_of_torch() -> None:
+def test_the_divergence_is_that_of_torch():
     mean, log_variance = normal(50, seed=1), normal(50, seed=2)
     first = Normal(mean, (log_variance / 2).exp())
     expected = kl_divergence(first, Normal(torch.zeros(()).double(), torch.ones(()).double()))
-    torch.testing.assert_close(divergence(mean, log_variance), expected)
+    assert_close(divergence(mean, log_variance), expected)
 
 
 @pytest.mark.parametrize("halvings", [0, 1, 2])
-def test_each_halving_halves_both_sides(halvings: int) -> None:
+def test_each_halving_halves_both_sides(halvings):
     model, x = made(halvings).eval(), torch.randn(2, 1, 12, 24)
     reconstruction, mean, log_variance = model(x)
     assert reconstruction.shape == x.shape
@@ -47,7 +46,7 @@ def test_each_halving_halves_both_sides(halvings: int) -> None:
     assert torch.equal(model.decode(model.encode(x)), reconstruction)
 
 
-def test_in_training_latents_are_drawn_by_the_step() -> None:
+def test_in_training_latents_are_drawn_by_the_step():
     model, x = made().train(), torch.randn(2, 1, 12, 24)
     draws, found = Draws(model), []
     for step in (1, 1, 2):
@@ -61,11 +60,11 @@ def test_in_training_latents_are_drawn_by_the_step() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def small(folder: Path, *more: str) -> list[str]:
+def small(folder, *more):
     steps = ("trainer.max_steps=4", "trainer.val_check_interval=2", "schedule.warmup=1")
     return [
         *("model=autoencoder", *tiny.DIGITS, *steps, "logger=none"),
@@ -74,7 +73,7 @@ def small(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def autoencoder(folder: Path) -> Path:
+def autoencoder(folder):
     cfg = ablate.compose(*small(folder))
     result = ablate.run(cfg)
     loss, psnr = (result["metrics"][f"test/{name}"] for name in ("loss", "psnr"))
@@ -84,11 +83,11 @@ def autoencoder(folder: Path) -> Path:
     return Composition(cfg).folder
 
 
-def latent(folder: Path, autoencoder: Path, *more: str) -> list[str]:
+def latent(folder, autoencoder, *more):
     return tiny.drawings(folder, f"data.autoencoder={autoencoder}", "model.patch=1", *more)
 
 
-def test_latents_are_the_autoencoders_with_deviation_one(folder: Path, autoencoder: Path) -> None:
+def test_latents_are_the_autoencoders_with_deviation_one(folder, autoencoder):
     task = ablate.load(autoencoder).task
     assert isinstance(task, Autoencoding)
     cfg = ablate.compose(*latent(folder, autoencoder))
@@ -97,16 +96,14 @@ def test_latents_are_the_autoencoders_with_deviation_one(folder: Path, autoencod
     assert (data.sizes["image_size"], data.sizes["channels"], data.reduction) == ((3, 6), 4, 4)
     seen = data.originals("train", torch.arange(40))
     images = data.images(seen)
-    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
-    torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(4), atol=1e-5, rtol=0)
+    assert_close(images.mean((0, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
+    assert_close(images.std((0, 2, 3)), torch.ones(4), atol=1e-5, rtol=0)
     assert (float(images.min()), float(images.max())) == pytest.approx(data.bounds)
-    torch.testing.assert_close(
-        data.example(3)["images"], data.images(data.originals("val", torch.tensor([3])))
-    )
-    torch.testing.assert_close(data.to_pixels(images), task.reconstructed(seen))
+    assert_close(data.example(3)["images"], data.images(data.originals("val", torch.tensor([3]))))
+    assert_close(data.to_pixels(images), task.reconstructed(seen))
 
 
-def test_a_model_draws_in_latents(folder: Path, autoencoder: Path) -> None:
+def test_a_model_draws_in_latents(folder, autoencoder):
     cfg = ablate.compose(*latent(folder, autoencoder))
     assert Composition(cfg).id != Composition(ablate.compose(*tiny.drawings(folder))).id
     assert ablate.run(cfg)["status"] == "finished"
@@ -134,7 +131,7 @@ def test_a_model_draws_in_latents(folder: Path, autoencoder: Path) -> None:
         (small, "model.halvings=9", "must be a whole number of at least 0 and of at"),
     ],
 )
-def test_what_is_refused(make: Any, typed: str, line: str, folder: Path, autoencoder: Path) -> None:
+def test_what_is_refused(make, typed, line, folder, autoencoder):
     with pytest.raises(UserError) as refused:
         ablate.run(ablate.compose(*make(folder, *typed.format(autoencoder).split())))
     assert line in str(refused.value)

@@ -3,7 +3,6 @@
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from make_model import SIZES, captioner, normal, random_parts, tokens
 from PIL import Image
 from test_figures import built, drawn
 from test_generate import Command
-from torch import Tensor, nn
+from torch import nn
+from torch.testing import assert_close
 
 import ablate
 from ablate.data import IGNORED
@@ -21,7 +21,6 @@ from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.figures.captions import spread
 from ablate.kernel import chunked
-from ablate.model.captioner import Captioner
 from ablate.model.layers.multi_head import recording
 from ablate.model.resnet import STRIDE
 from ablate.show import source_example
@@ -34,26 +33,26 @@ I, J = SIZES["captioner"]["target_length"], 3 * 6  # noqa: E741
 
 
 @pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_compiler(monkeypatch):
     """kernel=auto compiles where it can; test_kernel.py does that."""
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
 
 
-def made(**changes: Any) -> Captioner:
+def made(**changes):
     model = captioner(**changes)
     random_parts(model)
     return model.eval()
 
 
-def images() -> Tensor:
+def images():
     return normal(3, 1, 12, 24)
 
 
-def words() -> Tensor:
+def words():
     return tokens(3, I, seed=4)
 
 
-def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
+def naive(model, image, write):
     """The formulas of show_attend_tell.py, one image and one word at a time; an lstm."""
     decoder, layer = model.decoder, model.decoder.recurrent.layers[0]
     cell = nn.LSTMCell(layer.input_size, layer.hidden_size).double()
@@ -76,14 +75,14 @@ def naive(model: Captioner, image: Tensor, write: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("gating_scalar", [True, False])
-def test_the_decoder_is_the_papers(gating_scalar: bool) -> None:
+def test_the_decoder_is_the_papers(gating_scalar):
     model = made(gating_scalar=gating_scalar)
     together = model(images(), words())
     for b in range(3):
-        torch.testing.assert_close(together[b], naive(model, images()[b], words()[b]))
+        assert_close(together[b], naive(model, images()[b], words()[b]))
 
 
-def test_a_place_is_the_centre_of_what_it_sees() -> None:
+def test_a_place_is_the_centre_of_what_it_sees():
     model = made(image_size=(72, 80))
     image = normal(1, 1, 72, 80).requires_grad_()
     for row, column in ((8, 9), (9, 12)):
@@ -92,7 +91,7 @@ def test_a_place_is_the_centre_of_what_it_sees() -> None:
             assert int(places.min() + places.max()) == 2 * STRIDE * place
 
 
-def test_the_places_of_a_box() -> None:
+def test_the_places_of_a_box():
     model = captioner()  # 12 x 24 pixels: 3 x 6 places, 4 pixels apart
     assert model.grid == (3, 6)
     assert model.cells(range(0, 8), range(8, 16)) == {2, 3, 8, 9}
@@ -103,7 +102,7 @@ def test_the_places_of_a_box() -> None:
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Captioning:
+def task(tmp_path):
     made_task = built(*tiny.captions(tmp_path)).eval()
     random_parts(made_task.model, std=0.5)
     made_task.float()
@@ -111,9 +110,7 @@ def task(tmp_path: Path) -> Captioning:
     return made_task
 
 
-def test_the_score_by_places_on_weights_made_by_hand(
-    task: Captioning, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_score_by_places_on_weights_made_by_hand(task, monkeypatch):
     """Every digit is looked at but the last one of each image, beside which the model looks."""
     task.trainer = SimpleNamespace(testing=False)  # type: ignore[assignment]
     batch = next(iter(task.data.val_dataloader()))
@@ -134,13 +131,13 @@ def test_the_score_by_places_on_weights_made_by_hand(
     assert float(task.wrong_links.compute()) == pytest.approx(len(weights) / count)
 
 
-def test_each_pixel_is_painted_like_the_place_it_is_nearest_to() -> None:
+def test_each_pixel_is_painted_like_the_place_it_is_nearest_to():
     heat = spread(torch.arange(18.0).view(3, 6), 12, 24, stride=4)
     assert heat[0].tolist() == [0, 0] + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 6
     assert heat[:, 0].tolist() == [0, 0] + [6] * 4 + [12] * 6
 
 
-def test_doubly_stochastic_attention_is_equation_14(task: Captioning) -> None:
+def test_doubly_stochastic_attention_is_equation_14(task):
     task.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
     batch = next(iter(task.data.train_dataloader()))
     plain = task.loss(batch)
@@ -160,7 +157,7 @@ def test_doubly_stochastic_attention_is_equation_14(task: Captioning) -> None:
     assert learned.abs().max() > 0
 
 
-def test_a_run_from_start_to_end(tmp_path: Path) -> None:
+def test_a_run_from_start_to_end(tmp_path):
     cfg = ablate.compose(*tiny.captions(tmp_path))
     result = ablate.run(cfg)
     assert result["status"] == "finished"
@@ -187,18 +184,11 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def command(
-    task: Captioning,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Command:
+def command(task, tmp_path, monkeypatch, capsys):
     return Command(task, tmp_path, monkeypatch, capsys)
 
 
-def test_a_image_file_gets_the_caption_of_its_example(
-    command: Command, task: Captioning, tmp_path: Path
-) -> None:
+def test_a_image_file_gets_the_caption_of_its_example(command, task, tmp_path):
     grey = task.data.grey(task.data.example(3)["images"][0])
     Image.fromarray((grey * 255).round().byte().numpy()).save(tmp_path / "three.png")
     code, of_file, err = command("--image", tmp_path / "three.png", "--show")

@@ -1,29 +1,25 @@
 """model=dit: its four conditionings, against DiT's formulas written out, and what they read."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from make_model import SIZES, context, dit, normal, options, random_parts
-from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.data.pairs import BOS, PAD
-from ablate.model.dit import DiT
-from ablate.model.layers.block import Block
 
 CONDITIONS = options("model.condition")
 B, DIM, HEADS = 3, 12, 3
 HEIGHT, WIDTH = SIZES["dit"]["image_size"]
 
 
-def made(**changes: Any) -> DiT:
+def made(**changes):
     model = dit(**changes)
     random_parts(model)
     return model.eval()
 
 
-def images() -> Tensor:
+def images():
     return normal(B, 1, HEIGHT, WIDTH)
 
 
@@ -31,7 +27,7 @@ WORDS = torch.tensor([[BOS, 4, 5, PAD], [BOS, 6, PAD, PAD], [BOS, 5, 4, 7]])
 TIMES = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
 
 
-def reference(block: Block, x: Tensor, condition: Tensor, *, gated: bool) -> Tensor:
+def reference(block, x, condition, *, gated):
     """A block of DiT with adaLN, by its paper: one map of the condition to all of its values."""
     layers = [block["attention"], block["feed_forward"]]
     maps = [layer.modulation.linear for layer in layers]
@@ -55,14 +51,14 @@ def reference(block: Block, x: Tensor, condition: Tensor, *, gated: bool) -> Ten
 
 
 @pytest.mark.parametrize("condition", ["adaln", "adaln_zero"])
-def test_an_adaptive_block_is_dits(condition: str) -> None:
+def test_an_adaptive_block_is_dits(condition):
     block = made(condition=condition).stack.blocks[0]
     x, c = normal(B, 5, DIM, seed=3), normal(B, DIM, seed=4)
     expected = reference(block, x, c, gated=condition == "adaln_zero")
-    torch.testing.assert_close(block(x, context(condition=c)), expected)
+    assert_close(block(x, context(condition=c)), expected)
 
 
-def test_at_the_start_adaln_zero_is_the_identity() -> None:
+def test_at_the_start_adaln_zero_is_the_identity():
     """And nothing else is: the other three add something."""
     x, c = normal(B, 8, DIM, seed=3).float(), normal(B, DIM, seed=4).float()
     for condition in ("adaln", "adaln_zero"):
@@ -75,7 +71,7 @@ def test_at_the_start_adaln_zero_is_the_identity() -> None:
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_time_caption_and_the_order_of_words_matter(condition: str) -> None:
+def test_time_caption_and_the_order_of_words_matter(condition):
     model, x = made(condition=condition), images()
     first = model(x, WORDS, TIMES)
     assert first.shape == x.shape
@@ -86,14 +82,14 @@ def test_time_caption_and_the_order_of_words_matter(condition: str) -> None:
     ]
     for other in others:
         assert not torch.allclose(first[0], other[0])
-    torch.testing.assert_close(first[1], others[1][1])  # an example without the word
+    assert_close(first[1], others[1][1])  # an example without the word
 
 
-def test_patches_are_put_where_they_were_read() -> None:
+def test_patches_are_put_where_they_were_read():
     """With an output map that undoes the embedding, an image is given back as it was."""
     model = made(condition="adaln", mixer="none", patch=3, depth=1, channels=1)
     weight = torch.eye(DIM, 9, dtype=torch.float64)
-    states: list[Tensor] = []
+    states = []
     model.patches.register_forward_hook(lambda *args: states.append(args[-1]))
     model.head.register_forward_pre_hook(lambda *_: (states[0],))
     with torch.no_grad():
@@ -101,4 +97,4 @@ def test_patches_are_put_where_they_were_read() -> None:
         model.head.weight.copy_(weight.T)
         for bias in (model.patches.bias, model.head.bias):
             bias.zero_()
-    torch.testing.assert_close(model(images(), WORDS, TIMES), images())
+    assert_close(model(images(), WORDS, TIMES), images())

@@ -1,18 +1,14 @@
 """The decoder-only model of pairs: it is a GPT, nothing leaks, decoding equals teacher forcing."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from make_model import SIZES, gpt, gpt_seq2seq, part, random_parts
 from tiny import pairs
-from torch import Tensor
+from torch.testing import assert_close
 
 import ablate
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
-from ablate.model.gpt_seq2seq import GPTSeq2Seq
 from ablate.task.attention import attention_maps
 from ablate.task.seq2seq import SequenceToSequence
 
@@ -20,13 +16,13 @@ IN, OUT = SIZES["gpt_seq2seq"]["source_length"], SIZES["gpt_seq2seq"]["target_le
 WORDS, VOCAB = SIZES["gpt_seq2seq"]["source_vocab"], SIZES["gpt_seq2seq"]["target_vocab"]
 
 
-def random_model(**changes: object) -> GPTSeq2Seq:
+def random_model(**changes):
     model = gpt_seq2seq(**changes)
     random_parts(model)
     return model.eval()
 
 
-def batch() -> tuple[Tensor, Tensor]:
+def batch():
     """Sources of 8, 5 and 3 tokens, targets of 7, 2 and 5."""
     rng = torch.Generator().manual_seed(0)
     both = []
@@ -37,7 +33,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return both[0], both[1]
 
 
-def test_it_is_a_gpt_with_a_prefix() -> None:
+def test_it_is_a_gpt_with_a_prefix():
     """Of whole sources: a GPT that has the tokens of both sides, and another size of prefix."""
     model = random_model(pos_enc="learned")
     one = gpt(vocab_size=WORDS + VOCAB, length=IN + OUT, mask=part("model.mask", "prefix", size=IN),
@@ -50,7 +46,7 @@ def test_it_is_a_gpt_with_a_prefix() -> None:
         one.head.weight.copy_(torch.cat(tables))  # type: ignore[union-attr]
     source, target_in = (tokens[:1] for tokens in batch())
     expected = one(torch.cat([source, target_in + WORDS], dim=1))[:, IN:, WORDS:]
-    torch.testing.assert_close(model(source, target_in), expected)
+    assert_close(model(source, target_in), expected)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +62,7 @@ def test_it_is_a_gpt_with_a_prefix() -> None:
     ],
     ids=str,
 )
-def test_decoding_with_a_cache_equals_teacher_forcing(keys: dict[str, Any]) -> None:
+def test_decoding_with_a_cache_equals_teacher_forcing(keys):
     """Beside the padding of shorter sources."""
     model = random_model(mask="causal", depth=2, **keys)
     source, target_in = batch()
@@ -75,16 +71,16 @@ def test_decoding_with_a_cache_equals_teacher_forcing(keys: dict[str, Any]) -> N
     for position, tokens in enumerate(target_in.unbind(1)):
         logits = model.step(tokens, state)
         real = target_in[:, position] != PAD
-        torch.testing.assert_close(logits[real], expected[real, position])
+        assert_close(logits[real], expected[real, position])
 
 
-def test_a_source_beyond_training_is_refused() -> None:
+def test_a_source_beyond_training_is_refused():
     source, target_in = batch()
     with pytest.raises(UserError, match="trained for 8 at most"):
         random_model()(torch.cat([source, source], dim=1), target_in)
 
 
-def test_a_run_shows_where_the_target_looks_in_the_source(tmp_path: Path) -> None:
+def test_a_run_shows_where_the_target_looks_in_the_source(tmp_path):
     cfg = ablate.compose(*pairs(tmp_path, "model=gpt_seq2seq", "model.heads=2"))
     result = ablate.run(cfg, tmp_path / "run")
     assert "caution" not in result

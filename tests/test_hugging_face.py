@@ -1,18 +1,13 @@
 """Weights and tokens of Hugging Face: outputs equal those of their models, all else is refused."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from make_model import normal
-from torch import Tensor, nn
+from torch.testing import assert_close
 
 from ablate.config.composition import compose
 from ablate.data.tokenizer import tokenizer_maker
 from ablate.errors import UserError
-from ablate.model.base import Model
 from ablate.training.build import build
 
 transformers = pytest.importorskip("transformers")
@@ -34,42 +29,42 @@ EQUAL = {"atol": 1e-11, "rtol": 1e-11}
 class Sizes:
     """In place of data: what a model asks of it."""
 
-    def __init__(self, sizes: dict[str, Any]) -> None:
+    def __init__(self, sizes):
         self.sizes = sizes
 
 
-def gpt2(kind: str, **changes: Any) -> nn.Module:
+def gpt2(kind, **changes):
     sizes = {"vocab_size": 11, "n_positions": 7, "n_embd": 12, "n_layer": 2, "n_head": 3}
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "num_labels": 3}
     return made(kind, transformers.GPT2Config(**(sizes | special | changes)))
 
 
-def vit(kind: str, **changes: Any) -> nn.Module:
+def vit(kind, **changes):
     sizes = {"image_size": 6, "patch_size": 2, "num_channels": 2, "num_labels": 3}
     width = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
     config = sizes | width | {"intermediate_size": 48} | changes
     return made(kind, transformers.ViTConfig(**config))
 
 
-def made(kind: str, config: Any) -> nn.Module:
+def made(kind, config):
     """Random weights, away from zeros and ones, which would hide a mistake. In float64, but with so
     few digits that neither saving them nor adding two in float32 rounds them."""
     rng = torch.Generator().manual_seed(0)
-    network: nn.Module = getattr(transformers, kind)(config).eval()
+    network = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_((300 * torch.randn(parameter.shape, generator=rng)).round() / 1024)
     return network.double()
 
 
-def ours(network: nn.Module, folder: Path, sizes: dict[str, Any], *overrides: str) -> Model:
+def ours(network, folder, sizes, *overrides):
     """The model that starts from a network, as it is built from a command line."""
     network.save_pretrained(folder)  # type: ignore[operator]
     cfg = compose(*overrides, f"model.pretrained='hf:{folder}'")
     return build(cfg, Sizes(sizes)).double().eval()  # type: ignore[arg-type]
 
 
-def bert(kind: str, folder: Path, **changes: Any) -> nn.Module:
+def bert(kind, folder, **changes):
     """With a tokenizer beside it, whose [CLS], [SEP] and [MASK] are 3, 1 and 2."""
     from tokenizers import Tokenizer, models
 
@@ -83,48 +78,48 @@ def bert(kind: str, folder: Path, **changes: Any) -> nn.Module:
     return made(kind, transformers.BertConfig(**config))
 
 
-def tokens() -> Tensor:
+def tokens():
     return torch.randint(1, 11, (4, 7), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("act", [("gelu_new", "gelu_tanh"), ("relu", "relu")])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_gpt2_has_equal_outputs(tied: bool, act: tuple[str, str], tmp_path: Path) -> None:
+def test_a_gpt2_has_equal_outputs(tied, act, tmp_path):
     theirs = gpt2("GPT2LMHeadModel", activation_function=act[0], tie_word_embeddings=tied)
     mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}", f"{TIE}={tied}")
-    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
+    assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
     assert mine.started_from is not None
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
 
 
-def test_a_gpt2_of_classes_has_equal_outputs(tmp_path: Path) -> None:
+def test_a_gpt2_of_classes_has_equal_outputs(tmp_path):
     theirs = gpt2("GPT2ForSequenceClassification")
     mine = ours(theirs, tmp_path, CLASSES, *GPT2, *OF_CLASSES)
     keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
     padded = torch.where(keep, tokens(), 0)  # which they look for
     expected = theirs(padded, attention_mask=keep.long()).logits
-    torch.testing.assert_close(mine(padded, keep), expected, **EQUAL)
+    assert_close(mine(padded, keep), expected, **EQUAL)
 
 
-def test_fewer_positions_are_the_first_ones(tmp_path: Path) -> None:
+def test_fewer_positions_are_the_first_ones(tmp_path):
     theirs = gpt2("GPT2Model")
     mine = ours(theirs, tmp_path, LANGUAGE | {"length": 5}, *GPT2)
     expected = theirs(tokens()[:, :5]).last_hidden_state @ theirs.wte.weight.T  # type: ignore
-    torch.testing.assert_close(mine(tokens()[:, :5]), expected, **EQUAL)
+    assert_close(mine(tokens()[:, :5]), expected, **EQUAL)
 
 
-def test_a_vit_has_equal_outputs_but_for_a_head_of_other_classes(tmp_path: Path) -> None:
+def test_a_vit_has_equal_outputs_but_for_a_head_of_other_classes(tmp_path):
     theirs = vit("ViTForImageClassification")
     mine = ours(theirs, tmp_path, IMAGES, *VIT)
     images = normal(3, 2, 6, 6)
-    torch.testing.assert_close(mine(images), theirs(images).logits, **EQUAL)
+    assert_close(mine(images), theirs(images).logits, **EQUAL)
     other = ours(theirs.float(), tmp_path, IMAGES | {"classes": 5}, *VIT)
     assert other.started_from is not None
     head = ["head.bias", "head.weight"]
     assert (other.started_from["new"], other.started_from["left"]) == (head, head)
 
 
-def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
+def test_a_bert_has_equal_outputs(tmp_path):
     theirs = bert("BertForPreTraining", tmp_path)
     sizes = LANGUAGE | {"vocab_size": 14, "segments": 2, "next_sentence": True}
     mine = ours(theirs, tmp_path, sizes, *BERT)
@@ -132,35 +127,35 @@ def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
     places = torch.arange(7).expand(4, 7)
     expected = theirs(tokens(), token_type_ids=segments)
     logits, following = mine(tokens(), places, segments)
-    torch.testing.assert_close(logits[..., :11], expected.prediction_logits, **EQUAL)
-    torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
-    torch.testing.assert_close(following, expected.seq_relationship_logits, **EQUAL)
+    assert_close(logits[..., :11], expected.prediction_logits, **EQUAL)
+    assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
+    assert_close(following, expected.seq_relationship_logits, **EQUAL)
     again = torch.where(tokens() == 3, 11, tokens())  # [CLS] by its other number
-    torch.testing.assert_close(mine(again, places, segments)[0], logits)
+    assert_close(mine(again, places, segments)[0], logits)
     assert mine.started_from is not None
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_bert_without_segments_has_their_first_one(tied: bool, tmp_path: Path) -> None:
+def test_a_bert_without_segments_has_their_first_one(tied, tmp_path):
     theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=tied)
     mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT, f"{TIE}={tied}")
     logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
-    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
-    torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
+    assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
+    assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])
-def test_a_bert_of_classes_has_equal_outputs(act: str, tmp_path: Path) -> None:
+def test_a_bert_of_classes_has_equal_outputs(act, tmp_path):
     theirs = bert("BertForSequenceClassification", tmp_path, hidden_act=act)
     sizes = CLASSES | {"vocab_size": 14}
     mine = ours(theirs, tmp_path, sizes, *BERT, *OF_CLASSES, f"model.ffn={act}")
     keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
     expected = theirs(tokens(), attention_mask=keep.long()).logits
-    torch.testing.assert_close(mine(tokens(), keep), expected, **EQUAL)
+    assert_close(mine(tokens(), keep), expected, **EQUAL)
 
 
-def distilbert(folder: Path) -> nn.Module:
+def distilbert(folder):
     config = transformers.DistilBertConfig(vocab_size=11, dim=12, n_layers=1, n_heads=3)
     return made("DistilBertModel", config)
 
@@ -201,9 +196,7 @@ def distilbert(folder: Path) -> nn.Module:
         (distilbert, GPT2, "holds a distilbert; gpt2, bert and vit can be read"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    network: Callable[[Path], nn.Module], overrides: list[str], says: str, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused(network, overrides, says, tmp_path):
     sizes = IMAGES if "model=vit" in overrides else LANGUAGE
     if "model=bert" in overrides:
         sizes = (CLASSES if OF_CLASSES[0] in overrides else LANGUAGE) | {"vocab_size": 14}
@@ -214,7 +207,7 @@ def test_what_does_not_fit_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
     wanted = compose(*GPT2, f"model.pretrained='hf:{tmp_path}/no'")
     with pytest.raises(UserError, match=r"^model\.pretrained=hf:.*/no could not be loaded") as one:
         build(wanted, Sizes(LANGUAGE))  # type: ignore[arg-type]
@@ -225,7 +218,7 @@ def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
         compose(*GPT2, "model.pretrained=gpt2")
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
         build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))  # type: ignore
@@ -233,7 +226,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         tokenizer_maker("hf:gpt2")("", "", None)
 
 
-def test_tokens_are_theirs(tmp_path: Path) -> None:
+def test_tokens_are_theirs(tmp_path):
     from tokenizers import ByteLevelBPETokenizer
 
     text = "the cat sat on a mat, and saw that all was well. " * 9

@@ -1,7 +1,6 @@
 """Kernels: each computes what the reference computes, in float64, values and gradients."""
 
 import itertools
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from make_model import kernel, normal, options, part, random_parts, scores
 from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.kernel import Attend, Kernel, Parts, chunked
@@ -43,12 +43,12 @@ PADDING = ("none", "some", "empty rows")
 
 
 @pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_compiler(monkeypatch):
     """kernel=auto compiles where it can; one test of its own does that."""
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
 
 
-def acts_in_kernel(name: str) -> bool:
+def acts_in_kernel(name):
     """Whether a kernel meets this encoding; the others act before it and are the same as none."""
     made = part("pos_enc", name).func
     return made.bias is not PosEnc.bias or made.values is not PosEnc.values
@@ -109,7 +109,7 @@ def make(
     )
 
 
-def keep(padding: str, keys: int) -> Tensor | None:
+def keep(padding, keys):
     """Some: in front and within the first example. Empty rows: and all of the second."""
     if padding == "none":
         return None
@@ -120,7 +120,7 @@ def keep(padding: str, keys: int) -> Tensor | None:
     return real
 
 
-def leaves(attend: Attend) -> list[Tensor]:
+def leaves(attend):
     modules = (attend.score, attend.pos)
     return [attend.q, attend.k, attend.v, *(p for m in modules for p in m.parameters())]
 
@@ -140,14 +140,14 @@ def results(run: Kernel, attend: Attend) -> list[Tensor]:
     ]
 
 
-def resolved(score: str, pos: str) -> Iterator[Kernel]:
+def resolved(score, pos):
     """Every kernel that accepts the parts."""
     for each in KERNELS.values():
         if each.refuses(Parts(make_score(score), make_pos(pos))) is None:
             yield each.resolve(Parts(make_score(score), make_pos(pos)))
 
 
-def combined() -> list[Any]:
+def combined():
     """Each score and encoding with one mask by default, and with all of them in slow tests.
 
     A bias that reads the query needs a score that does: the rest is refused, test_pairs.py.
@@ -165,7 +165,7 @@ def combined() -> list[Any]:
 
 
 @pytest.mark.parametrize(("score", "pos", "mask"), combined())
-def test_every_kernel_equals_the_reference(score: str, pos: str, mask: str) -> None:
+def test_every_kernel_equals_the_reference(score, pos, mask):
     """Every shape and every padding; between them the masks have every pair of the two."""
     kernels = list(resolved(score, pos))
     assert len(kernels) >= len(KERNELS) - 1  # sdpa alone may refuse
@@ -176,23 +176,23 @@ def test_every_kernel_equals_the_reference(score: str, pos: str, mask: str) -> N
         assert all(x.isfinite().all() for x in expected)
         for each in kernels:
             for mine, reference in zip(results(each, attend), expected, strict=True):
-                torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+                assert_close(mine, reference, atol=1e-11, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("shape", "padding"), [("square", "some"), ("cached", "none")])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_causal_mask_that_torch_does_not_know(name: str, shape: str, padding: str) -> None:
+def test_a_causal_mask_that_torch_does_not_know(name, shape, padding):
     """Without a bias torch masks the future itself: of all queries, and without padding."""
     attend = make("dot", mask="causal", shape=shape, padding=padding)
     for mine, reference in zip(
         results(KERNELS[name], attend), results(Reference(), attend), strict=True
     ):
-        torch.testing.assert_close(mine, reference)
+        assert_close(mine, reference)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mask", MASKS)
-def test_the_reference_is_the_formula(mask: str, shape: str) -> None:
+def test_the_reference_is_the_formula(mask, shape):
     """One query at a time: a softmax over the keys it may see, which are listed by hand."""
     attend = make("scaled_dot", "alibi", mask, shape=shape, padding="some")
     context = Reference()(attend)
@@ -210,16 +210,16 @@ def test_the_reference_is_the_formula(mask: str, shape: str) -> None:
         i = n + start
         seen = [j for j in range(keys) if may_see(i, j) and attend.keep[b, j]]
         if not seen:
-            torch.testing.assert_close(context[b, h, n], torch.zeros(K, dtype=torch.float64))
+            assert_close(context[b, h, n], torch.zeros(K, dtype=torch.float64))
             continue
         scores = torch.stack(
             [attend.q[b, h, n] @ attend.k[b, h, j] / K**0.5 - slopes[h] * abs(i - j) for j in seen]
         )
         expected = scores.softmax(0) @ attend.v[b, h, seen]
-        torch.testing.assert_close(context[b, h, n], expected)
+        assert_close(context[b, h, n], expected)
 
 
-def test_the_reference_adds_positions_to_keys_and_values() -> None:
+def test_the_reference_adds_positions_to_keys_and_values():
     """Shaw's equations 3 and 4: sum_j w_ij (v_j + c_ij) with scores q_i (k_j + a_ij) / sqrt(k)."""
     attend = make("scaled_dot", "relative", "causal")
     pos = attend.pos
@@ -233,12 +233,12 @@ def test_the_reference_adds_positions_to_keys_and_values() -> None:
         a, c = pos.key_tables[attend.layer][row], pos.value_tables[attend.layer][row]
         scores = (attend.k[b, h, seen] + a) @ attend.q[b, h, i] / K**0.5
         expected = scores.softmax(0) @ (attend.v[b, h, seen] + c)
-        torch.testing.assert_close(context[b, h, i], expected)
+        assert_close(context[b, h, i], expected)
 
 
 @pytest.mark.parametrize("name", ["reference", *KERNELS])
 @pytest.mark.parametrize("mask", MASKS)
-def test_rows_that_see_nothing_give_zeros_and_finite_gradients(mask: str, name: str) -> None:
+def test_rows_that_see_nothing_give_zeros_and_finite_gradients(mask, name):
     attend = make("dot", "alibi", mask, padding="empty rows")
     run = KERNELS.get(name, Reference()).resolve(Parts(attend.score, attend.pos))
     context, *gradients = results(run, attend)
@@ -252,7 +252,7 @@ def test_rows_that_see_nothing_give_zeros_and_finite_gradients(mask: str, name: 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("pos", ENCODINGS)
-def test_sdpa_refuses_what_it_cannot_compute(pos: str, score: str) -> None:
+def test_sdpa_refuses_what_it_cannot_compute(pos, score):
     parts = make_score(score), make_pos(pos)
     exact = parts[0].lower(normal(B, H, 2, K), normal(B, H, 2, K)) is not None
     if exact and not parts[1].value_term:
@@ -262,7 +262,7 @@ def test_sdpa_refuses_what_it_cannot_compute(pos: str, score: str) -> None:
             SDPA().resolve(Parts(*parts))
 
 
-def test_auto_takes_the_fastest_that_is_exact() -> None:
+def test_auto_takes_the_fastest_that_is_exact():
     none, values = make_pos("none"), make_pos("relative")
     assert isinstance(Auto().resolve(Parts(make_score("cosine"), none)), SDPA)
     assert isinstance(Auto().resolve(Parts(make_score("cosine"), values)), Reference)
@@ -287,7 +287,7 @@ BACKENDS = {
 
 
 @pytest.mark.parametrize("case", BACKENDS)
-def test_sdpa_says_which_backend_ran(case: str) -> None:
+def test_sdpa_says_which_backend_ran(case):
     """The profiler saw the operation that it names."""
     attend, backend = BACKENDS[case]
     run = SDPA().resolve(Parts(attend.score, attend.pos))
@@ -301,7 +301,7 @@ def test_sdpa_says_which_backend_ran(case: str) -> None:
         assert any(operation in one for one in names) == (name == backend)
 
 
-def test_sdpa_tells_training_from_evaluation() -> None:
+def test_sdpa_tells_training_from_evaluation():
     attend = make("dot")
     run = SDPA().resolve(Parts(attend.score, attend.pos))
     run(attend)
@@ -311,7 +311,7 @@ def test_sdpa_tells_training_from_evaluation() -> None:
 
 @pytest.mark.parametrize("pos", ["none", "alibi"])
 @pytest.mark.parametrize("mixed", [True, False])
-def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed: bool, pos: str) -> None:
+def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed, pos):
     """On a CPU, in training, for few keys: exactly that, rounded once; and said."""
     exact = make("dot", pos, "causal", padding="some")
     leaves = [x.detach().bfloat16().requires_grad_() for x in (exact.q, exact.k, exact.v)]
@@ -334,7 +334,7 @@ def test_sdpa_is_computed_in_float32_where_bfloat16_is_slow(mixed: bool, pos: st
     assert run.describe() == "sdpa (training: flash in float32; evaluation: flash)"
 
 
-def test_sdpa_in_float32_rounds_nothing_that_is_lowered() -> None:
+def test_sdpa_in_float32_rounds_nothing_that_is_lowered():
     """Directions of a hundred times the length, rounded to bfloat16, would differ by tenths."""
     exact = make("cosine")
     with torch.no_grad():
@@ -344,12 +344,12 @@ def test_sdpa_in_float32_rounds_nothing_that_is_lowered() -> None:
         replace(exact, q=q, k=k, v=v, score=deepcopy(exact.score).float(), training=True)
     )
     wide = Reference()(replace(exact, q=q.double(), k=k.double(), v=v.double()))
-    torch.testing.assert_close(found.double(), wide, atol=1e-4, rtol=2**-8)
+    assert_close(found.double(), wide, atol=1e-4, rtol=2**-8)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("pos", ["none", "alibi"])
-def test_sdpa_stays_in_bfloat16_for_many_keys(pos: str, score: str) -> None:
+def test_sdpa_stays_in_bfloat16_for_many_keys(pos, score):
     attend = make(score, pos)
     q, k, v = (torch.randn(1, H, SHORT + 1, K, dtype=torch.bfloat16) for _ in range(3))
     run = SDPA().resolve(Parts(attend.score, attend.pos))

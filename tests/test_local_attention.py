@@ -5,12 +5,11 @@ Against loops over rows and columns (Ramachandran et al. 2019, equations 1 and 3
 
 import math
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from make_model import context, normal, part, place, random_parts, vit
-from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.config.composition import compose
 from ablate.config.facts import Facts
@@ -23,16 +22,16 @@ PATCHES = list(product(range(ROWS), range(COLUMNS)))
 EXTRA = [0, 1]
 
 
-def window(size: int, extra: int = 0) -> Window:
+def window(size, extra=0):
     return Window(causal=False, grid=(ROWS, COLUMNS), extra=extra, size=size)
 
 
-def places(extra: int) -> list[tuple[int, int] | None]:
+def places(extra):
     """Row and column of every position; None outside the image."""
     return [None] * extra + PATCHES
 
 
-def near(a: tuple[int, int] | None, b: tuple[int, int] | None, size: int) -> bool:
+def near(a, b, size):
     """Within a square of 2 size - 1 patches a side."""
     if a is None or b is None:
         return True
@@ -44,7 +43,7 @@ def near(a: tuple[int, int] | None, b: tuple[int, int] | None, size: int) -> boo
 
 @pytest.mark.parametrize("extra", EXTRA)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_patch_sees_a_square_and_a_class_token_all(size: int, extra: int) -> None:
+def test_a_patch_sees_a_square_and_a_class_token_all(size, extra):
     where = places(extra)
     positions = torch.arange(len(where))
     allowed = window(size, extra).allowed(positions, positions)
@@ -56,7 +55,7 @@ def test_a_patch_sees_a_square_and_a_class_token_all(size: int, extra: int) -> N
 
 @pytest.mark.parametrize("extra", EXTRA)
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_span_leaves_out_nothing_that_is_seen_and_skips_rows(size: int, extra: int) -> None:
+def test_span_leaves_out_nothing_that_is_seen_and_skips_rows(size, extra):
     length = extra + len(PATCHES)
     mask, positions = window(size, extra), torch.arange(length)
     full = mask.allowed(positions, positions)
@@ -74,7 +73,7 @@ def test_span_leaves_out_nothing_that_is_seen_and_skips_rows(size: int, extra: i
 # The whole layer, with relative positions
 
 
-def layer(kernel: Any, *, extra: int, score: str = "scaled_dot") -> Any:
+def layer(kernel, *, extra, score="scaled_dot"):
     length = extra + len(PATCHES)
     sizes = {"dim": HEADS * WIDTH, "heads": HEADS, "length": length}
     own = {"head_dim": WIDTH, "depth": 2, "grid": (ROWS, COLUMNS), "extra": extra}
@@ -86,7 +85,7 @@ def layer(kernel: Any, *, extra: int, score: str = "scaled_dot") -> Any:
 
 
 @pytest.mark.parametrize("extra", EXTRA)
-def test_a_layer_is_the_papers_equation_in_loops(extra: int) -> None:
+def test_a_layer_is_the_papers_equation_in_loops(extra):
     made, where = layer(part("kernel", "reference"), extra=extra), places(extra)
     x = normal(1, len(where), HEADS * WIDTH)
     q, k, v = made.queries(x), made.keys(x), made.values(x)
@@ -105,14 +104,14 @@ def test_a_layer_is_the_papers_equation_in_loops(extra: int) -> None:
         weights = torch.stack(scores).softmax(0)
         out[a, h] = sum(w * v[0, h, b] for w, b in zip(weights, seen, strict=True))
     expected = made.out(out.flatten(1))[None]
-    torch.testing.assert_close(made(x, context(made.positions)), expected)
+    assert_close(made(x, context(made.positions)), expected)
 
 
 @pytest.mark.parametrize(
     ("kernel", "score"),
     [("sdpa", "scaled_dot"), ("chunked", "scaled_dot"), ("chunked", "additive")],
 )
-def test_kernels_agree_in_values_and_gradients(kernel: str, score: str) -> None:
+def test_kernels_agree_in_values_and_gradients(kernel, score):
     found = []
     for name, own in (("reference", {}), (kernel, {"chunk": 3} if kernel == "chunked" else {})):
         made = layer(part("kernel", name, **own), extra=1, score=score)
@@ -121,14 +120,14 @@ def test_kernels_agree_in_values_and_gradients(kernel: str, score: str) -> None:
         y.square().sum().backward()
         found.append([y, x.grad, *(p.grad for p in made.parameters())])
     for mine, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, theirs)
+        assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("mixer", ["window", "convolution"])
-def test_away_from_borders_a_shifted_image_gives_a_shifted_answer(mixer: str) -> None:
+def test_away_from_borders_a_shifted_image_gives_a_shifted_answer(mixer):
     """What Ramachandran et al. call translation equivariance, for a window and a convolution of
     the same extent."""
-    changes: dict[str, Any] = {
+    changes = {
         "window": {"mask": part("model.mask", "window", size=2), "pos_enc": "relative_2d"},
         "convolution": {"mixer": part("model.mixer", "convolution", size=3)},
     }[mixer]
@@ -138,18 +137,18 @@ def test_away_from_borders_a_shifted_image_gives_a_shifted_answer(mixer: str) ->
     image[..., 4:8, 6:10] = normal(1, 2, 4, 4)
     moved = image.roll((2, -2), (-2, -1))  # a patch down, a patch to the left
 
-    def answers(images: Tensor) -> Tensor:
+    def answers(images):
         return model.stack(model.patches(images)).unflatten(1, (8, 8))
 
     # The object has background on all sides in both images.
-    torch.testing.assert_close(answers(image)[:, 1:6, 2:7], answers(moved)[:, 2:7, 1:6])
+    assert_close(answers(image)[:, 1:6, 2:7], answers(moved)[:, 2:7, 1:6])
     assert not torch.allclose(answers(image)[:, 1:6, 2:7], answers(moved)[:, 1:6, 2:7])
 
 
 # The command line
 
 
-def test_a_window_as_large_as_the_image_is_refused() -> None:
+def test_a_window_as_large_as_the_image_is_refused():
     assert Facts(compose("model=vit")).across == 4
     with pytest.raises(UserError, match=r"size=16 lets each of the 4 x 4 patches.*less than 4"):
         compose("model=vit", "model.mask=window")

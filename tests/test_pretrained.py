@@ -1,20 +1,16 @@
 """Pretrained weights are loaded into a model that computes the same, or refused with a list."""
 
-from typing import Any
-
 import pytest
 import timm
-import torch
 from make_model import SIZES, normal, random_parts
 from omegaconf import OmegaConf
 from timm.layers import LayerNorm, RmsNorm
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
-from torch import nn
+from torch.testing import assert_close
 
 from ablate.config import history
 from ablate.config.composition import compose
 from ablate.errors import UserError
-from ablate.model.base import Model
 from ablate.training.build import build
 from ablate.training.pretrained import ANY, COMMON, require_parts
 from ablate.training.transfer import parts_of
@@ -29,15 +25,15 @@ class Sizes:
     sizes = {key: SIZES["vit"][key] for key in ("image_size", "channels", "classes")}
 
 
-def started(*overrides: str, name: str = NAME) -> Model:
+def started(*overrides, name=NAME):
     """The model that starts from timm's weights, as it is built from a command line."""
     cfg = compose(*SMALL, *overrides, f"model.pretrained={name}")
     return build(cfg, Sizes()).double().eval()  # type: ignore[arg-type]
 
 
-def timms(**changes: Any) -> VisionTransformer:
+def timms(**changes):
     """A small ViT of timm with random weights."""
-    keys: dict[str, Any] = {
+    keys = {
         "img_size": 6,
         "patch_size": 2,
         "in_chans": SIZES["vit"]["channels"],
@@ -52,13 +48,13 @@ def timms(**changes: Any) -> VisionTransformer:
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Any:
+def network(monkeypatch):
     """Say of what timm's network is made, instead of a download."""
 
-    def choose(**changes: Any) -> nn.Module:
+    def choose(**changes):
         found = timms(**changes).float().eval()  # as it is downloaded
 
-        def create(name: str, *, pretrained: bool, in_chans: int) -> nn.Module:
+        def create(name, *, pretrained, in_chans):
             assert (name, pretrained, in_chans) == (NAME, True, SIZES["vit"]["channels"])
             return found
 
@@ -82,16 +78,16 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
     ids=["reference", "sdpa", "chunked", "gelu_tanh", "norm_eps", "mean", "ffn_dim"],
 )
-def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], network: Any) -> None:
+def test_outputs_equal_timms(changes, overrides, network):
     theirs = network(**changes)
     mine = started(*overrides)
     images = normal(2, SIZES["vit"]["channels"], *SIZES["vit"]["image_size"])
     found, expected = mine(images), theirs.double()(images)
-    torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-11)
+    assert_close(found, expected, atol=1e-11, rtol=1e-11)
     found.square().sum().backward()
     expected.square().sum().backward()
-    patches: Any = mine.patches
-    torch.testing.assert_close(patches.weight.grad, theirs.patch_embed.proj.weight.grad)
+    patches = mine.patches
+    assert_close(patches.weight.grad, theirs.patch_embed.proj.weight.grad)
     assert mine.started_from is not None
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
 
@@ -106,7 +102,7 @@ def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], netw
     ],
     ids=str,
 )
-def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) -> None:
+def test_other_parts_are_refused(overrides, says, network):
     network()
     with pytest.raises(UserError) as caught:
         started(*overrides)
@@ -130,7 +126,7 @@ def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) 
     ],
     ids=str,
 )
-def test_another_network_is_refused(changes: dict[str, Any], says: str, network: Any) -> None:
+def test_another_network_is_refused(changes, says, network):
     network(**changes)
     with pytest.raises(UserError) as caught:
         started()
@@ -138,11 +134,11 @@ def test_another_network_is_refused(changes: dict[str, Any], says: str, network:
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had_is_one_line(monkeypatch):
     with pytest.raises(UserError, match=r"vit_tinny_patch16_224 is not .*did you mean 'vit_tiny_p"):
         started(name="vit_tinny_patch16_224")
 
-    def create(*args: Any, **kwargs: Any) -> nn.Module:
+    def create(*args, **kwargs):
         raise OSError("no network\nat all")
 
     monkeypatch.setattr(timm, "create_model", create)
@@ -151,7 +147,7 @@ def test_what_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "vit"])
-def test_every_key_counts_but_those_that_are_free(family: str) -> None:
+def test_every_key_counts_but_those_that_are_free(family):
     cfg = compose(f"model={family}", "pos_enc=learned")
     theirs = {key: value for key, value in parts_of(cfg).items() if value is not None}
     require_parts(cfg, theirs, "this")
@@ -160,7 +156,7 @@ def test_every_key_counts_but_those_that_are_free(family: str) -> None:
             require_parts(cfg, theirs | {key: "another"}, "this")
 
 
-def test_a_key_that_is_added_later_must_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_added_later_must_change_nothing(monkeypatch):
     """Two keys and a part that no loader knows."""
     cfg = compose("model=gpt")
     theirs = COMMON | {key: value for key, value in parts_of(cfg).items() if value is not None}

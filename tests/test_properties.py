@@ -3,9 +3,9 @@ nothing, one token after another is as all at once, evaluation drops nothing, ev
 learns."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ from test_forecasters import rnn as rnn_forecaster
 from test_forecasters import transformer as transformer_forecaster
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from ablate.data.pairs import BOS, PAD
 from ablate.kernel import chunked
@@ -43,7 +44,7 @@ COMBINED = [pair for pair in itertools.product(scores(), ONE_D) if together(*pai
 WINDOW, PREFIX = part("model.mask", "window", size=3), part("model.mask", "prefix", size=3)
 
 
-def sentences(*lengths: int, seed: int = 0) -> Tensor:
+def sentences(*lengths, seed=0):
     """Sentences of these lengths as tokens, padded."""
     rng = torch.Generator().manual_seed(seed)
     words = torch.randint(BOS + 1, VOCAB, (len(lengths), max(lengths)), generator=rng)
@@ -83,34 +84,33 @@ FAMILIES = {
 }  # fmt: skip
 
 
-def made(family: str, changes: dict[str, Any]) -> tuple[Any, list[Tensor]]:
+def made(family, changes):
     model = random_parts(FAMILIES[family].make(**changes)).eval()
     return model, list(FAMILIES[family].inputs)
 
 
-def forward(family: str, model: Any, inputs: list[Tensor]) -> Tensor:
+def forward(family, model, inputs):
     keep = inputs[0] != PAD
     if family == "bert":
-        states: Tensor = model.encode(inputs[0], keep=None if keep.all() else keep)
-        return states
+        return model.encode(inputs[0], keep=None if keep.all() else keep)
     if family == "gpt":
         return outputs(model(inputs[0], keep=None if keep.all() else keep))[0]
     return outputs(model(*inputs))[0]
 
 
 @pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_compiler(monkeypatch):
     """kernel=auto compiles where it can; test_kernel.py does that."""
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
 
 
-def case(family: str, *, slow: bool = False, **changes: Any) -> Any:
+def case(family, *, slow=False, **changes):
     named = ", ".join(f"{k}={getattr(v, 'keywords', v)}" for k, v in changes.items())
     marks = [pytest.mark.slow] if slow else []
     return pytest.param(family, changes, id=f"{family} {named}", marks=marks)
 
 
-def crossed() -> Iterator[Any]:
+def crossed():
     """Every score with every encoding that it can be combined with; by default each once."""
     for (score, pos_enc), mask in itertools.product(COMBINED, ("causal", WINDOW)):
         once = mask == "causal" and (score == "scaled_dot" or pos_enc == "alibi")
@@ -119,7 +119,7 @@ def crossed() -> Iterator[Any]:
         yield case("transformer", slow=not once or score != "scaled_dot", **chosen)
 
 
-DECODERS: list[dict[str, Any]] = [
+DECODERS = [
     {"decoder": "luong"},
     {"decoder": "luong", "input_feeding": True},
     {"decoder": "bahdanau"},
@@ -195,7 +195,7 @@ LOOK_AROUND = [
 @pytest.mark.parametrize(
     ("family", "changes"), [*LOOK_BACK, *FORECASTERS, *CAUSAL_ENCODERS], ids=str
 )
-def test_the_future_is_not_seen_and_the_past_is(family: str, changes: dict[str, Any]) -> None:
+def test_the_future_is_not_seen_and_the_past_is(family, changes):
     model, (*read, last) = made(family, changes)
     last = normal(*last.shape) if last.is_floating_point() else sentences(*[6] * 3, seed=3)
     before = forward(family, model, [*read, last])
@@ -213,20 +213,20 @@ def test_the_future_is_not_seen_and_the_past_is(family: str, changes: dict[str, 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("family", "changes"), LOOK_BACK)
-def test_one_after_another_is_as_all_at_once(family: str, changes: dict[str, Any]) -> None:
+def test_one_after_another_is_as_all_at_once(family, changes):
     model, inputs = made(family, changes)
     at_once = outputs(model(*inputs))[0]
     if isinstance(model, Seq2Seq):
         source, target = inputs
         state = model.encode(source)
         found = torch.stack([model.step(token, state) for token in target.unbind(1)], dim=1)
-        torch.testing.assert_close(found[target != PAD], at_once[target != PAD])
+        assert_close(found[target != PAD], at_once[target != PAD])
         return
     for pieces in ([1] * 6, [3, 1, 2], [5, 1]):
         cache = model.new_cache()
         split = inputs[0].split(pieces, dim=1)
         found = torch.cat([model(piece, cache=cache) for piece in split], dim=1)
-        torch.testing.assert_close(found, at_once)
+        assert_close(found, at_once)
         assert cache.length() == 6
 
 
@@ -234,9 +234,7 @@ def test_one_after_another_is_as_all_at_once(family: str, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
 )
-def test_padding_and_the_rest_of_the_batch_change_nothing(
-    family: str, changes: dict[str, Any]
-) -> None:
+def test_padding_and_the_rest_of_the_batch_change_nothing(family, changes):
     model, inputs = made(family, changes)
     wider = [x if x.is_floating_point() else F.pad(x, (0, 1), value=PAD) for x in inputs]
     batches = [forward(family, model, given) for given in (inputs, wider)]
@@ -246,13 +244,13 @@ def test_padding_and_the_rest_of_the_batch_change_nothing(
             x if x.is_floating_point() else x[:, : int((x != PAD).sum())] for x in mine
         ])  # fmt: skip
         for found in batches:
-            torch.testing.assert_close(found[row : row + 1, : alone.shape[1]], alone)
+            assert_close(found[row : row + 1, : alone.shape[1]], alone)
 
 
 @pytest.mark.parametrize(
     ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
 )
-def test_every_parameter_learns(family: str, changes: dict[str, Any]) -> None:
+def test_every_parameter_learns(family, changes):
     model, inputs = made(family, changes)
     forward(family, model.train(), inputs).square().sum().backward()
     for name, parameter in model.named_parameters():
@@ -265,7 +263,7 @@ def test_every_parameter_learns(family: str, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "resnet"])
-def test_evaluation_drops_nothing(family: str) -> None:
+def test_evaluation_drops_nothing(family):
     (model, inputs), (plain, _) = made(family, {"dropout": 0.5}), made(family, {"dropout": 0.0})
     found = forward(family, model, inputs)
     assert torch.equal(found, forward(family, plain, inputs))
@@ -285,9 +283,7 @@ FOLLOWED = [
 
 @torch.no_grad()
 @pytest.mark.parametrize(("family", "changes"), FOLLOWED)
-def test_chosen_rows_go_on_as_if_written_from_the_start(
-    family: str, changes: dict[str, Any]
-) -> None:
+def test_chosen_rows_go_on_as_if_written_from_the_start(family, changes):
     """A beam search chooses rows of one source, and leaves sources that are finished."""
     model, (source, _) = made(family, changes)
     state, tokens = model.encode(source), torch.full((3, 0), BOS)
@@ -296,13 +292,13 @@ def test_chosen_rows_go_on_as_if_written_from_the_start(
         state.select(index)
         new = torch.arange(len(rows)) + 3  # rows of one source go apart
         source, tokens = source[index], torch.cat([tokens[index], new[:, None]], dim=1)
-        torch.testing.assert_close(model.step(new, state), model(source, tokens)[:, -1])
+        assert_close(model.step(new, state), model(source, tokens)[:, -1])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["transformer", "rnn_seq2seq"])
-def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family: str) -> None:
-    def memory() -> Any:
+def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family):
+    def memory():
         return state.memory.states if family == "transformer" else state.memory
 
     model, (source, _) = made(family, {})
@@ -324,7 +320,7 @@ def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family: 
         case("captioner"),
     ],
 )
-def test_weights_of_what_is_read_are_recorded(family: str, changes: dict[str, Any]) -> None:
+def test_weights_of_what_is_read_are_recorded(family, changes):
     model, (source, target) = made(family, changes)
     with recording(model):
         model(source, target)
@@ -339,7 +335,7 @@ def test_weights_of_what_is_read_are_recorded(family: str, changes: dict[str, An
         assert one.shape[:3] == (3, 3 if family == "transformer" else 1, target.shape[1])
         for row in range(3):
             real = target[row] != PAD
-            torch.testing.assert_close(one[row, :, real], other[row, :, real])
-        torch.testing.assert_close(one.sum(-1), torch.ones(one.shape[:-1]).double())
+            assert_close(one[row, :, real], other[row, :, real])
+        assert_close(one.sum(-1), torch.ones(one.shape[:-1]).double())
         if not source.is_floating_point():
             assert (one[(source == PAD)[:, None, None].expand_as(one)] == 0).all()

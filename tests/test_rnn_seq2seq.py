@@ -1,12 +1,12 @@
 """RNN encoder-decoder: naive references, how often it reads; test_properties.py has the rest."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
 from make_model import SIZES, options, random_parts, rnn_seq2seq, tokens
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from ablate.data.pairs import PAD
 from ablate.decode.search import beam_search
@@ -15,14 +15,13 @@ from ablate.model.attention.additive import Additive
 from ablate.model.decoder.bahdanau import Bahdanau
 from ablate.model.decoder.luong import Luong
 from ablate.model.layers.stack import kernels
-from ablate.model.rnn_seq2seq import RNNSeq2Seq
 from ablate.model.window.local_m import LocalM
 from ablate.training.flops import flops_per_step
 
 D = 12
 I, J = (SIZES["rnn_seq2seq"][f"{side}_length"] for side in ("target", "source"))  # noqa: E741
 LENGTHS = [J, 1, 5]
-DECODERS: dict[str, dict[str, Any]] = {
+DECODERS = {
     "luong": {"decoder": "luong"},
     "luong, fed": {"decoder": "luong", "input_feeding": True},
     "bahdanau": {"decoder": "bahdanau"},
@@ -30,7 +29,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 CELLS = options("model.cell")
 
 
-def made(decoder: str = "luong", **changes: Any) -> RNNSeq2Seq:
+def made(decoder="luong", **changes):
     model = rnn_seq2seq(**(DECODERS[decoder] | changes))
     random_parts(model)
     return model.eval()
@@ -48,7 +47,7 @@ def target() -> Tensor:
 # The decoders, naively: one sentence, one step at a time, from the papers' formulas
 
 
-def cell_of(model: RNNSeq2Seq) -> nn.GRUCell:
+def cell_of(model):
     """The decoder's only layer as a cell of torch's."""
     layer = model.decoder.recurrent.layers[0]
     cell = nn.GRUCell(layer.input_size, layer.hidden_size).double()
@@ -57,7 +56,7 @@ def cell_of(model: RNNSeq2Seq) -> nn.GRUCell:
     return cell
 
 
-def encoded(model: RNNSeq2Seq, sentence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def encoded(model, sentence):
     """Encoder states j d, and the last of the forward and of the backward reading."""
     layer = model.encoder.layers[0]
     embedded = model.source_embedding(sentence)
@@ -66,7 +65,7 @@ def encoded(model: RNNSeq2Seq, sentence: Tensor) -> tuple[Tensor, Tensor, Tensor
     return states, states[-1, :half], states[0, half:]
 
 
-def average(model: RNNSeq2Seq, s: Tensor, states: Tensor, step: int) -> Tensor:
+def average(model, s, states, step):
     """Additive attention of one decoder state; of local-m, around the place of its step."""
     p = {name: x[0] for name, x in model.decoder.context.score.named_parameters()}
     if isinstance(window := model.decoder.context.window, LocalM):
@@ -77,7 +76,7 @@ def average(model: RNNSeq2Seq, s: Tensor, states: Tensor, step: int) -> Tensor:
     return energies.softmax(0) @ states
 
 
-def naive_luong(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
+def naive_luong(model, read, write):
     decoder, cell = model.decoder, cell_of(model)
     assert isinstance(decoder, Luong)
     states, forward, backward = encoded(model, read)
@@ -93,7 +92,7 @@ def naive_luong(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
     return torch.stack(logits)
 
 
-def naive_bahdanau(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
+def naive_bahdanau(model, read, write):
     decoder, cell = model.decoder, cell_of(model)
     assert isinstance(decoder, Bahdanau)
     states, _, backward = encoded(model, read)
@@ -111,17 +110,17 @@ def naive_bahdanau(model: RNNSeq2Seq, read: Tensor, write: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("window", ["none", "local_m"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_decoders_are_the_papers(decoder: str, window: str) -> None:
+def test_decoders_are_the_papers(decoder, window):
     model = made(decoder, window=window)
     naive = naive_bahdanau if decoder == "bahdanau" else naive_luong
     together = model(source(), target())
     for b, length in enumerate(LENGTHS):
         expected = naive(model, source()[b, :length], target()[b])
-        torch.testing.assert_close(together[b], expected)
+        assert_close(together[b], expected)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_luongs_decoder_starts_from_the_state_of_an_encoder_of_one_direction(cell: str) -> None:
+def test_luongs_decoder_starts_from_the_state_of_an_encoder_of_one_direction(cell):
     model = made(bidirectional=False, depth=2, cell=cell)
     state = model.encode(source())
     for b, length in enumerate(LENGTHS):
@@ -129,11 +128,11 @@ def test_luongs_decoder_starts_from_the_state_of_an_encoder_of_one_direction(cel
         _, last = model.encoder(embedded)
         for mine, theirs in zip(state.hidden, last, strict=True):
             for part, whole in zip(mine, theirs, strict=True):
-                torch.testing.assert_close(part[:, b], whole[:, 0])
+                assert_close(part[:, b], whole[:, 0])
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_without_attention_the_context_is_what_the_encoder_said_last(bidirectional: bool) -> None:
+def test_without_attention_the_context_is_what_the_encoder_said_last(bidirectional):
     model = made(attention="none", bidirectional=bidirectional)
     memory = model.encode(source()).memory
     for b, length in enumerate(LENGTHS):
@@ -141,15 +140,15 @@ def test_without_attention_the_context_is_what_the_encoder_said_last(bidirection
         expected = states[length - 1]
         if bidirectional:
             expected = torch.cat([states[length - 1, : D // 2], states[0, D // 2 :]])
-        torch.testing.assert_close(memory.last[b], expected)
+        assert_close(memory.last[b], expected)
     assert model.cross == []
     assert kernels(model) == {}
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_source_is_read_once_and_all_steps_attend_in_one_call_unless_fed_back(
-    decoder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    decoder, monkeypatch
+):
     model, calls = made(decoder), Counter[str]()
     keys = Additive.keys
     monkeypatch.setattr(Additive, "keys", lambda *a: calls.update(["keys"]) or keys(*a))
@@ -166,11 +165,11 @@ def test_a_source_is_read_once_and_all_steps_attend_in_one_call_unless_fed_back(
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_flops_are_those_of_the_products(fed: bool) -> None:
+def test_flops_are_those_of_the_products(fed):
     """A unidirectional rnn, its dot product and its maps, counted by hand."""
     e, v, b = 5, 11, 3
 
-    def make() -> RNNSeq2Seq:
+    def make():
         return rnn_seq2seq(
             attention="dot", cell="rnn", bidirectional=False, embedding_dim=e, input_feeding=fed
         )
@@ -184,7 +183,7 @@ def test_flops_are_those_of_the_products(fed: bool) -> None:
     assert flops_per_step(make, *inputs) == 2 * products
 
 
-def test_a_tied_output_map_is_the_table_of_the_target() -> None:
+def test_a_tied_output_map_is_the_table_of_the_target():
     for decoder, width in (("luong", D), ("bahdanau", D // 2)):
         model = made(decoder, tie_embeddings=True, embedding_dim=width)
         assert model.head is None
@@ -194,13 +193,13 @@ def test_a_tied_output_map_is_the_table_of_the_target() -> None:
         untied.load_state_dict(
             model.state_dict() | {"head.weight": model.target_embedding.weight.detach()}
         )
-        torch.testing.assert_close(untied(source(), target()), logits)
+        assert_close(untied(source(), target()), logits)
         with pytest.raises(UserError, match=f"set model.embedding_dim={width}$"):
             made(decoder, tie_embeddings=True, embedding_dim=width + 1)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_dropout_acts_on_both_embeddings_and_before_the_output_map(decoder: str) -> None:
+def test_dropout_acts_on_both_embeddings_and_before_the_output_map(decoder):
     model, seen = made(decoder, dropout=0.5).train(), []
     for dropout in (model.dropout, model.read_out.dropout):
         dropout.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))

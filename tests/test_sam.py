@@ -1,22 +1,19 @@
 """SAM: equality with an independent one, prompts, what tokens and image read of each other."""
 
-from typing import Any
-
 import pytest
 import torch
 from make_model import build, normal, part, random_parts
-from torch import Tensor, nn
+from torch.testing import assert_close
 
 from ablate.data.prompts import FIRST_CORNER, LAST_CORNER, PADDING
 from ablate.model.layers.multi_head import recording
-from ablate.model.sam import SAM
 
 SIDE, PATCH, DIM, HEADS = 16, 4, 16, 2
 CLICK = torch.tensor([[[3, 12], [0, 0]]]), torch.tensor([[1, PADDING]])
 BOX = torch.tensor([[[2, 5], [9, 13]]]), torch.tensor([[FIRST_CORNER, LAST_CORNER]])
 
 
-def sam(points: str = "fourier", **changes: Any) -> SAM:
+def sam(points="fourier", **changes):
     """In float64 and with random parameters."""
     chosen = {
         "mixer": part("model.mixer", "attention"),
@@ -29,7 +26,7 @@ def sam(points: str = "fourier", **changes: Any) -> SAM:
     }
     sizes = {"image_size": (SIDE, SIDE), "channels": 1, "prompt_length": 4}
     small = {"dim": DIM, "heads": HEADS, "depth": 1, "patch": PATCH}
-    model: SAM = build("sam", **(chosen | sizes | small | changes))
+    model = build("sam", **(chosen | sizes | small | changes))
     return random_parts(model)
 
 
@@ -52,7 +49,7 @@ PROMPTS = {
 }  # fmt: skip
 
 
-def copy(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
+def copy(ours, theirs, names):
     state = {}
     for name, value in theirs.state_dict().items():
         for old, new in names.items():
@@ -65,7 +62,7 @@ def copy(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["click", "box", "box and click", "clicks and mask"])
-def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
+def test_prompts_and_masks_are_those_of_transformers(prompt):
     hf = pytest.importorskip("transformers", reason="needs the extra [hf]")
     from transformers.models.sam import modeling_sam as theirs
 
@@ -94,7 +91,7 @@ def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
     copy(model.decoder, decoder, DECODER)
 
     image, before = normal(1, 16, DIM), None
-    clicks: tuple[Tensor, Tensor] | None = None
+    clicks = None
     points, labels = CLICK
     box = None
     if "clicks" in prompt:
@@ -127,9 +124,9 @@ def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
     several, of_several = decoder(**args, multimask_output=True)
     single, of_single = decoder(**args, multimask_output=False)
     masks, iou = model.decode(image, points, labels, before)
-    torch.testing.assert_close(model.prompts.cells((4, 4)), cells)
-    torch.testing.assert_close(masks, torch.cat([single, several], dim=2)[:, 0])
-    torch.testing.assert_close(iou, torch.cat([of_single, of_several], dim=2)[:, 0])
+    assert_close(model.prompts.cells((4, 4)), cells)
+    assert_close(masks, torch.cat([single, several], dim=2)[:, 0])
+    assert_close(iou, torch.cat([of_single, of_several], dim=2)[:, 0])
 
 
 IMAGES = normal(2, 1, SIDE, SIDE, seed=5)
@@ -138,7 +135,7 @@ LABELS = torch.tensor([[1, PADDING, 0], [FIRST_CORNER, LAST_CORNER, 1]])
 
 
 @pytest.mark.parametrize("points", ["fourier", "learned"])
-def test_a_prompt_is_answered_by_its_place_and_its_label(points: str) -> None:
+def test_a_prompt_is_answered_by_its_place_and_its_label(points):
     model = sam(points)
     masks, iou = model(IMAGES, POINTS, LABELS)
     assert masks.shape == (2, 2, 3, SIDE, SIDE)
@@ -153,33 +150,33 @@ def test_a_prompt_is_answered_by_its_place_and_its_label(points: str) -> None:
     assert torch.equal(model(IMAGES, nowhere, LABELS)[0], masks)
 
 
-def test_examples_of_a_batch_do_not_depend_on_each_other() -> None:
+def test_examples_of_a_batch_do_not_depend_on_each_other():
     model = sam()
     masks, iou = model(IMAGES, POINTS, LABELS)
     for n in (0, 1):
         alone = model(IMAGES[n : n + 1], POINTS[n : n + 1], LABELS[n : n + 1])
-        torch.testing.assert_close(alone, (masks[n : n + 1], iou[n : n + 1]))
+        assert_close(alone, (masks[n : n + 1], iou[n : n + 1]))
 
 
-def test_a_given_click_and_the_same_one_as_a_correction_are_the_same() -> None:
+def test_a_given_click_and_the_same_one_as_a_correction_are_the_same():
     model, seen = sam(), []
 
-    def correct(masks: Tensor, iou: Tensor) -> tuple[Tensor, Tensor]:
+    def correct(masks, iou):
         seen.append((masks, iou))
         return POINTS[:, 2], LABELS[:, 2]
 
     masks, iou = model(IMAGES, POINTS, LABELS)
     corrected = model(IMAGES, torch.zeros_like(POINTS) + POINTS, LABELS * 0 + LABELS, correct)
-    torch.testing.assert_close(corrected, (masks, iou))
-    torch.testing.assert_close(seen[0], (masks[:, 0], iou[:, 0]))
+    assert_close(corrected, (masks, iou))
+    assert_close(seen[0], (masks[:, 0], iou[:, 0]))
 
 
 @pytest.mark.parametrize("exchange", ["two_way", "one_way", "none"])
-def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange: str) -> None:
+def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange):
     """What the tokens become depends on the image only if they read it, and what the pixels become
     on the prompt only if the image reads the tokens."""
     model = sam(exchange=exchange)
-    pixels: list[Tensor] = []
+    pixels = []
     model.decoder.enlarge.register_forward_hook(lambda *args: pixels.append(args[-1]))
     _, iou = model(IMAGES, POINTS[:, :2], LABELS[:, :2])
     model(IMAGES, POINTS[:, :2].flip(0), LABELS[:, :2].flip(0))
@@ -191,7 +188,7 @@ def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange: str) -
     assert len(recorded) == {"two_way": 8, "one_way": 6, "none": 3}[exchange]
 
 
-def test_the_mask_before_is_a_prompt() -> None:
+def test_the_mask_before_is_a_prompt():
     model = sam()
     image, prompt = model.encode(IMAGES), (POINTS, LABELS)
     first, second = (
@@ -203,10 +200,10 @@ def test_the_mask_before_is_a_prompt() -> None:
     assert torch.equal(given, without.decode(without.encode(IMAGES), *prompt, None)[0])
 
 
-def test_cells_are_where_their_pixels_are() -> None:
+def test_cells_are_where_their_pixels_are():
     model = sam("learned", patch=1)
     points = torch.tensor([[[x, y] for y in range(SIDE) for x in range(SIDE)]])
     labels = torch.ones_like(points[..., 0])
     placed = model.prompts(points, labels) - model.prompts.labels.weight[1]
-    torch.testing.assert_close(placed[0], model.prompts.cells((SIDE, SIDE)))
+    assert_close(placed[0], model.prompts.cells((SIDE, SIDE)))
     assert [model.cell(x, y) for x, y in points[0].tolist()] == list(range(SIDE**2))

@@ -2,19 +2,17 @@
 
 import itertools
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from make_model import SIZES, part, random_parts, transformer
-from torch import Tensor, nn
+from torch import nn
+from torch.testing import assert_close
 
 from ablate.config.composition import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.model.layers.stack import kernels
-from ablate.model.transformer import Transformer
 from ablate.training.flops import flops_per_step
 
 IN, OUT = SIZES["transformer"]["source_length"], SIZES["transformer"]["target_length"]
@@ -22,13 +20,13 @@ SOURCE_VOCAB, VOCAB = SIZES["transformer"]["source_vocab"], SIZES["transformer"]
 SIZE = {"dim": 12, "heads": 3}
 
 
-def random_transformer(**changes: Any) -> Transformer:
+def random_transformer(**changes):
     model = transformer(**changes)
     random_parts(model)
     return model.eval()
 
 
-def sentences(lengths: list[int], vocab: int, *, first: int | None = None, seed: int = 0) -> Tensor:
+def sentences(lengths, vocab, *, first=None, seed=0):
     """Sentences of these lengths as tokens, padded; `first` stands first in each."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(2, vocab, (len(lengths), max(lengths)), generator=rng)
@@ -37,22 +35,20 @@ def sentences(lengths: list[int], vocab: int, *, first: int | None = None, seed:
     return tokens.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD)
 
 
-def batch(
-    source: list[int] | None = None, target: list[int] | None = None
-) -> tuple[Tensor, Tensor]:
+def batch(source=None, target=None):
     return (
         sentences(source or [IN, 5, 3], SOURCE_VOCAB),
         sentences(target or [OUT, 2, 5], VOCAB, first=BOS, seed=1),
     )
 
 
-def written(model: Transformer, source: Tensor, target_in: Tensor) -> Tensor:
+def written(model, source, target_in):
     """The logits when the target arrives token by token."""
     state = model.encode(source)
     return torch.stack([model.step(tokens, state) for tokens in target_in.unbind(1)], dim=1)
 
 
-def copy(ours: Any, theirs: Any) -> None:
+def copy(ours, theirs):
     """Weights of attention, or of linear maps and norms."""
     if isinstance(theirs, nn.MultiheadAttention):
         joined = [ours.query, ours.key, ours.value]
@@ -64,7 +60,7 @@ def copy(ours: Any, theirs: Any) -> None:
         theirs.load_state_dict(ours.state_dict())
 
 
-def torchs(mine: Transformer, *, first: bool) -> nn.Transformer:
+def torchs(mine, *, first):
     dim, hidden = SIZE["dim"], 4 * SIZE["dim"]
     theirs = nn.Transformer(
         dim, SIZE["heads"], 2, 2, hidden, 0.0, batch_first=True, norm_first=first
@@ -92,7 +88,7 @@ def torchs(mine: Transformer, *, first: bool) -> nn.Transformer:
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "chunked"])
 @pytest.mark.parametrize("first", [True, False])
-def test_it_equals_torchs(first: bool, kernel: str) -> None:
+def test_it_equals_torchs(first, kernel):
     mine = random_transformer(norm="pre" if first else "post", kernel=kernel, **SIZE)
     theirs, (source, target_in) = torchs(mine, first=first), batch()
     x = mine.source_embedding(source).detach().requires_grad_()
@@ -109,28 +105,26 @@ def test_it_equals_torchs(first: bool, kernel: str) -> None:
     real = target_in != PAD
     expected = (out @ mine.target_embedding.weight.detach().T)[real]
     logits = mine(source, target_in)[real]
-    torch.testing.assert_close(logits, expected)
+    assert_close(logits, expected)
 
     logits.square().sum().backward()
     expected.square().sum().backward()
     for block, layer in zip(mine.decoder.blocks, theirs.decoder.layers, strict=True):
         crossing = block.cross_attention.function
         pieces = [piece.weight.grad for piece in (crossing.query, crossing.key, crossing.value)]
-        torch.testing.assert_close(torch.cat(pieces), layer.multihead_attn.in_proj_weight.grad)
+        assert_close(torch.cat(pieces), layer.multihead_attn.in_proj_weight.grad)
     first_ours, first_theirs = mine.encoder.blocks[0], theirs.encoder.layers[0]
-    torch.testing.assert_close(
+    assert_close(
         first_ours.attention.function.out.weight.grad, first_theirs.self_attn.out_proj.weight.grad
     )
     table = torch.zeros(SOURCE_VOCAB, SIZE["dim"], dtype=torch.float64)
     table.index_add_(0, source.flatten(), x.grad.flatten(0, 1))
-    torch.testing.assert_close(mine.source_embedding.weight.grad, table)
+    assert_close(mine.source_embedding.weight.grad, table)
 
 
 @pytest.mark.parametrize("pos_enc", ["none", "rotary", "t5", "learned"])
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
-def test_cross_attention_knows_no_positions_but_those_in_the_states(
-    score: str, pos_enc: str
-) -> None:
+def test_cross_attention_knows_no_positions_but_those_in_the_states(score, pos_enc):
     """The memory turned around is read the same, whatever says distances."""
     model = random_transformer(cross_attention=score, pos_enc=pos_enc, kernel="auto")
     source, target_in = batch()
@@ -138,7 +132,7 @@ def test_cross_attention_knows_no_positions_but_those_in_the_states(
     encoded = model.encoder(model.source_embedding(source), keep=keep)
     order = torch.randperm(IN, generator=torch.Generator().manual_seed(0))
 
-    def decoded(encoded: Tensor, keep: Tensor) -> Tensor:
+    def decoded(encoded, keep):
         memory = model.decoder.remember(encoded, keep)
         return model.decoder(model.target_embedding(target_in), memory=memory)
 
@@ -151,8 +145,8 @@ def test_cross_attention_knows_no_positions_but_those_in_the_states(
     assert same == (pos_enc == "none" and score != "location")
 
 
-def test_the_cost_is_that_of_its_matrix_products() -> None:
-    def cost(b: int, i: int, j: int, **changes: Any) -> int:
+def test_the_cost_is_that_of_its_matrix_products():
+    def cost(b, i, j, **changes):
         shapes = ((b, j), (b, i))
         inputs = [torch.ones(shape, dtype=torch.long) for shape in shapes]
         return flops_per_step(lambda: transformer(kernel="reference", **changes), *inputs)
@@ -166,7 +160,7 @@ def test_the_cost_is_that_of_its_matrix_products() -> None:
     assert cost(b, i, j, cross_attention="uniform") < cost(b, i, j)
 
 
-def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path: Path) -> None:
+def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(
         "# @package _global_\n# Mine.\ndefaults:\n  - override /model: transformer\n"
@@ -179,7 +173,7 @@ def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path: Path
     assert cfg == compose("model=transformer")
 
 
-def test_a_cross_attention_of_ones_own_changes_nothing_else() -> None:
+def test_a_cross_attention_of_ones_own_changes_nothing_else():
     same, own = transformer(), transformer(cross_attention="additive", kernel="auto")
     assert {name.replace("blocks.", ""): kernel for name, kernel in kernels(own).items()} == {
         f"{stack}.{n}.{part}.function": "chunked" if part.startswith("cross") else "sdpa"
@@ -197,7 +191,7 @@ def test_a_cross_attention_of_ones_own_changes_nothing_else() -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_tables_are_tied_and_shared() -> None:
+def test_tables_are_tied_and_shared():
     names = {}
     for tie, share in itertools.product([True, False], repeat=2):
         model = transformer(
@@ -215,10 +209,10 @@ def test_tables_are_tied_and_shared() -> None:
     weights["source_embedding.weight"] = weights["target_embedding.weight"]
     apart.load_state_dict(weights)
     source, target_in = batch()
-    torch.testing.assert_close(shared(source % VOCAB, target_in), apart(source % VOCAB, target_in))
+    assert_close(shared(source % VOCAB, target_in), apart(source % VOCAB, target_in))
 
 
-def test_a_step_computes_its_own_token_and_the_memory_once() -> None:
+def test_a_step_computes_its_own_token_and_the_memory_once():
     model = random_transformer(share_layers=True, pos_enc="rotary", decoder={"depth": 4})
     source, target_in = batch([IN, 5, 3], [OUT, OUT, OUT])
     (cross,) = model.cross
@@ -232,11 +226,11 @@ def test_a_step_computes_its_own_token_and_the_memory_once() -> None:
     assert lengths["key"] == [IN, IN]
 
 
-def test_each_side_has_positions_of_its_own_length() -> None:
+def test_each_side_has_positions_of_its_own_length():
     """Sines go on beyond it; a table is at its end and says so."""
     model = random_transformer(pos_enc="sinusoidal")
     source, target_in = batch([IN], [OUT + 2])
-    torch.testing.assert_close(written(model, source, target_in), model(source, target_in))
+    assert_close(written(model, source, target_in), model(source, target_in))
     model = random_transformer(pos_enc="learned")
     model(*batch([IN], [OUT]))
     for j, i, most in ((IN + 1, OUT, IN), (IN, OUT + 1, OUT)):
@@ -245,7 +239,7 @@ def test_each_side_has_positions_of_its_own_length() -> None:
                 call(*batch([j], [i]))
 
 
-def test_an_error_names_the_slot_of_the_score() -> None:
+def test_an_error_names_the_slot_of_the_score():
     short = part("model.attention", "location", max_length=OUT)
     with pytest.raises(UserError, match=rf"^model\.attention\.max_length={OUT} .*at least {IN}"):
         transformer(attention=short)
@@ -270,6 +264,6 @@ def test_an_error_names_the_slot_of_the_score() -> None:
         (["model=gpt", "model.cross_attention=additive"], r"model=gpt has no model\.cross_att"),
     ],
 )
-def test_what_has_no_meaning_is_refused(overrides: list[str], said: str) -> None:
+def test_what_has_no_meaning_is_refused(overrides, said):
     with pytest.raises(UserError, match=said):
         compose("model=transformer", *overrides)

@@ -1,30 +1,28 @@
 """ViT: patches of every kind, and what positions and scores read; test_pretrained.py has timm's."""
 
-from typing import Any
-
 import pytest
 import torch
 from make_model import SIZES, normal, options, random_parts, scores, vit
-from torch import Tensor
 from torch.nn import functional as F
+from torch.testing import assert_close
 
-from ablate.model.vit import ViT, patch_grid
+from ablate.model.vit import patch_grid
 
 CHANNELS, CLASSES, SIDE = SIZES["vit"]["channels"], SIZES["vit"]["classes"], 6
 
 
-def random_images(count: int = 2, *, side: int = SIDE, seed: int = 1) -> Tensor:
+def random_images(count=2, *, side=SIDE, seed=1):
     return normal(count, CHANNELS, side, side, seed=seed)
 
 
-def random_vit(**changes: Any) -> ViT:
+def random_vit(**changes):
     model = vit(**changes)
     random_parts(model)
     return model.eval()
 
 
 @pytest.mark.parametrize(("patch", "stride"), [(2, 1), (4, 2), (3, 3)])
-def test_patches_are_read_row_by_row(patch: int, stride: int) -> None:
+def test_patches_are_read_row_by_row(patch, stride):
     model = random_vit(patch=patch, stride=stride)
     images = random_images()
     rows = range(0, SIDE - patch + 1, stride)
@@ -37,12 +35,12 @@ def test_patches_are_read_row_by_row(patch: int, stride: int) -> None:
         ],
         dim=1,
     )
-    torch.testing.assert_close(model.patches(images), expected)
+    assert_close(model.patches(images), expected)
     assert patch_grid((SIDE, SIDE), patch, stride) == (len(rows), len(rows))
     assert model(images).shape == (2, CLASSES)
 
 
-def test_images_need_not_be_square() -> None:
+def test_images_need_not_be_square():
     model = vit(image_size=(4, 6), pos_enc="learned_2d").double()
     assert patch_grid((4, 6), 2, 2) == (2, 3)
     assert model.stack.pos_enc.row_table.shape == (2, 6)
@@ -51,7 +49,7 @@ def test_images_need_not_be_square() -> None:
 
 
 @pytest.mark.parametrize("pos_enc", options("pos_enc"))
-def test_positions_tell_where_a_patch_is(pos_enc: str) -> None:
+def test_positions_tell_where_a_patch_is(pos_enc):
     """The image's quarters change places; without positions that makes no difference."""
     model = random_vit(pos_enc=pos_enc)
     images = random_images()
@@ -64,7 +62,7 @@ def test_positions_tell_where_a_patch_is(pos_enc: str) -> None:
 
 
 @pytest.mark.parametrize("score", scores())
-def test_every_score_reads_every_patch(score: str) -> None:
+def test_every_score_reads_every_patch(score):
     model = random_vit(attention=score)
     images = random_images().requires_grad_()
     model(images).square().sum().backward()
@@ -72,7 +70,7 @@ def test_every_score_reads_every_patch(score: str) -> None:
     assert images.grad.abs().min() > 0
 
 
-def test_the_class_token_starts_as_almost_nothing() -> None:
+def test_the_class_token_starts_as_almost_nothing():
     model = vit()
     model.initialise(0)
     assert model.class_token.weight.std().item() == pytest.approx(1e-6, rel=0.5)
