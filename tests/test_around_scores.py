@@ -3,11 +3,13 @@
 One reference in plain operations on one head at a time has all of them.
 """
 
+import math
 from itertools import product
 
 import pytest
 import torch
 from make_model import context, kernel, normal, options, part, place, random_parts
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from ablate.errors import UserError
@@ -20,22 +22,13 @@ WIDTH = D // H
 AROUND = [
     {"kv_heads": 2},
     {"kv_heads": 1},
-    {"qk_norm": "l2"},
-    {"qk_norm": "rms"},
-    {"qk_norm": "layer"},
+    *({"qk_norm": kind} for kind in ("l2", "rms", "layer")),
     {"softcap": 0.5},
-    {"sink": "zero"},
-    {"sink": "learned"},
-    {"output_gate": "head"},
-    {"output_gate": "element"},
+    *({"sink": kind} for kind in ("zero", "learned")),
+    *({"output_gate": kind} for kind in ("head", "element")),
+    # All of them.
+    {"kv_heads": 2, "qk_norm": "rms", "softcap": 0.5, "sink": "learned", "output_gate": "element"},
 ]
-TOGETHER = {
-    "kv_heads": 2,
-    "qk_norm": "rms",
-    "softcap": 0.5,
-    "sink": "learned",
-    "output_gate": "element",
-}
 NEAR = [
     {"short_conv": 3},
     {"key_shift": True},
@@ -43,6 +36,7 @@ NEAR = [
     {"short_conv": 2, "key_shift": True, "exclusive": True},
 ]
 KERNELS = ("reference", "sdpa", "chunked")
+POSITIONS = {"none": 0, "rotary": 2}  # and the numbers of a token that latent attention adds
 
 
 def made(run, mask="causal", own=None, **changes):
@@ -65,19 +59,16 @@ def normed(kind, x, norm, root, head):
     return norm.weight * x / (x.square().mean() + eps).sqrt()
 
 
-def reference(mine, x, y, seen, keys):
-    """b i d attends to b j d where `seen`, b i j; one query of one head at a time."""
-    q, k, v = mine.query(x), mine.key(y), mine.value(y)  # type: ignore[misc]
+def reference(mine, q, k, v, x, seen, keys):
+    """b i attends to b j where `seen`, b i j; one query of one head at a time."""
     groups = keys.get("kv_heads") or H
     kind, cap, sink = (keys.get(name) for name in ("qk_norm", "softcap", "sink"))
-    joined = torch.zeros(len(x), x.shape[1], D, dtype=x.dtype)
-    for b, i, h in product(range(len(x)), range(x.shape[1]), range(H)):
+    joined = torch.zeros_like(q)
+    for b, i, h in product(range(len(q)), range(q.shape[1]), range(H)):
         g = h * groups // H
         at, of = slice(h * WIDTH, (h + 1) * WIDTH), slice(g * WIDTH, (g + 1) * WIDTH)
         query = normed(kind, q[b, i, at], mine.query_norm, WIDTH**0.5, h)
-        places = [j for j in range(y.shape[1]) if seen[b, i, j]]
-        if not places:
-            continue
+        places = [j for j in range(k.shape[1]) if seen[b, i, j]]
         scores = [
             query @ normed(kind, k[b, j, of], mine.key_norm, 1.0, h) / WIDTH**0.5 for j in places
         ]
@@ -86,14 +77,20 @@ def reference(mine, x, y, seen, keys):
         raised = [score.exp() for score in scores]
         total = torch.stack(raised).sum()
         if sink is not None:
-            assert mine.sink is not None
             total = total + (mine.sink()[h].exp() if sink == "learned" else 1.0)
         read = sum(weight / total * v[b, j, of] for weight, j in zip(raised, places, strict=True))
+        if keys.get("exclusive"):
+            value = v[b, i, of]
+            read = read - (read @ value) / (value @ value) * value
         if mine.output_gate is not None:
             gates = 1 / (1 + (-mine.output_gate(x[b, i])).exp())
             read = read * (gates[h] if keys["output_gate"] == "head" else gates[at])
         joined[b, i, at] = read
     return mine.out(joined)
+
+
+def maps(mine, x, y):
+    return mine.query(x), mine.key(y), mine.value(y)
 
 
 def padding():
@@ -103,7 +100,7 @@ def padding():
 
 
 @pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("keys", [*AROUND, TOGETHER], ids=str)
+@pytest.mark.parametrize("keys", AROUND, ids=str)
 @pytest.mark.parametrize(("mask", "padded"), [("causal", False), ("causal", True), ("none", True)])
 def test_self_attention_is_the_formula_in_loops(mask, padded, keys, run):
     if run == "sdpa" and "softcap" in keys:
@@ -114,14 +111,12 @@ def test_self_attention_is_the_formula_in_loops(mask, padded, keys, run):
     seen = seen & keep[:, None] if padded else seen
     with recording(mine):
         output = mine(x, context(keep=keep if padded else None))
-    expected = reference(mine, x, x, seen, keys)
+    expected = reference(mine, *maps(mine, x, x), x, seen, keys)
     assert_close(output, expected)
-    parameters = dict(mine.named_parameters())
     ours, theirs = (
-        torch.autograd.grad(y.square().sum(), [*parameters.values()]) for y in (output, expected)
+        torch.autograd.grad(y.square().sum(), [*mine.parameters()]) for y in (output, expected)
     )
-    for name, one, other in zip(parameters, ours, theirs, strict=True):
-        assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+    assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("run", KERNELS)
@@ -138,83 +133,40 @@ def test_cross_attention_is_the_formula_in_loops(score, run):
     output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
     if score == "scaled_dot":
         seen = keep[:, None].expand(-1, 3, -1)
-        assert_close(output, reference(mine, x, source, seen, keys))
+        assert_close(output, reference(mine, *maps(mine, x, source), x, seen, keys))
         return
     every = random_parts(CrossAttention(place(D, H, N, **whole, **keys | {"kv_heads": H})))
-    every.load_state_dict(
-        {
-            name: of_every_head(value) if name.startswith(("key.", "value.")) else value
-            for name, value in mine.state_dict().items()
-        }
-    )
+    every.load_state_dict(of_every_head(mine, "key.", "value."))
     same = every(x, context(memory=Memory({every: every.read(source)}, keep)))
     assert_close(output, same)
 
 
-def of_every_head(value):
-    """Rows of two heads of keys -> rows of four."""
-    return value.unflatten(0, (2, WIDTH)).repeat_interleave(2, 0).flatten(0, 1)
+def of_every_head(mine, *names):
+    """The weights of heads that share keys -> of as many; rows of two heads -> of four."""
+    return {
+        name: value.unflatten(0, (2, WIDTH)).repeat_interleave(2, 0).flatten(0, 1)
+        if name.startswith(names)
+        else value
+        for name, value in mine.state_dict().items()
+    }
 
 
 @pytest.mark.parametrize("own", NEAR, ids=str)
 def test_what_is_near_is_the_formula_in_loops(own):
     mine, x = made("sdpa", own=own, kv_heads=2), normal(B, N, D)
-    q, k, v = (
-        convolved(projection(x), conv)
-        for projection, conv in (
-            (mine.query, mine.query_conv),
-            (mine.key, mine.key_conv),
-            (mine.value, mine.value_conv),
-        )
-    )
+    convs = mine.query_conv, mine.key_conv, mine.value_conv
+    q, k, v = map(convolved, maps(mine, x, x), convs)
     if own.get("key_shift"):
         k = torch.cat([torch.zeros_like(k[:, :1]), k[:, :-1]], dim=1)
-    joined = torch.zeros(B, N, D, dtype=x.dtype)
-    for b, i, h in product(range(B), range(N), range(H)):
-        at, of = (slice(n * WIDTH, (n + 1) * WIDTH) for n in (h, h // 2))
-        weights = torch.stack([q[b, i, at] @ k[b, j, of] / WIDTH**0.5 for j in range(i + 1)])
-        read = weights.softmax(0) @ v[b, : i + 1, of]
-        if own.get("exclusive"):
-            value = v[b, i, of]
-            read = read - (read @ value) / (value @ value) * value
-        joined[b, i, at] = read
-    assert_close(mine(x, context()), mine.out(joined))
+    seen = torch.ones(B, N, N, dtype=torch.bool).tril()
+    assert_close(mine(x, context()), reference(mine, q, k, v, x, seen, own | {"kv_heads": 2}))
 
 
 def convolved(y, conv):
     if conv is None:
         return y
-    found = y.clone()
-    for i, m in product(range(N), range(conv.size)):
-        if (j := i - conv.size + 1 + m) >= 0:
-            found[:, i] = found[:, i] + conv.weight[:, 0, m] * y[:, j]
-    return found
-
-
-@pytest.mark.parametrize("pos", ["none", "rotary", "alibi"])
-@pytest.mark.parametrize("own", [{}, *NEAR], ids=str)
-def test_a_cache_and_one_position_change_nothing(own, pos):
-    """In parts of several lengths, the first of which is shorter than a convolution."""
-    encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
-    keys = {"heads": 3, "kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
-    whole = {"score": "scaled_dot", "kernel": kernel("sdpa"), "pos": encoding}
-    mask = part("model.mask", "causal")(causal=True)
-    mine = random_parts(Attention(place(D, length=N, mask=mask, **whole, **keys), **own))
-    x = normal(B, N, D)
-    expected = mine(x, context(pos=encoding))
-    cache, parts = Cache(), []
-    for new in x.split((1, 2, 3), dim=1):
-        where = context(pos=encoding, cache=cache)
-        where.start = cache.tokens
-        parts.append(mine(new, where))
-        cache.tokens += new.shape[1]
-    assert_close(torch.cat(parts, 1), expected)
-    k, v, *_ = cache.states[0, mine]
-    assert k.shape == v.shape == (B, 1, N, 4)
-    for position in (0, 3):
-        where = context(pos=encoding)
-        where.position = position
-        assert_close(mine(x, where), expected[:, position : position + 1])
+    past = F.pad(y.mT, (conv.size - 1, 0))
+    return y + F.conv1d(past, conv.weight, groups=len(conv.weight)).mT
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
@@ -233,11 +185,7 @@ def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name):
 def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score):
     for own in ({}, {"short_conv": 2}):
         mine, every = (made("sdpa", own=own, kv_heads=g, score=score) for g in (2, H))
-        whole = mine.state_dict()
-        for name, value in whole.items():
-            if name.startswith(("value.", "value_conv.")):
-                whole[name] = of_every_head(value)
-        every.load_state_dict(whole)
+        every.load_state_dict(of_every_head(mine, "value.", "value_conv."))
         x = normal(B, N, D)
         assert_close(mine(x, context()), every(x, context()))
 
@@ -257,17 +205,16 @@ def test_kernels_say_what_they_cannot_do(run):
         score = "additive" if run == "triton" else "scaled_dot"
         chosen = part("kernel", run)
         able = chosen.caps if "softcap" in keys else chosen.sinks
-        if able:
-            continue
-        with pytest.raises(UserError, match=reason):
-            Attention(place(D, H, N, score=score, kernel=chosen, **keys))
+        if not able:
+            with pytest.raises(UserError, match=reason):
+                Attention(place(D, H, N, score=score, kernel=chosen, **keys))
 
 
-def mixer(name, pos="none", **keys):
+def mixer(name, pos="none", around=None, **keys):
     """The mixer with its encoding, whose heads have a width of 4."""
     encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
     mask = part("model.mask", "causal")(causal=True)
-    where = place(D, 3, N, mask=mask, pos=encoding, kernel=kernel("sdpa"), score="scaled_dot")
+    where = place(D, 3, N, mask=mask, pos=encoding, kernel=kernel("sdpa"), **(around or {}))
     return random_parts(part("model.mixer", name, **keys)(where)), encoding
 
 
@@ -297,10 +244,8 @@ EPS = torch.finfo(torch.float64).eps
 
 def rotation(position):
     """By one radian a position, as rotary positions turn their first pair."""
-    angle = torch.tensor(float(position), dtype=torch.float64)
-    return torch.stack(
-        [torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])]
-    )
+    cos, sin = math.cos(position), math.sin(position)
+    return torch.tensor([[cos, -sin], [sin, cos]]).double()
 
 
 def test_differential_attention_is_the_formula_in_loops():
@@ -322,21 +267,27 @@ def test_differential_attention_is_the_formula_in_loops():
     assert_close(mine(x, context(pos=encoding)), mine.out(joined))
 
 
-@pytest.mark.parametrize("pos", ["none", "rotary"])
-@pytest.mark.parametrize(("name", "cached"), [("latent", 5), ("differential", 2 * D)])
-def test_a_cache_of_other_mixers_changes_nothing(name, cached, pos):
-    keys = {"rank": 5, "rotary_dim": 2} if name == "latent" else {}
-    (mine, encoding), x, cache, parts = mixer(name, pos, **keys), normal(B, N, D), Cache(), []
-    expected = mine(x, context(pos=encoding))
+GROUPED = {"kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
+# Positions, mixer, what is around its scores, its keys, numbers that it keeps of a token.
+CACHED = [
+    *(("alibi", "attention", GROUPED, own, 2 * 4) for own in ({}, *NEAR)),
+    *((pos, "attention", GROUPED, own, 2 * 4) for pos in POSITIONS for own in ({}, *NEAR)),
+    *((pos, "latent", {}, {"rank": 5, "rotary_dim": 2}, 5 + n) for pos, n in POSITIONS.items()),
+    *((pos, "differential", {}, {}, 2 * D) for pos in POSITIONS),
+]
+
+
+@pytest.mark.parametrize(("pos", "name", "around", "own", "held"), CACHED, ids=str)
+def test_a_cache_and_one_position_change_nothing(pos, name, around, own, held):
+    """In parts of several lengths, the first of which is shorter than a convolution."""
+    (mine, encoding), x = mixer(name, pos, around, **own), normal(B, N, D)
+    expected, cache, parts = mine(x, context(pos=encoding)), Cache(), []
     for new in x.split((1, 2, 3), dim=1):
-        where = context(pos=encoding, cache=cache)
-        where.start = cache.tokens
-        parts.append(mine(new, where))
+        parts.append(mine(new, context(pos=encoding, cache=cache, start=cache.tokens)))
         cache.tokens += new.shape[1]
     assert_close(torch.cat(parts, 1), expected)
-    held = sum(state.numel() for state in cache.states[0, mine])
-    assert held == B * N * (cached + 2 * (pos == "rotary" and name == "latent"))
+
+    assert sum(state.numel() for state in cache.states[0, mine][:2]) == B * N * held
     for position in (0, 3):
-        where = context(pos=encoding)
-        where.position = position
-        assert_close(mine(x, where), expected[:, position : position + 1])
+        alone = mine(x, context(pos=encoding, position=position))
+        assert_close(alone, expected[:, position : position + 1])

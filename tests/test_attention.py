@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from make_model import part, scores
+from make_model import normal, part, random_parts, scores
 from torch.nn.functional import leaky_relu
 from torch.testing import assert_close
 
@@ -25,23 +25,9 @@ B, H, I, J, K = 2, 3, 5, 7, 4  # noqa: E741
 SIZES = {"heads": H, "query_dim": K, "key_dim": K, "length": J}
 
 
-def randomised(score):
-    """In float64 and away from initial zeros, which would hide a wrong formula."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in score.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return score.double()
-
-
-def inputs(score, *, query_dim=K, key_dim=K):
-    generator = torch.Generator().manual_seed(2)
-    widths = query_dim * score.query, key_dim * score.key
-    q, k = (
-        torch.randn(B, H, n, width, generator=generator, dtype=torch.float64, requires_grad=True)
-        for n, width in zip((I, J), widths, strict=True)
-    )
-    return q, k
+def inputs(score):
+    widths = (I, score.query_dim * score.query), (J, score.key_dim * score.key)
+    return [normal(B, H, *size, seed=n).requires_grad_() for n, size in enumerate(widths)]
 
 
 def hidden(score, q, k, h):
@@ -71,8 +57,8 @@ CASES = {
 
 def made(case):
     name, keys = CASES[case]
-    score = randomised(part("model.attention", name)(**keys))
-    return score, *inputs(score, query_dim=score.query_dim, key_dim=score.key_dim)
+    score = random_parts(part("model.attention", name)(**keys), std=1.0)
+    return score, *inputs(score)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -101,11 +87,10 @@ def test_what_kernels_compute_with_is_forward(case):
     found = lowered[2] * lowered[0] @ lowered[1].mT
     assert_close(found, expected, atol=1e-12, rtol=1e-12)
     leaves = [x for x in (q, k, *score.parameters()) if x.numel()]
-    loss = torch.randn(I, J, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     if expected.requires_grad and score.key:
-        both = (torch.autograd.grad((out * loss).sum(), leaves) for out in (found, expected))
-        for mine, theirs in zip(*both, strict=True):
-            assert_close(mine, theirs, atol=1e-12, rtol=1e-12)
+        weights = normal(B, H, I, J, seed=3)
+        both = (torch.autograd.grad(out, leaves, weights) for out in (found, expected))
+        assert_close(*both, atol=1e-12, rtol=1e-12)
 
 
 def test_initial_values_are_the_published_ones():
@@ -116,11 +101,9 @@ def test_initial_values_are_the_published_ones():
     additive = Additive(hidden=40, **sizes)
     assert not additive.v.any()
     for matrix in (additive.w, additive.u):
-        assert matrix is not None
         assert matrix.std().item() == pytest.approx(0.001, rel=0.05)
     gat, gatv2 = GAT(**sizes), GATv2(hidden=40, **sizes)
     for parameter, fans in ((gat.a, 101), (gat.b, 101), (gatv2.v, 41), (gatv2.w, 90)):
-        assert parameter is not None
         assert parameter.abs().max() <= (6 / fans) ** 0.5
         assert parameter.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.08)
     assert Cosine(**sizes).sharpness().flatten().tolist() == pytest.approx([START] * 4)
@@ -145,38 +128,7 @@ def test_cosine_of_zero_vectors_is_zero_with_finite_gradients():
     out.square().sum().backward()
     assert not out[0, 0, 0].any()
     assert not out[0, 0, :, 1].any()
-    for x in (q, k, score.log_t):
-        assert x.grad is not None
-        assert x.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_cosine_is_lowered_in_float32_and_leaves_what_it_is_given_alone(dtype):
-    """Against autograd in float64 on the same numbers; a pack has a derivative for each run."""
-    score = Cosine(**SIZES)
-    given = torch.stack([x.detach().to(dtype)[:, :, :I] for x in inputs(score)])
-    upstream = torch.randn(given.shape, generator=torch.Generator().manual_seed(3))
-    before = given.clone(), upstream.clone()
-
-    def weighed(log_t, x, upstream):
-        lowered = torch.func.functional_call(Lowering(score), {"score.log_t": log_t}, (x,))
-        assert lowered.dtype == torch.float32
-        return (lowered * upstream).sum()
-
-    log_t = torch.tensor([[0.0] * H, [math.log(2 * LARGEST)] * H])
-    with warnings.catch_warnings(action="error"):  # where torch has no rule for a pack, it warns
-        of_runs = torch.func.vmap(torch.func.grad(weighed, argnums=(0, 1)))(log_t, given, upstream)
-    assert all(torch.equal(*pair) for pair in zip(before, (given, upstream), strict=True))
-    for run in range(2):
-        t, x = log_t[run].double().requires_grad_(), given[run].double().requires_grad_()
-        sharp = t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
-        exact = sharp * x / x.square().sum(-1, keepdim=True).sqrt()
-        expected = torch.autograd.grad((exact * upstream[run]).sum(), (t, x))
-        one = torch.func.grad(weighed, argnums=(0, 1))(log_t[run], given[run], upstream[run])
-        for found in (one, [x[run] for x in of_runs]):
-            assert_close(found[0].double(), expected[0], atol=1e-3, rtol=1e-5)
-            fine = 1e-5 if dtype == torch.float32 else 2**-8  # rounded once, at the end
-            assert_close(found[1].double(), expected[1], atol=1e-3, rtol=fine)
+    assert all(x.grad.isfinite().all() for x in (q, k, score.log_t))
 
 
 class Lowering(torch.nn.Module):
@@ -187,9 +139,37 @@ class Lowering(torch.nn.Module):
         self.score = score
 
     def forward(self, x):
-        lowered = self.score.lower(x, x)
-        assert lowered is not None
-        return lowered[0]
+        return self.score.lower(x, x)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cosine_is_lowered_in_float32_and_leaves_what_it_is_given_alone(dtype):
+    """Against autograd in float64 on the same numbers; a pack has a derivative for each run."""
+    score = Cosine(**SIZES)
+    given = torch.stack([x.detach().to(dtype)[:, :, :I] for x in inputs(score)])
+    upstream = normal(*given.shape, seed=3).float()
+    before = given.clone(), upstream.clone()
+
+    def weighed(log_t, x, upstream):
+        lowered = torch.func.functional_call(Lowering(score), {"score.log_t": log_t}, (x,))
+        assert lowered.dtype == torch.float32
+        return (lowered * upstream).sum()
+
+    log_t = torch.tensor([[0.0] * H, [math.log(2 * LARGEST)] * H])
+    gradients = torch.func.grad(weighed, argnums=(0, 1))
+    with warnings.catch_warnings(action="error"):  # where torch has no rule for a pack, it warns
+        of_runs = torch.func.vmap(gradients)(log_t, given, upstream)
+    assert all(map(torch.equal, before, (given, upstream)))
+    fine = 1e-5 if dtype == torch.float32 else 2**-8  # rounded once, at the end
+    for run in range(2):
+        t, x = log_t[run].double().requires_grad_(), given[run].double().requires_grad_()
+        sharp = t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
+        exact = sharp * x / x.square().sum(-1, keepdim=True).sqrt()
+        expected = torch.autograd.grad((exact * upstream[run]).sum(), (t, x))
+        one = gradients(log_t[run], given[run], upstream[run])
+        for found in (one, [x[run] for x in of_runs]):
+            for mine, theirs, near in zip(found, expected, (1e-5, fine), strict=True):
+                assert_close(mine.double(), theirs, atol=1e-3, rtol=near)
 
 
 @pytest.mark.parametrize("size", [1e-4, 300.0])

@@ -4,7 +4,6 @@ import pytest
 import torch
 from make_model import SIZES, bert, random_parts
 from test_block import torchs
-from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -15,9 +14,7 @@ BLOCK = {"dim": 12, "heads": 3, "ffn_dim": 20, "norm_eps": 1e-5}
 
 
 def random_bert(**changes):
-    model = bert(**changes)
-    random_parts(model)
-    return model.eval()
+    return random_parts(bert(**changes)).eval()
 
 
 def read(rows=2, seed=3):
@@ -37,21 +34,20 @@ def test_it_is_the_published_model(kernel):
     tables = dict(model.named_parameters())
     words, kinds = tables["embedding.weight"], tables["segment_embedding.weight"]
     x = words[tokens] + kinds[segments] + tables["stack.pos_enc.table"]
-    norm = model.stack.embedding_norm
-    assert isinstance(norm, nn.LayerNorm)
-    x = torchs(model.stack, activation="gelu", first=False)(norm(x))
+    x = torchs(model.stack, activation="gelu", first=False)(model.stack.embedding_norm(x))
     assert_close(model.encode(tokens, segments), x)
 
     found = model(tokens, places, segments)
     hidden = torch.stack([row[place] for row, place in zip(x, places, strict=True)])
-    hidden = F.gelu(hidden @ tables["head.dense.weight"].T + tables["head.dense.bias"])
-    hidden = F.layer_norm(
-        hidden, (12,), tables["head.norm.weight"], tables["head.norm.bias"], eps=1e-5
-    )
+
+    def both(name):
+        return tables[f"{name}.weight"], tables[f"{name}.bias"]
+
+    hidden = F.gelu(F.linear(hidden, *both("head.dense")))
+    hidden = F.layer_norm(hidden, (12,), *both("head.norm"), eps=1e-5)
     assert_close(found.tokens, hidden @ words.T + tables["head.bias.weight"])
-    pooled = (x[:, 0] @ tables["pooler.dense.weight"].T + tables["pooler.dense.bias"]).tanh()
-    expected = pooled @ tables["next_sentence.weight"].T + tables["next_sentence.bias"]
-    assert_close(found.next, expected)
+    pooled = F.linear(x[:, 0], *both("pooler.dense")).tanh()
+    assert_close(found.next, F.linear(pooled, *both("next_sentence")))
 
 
 def test_its_parameters_are_the_published_ones():

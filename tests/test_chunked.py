@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from make_model import kernel, normal, part
-from test_kernel import LENGTH, MASKS, B, H, K, make, make_pos, make_score, results
+from test_kernel import LENGTH, MASKS, B, H, K, assert_as_reference, make, make_pos, make_score
 from torch import Tensor
 from torch.library import opcheck
 from torch.profiler import ProfilerActivity, profile
@@ -17,22 +17,18 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Parts, additive_cpu, chunked, heap
+from ablate.kernel import Kernel, Parts, additive_cpu, chunked, heap
 from ablate.kernel import additive_cpu as module
 from ablate.kernel.additive_cpu import LIMITS, tanh_sum
 from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
-from ablate.model.attention.additive import Additive
-from ablate.model.normalizer.softmax import Softmax
 
 
 @pytest.mark.parametrize("chunk", range(1, LENGTH + 2))
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_size_of_the_chunks_changes_nothing(mask, chunk):
     attend = make("additive", "relative", mask, padding="some")
-    run = kernel("chunked", chunk=chunk, compile=False)
-    for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-        assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+    assert_as_reference(attend, kernel("chunked", chunk=chunk, compile=False))
 
 
 # Memory
@@ -57,16 +53,8 @@ def long(length, pos, mask):
     score = part("model.attention", "additive")(heads=2, query_dim=8, key_dim=8, length=length)
     sizes = {"dim": 16, "heads": 2, "head_dim": 8, "length": length, "depth": 1}
     q, k, v = (normal(1, 2, length, 8, seed=n).requires_grad_() for n in range(3))
-    return Attend(
-        q=q,
-        k=k,
-        v=v,
-        score=score.double(),
-        normalizer=Softmax(),
-        mask=part("model.mask", mask, **MASKS[mask])(causal=True),
-        pos=part("pos_enc", pos)(**sizes),
-        layer=0,
-    )
+    made = make("additive", mask=mask)
+    return replace(made, q=q, k=k, v=v, score=score.double(), pos=part("pos_enc", pos)(**sizes))
 
 
 def cost(run: Kernel, length: int, *, mask: str = "causal") -> tuple[int, int]:
@@ -174,12 +162,12 @@ def test_fitting_counts_the_hidden_width(monkeypatch):
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 3, LENGTH])
-def test_a_fused_score_is_the_score(chunk):
+@pytest.mark.parametrize("score", ["additive", "additive, hidden"])
+def test_a_fused_score_is_the_score(score, chunk):
     for shape, padding in (("square", "some"), ("cached", "none"), ("cross", "empty rows")):
-        attend = make("additive", "alibi", "causal", shape=shape, padding=padding)
+        attend = make(score, "alibi", "causal", shape=shape, padding=padding)
         run = kernel("chunked", chunk=chunk).resolve(Parts(attend.score, attend.pos))
-        for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-            assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+        assert_as_reference(attend, run)
         assert run.describe() == "chunked (fused)"
 
 
@@ -192,38 +180,24 @@ def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch):
     assert biggest <= 2 * 256 * 64
 
 
-def test_a_fused_score_takes_numbers_of_any_size():
-    attend = make("additive")
-    attend = replace(attend, q=1000 * attend.q.detach().requires_grad_())
-    run = kernel("chunked")
-    for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-        assert_close(mine, reference)
-
-
 # Compilation
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not chunked.compiler("cpu"), reason="no C++ compiler on the path")
 def test_compiled_chunks_equal_eager_ones():
-    if not chunked.compiler("cpu"):
-        pytest.skip("no C++ compiler on the path")
     for shape, padding in (("square", "some"), ("cached", "none")):
         attend = make("additive", "t5", "causal", shape=shape, padding=padding)
         run = kernel("chunked", chunk=4, compile=True).resolve(Parts(attend.score, attend.pos))
-        for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-            assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+        assert_as_reference(attend, run)
         assert run.describe() == "chunked (compiled)"
 
 
 def test_it_compiles_in_training_where_a_call_is_large_enough(monkeypatch):
     made = []
-
-    def compiled_score():
-        made.append("compiled")
-        return chunked.run_score
-
     monkeypatch.setattr(chunked, "compiler", lambda device: True)
-    monkeypatch.setattr(chunked, "compiled_score", compiled_score)
+    compiled = lambda: made.append("compiled") or chunked.run_score  # noqa: E731
+    monkeypatch.setattr(chunked, "compiled_score", compiled)
     attend = make("gatv2")
     run = kernel("chunked").resolve(Parts(attend.score, attend.pos))
     run(attend)
@@ -245,39 +219,28 @@ def test_it_refuses_to_compile_without_a_compiler(monkeypatch):
 # Sums of tanh without a tanh for every pair
 
 
-SIZES = {"heads": 3, "query_dim": 4, "key_dim": 4, "length": 6}
-
-
-def parts(i=5, j=6, d=4):
-    shapes = ((2, 3, i, d), (2, 3, j, d), (3, d))
-    q, k, v = (normal(*shape, seed=seed) for seed, shape in enumerate(shapes))
-    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
+def parts(j=6):
+    shapes = ((2, 3, 5, 4), (2, 3, j, 4), (3, 4))
+    return [normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
 
 
 def plain(q, k, v):
     return (torch.tanh(q[:, :, :, None] + k[:, :, None]) * v[:, None, None]).sum(-1)
 
 
+def assert_sum(given, weights=None):
+    """And its gradients."""
+    found, expected = tanh_sum(*given), plain(*given)
+    assert_close(found, expected)
+    weights = torch.ones_like(found) if weights is None else weights
+    assert_close(*(torch.autograd.grad(y, given, weights) for y in (found, expected)))
+
+
 @pytest.mark.parametrize("elements", [1, 50, 130, 300, 2**16])
 def test_it_is_the_sum_in_any_pieces(elements, monkeypatch):
     monkeypatch.setattr(module, "ELEMENTS", elements)
-    given, weights = parts(), normal(2, 3, 5, 6, seed=9)
-    found, expected = tanh_sum(*given), plain(*given)
-    assert_close(found, expected)
-    ours, theirs = (torch.autograd.grad(y, given, weights) for y in (found, expected))
-    for mine, other in zip(ours, theirs, strict=True):
-        assert_close(mine, other)
-
-
-def test_no_keys_are_no_sums():
-    """What a window behind the end of the source leaves."""
-    given = parts(j=0)
-    assert tanh_sum(*given).shape == (2, 3, 5, 0)
-    assert all(not g.any() for g in torch.autograd.grad(tanh_sum(*given).sum(), given))
-
-
-def test_gradients_are_those_of_small_differences():
-    assert torch.autograd.gradcheck(tanh_sum, parts(2, 3, 2))
+    assert_sum(parts(), normal(2, 3, 5, 6, seed=9))
+    assert_sum(parts(j=0))  # what a window behind the end of the source leaves
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -295,12 +258,7 @@ def test_numbers_of_any_size_have_their_sum_and_gradients(dtype, share):
     """Up to the limit by exponentials of q and k alone, beyond it by one for each pair."""
     limit, v = share * LIMITS[dtype], torch.ones(1, 1, dtype=dtype)
     q = torch.tensor([limit, -limit, 0.0, limit - 1, 0.5], dtype=dtype)[None, None, :, None]
-    given = q.clone().requires_grad_(), q.clone().requires_grad_(), v.requires_grad_()
-    found, expected = tanh_sum(*given), plain(*given)
-    assert_close(found, expected)
-    ours, theirs = (torch.autograd.grad(y.sum(), given) for y in (found, expected))
-    for mine, other in zip(ours, theirs, strict=True):
-        assert_close(mine, other)
+    assert_sum([x.clone().requires_grad_() for x in (q, q, v)])
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
@@ -315,17 +273,3 @@ def test_a_compiler_is_told_what_comes_out():
     turned = [x.detach().transpose(0, -2).contiguous().transpose(0, -2) for x in parts()]
     opcheck(module.sums, [x.requires_grad_() for x in turned])
     opcheck(module.gradients, [normal(2, 3, 6, 5, seed=9).mT, *(x.detach() for x in turned)])
-
-
-def test_the_score_takes_it():
-    score = Additive(hidden=None, **SIZES).double()
-    torch.nn.init.normal_(score.v)
-    q, k, _ = parts()
-    found = score.fused(q, k)
-    assert_close(found, score.compare(q, k))
-    wide = Additive(hidden=7, **SIZES).double()
-    for parameter in wide.parameters():
-        torch.nn.init.normal_(parameter)
-    prepared = wide.keys(k)
-    found = wide.fused(q, prepared)
-    assert_close(found, wide.compare(q, prepared))

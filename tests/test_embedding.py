@@ -44,16 +44,16 @@ class Numbers:
         return self.read
 
 
-def table(count, dim, data, *, seed=0, **changes):
+def table(count, dim, *, seed=0, data=None, **changes):
     """A word2vec table with its vectors; what is drawn for it before depends on the seed."""
     torch.manual_seed(seed)
     made = part("model.embedding", "word2vec", **changes)(count, dim)
-    made.learn_from(data, seed)
+    made.learn_from(data or text(), seed)
     return made
 
 
-def text(seed=0, length=3000, kinds=8):
-    return Numbers(np.random.default_rng(seed).integers(kinds, size=length))
+def text():
+    return Numbers(np.random.default_rng(0).integers(8, size=3000))
 
 
 # Learned
@@ -68,10 +68,7 @@ def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name):
         weight = model.get_parameter(f"{place}.weight")
         torch.manual_seed(derive(3, "init", f"{place}.weight"))
         drawn = torch.empty_like(weight)
-        if name.startswith("rnn"):
-            drawn.uniform_(-0.1, 0.1)
-        else:
-            drawn.normal_(std=0.02)
+        drawn.uniform_(-0.1, 0.1) if name.startswith("rnn") else drawn.normal_(std=0.02)
         assert torch.equal(weight, drawn)
 
 
@@ -95,10 +92,11 @@ def test_one_hot_vectors_are_rows_of_the_unit_matrix(name):
 def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path):
     chosen = ("model.embedding=onehot", "model.tie_embeddings=false", "model.heads=1")
     count = build_data(ablate.compose(*overrides(tmp_path))).sizes["vocab_size"]
+    less, fits = (overrides(tmp_path, *chosen, f"model.dim={dim}") for dim in (count - 1, count))
     with pytest.raises(UserError, match=rf"for each of {count} tokens.*set model\.dim={count} or"):
-        ablate.build(ablate.compose(*overrides(tmp_path, *chosen, f"model.dim={count - 1}")))
-    fits = ablate.build(ablate.compose(*overrides(tmp_path, *chosen, f"model.dim={count}")))
-    assert fits(torch.arange(count)[None]).shape == (1, count, count)
+        ablate.build(ablate.compose(*less))
+    logits = ablate.build(ablate.compose(*fits))(torch.arange(count)[None])
+    assert logits.shape == (1, count, count)
 
 
 # word2vec
@@ -108,13 +106,10 @@ def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path):
 def test_the_vectors_are_gensims_as_long_as_one_hot_vectors(algorithm, sg):
     from gensim.models import Word2Vec
 
-    data = text()
-    made = table(8, 6, data, seed=5, algorithm=algorithm, window=3, negative=4, epochs=2)
-    sentence = [str(token) for token in data.read[0]]
-    theirs = Word2Vec(
-        [sentence], vector_size=6, sg=sg, window=3, negative=4, epochs=2, min_count=1, workers=1,
-        seed=5,
-    )  # fmt: skip
+    made = table(8, 6, seed=5, algorithm=algorithm, window=3, negative=4, epochs=2)
+    sentence = [str(token) for token in text().read[0]]
+    given = {"window": 3, "negative": 4, "epochs": 2, "seed": 5}
+    theirs = Word2Vec([sentence], vector_size=6, sg=sg, min_count=1, workers=1, **given)
     expected = torch.from_numpy(np.stack([theirs.wv[str(token)] for token in range(8)]))
     factor = (made.weight.detach() / expected).flatten()
     assert_close(factor, factor[:1].expand(48))
@@ -125,21 +120,21 @@ def test_the_vectors_are_gensims_as_long_as_one_hot_vectors(algorithm, sg):
 def test_the_vectors_are_the_same_in_every_process():
     """Python hashes texts differently in each, from which gensim once drew; where BLAS has other
     sums for another processor, the last digits alone differ."""
-    code = "from test_embedding import table, text; print(table(8, 6, text()).weight.tolist())"
+    code = "from test_embedding import table; print(table(8, 6).weight.tolist())"
     for salt, core in (("1", ""), ("2", "Prescott")):  # this processor's, and any of x86-64
         environment = {"PYTHONHASHSEED": salt, "OPENBLAS_CORETYPE": core, "OMP_NUM_THREADS": "1"}
         printed = subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True,
             env=environment | {"PYTHONPATH": ":".join(sys.path)},
         ).stdout  # fmt: skip
-        elsewhere, here = torch.tensor(json.loads(printed)), table(8, 6, text()).weight.detach()
+        elsewhere, here = torch.tensor(json.loads(printed)), table(8, 6).weight.detach()
         assert_close(elsewhere, here, rtol=0, atol=1e-5)
 
 
 def test_a_token_that_training_never_shows_keeps_what_was_drawn():
     torch.manual_seed(0)
     drawn = torch.empty(10, 6).normal_(std=0.02)
-    made = table(10, 6, text(kinds=8))
+    made = table(10, 6)
     assert torch.equal(made.weight[8:], drawn[8:])
     assert not torch.isclose(made.weight[:8], drawn[:8]).any(-1).all()
 
@@ -159,7 +154,7 @@ def test_a_long_text_is_read_to_its_end(monkeypatch):
 def test_without_gensim_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(UserError, match=r"gensim: pip install 'ablate-attention\[word2vec\]'"):
-        table(8, 6, text())
+        table(8, 6)
 
 
 # What is read of the data
@@ -175,7 +170,7 @@ def test_the_validation_split_leaves_no_trace_in_the_vectors(tmp_path):
         (read,) = data.sequences("tokens")
         assert np.array_equal(read, data.tokens["train"].numpy())
         assert not {"tam", "tac"} & set(data.texts["train"].split())
-        vectors.append(build(cfg, data).embedding.weight)  # type: ignore[union-attr]
+        vectors.append(build(cfg, data).embedding.weight)
     assert torch.equal(*vectors)
 
 
@@ -184,8 +179,7 @@ def test_pairs_are_read_as_the_model_reads_them(tmp_path):
     batch = data.splits["train"][Request(0, torch.arange(40))]
     for name in ("source", "target_in"):
         read = [sequence.tolist() for sequence in data.sequences(name)]
-        rows = [[t for t in row if t != PAD] for row in batch[name].tolist()]
-        assert read == rows
+        assert read == [[t for t in row if t != PAD] for row in batch[name].tolist()]
         assert all((row[-1] == EOS) if name == "source" else (row[0] == BOS) for row in read)
 
 
@@ -212,7 +206,7 @@ def trained(tmp_path, *more):
 
 def test_frozen_vectors_stay_and_are_loaded_with_a_run(tmp_path, monkeypatch):
     cfg, folder = trained(tmp_path, *FROZEN)
-    first = build(cfg).embedding.weight  # type: ignore[union-attr]
+    first = build(cfg).embedding.weight
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     run = ablate.load(folder)
     assert torch.equal(first, run.model.embedding.weight)
@@ -224,7 +218,7 @@ def test_frozen_vectors_stay_and_are_loaded_with_a_run(tmp_path, monkeypatch):
 
 def test_a_stopped_run_ends_as_one_that_was_not(tmp_path):
     cfg, straight = trained(tmp_path, *W2V)
-    first = build(cfg).embedding.weight  # type: ignore[union-attr]
+    first = build(cfg).embedding.weight
     assert not torch.equal(first, ablate.load(straight).model.embedding.weight)
     stopped = tmp_path / "stopped"
     assert strike(cfg, stopped, **at_step(9)) < 0
@@ -236,6 +230,6 @@ def test_a_run_of_before_there_was_a_choice_is_loaded(tmp_path):
     _, folder = trained(tmp_path)
     logits = ablate.load(folder).model(torch.arange(9)[None])
     config = OmegaConf.load(folder / "config.yaml")
-    del config.model["embedding"]  # type: ignore[union-attr]
+    del config.model["embedding"]
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
     assert torch.equal(ablate.load(folder).model(torch.arange(9)[None]), logits)

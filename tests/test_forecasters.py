@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import build, kernel, normal, part, random_parts
+from make_model import build, normal, random_parts
 from torch.testing import assert_close
 
 from ablate.errors import UserError
@@ -14,27 +14,15 @@ LENGTH, CHANNELS = 9, 2
 
 
 def rnn(attention: str = "none", **changes: Any) -> Forecaster:
-    slots = {
-        "attention": part("model.attention", attention),
-        "normalizer": part("model.normalizer", "softmax"),
-        "kernel": kernel("reference"),
-    }
+    slots = {"attention": attention, "normalizer": "softmax", "kernel": "reference"}
     sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 6}
     model: Forecaster = build("rnn_forecaster", **(sizes | slots | changes))
     return model
 
 
-def transformer(
-    attention: str = "scaled_dot", pos_enc: str = "learned", mask: str = "causal", **changes: Any
-) -> Forecaster:
-    slots = {
-        "mixer": part("model.mixer", "attention"),
-        "attention": part("model.attention", attention),
-        "normalizer": part("model.normalizer", "softmax"),
-        "pos_enc": part("pos_enc", pos_enc),
-        "mask": part("model.mask", mask),
-        "kernel": kernel("reference"),
-    }
+def transformer(attention: str = "scaled_dot", **changes: Any) -> Forecaster:
+    slots = {"mixer": "attention", "attention": attention, "normalizer": "softmax"}
+    slots |= {"pos_enc": "learned", "mask": "causal", "kernel": "reference"}
     sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 12, "heads": 3, "dropout": 0.0}
     model: Forecaster = build("transformer_forecaster", **(sizes | slots | changes))
     return model

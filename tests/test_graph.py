@@ -11,7 +11,7 @@ import torch
 from make_data import make, ready
 from make_files import write_planetoid
 from make_model import build as build_part
-from make_model import normal, part, scores
+from make_model import normal, random_parts, scores
 from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.testing import assert_close
@@ -35,18 +35,9 @@ NODES, FEATURES, CLASSES = 9, 5, 3
 def gat(**changes: Any) -> GAT:
     """The model of conf/model/gat.yaml, tiny, in float64 and away from initial zeros."""
     parts = {"attention": "gat", "mask": "neighbours", "normalizer": "softmax", "kernel": "auto"}
-    slots = {
-        slot: part(slot if slot == "kernel" else f"model.{slot}", changes.pop(slot, name))
-        for slot, name in parts.items()
-    }
-    sizes = {"features": FEATURES, "classes": CLASSES, "nodes": NODES}
-    tiny = {"dim": 12, "heads": 3, "dropout": 0.0, "pos_enc": part("pos_enc", "none")}
-    model: GAT = build_part("gat", **(sizes | tiny | slots | changes))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-    return model.double()
+    sizes = {"features": FEATURES, "classes": CLASSES, "nodes": NODES, "pos_enc": "none"}
+    tiny = {"dim": 12, "heads": 3, "dropout": 0.0}
+    return random_parts(build_part("gat", **(sizes | tiny | parts | changes)), seed=1)
 
 
 def graph() -> tuple[Tensor, Tensor]:
@@ -78,8 +69,7 @@ def test_along_edges_is_as_in_a_matrix(other, score):
         for layer in theirs.layers:
             layer.kernel.chunk = 4
     assert isinstance(ours.layers[0].kernel, Sparse)
-    for found, expected in zip(results(ours), results(theirs), strict=True):
-        assert_close(found, expected)
+    assert_close(results(ours), results(theirs))
 
 
 def test_weights_of_large_scores_are_finite():
@@ -92,18 +82,17 @@ def test_weights_of_large_scores_are_finite():
 def test_edges_in_both_orders():
     """Of queries 0 to 3, the second and the last of which see nothing, and keys 0 to 2."""
     edges = Edges.of(torch.tensor([[2, 0, 2], [0, 2, 1]]), queries=4, keys=3)
-    assert list(zip(edges.query.tolist(), edges.key.tolist(), strict=True)) == [
-        (0, 2), (2, 0), (2, 1),
-    ]  # fmt: skip
-    assert edges.first.tolist() == [0, 1, 1, 3]
-    assert edges.turned.tolist() == [1, 2, 0]
-    assert edges.turned_query.tolist() == [2, 2, 0]
-    assert edges.turned_first.tolist() == [0, 1, 2]
-    some = edges.rows(1, 3)
-    assert some.query.tolist() == [1, 1]
-    assert some.key.tolist() == [0, 1]
-    assert some.first.tolist() == [0, 0]
-    assert some.turned_first.tolist() == [0, 1, 2]
+    orders = {
+        "query": [0, 2, 2],
+        "key": [2, 0, 1],
+        "first": [0, 1, 1, 3],
+        "turned": [1, 2, 0],
+        "turned_query": [2, 2, 0],
+        "turned_first": [0, 1, 2],
+    }
+    assert {name: getattr(edges, name).tolist() for name in orders} == orders
+    some = {"query": [1, 1], "key": [0, 1], "first": [0, 0], "turned_first": [0, 1, 2]}
+    assert {name: getattr(edges.rows(1, 3), name).tolist() for name in some} == some
 
 
 def test_a_layer_is_the_formula():
@@ -176,8 +165,7 @@ def test_the_karate_club():
     batch = data.splits["train"][Request(0, torch.tensor([0]))]
     assert batch["edges"].shape == (2, 2 * 78 + 34)
     assert torch.equal(batch["features"], torch.eye(34))
-    known = (batch["targets"] != IGNORED).nonzero().flatten().tolist()
-    assert known == [0, 33]
+    assert (batch["targets"] != IGNORED).nonzero().flatten().tolist() == [0, 33]
     nodes = [n for split in data.graph.split.values() for n in split]
     assert sorted(nodes) == list(range(34))
     assert np.bincount(data.graph.classes).tolist() == [17, 17]
@@ -200,11 +188,9 @@ def test_cora_is_what_its_readme_says(shared_data):
 def public(folder, name, read):
     """The same graph in the files of Planetoid, as Python 2 wrote them: training nodes first, the
     test nodes in another order, and one of them left out."""
-    order = sorted(read.split["test"])
-    tested = [order[1], order[0], *order[3:]]  # order[2] has no words and no subject
-    kinds = len(read.class_names)
-    subjects = np.eye(kinds)[read.classes]
-    first = min(order)
+    first, second, _, *others = sorted(read.split["test"])  # the third has no words and no subject
+    tested = [second, first, *others]
+    subjects = np.eye(len(read.class_names))[read.classes]
     near = {n: [] for n in range(len(read.features))}
     for a, b in read.edges.tolist():
         near[a].append(b)

@@ -134,10 +134,9 @@ def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again):
     for _ in range(2):  # nothing is left of the step before
         model.zero_grad()
         logits = model(tokens(2, 5))
-        (added,) = added_losses(model).items()
-        assert added[0] == "balance"
-        assert added[1].item() == pytest.approx(2 * 4.0)
-        (0 * logits.sum() + added[1]).backward()
+        added = added_losses(model)
+        assert {name: loss.item() for name, loss in added.items()} == {"balance": 2 * 4.0}
+        (0 * logits.sum() + added["balance"]).backward()
         for block in model.stack.blocks:
             scale = block.mixer.function.scale
             assert_close(scale.grad, 2 * scale / scale.numel())
@@ -145,7 +144,6 @@ def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again):
 
 
 # Values by layer
-
 
 GROUPS = ("mask", "mixer", "attention", "normalizer", "pos_enc", "ffn", "norm_type")
 
@@ -167,35 +165,23 @@ PATTERNS = {
     "tables": ({"pos_enc": "relative"}, {"pos_enc": ["none", "relative"]}),
     "hybrid": ({"pos_enc": "rotary", "heads": 2}, {"mixer": ["convolution", "attention"]}),
     "scores": ({}, {"attention": ["dot", "additive"], "normalizer": ["softmax", "sparsemax"]}),
-    "norms": (
-        {},
-        {"norm": ["pre", "post"], "norm_type": ["layer", "rms"], "norm_eps": [1e-5, 1.0]},
-    ),
+    "norms": ({}, {"norm": ["pre", "post"], "norm_type": ["layer", "rms"]}),
+    "eps": ({}, {"norm_eps": [1e-5, 1.0]}),
     "others": ({}, {"ffn": ["gelu", "swiglu"], "residual": [True, False], "ffn_dim": [6, 9]}),
 }
-
-
-def split(name, **more):
-    """A stack whose layers differ, and for each of its layers a stack of two such layers, with the
-    same weights where they have the layer."""
-    base, patterns = PATTERNS[name]
-    layers = layered(**patterns)
-    mixed = random_parts(gpt(**base, layers=layers, **more)).eval().stack
-    plain = []
-    for n, own in enumerate(layers):
-        stack = gpt(**{**base, **own, **more}).double().eval().stack
-        stack.blocks[n].load_state_dict(mixed.blocks[n].state_dict())
-        plain.append(stack)
-    return mixed, plain
 
 
 @pytest.mark.parametrize("run", ["reference", "chunked"])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_block_is_that_of_a_model_of_such_blocks(name, run):
-    mixed, plain = split(name, kernel=kernel(run))
-    x = normal(2, 6, 12)
+    """For each layer a stack of two such layers, with the same weights where it has the layer."""
+    base, patterns = PATTERNS[name]
+    layers, x, base = layered(**patterns), normal(2, 6, 12), base | {"kernel": kernel(run)}
+    mixed = random_parts(gpt(**base, layers=layers)).eval().stack
     expected = mixed.pos_enc.embed(x)
-    for n, stack in enumerate(plain):
+    for n, own in enumerate(layers):
+        stack = gpt(**base | own).double().eval().stack
+        stack.blocks[n].load_state_dict(mixed.blocks[n].state_dict())
         pos = stack.pos_enc
         if name == "tables" and n:  # those of the one layer that has them
             pos = gpt(pos_enc="relative", depth=1).double().stack.pos_enc
@@ -217,13 +203,11 @@ def test_a_cache_serves_layers_that_differ(name):
 def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer():
     layers = layered(mask=["window", "causal"], attention=["dot", "additive"])
     model = transformer(layers=layers)
-    masks = [type(mask).__name__ for mask in model.decoder.masks]
-    assert masks == ["Window", "Causal"]
+    assert [type(mask).__name__ for mask in model.decoder.masks] == ["Window", "Causal"]
     assert not any(mask.restricts for mask in model.encoder.masks)
     for given in (layers, [{"cross_attention": own["attention"]} for own in layers]):
         model = transformer(layers=given)
-        names = [type(layer.score).__name__ for layer in model.decoder.cross]
-        assert names == ["Dot", "Additive"]
+        assert [type(one.score).__name__ for one in model.decoder.cross] == ["Dot", "Additive"]
 
 
 def test_a_table_serves_the_layers_that_use_it():
@@ -243,7 +227,7 @@ def node(*given):
 
 def test_options_are_named_as_on_the_command_line():
     cfg = node("model.layers.mask=[{window:{size:3}},window,causal]", "model.layers.heads=[4,8]")
-    layers = make_layers(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    layers = make_layers(OmegaConf.to_container(cfg, resolve=True))
     masks = [(own["mask"].func.__name__, own["mask"].keywords) for own in layers]
     window = ablate.compose("model.mask=window").model.mask.size
     sized = [("Window", {"size": 3}), ("Window", {"size": window}), ("Causal", {})]
@@ -281,9 +265,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("given", "line"), REFUSED)
 def test_what_cannot_differ_is_refused(given, line):
-    with pytest.raises(UserError, match=line) as error:
+    with pytest.raises(UserError, match=f"^[^\n]*{line}[^\n]*$"):
         node(*f"model.layers.{given}".split())
-    assert "\n" not in str(error.value)
 
 
 def test_a_part_may_be_without_effect_in_some_layers():

@@ -22,25 +22,16 @@ def layer(name, *, mask=None, grid=None, **own):
     return random_parts(part("model.mixer", name, **own)(here))
 
 
-def heads_of(x, head):
-    width = DIM // HEADS
-    return x[..., head * width : (head + 1) * width]
-
-
 @pytest.mark.parametrize("mask", [Causal(causal=True), Window(causal=True, size=2)])
 def test_fixed_weights_are_the_formula(mask):
-    fixed = layer("fixed", mask=mask)
-    x = normal(2, 5, DIM)
-    values = x @ fixed.value.weight.T + fixed.value.bias
+    fixed, x = layer("fixed", mask=mask), normal(2, 5, DIM)
+    values = (x @ fixed.value.weight.T + fixed.value.bias).unflatten(-1, (HEADS, -1))
     near = mask.allowed(torch.arange(5), torch.arange(5))
-    rows = []
-    for i in range(5):
-        sums = [
-            sum(fixed.weight[h, i, j] * heads_of(values[:, j], h) for j in range(5) if near[i, j])
-            for h in range(HEADS)
-        ]
-        rows.append(torch.cat(sums, dim=-1))
-    expected = torch.stack(rows, dim=1) @ fixed.out.weight.T + fixed.out.bias
+    read = torch.zeros_like(values)
+    for h, i, j in product(range(HEADS), range(5), range(5)):
+        if near[i, j]:
+            read[:, i, h] += fixed.weight[h, i, j] * values[:, j, h]
+    expected = read.flatten(2) @ fixed.out.weight.T + fixed.out.bias
     assert_close(fixed(x, context()), expected)
 
 
@@ -51,12 +42,11 @@ def test_a_convolution_has_a_transform_for_each_relative_position(causal, depthw
     conv = layer("convolution", mask=mask, size=3, depthwise=depthwise)
     x, offsets = normal(2, 7, DIM), (-2, -1, 0) if causal else (-1, 0, 1)
     expected = conv.bias.expand(2, 7, DIM).clone()
-    for i in range(7):
-        for n, offset in enumerate(offsets):
-            if 0 <= i + offset < 7:
-                w = conv.weight[:, :, n]
-                w = torch.diag(w[:, 0]) if depthwise else w
-                expected[:, i] += x[:, i + offset] @ w.T
+    for i, (n, offset) in product(range(7), enumerate(offsets)):
+        if 0 <= i + offset < 7:
+            w = conv.weight[:, :, n]
+            w = torch.diag(w[:, 0]) if depthwise else w
+            expected[:, i] += x[:, i + offset] @ w.T
     assert_close(conv(x, context()), expected)
 
 
@@ -73,8 +63,7 @@ def test_a_convolution_of_an_image_goes_over_rows_and_columns():
 
 @pytest.mark.parametrize("name", MIXING)
 def test_padding_is_not_read(name):
-    mixer = layer(name, mask=NoMask(causal=False))
-    x = normal(2, 6, DIM)
+    mixer, x = layer(name, mask=NoMask(causal=False)), normal(2, 6, DIM)
     keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     read, other = context(keep=keep), x.clone()
     other[1, 4:] += 1

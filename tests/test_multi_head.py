@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from make_model import context, kernel, normal, options, part, place, random_parts
+from make_model import context, copy_to_torch, kernel, normal, options, part, place, random_parts
 from torch import nn
 from torch.testing import assert_close
 
@@ -24,9 +24,8 @@ def ours(score="scaled_dot", *, mask="none", run="reference", **changes):
     return random_parts(Attention(place(D, H, M, score=score, **changes)))
 
 
-def crossing(score="scaled_dot", *, run="reference", **changes):
-    made = CrossAttention(place(D, H, M, score=score, kernel=KERNELS[run], **changes))
-    return random_parts(made)
+def crossing(score="scaled_dot", *, run="reference"):
+    return random_parts(CrossAttention(place(D, H, M, score=score, kernel=KERNELS[run])))
 
 
 def remembered(mine, source, keep):
@@ -36,15 +35,7 @@ def remembered(mine, source, keep):
 def torchs(mine):
     """torch's attention with our weights."""
     theirs = nn.MultiheadAttention(D, H, batch_first=True, bias=mine.out.bias is not None).double()
-    assert mine.query is not None
-    assert mine.key is not None
-    inputs = [mine.query, mine.key, mine.value]
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([each.weight for each in inputs]))
-        theirs.out_proj.weight.copy_(mine.out.weight)
-        if mine.out.bias is not None:
-            theirs.in_proj_bias.copy_(torch.cat([each.bias for each in inputs]))
-            theirs.out_proj.bias.copy_(mine.out.bias)
+    copy_to_torch(mine, theirs)
     return theirs
 
 
@@ -72,10 +63,9 @@ def test_self_attention_equals_torchs(mask, padded, bias, run):
     assert_close(weights[0][0], expected_weights)
     output.square().sum().backward()
     expected.square().sum().backward()
-    inputs = [mine.query, mine.key, mine.value]
     for name in ("weight", "bias") if bias else ("weight",):
-        joined = torch.cat([getattr(each, name).grad for each in inputs])
-        assert_close(joined, getattr(theirs, f"in_proj_{name}").grad)
+        inputs = [getattr(each, name).grad for each in (mine.query, mine.key, mine.value)]
+        assert_close(torch.cat(inputs), getattr(theirs, f"in_proj_{name}").grad)
 
 
 @pytest.mark.parametrize("run", KERNELS)
@@ -121,7 +111,6 @@ def test_a_memory_is_selected_by_rows():
     source = normal(B, M, D, seed=2)
     read = remembered(mine, source, keep)
     memory = read.memory
-    assert memory is not None
     for rows in ([0, 0, 1], [1, 0, 2], [2, 2, 0], [2, 0], [1]):  # the second: one source's
         before, index = memory.states, torch.tensor(rows)
         source, keep = source[index], keep[index]
@@ -152,14 +141,10 @@ def test_recorded_weights_are_those_before_dropout_and_change_nothing():
 
 
 def test_the_cache_holds_every_application_of_a_layer_apart():
-    mine, cache = ours(), Cache()
-    first, second = (context(cache=cache, step=step) for step in (0, 1))
-    first.remember(mine, normal(3, 2))
-    second.remember(mine, normal(3, 2, seed=2))
-    for found, seed in ((first, 1), (second, 2)):
-        (state,) = found.recall(mine) or ()
-        assert torch.equal(state, normal(3, 2, seed=seed))
-    assert context(cache=cache, step=2).recall(mine) is None
+    mine, cache, states = ours(), Cache(), (normal(3, 2), normal(3, 2, seed=2))
+    places = [context(cache=cache, step=step) for step in (0, 1, 2)]
+    for where, state in zip(places[:2], states, strict=True):
+        where.remember(mine, state)
+    assert [where.recall(mine) for where in places] == [(states[0],), (states[1],), None]
     cache.select(torch.tensor([2, 0, 0, 1]))
-    (state,) = second.recall(mine) or ()
-    assert torch.equal(state, normal(3, 2, seed=2)[[2, 0, 0, 1]])
+    assert torch.equal(places[1].recall(mine)[0], states[1][[2, 0, 0, 1]])

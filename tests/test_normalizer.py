@@ -1,5 +1,7 @@
 """Normalizers: their formulas, what they may see, and every kernel alike."""
 
+from functools import partial
+
 import pytest
 import torch
 from make_model import gpt, kernel, normal, options, part, random_parts, tokens, transformer
@@ -12,15 +14,12 @@ from ablate.kernel.auto import Auto
 from ablate.kernel.reference import Reference
 from ablate.random.draws import Source
 
+made = partial(part, "model.normalizer")
 NAMES = options("model.normalizer")
 SUM_TO_ONE = [name for name in NAMES if name != "sigmoid"]
 FIXED = [name for name in NAMES if name != "hard"]  # the same in training as in evaluation
 SOURCE = Source(torch.tensor(5))
 POWERS = {"sparsemax": 1, "entmax15": 2}
-
-
-def made(name):
-    return part("model.normalizer", name)
 
 
 def sampled(normalizer, given):
@@ -57,8 +56,7 @@ def test_thresholds_are_roots(name):
 
 @pytest.mark.parametrize("name", FIXED)
 def test_gradients_are_those_of_small_differences(name):
-    given = scores(3, 5).requires_grad_()
-    assert torch.autograd.gradcheck(made(name), [given])
+    assert torch.autograd.gradcheck(made(name), [scores(3, 5).requires_grad_()])
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -74,15 +72,13 @@ def test_only_what_is_seen_has_weight(name, training):
         assert_close(weights.sum(-1), allowed.any(-1).double().expand(2, 3, 4))
     if weights.requires_grad:  # the likeliest key has no gradient
         (weights * scores(2, 3, 4, 6, seed=2)).sum().backward()
-        assert given.grad is not None
         assert given.grad.isfinite().all()
         assert not given.grad[~allowed.expand_as(weights)].any()
     # As if the others were not there.
     if not training:
-        row = given[1, 2, 3].detach()[allowed[1, 0, 3]]
-        assert_close(
-            weights[1, 2, 3][allowed[1, 0, 3]].detach(), made(name)(row), check_dtype=False
-        )
+        seen = allowed[1, 0, 3]
+        alone = made(name)(given[1, 2, 3].detach()[seen])
+        assert_close(weights[1, 2, 3][seen].detach(), alone, check_dtype=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +103,7 @@ def test_hard_draws_from_the_softmax():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
 def test_the_gradient_of_hard_is_that_of_the_noisy_softmax(temperature, dtype):
-    hard = part("model.normalizer", "hard", temperature=temperature)
+    hard = made("hard", temperature=temperature)
     given, loss = scores(3, 5).to(dtype).requires_grad_(), scores(3, 5, seed=4).to(dtype)
     (sampled(hard, given[None, None])[0, 0] * loss).sum().backward()
     noise = hard.perturb(torch.zeros(1, 1, 3, 5, dtype=dtype), SOURCE)[0, 0]
@@ -126,8 +122,7 @@ def test_chunks_change_nothing(name):
         logits = model.train()(seen)
         logits.square().sum().backward()
         found.append([logits, *(p.grad for p in model.parameters())])
-    for ours, theirs in zip(*found, strict=True):
-        assert_close(ours, theirs)
+    assert_close(*found)
 
 
 def test_it_reaches_every_attention_of_a_transformer():

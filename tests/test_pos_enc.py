@@ -16,15 +16,8 @@ NAMES = options("pos_enc")
 B, H, K, D, DEPTH = 2, 3, 8, 24, 2
 ROWS, COLUMNS = 2, 3
 N = ROWS * COLUMNS + 1
-SIZES = {
-    "dim": D,
-    "heads": H,
-    "head_dim": K,
-    "length": N,
-    "depth": DEPTH,
-    "grid": (ROWS, COLUMNS),
-    "extra": 1,
-}
+SIZES = {"dim": D, "heads": H, "head_dim": K, "length": N, "depth": DEPTH}
+SIZES |= {"grid": (ROWS, COLUMNS), "extra": 1}
 POSITIONS = torch.arange(N)
 
 
@@ -46,16 +39,14 @@ def scores(part, q, k, i, j, layer=0):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_hooks_keep_shape_and_dtype(name, dtype):
-    part, x, q = build(name), normal(B, N, D).to(dtype), normal(B, H, N, K).to(dtype)
-    turned_q, turned_k = part.rotate(q, q, POSITIONS, POSITIONS)
-    for out, like in ((part.embed(x), x), (turned_q, q), (turned_k, q)):
-        assert (out.shape, out.dtype) == (like.shape, dtype)
-    if (bias := part.bias(q, POSITIONS, POSITIONS, 0)) is not None:
-        assert bias.dtype == dtype
-        assert torch.broadcast_shapes(bias.shape, (B, H, N, N)) == (B, H, N, N)
+    part, at = build(name), (POSITIONS, POSITIONS)
+    x, q, weights = (normal(*s).to(dtype) for s in ((B, N, D), (B, H, N, K), (B, H, N, N)))
+    pairs = [(part.embed(x), x), *((turned, q) for turned in part.rotate(q, q, *at))]
+    if (bias := part.bias(q, *at, 0)) is not None:
+        pairs.append((bias.expand(B, H, N, N), weights))
     if part.value_term:
-        term = part.values(normal(B, H, N, N).to(dtype), POSITIONS, POSITIONS, 0)
-        assert (term.shape, term.dtype) == (q.shape, dtype)
+        pairs.append((part.values(weights, *at, 0), q))
+    assert all((out.shape, out.dtype) == (like.shape, dtype) for out, like in pairs)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -73,26 +64,20 @@ def test_a_part_is_that_of_the_whole_and_distances_count_alone(name, causal):
         assert_close(part.embed(x[:, 3:], start=3), part.embed(x)[:, 3:])
     if part.value_term:
         values = part.values(weights, POSITIONS, POSITIONS, 1)
-        assert_close(
-            part.values(weights[:, :, rows], rows + later, POSITIONS + later, 1), values[:, :, rows]
-        )
+        some = part.values(weights[:, :, rows], rows + later, POSITIONS + later, 1)
+        assert_close(some, values[:, :, rows])
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bias_by_distance_is_the_bias(name, causal):
-    part = build(name, causal=causal)
-    i, j, q = torch.arange(2, 6), torch.arange(N), normal(B, H, 4, K)
+    part, i, j, q = build(name, causal=causal), torch.arange(2, 6), POSITIONS, normal(B, H, 4, K)
     bias = part.bias(q, i, j, 1)
     if not part.distances:
         assert bias is None or name == "relative_2d"
         return
-    ahead = torch.arange(1 - len(i), len(j)) - 2
-    found = part.by_distance(q, ahead, 1)
-    assert found is not None
-    table, rows = found
-    row = rows[torch.arange(N) - torch.arange(4)[:, None] + 3].expand(B, H, -1, -1)
-    assert bias is not None
+    table, rows = part.by_distance(q, torch.arange(1 - len(i), len(j)) - 2, 1)
+    row = rows[j - torch.arange(4)[:, None] + 3].expand(B, H, -1, -1)
     by_hand = table.expand(B, H, 4, -1).gather(-1, row)
     assert_close(by_hand, bias.expand(B, H, -1, -1))
 
@@ -132,34 +117,42 @@ def test_learned_from_sinusoidal_is_a_map_of_the_sinusoids():
     assert started.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-def rotary(layout):
-    return build("rotary", base=100.0, layout=layout)
-
-
-def test_rotary_turns_complex_numbers():
-    """The paper's own notation: a pair is a complex number, multiplied by exp(i n theta_m)."""
-    q, positions = normal(B, H, 5, K), torch.tensor([0, 1, 5, 7, 30])
-    theta = 100.0 ** (-2 * torch.arange(K // 2, dtype=torch.float64) / K)
-    turns = torch.polar(torch.ones(5, K // 2).double(), positions[:, None] * theta)
-    expected = torch.view_as_real(torch.view_as_complex(q.unflatten(-1, (-1, 2))) * turns)
-    assert_close(rotary("interleaved").rotate(q, q, positions, positions)[0], expected.flatten(-2))
-
-
-def test_rotary_layouts_are_permutations_of_each_other():
-    q, k = normal(B, H, N, K), normal(B, H, N, K, seed=2)
-    order = torch.tensor([*range(0, K, 2), *range(1, K, 2)])
-    pairs = rotary("interleaved").rotate(q, k, POSITIONS, POSITIONS)
-    halves = rotary("half").rotate(q[..., order], k[..., order], POSITIONS, POSITIONS)
-    for interleaved, half in zip(pairs, halves, strict=True):
-        assert_close(interleaved[..., order], half)
+@pytest.mark.parametrize("scaling", [None, "linear", "ntk", "yarn"])
+@pytest.mark.parametrize(
+    ("layout", "share"), [("half", 1.0), ("interleaved", 1.0), ("half", 0.5), ("interleaved", 0.5)]
+)
+def test_rotary_is_the_formula_of_the_papers(layout, share, scaling):
+    """Pair by pair: Su et al. 2021; Chen et al. 2023, equation 4; Peng et al. 2023, equations 16 to
+    22. What is not rotated, of a share, is scaled alike."""
+    width, length, s, base = 12, 300, 4.0, 50.0
+    whole, i, j = round(width / share), torch.tensor([1, 3, 7, 30]), torch.tensor([0, 30, 7])
+    q, k = normal(B, H, 4, whole), normal(B, H, 3, whole, seed=2)
+    part = build("rotary", dim=whole * H, head_dim=whole, length=length, base=base, layout=layout,
+                 share=share, scaling=scaling, factor=s)  # fmt: skip
+    size = 0.1 * math.log(s) + 1 if scaling == "yarn" else 1.0
+    for x, at, found in zip((q, k), (i, j), part.rotate(q, k, i, j), strict=True):
+        expected = x.clone()
+        for m in range(width // 2):
+            angle = base ** (-2 * m / width)
+            if scaling == "ntk":
+                angle = (base * s ** (width / (width - 2))) ** (-2 * m / width)
+            elif scaling == "linear":
+                angle = angle / s
+            elif scaling == "yarn":
+                turns = length / (2 * math.pi / angle)
+                kept = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / 31
+                angle = (1 - kept) * angle / s + kept * angle
+            pair = [m, m + width // 2] if layout == "half" else [2 * m, 2 * m + 1]
+            turn = torch.polar(torch.ones(len(at)).double(), at.double() * angle)
+            turned = torch.view_as_complex(x[..., pair]) * turn
+            expected[..., pair] = torch.view_as_real(turned)
+        assert_close(found, size * expected)
 
 
 def test_rotary_is_right_far_out_in_half_precision():
     """Angles are taken in float32: in bfloat16 position 1001 would be 1000."""
-    q = normal(1, H, 1, K)
-    far = torch.tensor([1001])
-    exact, _ = rotary("half").rotate(q, q, far, far)
-    half, _ = rotary("half").rotate(q.bfloat16(), q.bfloat16(), far, far)
+    part, q, far = build("rotary", base=100.0), normal(1, H, 1, K), torch.tensor([1001])
+    exact, half = (part.rotate(x, x, far, far)[0] for x in (q, q.bfloat16()))
     assert_close(half.double(), exact, atol=0.03, rtol=0.02)
 
 
@@ -177,21 +170,16 @@ def test_alibi_is_a_line_for_each_head(heads):
 @pytest.mark.parametrize("causal", [False, True])
 def test_relative_is_the_sum_over_pairs(causal):
     """Shaw's equations 3 and 4 as written, with a tensor `i j k` of vectors."""
-    clip = 2
+    clip, whole = 2, (POSITIONS, POSITIONS)
     part = build("relative", max_distance=clip, causal=causal)
     q, weights = normal(B, H, N, K), normal(B, H, N, N, seed=2)
     weights = weights.tril() if causal else weights
     ahead = (POSITIONS - POSITIONS[:, None]).clamp(-clip, 0 if causal else clip)
     for layer in range(DEPTH):
         a, c = (tables[layer][ahead + clip] for tables in (part.key_tables, part.value_tables))
-        assert_close(
-            part.bias(q, POSITIONS, POSITIONS, layer),
-            torch.einsum("bhik,ijk->bhij", q, a) / math.sqrt(K),
-        )
-        assert_close(
-            part.values(weights, POSITIONS, POSITIONS, layer),
-            torch.einsum("bhij,ijk->bhik", weights, c),
-        )
+        found = part.bias(q, *whole, layer), part.values(weights, *whole, layer)
+        bias = torch.einsum("bhik,ijk->bhij", q, a) / math.sqrt(K)
+        assert_close(found, (bias, torch.einsum("bhij,ijk->bhik", weights, c)))
 
 
 @pytest.mark.parametrize(("keys", "values"), [(True, True), (True, False), (False, True)])
@@ -206,14 +194,9 @@ def test_relative_creates_only_what_it_uses(keys, values):
 
 def published_bucket(ahead, *, causal, buckets, max_distance):
     """The text of section 2.1 and the formula of the authors' code, in double precision."""
-    offset = 0
-    if causal:
-        distance = max(-ahead, 0)
-    else:
-        buckets //= 2
-        offset = buckets if ahead > 0 else 0
-        distance = abs(ahead)
-    single = buckets // 2
+    distance = max(-ahead, 0) if causal else abs(ahead)
+    buckets //= 1 if causal else 2
+    offset, single = 0 if causal or ahead <= 0 else buckets, buckets // 2
     if distance < single:
         return offset + distance
     # The tiny term: at an edge the quotient is a whole number and may round to just below it.
@@ -292,43 +275,6 @@ def test_what_cannot_be_built_is_refused(name, keys, message):
 def test_more_than_in_training_is_refused(name, start, count, message):
     with pytest.raises(UserError, match=message):
         build(name).embed(torch.zeros(1, count, D), start)
-
-
-def test_partial_rotary_rotates_the_first_dimensions_alone():
-    q, positions = normal(B, H, 5, 2 * K), torch.arange(5)
-    part = build("rotary", dim=2 * K * H, head_dim=2 * K, share=0.5, base=100.0)
-    turned, _ = part.rotate(q, q, positions, positions)
-    expected, _ = build("rotary", base=100.0).rotate(q[..., :K], q[..., :K], positions, positions)
-    assert_close(turned, torch.cat([expected, q[..., K:]], dim=-1))
-
-
-@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
-def test_scaled_rotary_is_the_formula_of_the_paper(scaling):
-    """Chen et al. 2023, equation 4; Peng et al. 2023, equations 16 to 22: pair by pair."""
-    width, length, s, base = 12, 300, 4.0, 50.0
-    q = normal(1, 1, 1, width)
-    part = build("rotary", dim=width, heads=1, head_dim=width, length=length, base=base,
-                 scaling=scaling, factor=s)  # fmt: skip
-    turned, _ = part.rotate(q, q, torch.tensor([7]), torch.tensor([7]))
-    for m in range(width // 2):
-        angle = base ** (-2 * m / width)
-        if scaling == "ntk":
-            angle = (base * s ** (width / (width - 2))) ** (-2 * m / width)
-        elif scaling == "linear":
-            angle = angle / s
-        else:
-            turns = length / (2 * math.pi / angle)
-            kept = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / 31
-            angle = (1 - kept) * angle / s + kept * angle
-        first, second = q[0, 0, 0, m], q[0, 0, 0, m + width // 2]
-        size = 0.1 * math.log(s) + 1 if scaling == "yarn" else 1.0
-        expected = torch.stack(
-            [
-                first * math.cos(7 * angle) - second * math.sin(7 * angle),
-                first * math.sin(7 * angle) + second * math.cos(7 * angle),
-            ]
-        )
-        assert_close(turned[0, 0, 0, [m, m + width // 2]], size * expected)
 
 
 def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs():

@@ -3,9 +3,7 @@ nothing, one token after another is as all at once, evaluation drops nothing, ev
 learns."""
 
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -29,12 +27,10 @@ from make_model import (
 )
 from test_forecasters import rnn as rnn_forecaster
 from test_forecasters import transformer as transformer_forecaster
-from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from ablate.data.pairs import BOS, PAD
-from ablate.kernel import chunked
 from ablate.model.base import Seq2Seq, outputs
 from ablate.model.layers.multi_head import recording
 
@@ -55,53 +51,43 @@ SOURCE, TARGET, TEXT = sentences(7, 5, 3), sentences(6, 2, 4, seed=1), sentences
 IMAGES = normal(3, 1, 12, 24)
 
 
-class Family(NamedTuple):
-    """How a model is made, and a batch of three for it."""
-
-    make: Callable[..., nn.Module]
-    inputs: tuple[Tensor, ...]
-
-
+# How a model is made, and a batch of three for it.
 FAMILIES = {
-    "gpt": Family(gpt, (TEXT,)),
-    "rnn_lm": Family(rnn_lm, (TEXT,)),
-    "bert": Family(partial(bert, segments=1, next_sentence=False), (TEXT,)),
-    "transformer": Family(transformer, (SOURCE, TARGET)),
-    "gpt_seq2seq": Family(gpt_seq2seq, (SOURCE, TARGET)),
-    "rnn_seq2seq": Family(rnn_seq2seq, (SOURCE, TARGET)),
-    "captioner": Family(captioner, (IMAGES, TARGET)),
-    "dit": Family(partial(dit, target_length=7), (IMAGES, TARGET, normal(3).sigmoid())),
-    "vit": Family(vit, (normal(3, 2, 6, 6),)),
-    "resnet": Family(
+    "gpt": (gpt, TEXT),
+    "rnn_lm": (rnn_lm, TEXT),
+    "bert": (partial(bert, segments=1, next_sentence=False), TEXT),
+    "transformer": (transformer, SOURCE, TARGET),
+    "gpt_seq2seq": (gpt_seq2seq, SOURCE, TARGET),
+    "rnn_seq2seq": (rnn_seq2seq, SOURCE, TARGET),
+    "captioner": (captioner, IMAGES, TARGET),
+    "dit": (partial(dit, target_length=7), IMAGES, TARGET, normal(3).sigmoid()),
+    "vit": (vit, normal(3, 2, 6, 6)),
+    "resnet": (
         lambda **changes: build(
             "resnet", image_size=(9, 9), channels=2, classes=3, dim=4,
             **{"gate": part("model.gate", "none")} | changes,
         ),
-        (normal(3, 2, 9, 9),),
+        normal(3, 2, 9, 9),
     ),
-    "rnn_forecaster": Family(rnn_forecaster, (normal(3, 9, 2),)),
-    "transformer_forecaster": Family(transformer_forecaster, (normal(3, 9, 2),)),
+    "rnn_forecaster": (rnn_forecaster, normal(3, 9, 2)),
+    "transformer_forecaster": (transformer_forecaster, normal(3, 9, 2)),
 }  # fmt: skip
 
 
 def made(family, changes):
-    model = random_parts(FAMILIES[family].make(**changes)).eval()
-    return model, list(FAMILIES[family].inputs)
+    make, *inputs = FAMILIES[family]
+    return random_parts(make(**changes)).eval(), inputs
 
 
 def forward(family, model, inputs):
     keep = inputs[0] != PAD
+    keep = None if keep.all() else keep
     if family == "bert":
-        return model.encode(inputs[0], keep=None if keep.all() else keep)
-    if family == "gpt":
-        return outputs(model(inputs[0], keep=None if keep.all() else keep))[0]
-    return outputs(model(*inputs))[0]
+        return model.encode(inputs[0], keep=keep)
+    return outputs(model(inputs[0], keep=keep) if family == "gpt" else model(*inputs))[0]
 
 
-@pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch):
-    """kernel=auto compiles where it can; test_kernel.py does that."""
-    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+pytestmark = pytest.mark.usefixtures("no_compiler")
 
 
 def case(family, *, slow=False, **changes):
@@ -131,13 +117,12 @@ LANGUAGE = [
     case("rnn_lm", embedding_dim=5, tie_embeddings=False),
     *(case("gpt", mask=WINDOW, pos_enc="t5", kernel=k) for k in ("reference", "sdpa", "chunked")),
     case("gpt", share_layers=True, depth=3, norm_type="batch"),
-    *(case("gpt", mixer=name) for name in MIXERS),
     *(case("gpt", normalizer=name) for name in options("model.normalizer")),
 ]
 WRITERS = [
     *(case("transformer", cross_attention=score, kernel="auto") for score in scores()),
     *(case("transformer", pos_enc="t5", kernel=k) for k in ("sdpa", "chunked")),
-    *(case("transformer", mixer=name) for name in MIXERS),
+    *(case(family, mixer=name) for family in ("gpt", "transformer") for name in MIXERS),
     case("transformer", mask=WINDOW, norm="post", share_layers=True, decoder={"depth": 3}),
     *(case("gpt_seq2seq", pos_enc=name) for name in ONE_D),
     *(case("gpt_seq2seq", pos_enc="learned", mask=mask) for mask in ("causal", WINDOW)),
@@ -191,6 +176,9 @@ LOOK_AROUND = [
 ]
 
 
+EVERY = [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("family", "changes"), [*LOOK_BACK, *FORECASTERS, *CAUSAL_ENCODERS], ids=str
@@ -200,10 +188,9 @@ def test_the_future_is_not_seen_and_the_past_is(family, changes):
     last = normal(*last.shape) if last.is_floating_point() else sentences(*[6] * 3, seed=3)
     before = forward(family, model, [*read, last])
     for place in range(last.shape[1]):
-        other = last.clone()
-        other[:, place] = last[:, place] + 1 if last.is_floating_point() else BOS + 1 + (
-            last[:, place] - BOS
-        ) % (VOCAB - BOS - 1)  # fmt: skip
+        other, chosen = last.clone(), last[:, place]
+        next_word = BOS + 1 + (chosen - BOS) % (VOCAB - BOS - 1)
+        other[:, place] = chosen + 1 if last.is_floating_point() else next_word
         found = (forward(family, model, [*read, other]) - before).abs().amax((0, 2))
         assert (found[:place] < 1e-12).all()
         assert found[place] > 1e-9
@@ -231,25 +218,20 @@ def test_one_after_another_is_as_all_at_once(family, changes):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
-)
+@pytest.mark.parametrize(("family", "changes"), EVERY)
 def test_padding_and_the_rest_of_the_batch_change_nothing(family, changes):
     model, inputs = made(family, changes)
     wider = [x if x.is_floating_point() else F.pad(x, (0, 1), value=PAD) for x in inputs]
     batches = [forward(family, model, given) for given in (inputs, wider)]
     for row in range(3):
-        mine = [x[row : row + 1] for x in inputs]
-        alone = forward(family, model, [
-            x if x.is_floating_point() else x[:, : int((x != PAD).sum())] for x in mine
-        ])  # fmt: skip
+        mine = (x[row : row + 1] for x in inputs)
+        shorter = [x if x.is_floating_point() else x[:, : int((x != PAD).sum())] for x in mine]
+        alone = forward(family, model, shorter)
         for found in batches:
             assert_close(found[row : row + 1, : alone.shape[1]], alone)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
-)
+@pytest.mark.parametrize(("family", "changes"), EVERY)
 def test_every_parameter_learns(family, changes):
     model, inputs = made(family, changes)
     forward(family, model.train(), inputs).square().sum().backward()
@@ -298,17 +280,12 @@ def test_chosen_rows_go_on_as_if_written_from_the_start(family, changes):
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["transformer", "rnn_seq2seq"])
 def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family):
-    def memory():
-        return state.memory.states if family == "transformer" else state.memory
-
     model, (source, _) = made(family, {})
-    state = model.encode(source)
-    state.select(torch.tensor([0, 0, 1, 1, 2, 2]))
-    before = memory()
-    state.select(torch.tensor([1, 0, 3, 3, 4, 5]))
-    assert memory() is before
-    state.select(torch.tensor([2, 0, 3, 3, 4, 5]))
-    assert memory() is not before
+    state, seen = model.encode(source), []
+    for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 3, 3, 4, 5], [2, 0, 3, 3, 4, 5]):
+        state.select(torch.tensor(rows))
+        seen.append(state.memory.states if family == "transformer" else state.memory)
+    assert seen[0] is seen[1] is not seen[2]
 
 
 @torch.no_grad()
@@ -322,20 +299,23 @@ def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family):
 )
 def test_weights_of_what_is_read_are_recorded(family, changes):
     model, (source, target) = made(family, changes)
-    with recording(model):
-        model(source, target)
-        at_once = [torch.cat(layer.recorded, dim=2) for layer in model.cross]
-    with recording(model):
+
+    def step_by_step(source, target):
         state = model.encode(source)
         for token in target.unbind(1):
             model.step(token, state)
-        steps = [torch.cat(layer.recorded, dim=2) for layer in model.cross]
+
+    found = []
+    for run in (model, step_by_step):
+        with recording(model):
+            run(source, target)
+            found.append([torch.cat(layer.recorded, dim=2) for layer in model.cross])
+    at_once, steps = found
     assert len(at_once) == (2 if family == "transformer" else 1)
     for one, other in zip(at_once, steps, strict=True):
         assert one.shape[:3] == (3, 3 if family == "transformer" else 1, target.shape[1])
-        for row in range(3):
-            real = target[row] != PAD
-            assert_close(one[row, :, real], other[row, :, real])
+        real = (target != PAD)[:, None, :, None]
+        assert_close(one * real, other * real)
         assert_close(one.sum(-1), torch.ones(one.shape[:-1]).double())
         if not source.is_floating_point():
             assert (one[(source == PAD)[:, None, None].expand_as(one)] == 0).all()

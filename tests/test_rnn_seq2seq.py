@@ -1,6 +1,7 @@
 """RNN encoder-decoder: naive references, how often it reads; test_properties.py has the rest."""
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +13,6 @@ from ablate.data.pairs import PAD
 from ablate.decode.search import beam_search
 from ablate.errors import UserError
 from ablate.model.attention.additive import Additive
-from ablate.model.decoder.bahdanau import Bahdanau
-from ablate.model.decoder.luong import Luong
 from ablate.model.layers.stack import kernels
 from ablate.model.window.local_m import LocalM
 from ablate.training.flops import flops_per_step
@@ -30,9 +29,7 @@ CELLS = options("model.cell")
 
 
 def made(decoder="luong", **changes):
-    model = rnn_seq2seq(**(DECODERS[decoder] | changes))
-    random_parts(model)
-    return model.eval()
+    return random_parts(rnn_seq2seq(**(DECODERS[decoder] | changes))).eval()
 
 
 def source() -> Tensor:
@@ -51,17 +48,14 @@ def cell_of(model):
     """The decoder's only layer as a cell of torch's."""
     layer = model.decoder.recurrent.layers[0]
     cell = nn.GRUCell(layer.input_size, layer.hidden_size).double()
-    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-        getattr(cell, name).data = getattr(layer, f"{name}_l0").data
+    cell.load_state_dict({k.removesuffix("_l0"): v for k, v in layer.state_dict().items()})
     return cell
 
 
 def encoded(model, sentence):
     """Encoder states j d, and the last of the forward and of the backward reading."""
-    layer = model.encoder.layers[0]
-    embedded = model.source_embedding(sentence)
-    states = layer(embedded[None])[0][0]
-    half = layer.hidden_size
+    states = model.encoder.layers[0](model.source_embedding(sentence)[None])[0][0]
+    half = D // 2
     return states, states[-1, :half], states[0, half:]
 
 
@@ -78,23 +72,20 @@ def average(model, s, states, step):
 
 def naive_luong(model, read, write):
     decoder, cell = model.decoder, cell_of(model)
-    assert isinstance(decoder, Luong)
-    states, forward, backward = encoded(model, read)
-    assert decoder.first is not None
-    s = torch.tanh(decoder.first.layers[0][0].weight @ torch.cat([forward, backward]))
+    states, *last = encoded(model, read)
+    s = torch.tanh(decoder.first.layers[0][0].weight @ torch.cat(last))
     fed, logits = torch.zeros(D, dtype=torch.float64), []
     for step, token in enumerate(write):
         x = model.target_embedding(token)
         s = cell(torch.cat([x, fed]) if decoder.input_feeding else x, s)
         context = average(model, s, states, step)
         fed = torch.tanh(decoder.combine.weight @ torch.cat([context, s]))
-        logits.append(model.head.weight @ fed)  # type: ignore[union-attr]
+        logits.append(model.head.weight @ fed)
     return torch.stack(logits)
 
 
 def naive_bahdanau(model, read, write):
     decoder, cell = model.decoder, cell_of(model)
-    assert isinstance(decoder, Bahdanau)
     states, _, backward = encoded(model, read)
     s = torch.tanh(decoder.first.layers[0][0].weight @ backward)
     u_o, v_o, c_o = decoder.maxout.weight.split([D, D, D], dim=1)
@@ -103,7 +94,7 @@ def naive_bahdanau(model, read, write):
         x, context = model.target_embedding(token), average(model, s, states, step)
         t = u_o @ s + v_o @ x + c_o @ context
         largest = torch.stack([max(t[2 * n], t[2 * n + 1]) for n in range(D // 2)])
-        logits.append(model.head.weight @ largest)  # type: ignore[union-attr]
+        logits.append(model.head.weight @ largest)
         s = cell(torch.cat([x, context]), s)
     return torch.stack(logits)
 
@@ -124,11 +115,9 @@ def test_luongs_decoder_starts_from_the_state_of_an_encoder_of_one_direction(cel
     model = made(bidirectional=False, depth=2, cell=cell)
     state = model.encode(source())
     for b, length in enumerate(LENGTHS):
-        embedded = model.source_embedding(source()[b : b + 1, :length])
-        _, last = model.encoder(embedded)
-        for mine, theirs in zip(state.hidden, last, strict=True):
-            for part, whole in zip(mine, theirs, strict=True):
-                assert_close(part[:, b], whole[:, 0])
+        _, last = model.encoder(model.source_embedding(source()[b : b + 1, :length]))
+        mine = [[part[:, [b]] for part in layer] for layer in state.hidden]
+        assert_close(mine, [[*layer] for layer in last])
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -169,10 +158,7 @@ def test_flops_are_those_of_the_products(fed):
     """A unidirectional rnn, its dot product and its maps, counted by hand."""
     e, v, b = 5, 11, 3
 
-    def make():
-        return rnn_seq2seq(
-            attention="dot", cell="rnn", bidirectional=False, embedding_dim=e, input_feeding=fed
-        )
+    keys = {"attention": "dot", "cell": "rnn", "bidirectional": False, "embedding_dim": e}
 
     encoder = 3 * J * D * e + 3 * J * D * D - D * D  # no gradient for the state of zeros
     decoder = 3 * I * D * (e + D * fed) + 3 * I * D * D
@@ -180,20 +166,17 @@ def test_flops_are_those_of_the_products(fed):
     maps = 3 * I * 2 * D * D + 3 * I * v * D
     products = b * (encoder + decoder + attention + maps)
     inputs = torch.ones(b, J, dtype=torch.long), torch.ones(b, I, dtype=torch.long)
+    make = partial(rnn_seq2seq, input_feeding=fed, **keys)
     assert flops_per_step(make, *inputs) == 2 * products
 
 
 def test_a_tied_output_map_is_the_table_of_the_target():
     for decoder, width in (("luong", D), ("bahdanau", D // 2)):
         model = made(decoder, tie_embeddings=True, embedding_dim=width)
-        assert model.head is None
-        logits = model(source(), target())
-        logits.sum().backward()
         untied = made(decoder, embedding_dim=width)
-        untied.load_state_dict(
-            model.state_dict() | {"head.weight": model.target_embedding.weight.detach()}
-        )
-        assert_close(untied(source(), target()), logits)
+        tied = {"head.weight": model.target_embedding.weight.detach()}
+        untied.load_state_dict(model.state_dict() | tied)
+        assert_close(untied(source(), target()), model(source(), target()))
         with pytest.raises(UserError, match=f"set model.embedding_dim={width}$"):
             made(decoder, tie_embeddings=True, embedding_dim=width + 1)
 
@@ -207,5 +190,4 @@ def test_dropout_acts_on_both_embeddings_and_before_the_output_map(decoder):
     (read, _), (write, _), (_, out) = seen
     assert torch.equal(read, model.source_embedding(source()))
     assert torch.equal(write, model.target_embedding(target()))
-    assert model.head is not None
     assert torch.equal(logits, model.head(out))

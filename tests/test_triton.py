@@ -12,7 +12,18 @@ import torch
 from make_model import CONF, gpt, kernel, normal, part, random_parts, tokens
 from omegaconf import OmegaConf
 from test_chunked import cost
-from test_kernel import MASKS, PADDING, SHAPES, H, K, make, make_pos, make_score, results
+from test_kernel import (
+    MASKS,
+    PADDING,
+    SHAPES,
+    H,
+    K,
+    assert_as_reference,
+    make,
+    make_pos,
+    make_score,
+    results,
+)  # fmt: skip
 from tiny import overrides
 from torch import Tensor
 from torch.library import opcheck
@@ -20,12 +31,11 @@ from torch.testing import assert_close
 
 import ablate
 from ablate.errors import UserError
-from ablate.kernel import Attend, Parts, attention_weights
+from ablate.kernel import Parts, attention_weights
 from ablate.kernel import triton as module
 from ablate.kernel.reference import Reference
 from ablate.kernel.triton import Triton, interpreted
 from ablate.model.layers.stack import kernels
-from ablate.model.normalizer.softmax import Softmax
 
 pytest.importorskip("triton", reason="triton comes with torch on Linux alone")
 from ablate.kernel import additive_triton
@@ -43,15 +53,9 @@ def placed(attend, dtype, device=DEVICE):
     q, k, v = (
         x.detach().to(device, dtype).requires_grad_() for x in (attend.q, attend.k, attend.v)
     )
-    return replace(
-        attend,
-        q=q,
-        k=k,
-        v=v,
-        score=attend.score.to(device, dtype),
-        pos=attend.pos.to(device, dtype),
-        keep=None if attend.keep is None else attend.keep.to(device),
-    )
+    score, pos = attend.score.to(device, dtype), attend.pos.to(device, dtype)
+    keep = None if attend.keep is None else attend.keep.to(device)
+    return replace(attend, q=q, k=k, v=v, score=score, pos=pos, keep=keep)
 
 
 def assert_equal(attend, dtype=EXACT):
@@ -100,12 +104,7 @@ def test_it_equals_the_reference_in_its_precision(score, pos, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "keys", "mask"),
-    [
-        (20, 18, "none"),
-        pytest.param(5, 40, "causal", marks=pytest.mark.slow),
-        pytest.param(50, 50, "window", marks=pytest.mark.slow),
-        pytest.param(50, 35, "prefix", marks=pytest.mark.slow),
-    ],
+    [(20, 18, "none"), (5, 40, "causal"), (50, 50, "window"), (50, 35, "prefix")],
 )
 def test_blocks_are_put_together(monkeypatch, queries, keys, mask):
     """Several blocks of queries, keys, width, value width and bias, some of them without a pair."""
@@ -117,20 +116,9 @@ def test_blocks_are_put_together(monkeypatch, queries, keys, mask):
     q, k, v = (normal(1, 1, n, w, seed=n + w) for n, w in ((queries, 17), (keys, 17), (keys, 18)))
     keep = torch.ones(1, keys, dtype=torch.bool)
     keep[0, 3:17] = False
-    assert_equal(
-        Attend(
-            q=q,
-            k=k,
-            v=v,
-            score=random_parts(score),  # type: ignore[arg-type]
-            normalizer=Softmax(),
-            pos=random_parts(pos),  # type: ignore[arg-type]
-            mask=part("model.mask", mask, **MASKS[mask])(causal=True),
-            layer=0,
-            start=max(0, keys - queries),
-            keep=keep,
-        )
-    )
+    parts = {"score": random_parts(score), "pos": random_parts(pos), "layer": 0, "keep": keep}
+    made = make("additive", mask=mask)
+    assert_equal(replace(made, q=q, k=k, v=v, start=max(0, keys - queries), **parts))
 
 
 @pytest.mark.slow
@@ -147,12 +135,9 @@ def test_torch_knows_what_it_gives_back(slope):
     with torch.no_grad():
         out, lse = additive_triton.attention(*given)
         gradient = normal(*out.shape, seed=9).to(out)
+    tensors = [x.detach() if isinstance(x, Tensor) else x for x in given]
     for of_table in (True, False):
-        all_given = (gradient, out, lse, of_table, *given)
-        opcheck(
-            additive_triton.gradients,
-            [x.detach() if isinstance(x, Tensor) else x for x in all_given],
-        )
+        opcheck(additive_triton.gradients, [gradient, out, lse, of_table, *tensors])
 
 
 def test_prepared_keys_are_taken():
@@ -162,9 +147,8 @@ def test_prepared_keys_are_taken():
 
 
 def test_scores_of_any_size_are_weighed():
-    attend = make("additive", padding="some")
-    attend = replace(attend, q=1000 * attend.q.detach(), k=1000 * attend.k.detach())
-    assert_equal(attend)
+    made = make("additive", padding="some")
+    assert_equal(replace(made, q=1000 * made.q.detach(), k=1000 * made.k.detach()))
 
 
 # Dropout
@@ -183,16 +167,15 @@ def test_it_drops_what_the_reference_drops(start):
     attend = replace(attend, dropout=0.4, stream=torch.tensor(-5, device=DEVICE), start=start)
     assert not torch.equal(attention_weights(attend) @ attend.v, Reference()(attend))
     found, expected = results(Triton(), attend), results(Reference(), attend)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert_close(mine, theirs, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
+    assert_close(found, expected, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
 
 
 def test_the_share_and_the_expectation():
     """Weights of equal scores: every one of them is 0 at the rate, and their sum 1 on average."""
     rate, queries, keys = 0.3, 20, 35
     score = make_score("gat")
-    torch.nn.init.zeros_(score.a)  # type: ignore[arg-type]
-    torch.nn.init.zeros_(score.b)  # type: ignore[arg-type]
+    torch.nn.init.zeros_(score.a)
+    torch.nn.init.zeros_(score.b)
     q, k = normal(2, H, queries, K), normal(2, H, keys, K)
     attend = replace(make("gat"), q=q, k=k, v=k, score=score)
     weights = dropped(rate, 1, placed(attend, EXACT)).cpu()
@@ -268,11 +251,7 @@ def test_it_refuses_a_machine_that_cannot_run_it(monkeypatch, name, missing, say
 @pytest.mark.usefixtures("no_interpreter")
 def test_a_trained_model_answers_on_a_cpu():
     """For figures after training on a GPU."""
-    attend = make("additive", "alibi", "causal")
-    for mine, reference in zip(
-        results(Triton(), attend), results(Reference(), attend), strict=True
-    ):
-        assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+    assert_as_reference(make("additive", "alibi", "causal"), Triton())
 
 
 @pytest.mark.usefixtures("no_interpreter")
@@ -293,14 +272,12 @@ def test_a_run_is_loaded_where_there_is_no_gpu(tmp_path, monkeypatch):
 @pytest.mark.skipif(not interpreted(), reason="a run on a GPU has a trainer of its own")
 def test_a_run_is_that_of_the_reference(tmp_path):
     parts = ("model.attention=gatv2", "pos_enc=t5", "trainer.max_steps=4", "model.dropout=0")
-    found = {
-        name: ablate.run(
-            ablate.compose(*overrides(tmp_path, *parts, f"kernel={name}")), tmp_path / name
-        )
-        for name in ("triton", "reference")
-    }
-    assert set(found["triton"]["kernels"].values()) == {"triton (interpreted)"}
-    losses = [result["metrics"]["val/loss"] for result in found.values()]
+    mine, theirs = (
+        ablate.run(ablate.compose(*overrides(tmp_path, *parts, f"kernel={n}")), tmp_path / n)
+        for n in ("triton", "reference")
+    )
+    assert set(mine["kernels"].values()) == {"triton (interpreted)"}
+    losses = [result["metrics"]["val/loss"] for result in (mine, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
@@ -309,12 +286,9 @@ def test_a_run_is_that_of_the_reference(tmp_path):
 def test_the_kernels_compile_for_a_gpu(capability):
     """As far as machine code, which needs no GPU; in a process where nothing is interpreted."""
     script = Path(__file__).with_name("compile_triton.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(capability)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-    )
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, str(script), str(capability)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     shared = [int(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(shared) == 3 * 4
