@@ -9,6 +9,7 @@ import torch
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.config.keys import option_content
 from ablate.kernel import Kernel
@@ -217,6 +218,21 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
 def tokens(*shape: int, seed: int = 2) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     return torch.randint(SIZES["gpt"]["vocab_size"], shape, generator=rng)
+
+
+class Each(TorchDispatchMode):
+    """Calls a function with every tensor that any operation makes."""
+
+    def __init__(self, see: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                self.see(tensor)
+        return made
 
 
 def together(score: str, pos_enc: str) -> bool:

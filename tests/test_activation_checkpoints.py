@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from make_model import bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
+from make_model import Each, bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
 from tiny import overrides
-from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import ablate
 from ablate.config.composition import Composition
@@ -68,34 +66,18 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, monkeypatch
     assert_close(*found, rtol=0, atol=0)
 
 
-class Made(TorchDispatchMode):
-    """Every memory that any operation makes and somebody holds, beside that of the parameters."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.storages = {}
-        self.others = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self.storages[StorageWeakRef(storage)] = storage.nbytes()
-        return made
-
-    def alive(self):
-        """Bytes."""
-        made = {ref: size for ref, size in self.storages.items() if ref not in self.others}
-        return sum(size for storage, size in made.items() if not storage.expired())
-
-
 def kept(depth, **changes):
-    """Bytes that the forward pass leaves for the backward pass."""
-    model = random_parts(gpt(depth=depth, dropout=0.1, **changes))
-    with Made(model) as made:
+    """Bytes that the forward pass leaves for the backward pass, beside the parameters."""
+    model, sizes = random_parts(gpt(depth=depth, dropout=0.1, **changes)), {}
+
+    def see(tensor):
+        storage = tensor.untyped_storage()
+        sizes[StorageWeakRef(storage)] = storage.nbytes()
+
+    with Each(see):
         _output = model(tokens(2, 7))
-    return made.alive()
+    others = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
+    return sum(size for ref, size in sizes.items() if ref not in others and not ref.expired())
 
 
 def test_a_block_keeps_its_input_alone():

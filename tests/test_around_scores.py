@@ -20,6 +20,8 @@ from ablate.model.mixer.attention import Attention
 B, N, D, H = 2, 6, 12, 4
 WIDTH = D // H
 AROUND = [
+    {},
+    {"bias": False},
     {"kv_heads": 2},
     {"kv_heads": 1},
     *({"qk_norm": kind} for kind in ("l2", "rms", "layer")),
@@ -60,10 +62,10 @@ def normed(kind, x, norm, root, head):
 
 
 def reference(mine, q, k, v, x, seen, keys):
-    """b i attends to b j where `seen`, b i j; one query of one head at a time."""
+    """The output and the weights where b i attends to b j if `seen`, b i j; head by head."""
     groups = keys.get("kv_heads") or H
     kind, cap, sink = (keys.get(name) for name in ("qk_norm", "softcap", "sink"))
-    joined = torch.zeros_like(q)
+    joined, weights = torch.zeros_like(q), torch.zeros(B, H, q.shape[1], k.shape[1]).double()
     for b, i, h in product(range(len(q)), range(q.shape[1]), range(H)):
         g = h * groups // H
         at, of = slice(h * WIDTH, (h + 1) * WIDTH), slice(g * WIDTH, (g + 1) * WIDTH)
@@ -78,7 +80,9 @@ def reference(mine, q, k, v, x, seen, keys):
         total = torch.stack(raised).sum()
         if sink is not None:
             total = total + (mine.sink()[h].exp() if sink == "learned" else 1.0)
-        read = sum(weight / total * v[b, j, of] for weight, j in zip(raised, places, strict=True))
+        shares = torch.stack(raised) / total
+        weights[b, h, i, places] = shares.detach()
+        read = shares @ v[b, places, of]
         if keys.get("exclusive"):
             value = v[b, i, of]
             read = read - (read @ value) / (value @ value) * value
@@ -86,7 +90,7 @@ def reference(mine, q, k, v, x, seen, keys):
             gates = 1 / (1 + (-mine.output_gate(x[b, i])).exp())
             read = read * (gates[h] if keys["output_gate"] == "head" else gates[at])
         joined[b, i, at] = read
-    return mine.out(joined)
+    return mine.out(joined), weights
 
 
 def maps(mine, x, y):
@@ -109,31 +113,40 @@ def test_self_attention_is_the_formula_in_loops(mask, padded, keys, run):
     seen = torch.ones(B, N, N, dtype=torch.bool)
     seen = seen.tril() if mask == "causal" else seen
     seen = seen & keep[:, None] if padded else seen
-    with recording(mine):
+    with recording(mine) as recorded:
         output = mine(x, context(keep=keep if padded else None))
-    expected = reference(mine, *maps(mine, x, x), x, seen, keys)
+    expected, weights = reference(mine, *maps(mine, x, x), x, seen, keys)
     assert_close(output, expected)
+    assert_close(recorded[0][0], weights)
     ours, theirs = (
         torch.autograd.grad(y.square().sum(), [*mine.parameters()]) for y in (output, expected)
     )
     assert_close(ours, theirs)
 
 
+GROUPS = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
+CROSSED = [
+    ("scaled_dot", {}),
+    *((score, GROUPS) for score in ("scaled_dot", "additive", "location")),
+]
+
+
 @pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
-def test_cross_attention_is_the_formula_in_loops(score, run):
+@pytest.mark.parametrize(("score", "keys"), CROSSED, ids=str)
+def test_cross_attention_is_the_formula_in_loops(score, keys, run):
     """Scores whose keys are prepared, or unused, read the keys of every head too."""
     if run == "sdpa" and score == "additive":
         pytest.skip("no dot product")
-    keys = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
     settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
     whole = {"kernel": kernel(run, **settings), "score": score}
     mine = random_parts(CrossAttention(place(D, H, N, **whole, **keys)))
     x, source, keep = normal(B, 3, D), normal(B, N, D, seed=2), padding()
-    output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
+    with recording(mine) as recorded:
+        output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
     if score == "scaled_dot":
         seen = keep[:, None].expand(-1, 3, -1)
-        assert_close(output, reference(mine, *maps(mine, x, source), x, seen, keys))
+        expected = reference(mine, *maps(mine, x, source), x, seen, keys)
+        assert_close((output, recorded[0][0]), expected)
         return
     every = random_parts(CrossAttention(place(D, H, N, **whole, **keys | {"kv_heads": H})))
     every.load_state_dict(of_every_head(mine, "key.", "value."))
@@ -159,7 +172,8 @@ def test_what_is_near_is_the_formula_in_loops(own):
     if own.get("key_shift"):
         k = torch.cat([torch.zeros_like(k[:, :1]), k[:, :-1]], dim=1)
     seen = torch.ones(B, N, N, dtype=torch.bool).tril()
-    assert_close(mine(x, context()), reference(mine, q, k, v, x, seen, own | {"kv_heads": 2}))
+    expected, _ = reference(mine, q, k, v, x, seen, own | {"kv_heads": 2})
+    assert_close(mine(x, context()), expected)
 
 
 def convolved(y, conv):

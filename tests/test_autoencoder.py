@@ -54,9 +54,6 @@ def test_in_training_latents_are_drawn_by_the_step():
     assert not torch.allclose(found[0], found[2])
 
 
-# A run, and diffusion in its latents
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")

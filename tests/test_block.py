@@ -36,9 +36,6 @@ def sublayers(mine):
         yield from ((block.attention, [context()]), (block.feed_forward, []))
 
 
-# torch's encoder
-
-
 def torchs(mine: Stack, *, activation: str, first: bool) -> nn.TransformerEncoder:
     """torch's encoder with our weights."""
     own = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": first}
@@ -62,9 +59,6 @@ def test_blocks_equal_torchs(norm, activation, mask, padded):
     later = torch.ones(N, N, dtype=torch.bool).triu(1) if mask == "causal" else None
     expected = theirs(x, mask=later, src_key_padding_mask=~keep if padded else None)
     assert_close(mine(x, keep=keep if padded else None), expected)
-
-
-# Placements
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -185,9 +179,6 @@ def test_shared_layers_are_equal_layers():
     assert_close(shared(x), three(x))
 
 
-# Dropout and stochastic depth
-
-
 @pytest.mark.parametrize(
     ("changes", "rates"),
     [
@@ -225,9 +216,6 @@ def test_dropout_acts_on_input_weights_and_both_sublayers():
     places = [mine.dropout, *(layer.dropout for layer, _ in sublayers(mine))]
     assert [place.p for place in places] == [0.3] * 3
     assert mine.blocks[0].attention.function.dropout == 0.3
-
-
-# Norms and feed-forward networks
 
 
 def made(kind, *, bias=True, eps=1e-5):

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_model import kernel, normal, part
+from make_model import Each, kernel, normal, part
 from test_kernel import LENGTH, MASKS, B, H, K, assert_as_reference, make, make_pos, make_score
 from torch import Tensor
 from torch.library import opcheck
 from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.errors import UserError
 from ablate.kernel import Kernel, Parts, additive_cpu, chunked, heap
@@ -29,24 +28,6 @@ from ablate.kernel.reference import Reference
 def test_the_size_of_the_chunks_changes_nothing(mask, chunk):
     attend = make("additive", "relative", mask, padding="some")
     assert_as_reference(attend, kernel("chunked", chunk=chunk, compile=False))
-
-
-# Memory
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that any operation makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
 
 
 def long(length, pos, mask):
@@ -67,11 +48,12 @@ def cost(run: Kernel, length: int, *, mask: str = "causal") -> tuple[int, int]:
         kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
         return tensor
 
-    with Largest() as largest:
+    sizes: list[int] = []
+    with Each(lambda tensor: sizes.append(tensor.numel())):
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             context = run(attend)
         context.sum().backward()
-    return sum(kept.values()), largest.elements
+    return sum(kept.values()), max(sizes)
 
 
 def test_chunked_memory_grows_with_the_length_alone():
@@ -153,12 +135,10 @@ def test_fitting_counts_the_hidden_width(monkeypatch):
     score = part("model.attention", "additive", hidden=32)
     attend = make("additive")
     attend.score = score(heads=H, query_dim=K, key_dim=K, length=LENGTH).double()
-    with Largest() as largest:
+    sizes = []
+    with Each(lambda tensor: sizes.append(tensor.numel())):
         kernel("chunked", compile=False)(attend).sum().backward()
-    assert largest.elements <= Chunked.ELEMENTS
-
-
-# The score's own route
+    assert max(sizes) <= Chunked.ELEMENTS
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 3, LENGTH])
@@ -178,9 +158,6 @@ def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch):
     assert kept < 8 * biggest  # a few of them, none with the width 8
     _, biggest = cost(kernel("chunked", chunk=4), 256)
     assert biggest <= 2 * 256 * 64
-
-
-# Compilation
 
 
 @pytest.mark.slow

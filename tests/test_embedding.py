@@ -56,9 +56,6 @@ def text():
     return Numbers(np.random.default_rng(0).integers(8, size=3000))
 
 
-# Learned
-
-
 @pytest.mark.parametrize("name", ["transformer", "rnn_lm"])
 def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name):
     make, tables = MODELS[name]
@@ -70,9 +67,6 @@ def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name):
         drawn = torch.empty_like(weight)
         drawn.uniform_(-0.1, 0.1) if name.startswith("rnn") else drawn.normal_(std=0.02)
         assert torch.equal(weight, drawn)
-
-
-# One-hot
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -97,9 +91,6 @@ def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path):
         ablate.build(ablate.compose(*less))
     logits = ablate.build(ablate.compose(*fits))(torch.arange(count)[None])
     assert logits.shape == (1, count, count)
-
-
-# word2vec
 
 
 @pytest.mark.parametrize(("algorithm", "sg"), [("skip_gram", 1), ("cbow", 0)])
@@ -157,9 +148,6 @@ def test_without_gensim_one_line_says_what_to_install(monkeypatch):
         table(8, 6)
 
 
-# What is read of the data
-
-
 def test_the_validation_split_leaves_no_trace_in_the_vectors(tmp_path):
     vectors = []
     for name, end in (("text", "cat mat sat "), ("other", "tam tac tas ")):
@@ -193,9 +181,6 @@ def test_each_side_of_a_transformer_learns_from_its_own():
             embedding.learn_from(data, 0)
             asked.append(data.asked)
         assert asked == ([["source", "target_in"]] if shared else [["source"], ["target_in"]])
-
-
-# In a run
 
 
 def trained(tmp_path, *more):

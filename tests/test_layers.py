@@ -18,8 +18,6 @@ from ablate.model.layers.layer import Layer
 from ablate.task import added_losses
 from ablate.training.build import make_layers
 
-# Parts of one's own
-
 PARTS = '''
     import torch
     from einops import rearrange
@@ -143,8 +141,6 @@ def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again):
     assert added_losses(model) == {}
 
 
-# Values by layer
-
 GROUPS = ("mask", "mixer", "attention", "normalizer", "pos_enc", "ffn", "norm_type")
 
 
@@ -216,9 +212,6 @@ def test_a_table_serves_the_layers_that_use_it():
     assert sizes == [0, len(list(gpt(pos_enc="relative", depth=1).stack.pos_enc.parameters()))]
     shared = bert(pos_enc="t5", layers=layered(attention=["dot", "cosine"])).stack
     assert shared.positions[0] is shared.positions[1] is shared.pos_enc
-
-
-# On the command line
 
 
 def node(*given):

@@ -38,9 +38,6 @@ def near(a, b, size):
     return max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= size - 1
 
 
-# The window
-
-
 @pytest.mark.parametrize("extra", EXTRA)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_a_patch_sees_a_square_and_a_class_token_all(size, extra):
@@ -63,9 +60,6 @@ def test_the_span_skips_rows():
     length = len(PATCHES)
     assert window(1).span(0, COLUMNS, length) == (0, COLUMNS)
     assert window(2).span(length - 1, length, length) == (2 * COLUMNS, length)
-
-
-# The whole layer, with relative positions
 
 
 def layer(kernel, *, extra, score="scaled_dot"):
@@ -134,9 +128,6 @@ def test_away_from_borders_a_shifted_image_gives_a_shifted_answer(mixer):
     # The object has background on all sides in both images.
     assert_close(answers(image)[:, 1:6, 2:7], answers(moved)[:, 2:7, 1:6])
     assert not torch.allclose(answers(image)[:, 1:6, 2:7], answers(moved)[:, 1:6, 2:7])
-
-
-# The command line
 
 
 def test_a_window_as_large_as_the_image_is_refused():

@@ -1,9 +1,11 @@
-"""Multi-head attention: torch's with copied weights, its projections, its recorded weights."""
+"""Multi-head attention: its projections, its memory, its recorded weights.
+
+test_around_scores.py compares what it computes with loops, test_block.py with torch's.
+"""
 
 import pytest
 import torch
-from make_model import context, copy_to_torch, kernel, normal, options, part, place, random_parts
-from torch import nn
+from make_model import context, normal, options, part, place, random_parts
 from torch.testing import assert_close
 
 from ablate.model.layers.layer import Cache, Memory
@@ -12,74 +14,24 @@ from ablate.model.mixer.attention import Attention
 
 B, N, M, D, H = 2, 6, 8, 12, 3
 SCORES = [name for name in options("model.attention") if part("model.attention", name).func.weighs]
-KERNELS = {
-    "reference": kernel("reference"),
-    "sdpa": kernel("sdpa"),
-    "chunked": kernel("chunked", chunk=4, compile=False),
-}
 
 
-def ours(score="scaled_dot", *, mask="none", run="reference", **changes):
-    changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": KERNELS[run]}
+def ours(score="scaled_dot", **changes):
     return random_parts(Attention(place(D, H, M, score=score, **changes)))
 
 
-def crossing(score="scaled_dot", *, run="reference"):
-    return random_parts(CrossAttention(place(D, H, M, score=score, kernel=KERNELS[run])))
+def crossing(score="scaled_dot"):
+    return random_parts(CrossAttention(place(D, H, M, score=score)))
 
 
 def remembered(mine, source, keep):
     return context(memory=Memory({mine: mine.read(source)}, keep))
 
 
-def torchs(mine):
-    """torch's attention with our weights."""
-    theirs = nn.MultiheadAttention(D, H, batch_first=True, bias=mine.out.bias is not None).double()
-    copy_to_torch(mine, theirs)
-    return theirs
-
-
 def padding(keys):
     keep = torch.ones(B, keys, dtype=torch.bool)
     keep[0, -2:] = False
     return keep
-
-
-@pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_self_attention_equals_torchs(mask, padded, bias, run):
-    mine = ours(mask=mask, run=run, bias=bias)
-    x, keep = normal(B, N, D), padding(N) if padded else None
-    later = torch.ones(N, N, dtype=torch.bool).triu(1) if mask == "causal" else None
-    with recording(mine) as weights:
-        output = mine(x, context(keep=keep))
-    theirs, missing = torchs(mine), None if keep is None else ~keep
-    expected, expected_weights = theirs(
-        x, x, x, attn_mask=later, key_padding_mask=missing, average_attn_weights=False
-    )
-    assert_close(output, expected)
-    assert_close(weights[0][0], expected_weights)
-    output.square().sum().backward()
-    expected.square().sum().backward()
-    for name in ("weight", "bias") if bias else ("weight",):
-        inputs = [getattr(each, name).grad for each in (mine.query, mine.key, mine.value)]
-        assert_close(torch.cat(inputs), getattr(theirs, f"in_proj_{name}").grad)
-
-
-@pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("padded", [True, False])
-def test_cross_attention_equals_torchs(padded, run):
-    mine, x, source = crossing(run=run), normal(B, N, D), normal(B, M, D, seed=2)
-    keep = padding(M) if padded else torch.ones(B, M, dtype=torch.bool)
-    with recording(mine) as weights:
-        output = mine(x, remembered(mine, source, keep))
-    expected, expected_weights = torchs(mine)(
-        x, source, source, key_padding_mask=~keep, average_attn_weights=False
-    )
-    assert_close(output, expected)
-    assert_close(weights[0][0], expected_weights)
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -102,9 +102,6 @@ def test_padding_gets_no_gradient_and_gives_none():
     assert torch.equal(x.grad.abs().sum(-1) > 0, padding())
 
 
-# Initial values
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_initial_values_are_the_stated_ones(cell):
     layers = made(cell, inputs=30, dim=40, depth=2).float()
@@ -129,9 +126,6 @@ def test_layers_compute_with_what_was_drawn_for_them():
     draw_by_name(layers, 3)
     x = normal(1, N, E).float()
     assert_close(layers(x)[0][0], by_hand(layers, "gru", x[0])[0])
-
-
-# Floating-point operations
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -37,9 +37,6 @@ def attend(attention, query, read, start=0):
     return attention(query, attention.prepare(read), start)
 
 
-# Windows
-
-
 def expected_weights(attention, query, read, window, b, i, step):
     """Luong's section 3.2 for one step, number by number, of a dot product."""
     length = LENGTHS[b]

@@ -151,9 +151,6 @@ def test_scores_of_any_size_are_weighed():
     assert_equal(replace(made, q=1000 * made.q.detach(), k=1000 * made.k.detach()))
 
 
-# Dropout
-
-
 def dropped(rate, seed, attend):
     """The weights after dropout: the context of values that are the unit vectors."""
     keys = torch.eye(attend.keys, device=DEVICE, dtype=EXACT).expand(*attend.v.shape[:2], -1, -1)
@@ -200,9 +197,6 @@ def test_a_model_drops_in_training_alone():
     assert torch.equal(model(read), model(read))
 
 
-# Memory
-
-
 @pytest.mark.skipif(not interpreted(), reason="measures a CPU")
 def test_memory_grows_with_the_length_alone(monkeypatch):
     """Of tensors in memory: nothing that a kernel makes leaves its program."""
@@ -212,9 +206,6 @@ def test_memory_grows_with_the_length_alone(monkeypatch):
     assert large[0] <= 2 * small[0]
     assert large[1] <= 2 * small[1]
     assert large[1] < 2 * 32 * 32 * 8  # the interpreter copies tensors as bytes
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
