@@ -46,29 +46,6 @@ def test_it_is_a_gpt_with_a_prefix():
     assert_close(model(source, target_in), expected)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        *({"mixer": name} for name in ("convolution", "differential")),
-        {"mixer": "latent", "pos_enc": "rotary"},
-        {"mixer": part("model.mixer", "attention", short_conv=3, key_shift=True), "kv_heads": 1},
-        {"mixer": part("model.mixer", "attention", value_residual=True)},
-        {"connection": "hyper", "parallel": True, "sink": "learned"},
-        {"connection": "x0"},
-    ],
-    ids=str,
-)
-def test_decoding_with_a_cache_equals_teacher_forcing(keys):
-    """Beside the padding of shorter sources."""
-    model = random_model(mask="causal", depth=2, **keys)
-    source, target_in = batch()
-    expected, state = model(source, target_in), model.encode(source)
-    for position, tokens in enumerate(target_in.unbind(1)):
-        logits = model.step(tokens, state)
-        real = target_in[:, position] != PAD
-        assert_close(logits[real], expected[real, position])
-
-
 def test_a_source_beyond_training_is_refused():
     source, target_in = batch()
     with pytest.raises(UserError, match="trained for 8 at most"):

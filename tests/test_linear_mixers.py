@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from make_model import context, gpt, gpt_seq2seq, normal, part, place, random_parts
+from make_model import context, gpt, normal, part, place, random_parts
 from torch.testing import assert_close
 
 import ablate
@@ -152,23 +152,6 @@ def test_padding_between_tokens_changes_no_state(name):
     wide = torch.cat([x[:, :4], normal(1, 3, D, seed=4), x[:, 4:]], 1)
     keep = torch.tensor([[True] * 4 + [False] * 3 + [True] * 2])
     assert_close(made(wide, context(keep=keep))[keep], made(x, context())[0])
-
-
-@pytest.mark.parametrize("keys", [*({"mixer": name} for name in MIXERS), {"layers": True}])
-def test_decoding_keeps_a_state(keys):
-    """Layers in turns, too: a hybrid."""
-    if "layers" in keys:
-        keys = {"layers": [{"mixer": part("model.mixer", n)} for n in ("gated_delta", "attention")]}
-    model = gpt(dim=12, heads=3, pos_enc="rotary", **keys).double().eval()
-    tokens, cache = torch.randint(11, (2, 7)), model.new_cache()
-    steps = [model(tokens[:, n : n + 1], cache=cache) for n in range(7)]
-    assert_close(torch.cat(steps, 1), model(tokens))
-    model = gpt_seq2seq(dim=12, heads=3, **keys).double().eval()
-    source = torch.tensor([[3, 4, 5, 2], [3, 2, 0, 0]])
-    target = torch.randint(3, 9, (2, 4))
-    state = model.encode(source)
-    logits = [model.step(target[:, n], state) for n in range(4)]
-    assert_close(torch.stack(logits, 1), model(source, target))
 
 
 @pytest.mark.parametrize(

@@ -111,18 +111,29 @@ DECODERS = [
     {"decoder": "bahdanau"},
 ]
 MIXERS = ("convolution", "fixed")
+RECURRENT = ("retention", "gla", "delta", "gated_delta", "mamba2")
+HYBRID = [{"mixer": part("model.mixer", name)} for name in ("gated_delta", "attention")]
+NEAR = part("model.mixer", "attention", short_conv=3, key_shift=True)
 # Models that write one token after another, from what they have read.
 LANGUAGE = [
     *(case("rnn_lm", cell=cell, depth=2, residual=True) for cell in options("model.cell")),
     case("rnn_lm", embedding_dim=5, tie_embeddings=False),
     *(case("gpt", mask=WINDOW, pos_enc="t5", kernel=k) for k in ("reference", "sdpa", "chunked")),
     case("gpt", share_layers=True, depth=3, norm_type="batch"),
+    *(case("gpt", mixer=name, pos_enc="rotary") for name in RECURRENT),
+    case("gpt", layers=HYBRID, pos_enc="rotary"),
     *(case("gpt", normalizer=name) for name in options("model.normalizer")),
 ]
 WRITERS = [
     *(case("transformer", cross_attention=score, kernel="auto") for score in scores()),
     *(case("transformer", pos_enc="t5", kernel=k) for k in ("sdpa", "chunked")),
     *(case(family, mixer=name) for family in ("gpt", "transformer") for name in MIXERS),
+    *(case("gpt_seq2seq", mixer=name) for name in RECURRENT),
+    *(case("gpt_seq2seq", mixer=name, mask="causal") for name in ("convolution", "differential")),
+    case("gpt_seq2seq", mixer="latent", pos_enc="rotary", mask="causal"),
+    case("gpt_seq2seq", mixer=NEAR, kv_heads=1, mask="causal"),
+    case("gpt_seq2seq", connection="hyper", parallel=True, sink="learned", mask="causal"),
+    case("gpt_seq2seq", connection="x0", mask="causal"),
     case("transformer", mask=WINDOW, norm="post", share_layers=True, decoder={"depth": 3}),
     *(case("gpt_seq2seq", pos_enc=name) for name in ONE_D),
     *(case("gpt_seq2seq", pos_enc="learned", mask=mask) for mask in ("causal", WINDOW)),
@@ -147,7 +158,9 @@ FORECASTERS = [
     *(case("transformer_forecaster", pos_enc=name) for name in ONE_D),
     case("transformer_forecaster", mask="window", difference=False),
 ]
-LOOK_BACK = [*crossed(), *LANGUAGE, *WRITERS]
+# Its first block has shares that mix nothing.
+RESIDUAL = case("gpt_seq2seq", mixer=part("model.mixer", "attention", value_residual=True))
+LOOK_BACK = [*crossed(), *LANGUAGE, *WRITERS, RESIDUAL]
 CAUSAL_ENCODERS = [
     case("bert", mask="causal", kernel="auto", **changes)
     for changes in ({"pos_enc": "t5"}, {"mixer": "convolution"}, {"mixer": "fixed"})
