@@ -159,7 +159,9 @@ FORECASTERS = [
     case("transformer_forecaster", mask="window", difference=False),
 ]
 # Its first block has shares that mix nothing.
-RESIDUAL = case("gpt_seq2seq", mixer=part("model.mixer", "attention", value_residual=True))
+RESIDUAL = case(
+    "gpt_seq2seq", mixer=part("model.mixer", "attention", value_residual=True), mask="causal"
+)
 LOOK_BACK = [*crossed(), *LANGUAGE, *WRITERS, RESIDUAL]
 CAUSAL_ENCODERS = [
     case("bert", mask="causal", kernel="auto", **changes)
