@@ -5,6 +5,7 @@ takes half a minute for a model, so that its tests are slow ones.
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import make_files
 import pytest
@@ -71,33 +72,26 @@ def _nothing_compiled_before():
     torch._dynamo.utils.counters.clear()
 
 
-class Counted:
-    """A backend that runs what was captured as it is, and counts how often."""
+@pytest.fixture
+def captured(monkeypatch):
+    """Compiling is capturing alone: graphs, and how often these run as they are."""
+    found, compile_ = SimpleNamespace(graphs=0, runs=0), nn.Module.compile
 
-    def __init__(self):
-        self.graphs = self.runs = 0
-
-    def __call__(self, graph, inputs):
-        self.graphs += 1
+    def backend(graph, inputs):
+        found.graphs += 1
 
         def run(*arguments):
-            self.runs += 1
+            found.runs += 1
             return graph(*arguments)
 
         return run
-
-
-@pytest.fixture
-def captured(monkeypatch):
-    """Compiling is capturing alone."""
-    backend, compile_ = Counted(), nn.Module.compile
 
     def capture(part, **settings):
         settings.pop("options")
         compile_(part, backend=backend, **settings)
 
     monkeypatch.setattr(nn.Module, "compile", capture)
-    return backend
+    return found
 
 
 def made(model, *more):
@@ -107,10 +101,6 @@ def made(model, *more):
     data.train_batches = 12
     network = build(cfg, data).double().train()
     return network, make_task(cfg, data, network), data
-
-
-def double(inputs):
-    return [x.double() if x.is_floating_point() else x for x in inputs]
 
 
 def passed(network, inputs):
@@ -126,7 +116,8 @@ def passed(network, inputs):
 def require_same(model, *more, compile_):
     network, task, data = made(model, *more)
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    inputs = double(task.inputs(next(iter(data.train_dataloader()))))
+    batch = task.inputs(next(iter(data.train_dataloader())))
+    inputs = [x.double() if x.is_floating_point() else x for x in batch]
     plain = passed(network, inputs)
     network.load_state_dict(state)  # averages of a batch norm
     for part in network.compiles:
