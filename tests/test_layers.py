@@ -170,10 +170,14 @@ PATTERNS = {
 @pytest.mark.parametrize("run", ["reference", "chunked"])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_block_is_that_of_a_model_of_such_blocks(name, run):
-    """For each layer a stack of two such layers, with the same weights where it has the layer."""
+    """For each layer a stack of two such layers, with the same weights where it has the layer; and
+    a cache serves them all."""
     base, patterns = PATTERNS[name]
     layers, x, base = layered(**patterns), normal(2, 6, 12), base | {"kernel": kernel(run)}
-    mixed = random_parts(gpt(**base, layers=layers)).eval().stack
+    model = random_parts(gpt(**base, layers=layers)).eval()
+    mixed, read, cache = model.stack, tokens(2, 7), model.new_cache()
+    pieces = [model(piece, cache=cache) for piece in read.split((3, 1, 3), dim=1)]
+    assert_close(torch.cat(pieces, dim=1), model(read))
     expected = mixed.pos_enc.embed(x)
     for n, own in enumerate(layers):
         stack = gpt(**base | own).double().eval().stack
@@ -185,15 +189,6 @@ def test_every_block_is_that_of_a_model_of_such_blocks(name, run):
         pos.load_state_dict(mixed.positions[n].state_dict())
         expected = stack.blocks[n](expected, context(pos))
     assert_close(mixed(x), mixed.final_norm(expected))
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_a_cache_serves_layers_that_differ(name):
-    base, patterns = PATTERNS[name]
-    model, read = random_parts(gpt(**base, layers=layered(**patterns))).eval(), tokens(2, 7)
-    cache = model.new_cache()
-    pieces = [model(read[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, 7))]
-    assert_close(torch.cat(pieces, dim=1), model(read))
 
 
 def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer():
