@@ -44,11 +44,11 @@ class Numbers:
         return self.read
 
 
-def table(count, dim, *, seed=0, data=None, **changes):
+def table(count, dim, *, seed=0, **changes):
     """A word2vec table with its vectors; what is drawn for it before depends on the seed."""
     torch.manual_seed(seed)
     made = part("model.embedding", "word2vec", **changes)(count, dim)
-    made.learn_from(data or text(), seed)
+    made.learn_from(text(), seed)
     return made
 
 
