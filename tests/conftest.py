@@ -85,6 +85,12 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernel=auto compiles where it can; test_chunked.py and test_compiled.py do that."""
+    monkeypatch.setattr("ablate.kernel.chunked.compiler", lambda device: False)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: looking for garbage in it was a fifth of the tests' time."""
     gc.freeze()

@@ -9,6 +9,7 @@ import torch
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.config.keys import option_content
 from ablate.kernel import Kernel
@@ -184,6 +185,30 @@ def random_parts(module: Part, *, seed: int = 0, std: float = 0.5) -> Part:
     return module
 
 
+def copy_to_torch(ours: Any, theirs: nn.Module) -> None:
+    """The weights of a map, a norm, an attention or a stack of blocks, to torch's."""
+    if isinstance(theirs, nn.MultiheadAttention):
+        state = {f"out_proj.{name}": value for name, value in ours.out.state_dict().items()}
+        for name in ours.out.state_dict():
+            maps = [getattr(one, name) for one in (ours.query, ours.key, ours.value)]
+            state[f"in_proj_{name}"] = torch.cat(maps)
+        theirs.load_state_dict(state)
+    elif isinstance(theirs, nn.TransformerEncoder | nn.TransformerDecoder):
+        if theirs.norm is not None:
+            copy_to_torch(ours.final_norm, theirs.norm)
+        for block, layer in zip(ours.blocks, theirs.layers, strict=True):
+            norm = "norm_before" if layer.norm_first else "norm_after"
+            copy_to_torch(block.attention.function, layer.self_attn)
+            copy_to_torch(block.feed_forward.function.up, layer.linear1)
+            copy_to_torch(block.feed_forward.function.down, layer.linear2)
+            if "cross_attention" in block:
+                copy_to_torch(block.cross_attention.function, layer.multihead_attn)
+            for number, sublayer in enumerate(block.values(), 1):
+                copy_to_torch(getattr(sublayer, norm), getattr(layer, f"norm{number}"))
+    else:
+        theirs.load_state_dict(ours.state_dict())
+
+
 def normal(*shape: int, seed: int = 1) -> Tensor:
     """Standard normal numbers in float64."""
     rng = torch.Generator().manual_seed(seed)
@@ -193,6 +218,21 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
 def tokens(*shape: int, seed: int = 2) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     return torch.randint(SIZES["gpt"]["vocab_size"], shape, generator=rng)
+
+
+class Each(TorchDispatchMode):
+    """Calls a function with every tensor that any operation makes."""
+
+    def __init__(self, see: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                self.see(tensor)
+        return made
 
 
 def together(score: str, pos_enc: str) -> bool:

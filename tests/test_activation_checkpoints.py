@@ -1,15 +1,11 @@
 """model.activation_checkpointing: the same values, gradients and dropout, from less memory."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from make_model import bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
+from make_model import Each, bert, gpt, kernel, normal, random_parts, tokens, transformer, vit
 from tiny import overrides
-from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.testing import assert_close
 
 import ablate
 from ablate.config.composition import Composition
@@ -18,26 +14,25 @@ from ablate.model.layers import stack
 from ablate.model.layers.layer import Cache
 from ablate.training.build import build, build_data, count_flops, make_task
 
+CHUNKS = kernel("chunked", chunk=2, compile=False)
+BERTS = tokens(2, 9), torch.tensor([[1, 4], [0, 8]]), tokens(2, 9) % 2
 MODELS = {
-    "gpt": (gpt, lambda: (tokens(2, 7),)),
-    "bert": (bert, lambda: (tokens(2, 9), torch.tensor([[1, 4], [0, 8]]), tokens(2, 9) % 2)),
-    "vit": (vit, lambda: (normal(2, 2, 6, 6),)),
-    "transformer": (transformer, lambda: (1 + tokens(2, 8), tokens(2, 7))),
+    "gpt": (gpt, (tokens(2, 7),)),
+    "bert": (bert, BERTS),
+    "vit": (vit, (normal(2, 2, 6, 6),)),
+    "transformer": (transformer, (1 + tokens(2, 8), tokens(2, 7))),
 }
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES = {
     "dropped blocks": {"drop_path": 0.5},
     "shared blocks": {"share_layers": True},
-    "chunks, computed again inside": {
-        "attention": "additive",
-        "kernel": kernel("chunked", chunk=2, compile=False),
-    },
+    "chunks, computed again inside": {"attention": "additive", "kernel": CHUNKS},
     "a table beside the blocks": {"pos_enc": "t5"},
     "weights that are drawn": {"normalizer": "hard"},
     "no attention": {"mixer": "fixed"},
 }
 
 
-def step(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def step(model, inputs):
     """Outputs, gradients, and the next random number, of a training step from one seed."""
     torch.manual_seed(0)
     found = {f"output {n}": out for n, out in enumerate(outputs(model(*inputs)))}
@@ -50,13 +45,11 @@ def step(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     ("name", "change"),
     [*(("gpt", change) for change in CHANGES), *((name, "dropped blocks") for name in MODELS)],
 )
-def test_values_gradients_and_dropout_stay_bit_for_bit(
-    name: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_gradients_and_dropout_stay_bit_for_bit(name, change, monkeypatch):
     make, inputs = MODELS[name]
     calls = []
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def counted(*args, **kwargs):
         calls.append(args[2].step)
         return again(*args, **kwargs)
 
@@ -67,61 +60,43 @@ def test_values_gradients_and_dropout_stay_bit_for_bit(
         assert not calls
         changes = {"dropout": 0.3} | CHANGES[change]
         model = random_parts(make(activation_checkpointing=on, **changes))
-        found.append(step(model, inputs()))
+        found.append(step(model, inputs))
     assert calls == ([0, 1, 0, 1] if name == "transformer" else [0, 1])
-    assert found[0].keys() == found[1].keys() >= dict(model.named_parameters()).keys()
-    for key, value in found[0].items():
-        assert torch.equal(value, found[1][key]), key
+    assert found[0].keys() >= dict(model.named_parameters()).keys()
+    assert_close(*found, rtol=0, atol=0)
 
 
-class Made(TorchDispatchMode):
-    """Every memory that any operation makes and somebody holds, beside that of the parameters."""
+def kept(depth, **changes):
+    """Bytes that the forward pass leaves for the backward pass, beside the parameters."""
+    model, sizes = random_parts(gpt(depth=depth, dropout=0.1, **changes)), {}
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.storages: dict[StorageWeakRef, int] = {}
-        self.others = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
+    def see(tensor):
+        storage = tensor.untyped_storage()
+        sizes[StorageWeakRef(storage)] = storage.nbytes()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self.storages[StorageWeakRef(storage)] = storage.nbytes()
-        return made
-
-    def alive(self) -> int:
-        """Bytes."""
-        made = {ref: size for ref, size in self.storages.items() if ref not in self.others}
-        return sum(size for storage, size in made.items() if not storage.expired())
-
-
-def kept(depth: int, **changes: Any) -> int:
-    """Bytes that the forward pass leaves for the backward pass."""
-    model = random_parts(gpt(depth=depth, dropout=0.1, **changes))
-    with Made(model) as made:
+    with Each(see):
         _output = model(tokens(2, 7))
-    return made.alive()
+    others = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
+    return sum(size for ref, size in sizes.items() if ref not in others and not ref.expired())
 
 
-def test_a_block_keeps_its_input_alone() -> None:
-    b, i, d, double = 2, 7, 12, 8
-    one = b * i * d * double
+def test_a_block_keeps_its_input_alone():
+    one = 2 * 7 * 12 * 8  # b i d of 8 bytes
     for shared in (False, True):
         on = {"activation_checkpointing": True, "share_layers": shared}
         assert kept(5, **on) - kept(4, **on) == one
     assert kept(5) - kept(4) > 10 * one  # the measure sees what a block keeps
 
 
-def test_a_cache_is_filled_once() -> None:
+def test_a_cache_is_filled_once():
     """Generation may run with gradients on; keys read twice would be there twice."""
     model, cache, x = random_parts(gpt(activation_checkpointing=True)), Cache(), tokens(1, 6)
     parts = [model(part, cache=cache) for part in x.split(2, dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(x))
+    assert_close(torch.cat(parts, dim=1), model(x))
     assert cache.length() == 6
 
 
-def test_a_run_is_the_same_run(tmp_path: Path) -> None:
+def test_a_run_is_the_same_run(tmp_path):
     """One id, one cost; the option reaches the blocks of what is trained."""
     found = []
     for on in (False, True):

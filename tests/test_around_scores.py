@@ -3,57 +3,52 @@
 One reference in plain operations on one head at a time has all of them.
 """
 
+import math
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from make_model import context, kernel, normal, options, part, place, random_parts
-from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.model.layers.layer import Cache, Memory
-from ablate.model.layers.multi_head import CrossAttention, MultiHeadAttention, recording
+from ablate.model.layers.multi_head import CrossAttention, recording
 from ablate.model.mixer.attention import Attention
 
 B, N, D, H = 2, 6, 12, 4
 WIDTH = D // H
-AROUND: list[dict[str, Any]] = [
+AROUND = [
+    {},
+    {"bias": False},
     {"kv_heads": 2},
     {"kv_heads": 1},
-    {"qk_norm": "l2"},
-    {"qk_norm": "rms"},
-    {"qk_norm": "layer"},
+    *({"qk_norm": kind} for kind in ("l2", "rms", "layer")),
     {"softcap": 0.5},
-    {"sink": "zero"},
-    {"sink": "learned"},
-    {"output_gate": "head"},
-    {"output_gate": "element"},
+    *({"sink": kind} for kind in ("zero", "learned")),
+    *({"output_gate": kind} for kind in ("head", "element")),
+    # All of them.
+    {"kv_heads": 2, "qk_norm": "rms", "softcap": 0.5, "sink": "learned", "output_gate": "element"},
 ]
-TOGETHER = {
-    "kv_heads": 2,
-    "qk_norm": "rms",
-    "softcap": 0.5,
-    "sink": "learned",
-    "output_gate": "element",
-}
-NEAR: list[dict[str, Any]] = [
+NEAR = [
     {"short_conv": 3},
     {"key_shift": True},
     {"exclusive": True},
     {"short_conv": 2, "key_shift": True, "exclusive": True},
 ]
 KERNELS = ("reference", "sdpa", "chunked")
+POSITIONS = {"none": 0, "rotary": 2}  # and the numbers of a token that latent attention adds
 
 
-def made(run: str, mask: str = "causal", own: dict[str, Any] | None = None, **changes: Any) -> Any:
+def made(run, mask="causal", own=None, **changes):
     settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
     changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": kernel(run, **settings)}
     changes.setdefault("score", "scaled_dot")
     return random_parts(Attention(place(D, H, N, **changes), **(own or {})))
 
 
-def normed(kind: str | None, x: Tensor, norm: Any, root: float, head: int) -> Tensor:
+def normed(kind, x, norm, root, head):
     """One vector of a head."""
     if kind is None:
         return x
@@ -66,21 +61,16 @@ def normed(kind: str | None, x: Tensor, norm: Any, root: float, head: int) -> Te
     return norm.weight * x / (x.square().mean() + eps).sqrt()
 
 
-def reference(
-    mine: MultiHeadAttention, x: Tensor, y: Tensor, seen: Tensor, keys: dict[str, Any]
-) -> Tensor:
-    """b i d attends to b j d where `seen`, b i j; one query of one head at a time."""
-    q, k, v = mine.query(x), mine.key(y), mine.value(y)  # type: ignore[misc]
+def reference(mine, q, k, v, x, seen, keys):
+    """The output and the weights where b i attends to b j if `seen`, b i j; head by head."""
     groups = keys.get("kv_heads") or H
     kind, cap, sink = (keys.get(name) for name in ("qk_norm", "softcap", "sink"))
-    joined = torch.zeros(len(x), x.shape[1], D, dtype=x.dtype)
-    for b, i, h in product(range(len(x)), range(x.shape[1]), range(H)):
+    joined, weights = torch.zeros_like(q), torch.zeros(B, H, q.shape[1], k.shape[1]).double()
+    for b, i, h in product(range(len(q)), range(q.shape[1]), range(H)):
         g = h * groups // H
         at, of = slice(h * WIDTH, (h + 1) * WIDTH), slice(g * WIDTH, (g + 1) * WIDTH)
         query = normed(kind, q[b, i, at], mine.query_norm, WIDTH**0.5, h)
-        places = [j for j in range(y.shape[1]) if seen[b, i, j]]
-        if not places:
-            continue
+        places = [j for j in range(k.shape[1]) if seen[b, i, j]]
         scores = [
             query @ normed(kind, k[b, j, of], mine.key_norm, 1.0, h) / WIDTH**0.5 for j in places
         ]
@@ -89,141 +79,112 @@ def reference(
         raised = [score.exp() for score in scores]
         total = torch.stack(raised).sum()
         if sink is not None:
-            assert mine.sink is not None
             total = total + (mine.sink()[h].exp() if sink == "learned" else 1.0)
-        read = sum(weight / total * v[b, j, of] for weight, j in zip(raised, places, strict=True))
+        shares = torch.stack(raised) / total
+        weights[b, h, i, places] = shares.detach()
+        read = shares @ v[b, places, of]
+        if keys.get("exclusive"):
+            value = v[b, i, of]
+            read = read - (read @ value) / (value @ value) * value
         if mine.output_gate is not None:
             gates = 1 / (1 + (-mine.output_gate(x[b, i])).exp())
             read = read * (gates[h] if keys["output_gate"] == "head" else gates[at])
         joined[b, i, at] = read
-    return mine.out(joined)
+    return mine.out(joined), weights
 
 
-def padding() -> Tensor:
+def maps(mine, x, y):
+    return mine.query(x), mine.key(y), mine.value(y)
+
+
+def padding():
     keep = torch.ones(B, N, dtype=torch.bool)
     keep[0, -2:] = False
     return keep
 
 
 @pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("keys", [*AROUND, TOGETHER], ids=str)
+@pytest.mark.parametrize("keys", AROUND, ids=str)
 @pytest.mark.parametrize(("mask", "padded"), [("causal", False), ("causal", True), ("none", True)])
-def test_self_attention_is_the_formula_in_loops(
-    mask: str, padded: bool, keys: dict[str, Any], run: str
-) -> None:
+def test_self_attention_is_the_formula_in_loops(mask, padded, keys, run):
     if run == "sdpa" and "softcap" in keys:
         pytest.skip("SDPA caps no scores")
     mine, x, keep = made(run, mask, **keys), normal(B, N, D), padding()
     seen = torch.ones(B, N, N, dtype=torch.bool)
     seen = seen.tril() if mask == "causal" else seen
     seen = seen & keep[:, None] if padded else seen
-    with recording(mine):
+    with recording(mine) as recorded:
         output = mine(x, context(keep=keep if padded else None))
-    expected = reference(mine, x, x, seen, keys)
-    torch.testing.assert_close(output, expected)
-    parameters = dict(mine.named_parameters())
+    expected, weights = reference(mine, *maps(mine, x, x), x, seen, keys)
+    assert_close(output, expected)
+    assert_close(recorded[0][0], weights)
     ours, theirs = (
-        torch.autograd.grad(y.square().sum(), [*parameters.values()]) for y in (output, expected)
+        torch.autograd.grad(y.square().sum(), [*mine.parameters()]) for y in (output, expected)
     )
-    for name, one, other in zip(parameters, ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+    assert_close(ours, theirs)
+
+
+GROUPS = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
+CROSSED = [
+    ("scaled_dot", {}),
+    *((score, GROUPS) for score in ("scaled_dot", "additive", "location")),
+]
 
 
 @pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
-def test_cross_attention_is_the_formula_in_loops(score: str, run: str) -> None:
+@pytest.mark.parametrize(("score", "keys"), CROSSED, ids=str)
+def test_cross_attention_is_the_formula_in_loops(score, keys, run):
     """Scores whose keys are prepared, or unused, read the keys of every head too."""
     if run == "sdpa" and score == "additive":
         pytest.skip("no dot product")
-    keys = {"kv_heads": 2, "sink": "learned", "output_gate": "head", "qk_norm": "rms"}
     settings = {"chunk": 2, "compile": False} if run == "chunked" else {}
     whole = {"kernel": kernel(run, **settings), "score": score}
     mine = random_parts(CrossAttention(place(D, H, N, **whole, **keys)))
     x, source, keep = normal(B, 3, D), normal(B, N, D, seed=2), padding()
-    output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
+    with recording(mine) as recorded:
+        output = mine(x, context(memory=Memory({mine: mine.read(source)}, keep)))
     if score == "scaled_dot":
         seen = keep[:, None].expand(-1, 3, -1)
-        torch.testing.assert_close(output, reference(mine, x, source, seen, keys))
+        expected = reference(mine, *maps(mine, x, source), x, seen, keys)
+        assert_close((output, recorded[0][0]), expected)
         return
     every = random_parts(CrossAttention(place(D, H, N, **whole, **keys | {"kv_heads": H})))
-    every.load_state_dict(
-        {
-            name: of_every_head(value) if name.startswith(("key.", "value.")) else value
-            for name, value in mine.state_dict().items()
-        }
-    )
+    every.load_state_dict(of_every_head(mine, "key.", "value."))
     same = every(x, context(memory=Memory({every: every.read(source)}, keep)))
-    torch.testing.assert_close(output, same)
+    assert_close(output, same)
 
 
-def of_every_head(value: Tensor) -> Tensor:
-    """Rows of two heads of keys -> rows of four."""
-    return value.unflatten(0, (2, WIDTH)).repeat_interleave(2, 0).flatten(0, 1)
+def of_every_head(mine, *names):
+    """The weights of heads that share keys -> of as many; rows of two heads -> of four."""
+    return {
+        name: value.unflatten(0, (2, WIDTH)).repeat_interleave(2, 0).flatten(0, 1)
+        if name.startswith(names)
+        else value
+        for name, value in mine.state_dict().items()
+    }
 
 
 @pytest.mark.parametrize("own", NEAR, ids=str)
-def test_what_is_near_is_the_formula_in_loops(own: dict[str, Any]) -> None:
+def test_what_is_near_is_the_formula_in_loops(own):
     mine, x = made("sdpa", own=own, kv_heads=2), normal(B, N, D)
-    q, k, v = (
-        convolved(projection(x), conv)
-        for projection, conv in (
-            (mine.query, mine.query_conv),
-            (mine.key, mine.key_conv),
-            (mine.value, mine.value_conv),
-        )
-    )
+    convs = mine.query_conv, mine.key_conv, mine.value_conv
+    q, k, v = map(convolved, maps(mine, x, x), convs)
     if own.get("key_shift"):
         k = torch.cat([torch.zeros_like(k[:, :1]), k[:, :-1]], dim=1)
-    joined = torch.zeros(B, N, D, dtype=x.dtype)
-    for b, i, h in product(range(B), range(N), range(H)):
-        at, of = (slice(n * WIDTH, (n + 1) * WIDTH) for n in (h, h // 2))
-        weights = torch.stack([q[b, i, at] @ k[b, j, of] / WIDTH**0.5 for j in range(i + 1)])
-        read = weights.softmax(0) @ v[b, : i + 1, of]
-        if own.get("exclusive"):
-            value = v[b, i, of]
-            read = read - (read @ value) / (value @ value) * value
-        joined[b, i, at] = read
-    torch.testing.assert_close(mine(x, context()), mine.out(joined))
+    seen = torch.ones(B, N, N, dtype=torch.bool).tril()
+    expected, _ = reference(mine, q, k, v, x, seen, own | {"kv_heads": 2})
+    assert_close(mine(x, context()), expected)
 
 
-def convolved(y: Tensor, conv: Any) -> Tensor:
+def convolved(y, conv):
     if conv is None:
         return y
-    found = y.clone()
-    for i, m in product(range(N), range(conv.size)):
-        if (j := i - conv.size + 1 + m) >= 0:
-            found[:, i] = found[:, i] + conv.weight[:, 0, m] * y[:, j]
-    return found
-
-
-@pytest.mark.parametrize("pos", ["none", "rotary", "alibi"])
-@pytest.mark.parametrize("own", [{}, *NEAR], ids=str)
-def test_a_cache_and_one_position_change_nothing(own: dict[str, Any], pos: str) -> None:
-    """In parts of several lengths, the first of which is shorter than a convolution."""
-    encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
-    keys = {"heads": 3, "kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
-    whole = {"score": "scaled_dot", "kernel": kernel("sdpa"), "pos": encoding}
-    mask = part("model.mask", "causal")(causal=True)
-    mine = random_parts(Attention(place(D, length=N, mask=mask, **whole, **keys), **own))
-    x = normal(B, N, D)
-    expected = mine(x, context(pos=encoding))
-    cache, parts = Cache(), []
-    for new in x.split((1, 2, 3), dim=1):
-        where = context(pos=encoding, cache=cache)
-        where.start = cache.tokens
-        parts.append(mine(new, where))
-        cache.tokens += new.shape[1]
-    torch.testing.assert_close(torch.cat(parts, 1), expected)
-    k, v, *_ = cache.states[0, mine]
-    assert k.shape == v.shape == (B, 1, N, 4)
-    for position in (0, 3):
-        where = context(pos=encoding)
-        where.position = position
-        torch.testing.assert_close(mine(x, where), expected[:, position : position + 1])
+    past = F.pad(y.mT, (conv.size - 1, 0))
+    return y + F.conv1d(past, conv.weight, groups=len(conv.weight)).mT
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
-def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name: str) -> None:
+def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name):
     normalizer = part("model.normalizer", name)
     mine = made("reference", "none", normalizer=normalizer, sink="learned")
     x = normal(B, N, D)
@@ -231,53 +192,48 @@ def test_a_sink_takes_a_share_of_any_weights_that_sum_to_one(name: str) -> None:
         mine(x, context())
     q, k = mine.queries(x), mine.keys(x)
     scores = torch.cat([mine.score(q, k), mine.sink()[:, None, None].expand(B, H, N, 1)], dim=-1)
-    torch.testing.assert_close(weights[0][0], normalizer(scores)[..., :-1])
+    assert_close(weights[0][0], normalizer(scores)[..., :-1])
 
 
 @pytest.mark.parametrize("score", ["location", "uniform"])
-def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score: str) -> None:
+def test_grouped_values_of_scores_without_keys_are_those_of_every_head(score):
     for own in ({}, {"short_conv": 2}):
         mine, every = (made("sdpa", own=own, kv_heads=g, score=score) for g in (2, H))
-        whole = mine.state_dict()
-        for name, value in whole.items():
-            if name.startswith(("value.", "value_conv.")):
-                whole[name] = of_every_head(value)
-        every.load_state_dict(whole)
+        every.load_state_dict(of_every_head(mine, "value.", "value_conv."))
         x = normal(B, N, D)
-        torch.testing.assert_close(mine(x, context()), every(x, context()))
+        assert_close(mine(x, context()), every(x, context()))
 
 
-def test_dropout_of_grouped_heads_is_that_of_every_head() -> None:
+def test_dropout_of_grouped_heads_is_that_of_every_head():
     """SDPA leaves the training pass with dropout to the reference."""
     outputs = []
     for run in ("sdpa", "reference"):
         torch.manual_seed(0)
         outputs.append(made(run, kv_heads=2, dropout=0.5).train()(normal(B, N, D), context()))
-    torch.testing.assert_close(*outputs)
+    assert_close(*outputs)
 
 
 @pytest.mark.parametrize("run", options("kernel"))
-def test_kernels_say_what_they_cannot_do(run: str) -> None:
+def test_kernels_say_what_they_cannot_do(run):
     for keys, reason in (({"softcap": 1.0}, "capped"), ({"sink": "zero"}, "a sink")):
         score = "additive" if run == "triton" else "scaled_dot"
         chosen = part("kernel", run)
         able = chosen.caps if "softcap" in keys else chosen.sinks
-        if able:
-            continue
-        with pytest.raises(UserError, match=reason):
-            Attention(place(D, H, N, score=score, kernel=chosen, **keys))
+        if not able:
+            with pytest.raises(UserError, match=reason):
+                Attention(place(D, H, N, score=score, kernel=chosen, **keys))
 
 
-def mixer(name: str, pos: str = "none", **keys: Any) -> Any:
+def mixer(name, pos="none", around=None, **keys):
     """The mixer with its encoding, whose heads have a width of 4."""
     encoding = part("pos_enc", pos)(dim=D, heads=3, head_dim=4, length=N, depth=1)
     mask = part("model.mask", "causal")(causal=True)
-    where = place(D, 3, N, mask=mask, pos=encoding, kernel=kernel("sdpa"), score="scaled_dot")
+    where = place(D, 3, N, mask=mask, pos=encoding, kernel=kernel("sdpa"), **(around or {}))
     return random_parts(part("model.mixer", name, **keys)(where)), encoding
 
 
 @pytest.mark.parametrize("pos", ["none", "rotary"])
-def test_latent_attention_is_the_formula_in_loops(pos: str) -> None:
+def test_latent_attention_is_the_formula_in_loops(pos):
     """DeepSeek-V2, equations 9 to 19."""
     (mine, encoding), x = mixer("latent", pos, rank=5, rotary_dim=2), normal(B, N, D)
     c = x @ mine.down.weight.mT
@@ -294,21 +250,19 @@ def test_latent_attention_is_the_formula_in_loops(pos: str) -> None:
                       for j, s in enumerate(scores)]  # fmt: skip
         weights = (torch.stack(scores) / root).softmax(0)
         joined[b, i, at] = weights @ v[b, : i + 1, at]
-    torch.testing.assert_close(mine(x, context(pos=encoding)), mine.out(joined))
+    assert_close(mine(x, context(pos=encoding)), mine.out(joined))
 
 
 EPS = torch.finfo(torch.float64).eps
 
 
-def rotation(position: int) -> Tensor:
+def rotation(position):
     """By one radian a position, as rotary positions turn their first pair."""
-    angle = torch.tensor(float(position), dtype=torch.float64)
-    return torch.stack(
-        [torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])]
-    )
+    cos, sin = math.cos(position), math.sin(position)
+    return torch.tensor([[cos, -sin], [sin, cos]]).double()
 
 
-def test_differential_attention_is_the_formula_in_loops() -> None:
+def test_differential_attention_is_the_formula_in_loops():
     """Ye et al. 2024, equations 1 to 3."""
     (mine, encoding), x = mixer("differential"), normal(B, N, D)
     q, k, v = mine.query(x), mine.key(x), mine.value(x)
@@ -324,24 +278,30 @@ def test_differential_attention_is_the_formula_in_loops() -> None:
         at = slice(4 * h, 4 * h + 4)
         read = (maps[0] - factor * maps[1]) @ v[b, : i + 1, at]
         joined[b, i, at] = 0.2 * mine.norm.weight * read / (read.square().mean() + EPS).sqrt()
-    torch.testing.assert_close(mine(x, context(pos=encoding)), mine.out(joined))
+    assert_close(mine(x, context(pos=encoding)), mine.out(joined))
 
 
-@pytest.mark.parametrize("pos", ["none", "rotary"])
-@pytest.mark.parametrize(("name", "cached"), [("latent", 5), ("differential", 2 * D)])
-def test_a_cache_of_other_mixers_changes_nothing(name: str, cached: int, pos: str) -> None:
-    keys = {"rank": 5, "rotary_dim": 2} if name == "latent" else {}
-    (mine, encoding), x, cache, parts = mixer(name, pos, **keys), normal(B, N, D), Cache(), []
-    expected = mine(x, context(pos=encoding))
+GROUPED = {"kv_heads": 1, "qk_norm": "rms", "sink": "learned"}
+# Positions, mixer, what is around its scores, its keys, numbers that it keeps of a token.
+CACHED = [
+    *(("alibi", "attention", GROUPED, own, 2 * 4) for own in ({}, *NEAR)),
+    *((pos, "attention", GROUPED, own, 2 * 4) for pos in POSITIONS for own in ({}, *NEAR)),
+    *((pos, "latent", {}, {"rank": 5, "rotary_dim": 2}, 5 + n) for pos, n in POSITIONS.items()),
+    *((pos, "differential", {}, {}, 2 * D) for pos in POSITIONS),
+]
+
+
+@pytest.mark.parametrize(("pos", "name", "around", "own", "held"), CACHED, ids=str)
+def test_a_cache_and_one_position_change_nothing(pos, name, around, own, held):
+    """In parts of several lengths, the first of which is shorter than a convolution."""
+    (mine, encoding), x = mixer(name, pos, around, **own), normal(B, N, D)
+    expected, cache, parts = mine(x, context(pos=encoding)), Cache(), []
     for new in x.split((1, 2, 3), dim=1):
-        where = context(pos=encoding, cache=cache)
-        where.start = cache.tokens
-        parts.append(mine(new, where))
+        parts.append(mine(new, context(pos=encoding, cache=cache, start=cache.tokens)))
         cache.tokens += new.shape[1]
-    torch.testing.assert_close(torch.cat(parts, 1), expected)
-    held = sum(state.numel() for state in cache.states[0, mine])
-    assert held == B * N * (cached + 2 * (pos == "rotary" and name == "latent"))
+    assert_close(torch.cat(parts, 1), expected)
+
+    assert sum(state.numel() for state in cache.states[0, mine][:2]) == B * N * held
     for position in (0, 3):
-        where = context(pos=encoding)
-        where.position = position
-        torch.testing.assert_close(mine(x, where), expected[:, position : position + 1])
+        alone = mine(x, context(pos=encoding, position=position))
+        assert_close(alone, expected[:, position : position + 1])

@@ -2,19 +2,16 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
-from make_model import part, scores
-from torch import Tensor
+from make_model import normal, part, random_parts, scores
 from torch.nn.functional import leaky_relu
+from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.model.attention import Score
 from ablate.model.attention.additive import Additive
 from ablate.model.attention.cosine import LARGEST, START, Cosine
 from ablate.model.attention.dot import Dot
@@ -28,31 +25,17 @@ B, H, I, J, K = 2, 3, 5, 7, 4  # noqa: E741
 SIZES = {"heads": H, "query_dim": K, "key_dim": K, "length": J}
 
 
-def randomised(score: Score) -> Score:
-    """In float64 and away from initial zeros, which would hide a wrong formula."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in score.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return score.double()
+def inputs(score):
+    widths = (I, score.query_dim * score.query), (J, score.key_dim * score.key)
+    return [normal(B, H, *size, seed=n).requires_grad_() for n, size in enumerate(widths)]
 
 
-def inputs(score: Score, *, query_dim: int = K, key_dim: int = K) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    widths = query_dim * score.query, key_dim * score.key
-    q, k = (
-        torch.randn(B, H, n, width, generator=generator, dtype=torch.float64, requires_grad=True)
-        for n, width in zip((I, J), widths, strict=True)
-    )
-    return q, k
-
-
-def hidden(score: Any, q: Tensor, k: Tensor, h: int) -> Tensor:
+def hidden(score, q, k, h):
     return q + k if score.w is None else q @ score.w[h] + k @ score.u[h]
 
 
 # The score of one query and the key at j, in head h.
-FORMULAS: dict[str, Callable[[Any, Tensor, Tensor, int, int], Any]] = {
+FORMULAS = {
     "scaled_dot": lambda s, q, k, h, j: q @ k / math.sqrt(K),
     "dot": lambda s, q, k, h, j: q @ k,
     "general": lambda s, q, k, h, j: q @ s.weight[h] @ k,
@@ -64,7 +47,7 @@ FORMULAS: dict[str, Callable[[Any, Tensor, Tensor, int, int], Any]] = {
     "uniform": lambda s, q, k, h, j: torch.zeros(()).double(),
 }
 SIZES_APART = SIZES | {"key_dim": 6}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     **{name: (name, SIZES) for name in scores()},
     **{f"{name}, widths apart": (name, SIZES_APART) for name in ("general", "gat")},
     **{f"{name}, hidden": (name, SIZES_APART | {"hidden": 3}) for name in ("additive", "gatv2")},
@@ -72,23 +55,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def made(case: str) -> tuple[Score, Tensor, Tensor]:
+def made(case):
     name, keys = CASES[case]
-    score = randomised(part("model.attention", name)(**keys))
-    return score, *inputs(score, query_dim=score.query_dim, key_dim=score.key_dim)
+    score = random_parts(part("model.attention", name)(**keys), std=1.0)
+    return score, *inputs(score)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_forward_is_the_formula(case: str) -> None:
+def test_forward_is_the_formula(case):
     score, q, k = made(case)
     expected = torch.empty(B, H, I, J).double()
     for b, h, i, j in product(range(B), range(H), range(I), range(J)):
         expected[b, h, i, j] = FORMULAS[CASES[case][0]](score, q[b, h, i], k[b, h, j], h, j)
-    torch.testing.assert_close(score(q, k), expected, atol=1e-12, rtol=1e-12)
+    assert_close(score(q, k), expected, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_kernels_compute_with_is_forward(case: str) -> None:
+def test_what_kernels_compute_with_is_forward(case):
     """sum_d v_d f(q_id + k_jd), or a product of matrices with the same gradients."""
     score, q, k = made(case)
     expected = score(q, k)
@@ -96,22 +79,21 @@ def test_what_kernels_compute_with_is_forward(case: str) -> None:
         q_, k_, v, slope = score.summed(q, score.keys(k))
         x = q_[:, :, :, None] + k_[:, :, None]
         y = x.tanh() if slope is None else torch.where(x > 0, x, slope * x)
-        torch.testing.assert_close(torch.einsum("bhijd,hd->bhij", y, v), expected)
+        assert_close(torch.einsum("bhijd,hd->bhij", y, v), expected)
     lowered = score.lower(q, k)
     assert (lowered is not None) == score.lowers
     if lowered is None:
         return
     found = lowered[2] * lowered[0] @ lowered[1].mT
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+    assert_close(found, expected, atol=1e-12, rtol=1e-12)
     leaves = [x for x in (q, k, *score.parameters()) if x.numel()]
-    loss = torch.randn(I, J, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     if expected.requires_grad and score.key:
-        both = (torch.autograd.grad((out * loss).sum(), leaves) for out in (found, expected))
-        for mine, theirs in zip(*both, strict=True):
-            torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-12)
+        weights = normal(B, H, I, J, seed=3)
+        both = (torch.autograd.grad(out, leaves, weights) for out in (found, expected))
+        assert_close(*both, atol=1e-12, rtol=1e-12)
 
 
-def test_initial_values_are_the_published_ones() -> None:
+def test_initial_values_are_the_published_ones():
     sizes = {"heads": 4, "query_dim": 50, "key_dim": 50, "length": 60}
     for drawn in (General(**sizes).weight, Location(max_length=None, **sizes).table):
         assert drawn.abs().max() <= 0.1
@@ -119,26 +101,23 @@ def test_initial_values_are_the_published_ones() -> None:
     additive = Additive(hidden=40, **sizes)
     assert not additive.v.any()
     for matrix in (additive.w, additive.u):
-        assert matrix is not None
         assert matrix.std().item() == pytest.approx(0.001, rel=0.05)
     gat, gatv2 = GAT(**sizes), GATv2(hidden=40, **sizes)
     for parameter, fans in ((gat.a, 101), (gat.b, 101), (gatv2.v, 41), (gatv2.w, 90)):
-        assert parameter is not None
         assert parameter.abs().max() <= (6 / fans) ** 0.5
         assert parameter.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.08)
     assert Cosine(**sizes).sharpness().flatten().tolist() == pytest.approx([START] * 4)
 
 
-def test_cosine_is_blind_to_length_and_its_sharpness_is_bounded() -> None:
+def test_the_sharpness_of_cosine_is_bounded():
     score = Cosine(**SIZES).double()
-    q, k = inputs(score)
-    torch.testing.assert_close(score(q * 7, k * 0.01), score(q, k))
+    q, _ = inputs(score)
     with torch.no_grad():
         score.log_t.fill_(50.0)
     assert score(q, q).max().item() == pytest.approx(LARGEST)
 
 
-def test_cosine_of_zero_vectors_is_zero_with_finite_gradients() -> None:
+def test_cosine_of_zero_vectors_is_zero_with_finite_gradients():
     score = Cosine(**SIZES).double()
     q, k = inputs(score)
     with torch.no_grad():
@@ -148,60 +127,47 @@ def test_cosine_of_zero_vectors_is_zero_with_finite_gradients() -> None:
     out.square().sum().backward()
     assert not out[0, 0, 0].any()
     assert not out[0, 0, :, 1].any()
-    for x in (q, k, score.log_t):
-        assert x.grad is not None
-        assert x.grad.isfinite().all()
+    assert all(x.grad.isfinite().all() for x in (q, k, score.log_t))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_cosine_is_lowered_in_float32_and_leaves_what_it_is_given_alone(dtype: torch.dtype) -> None:
+def test_cosine_is_lowered_in_float32_and_leaves_what_it_is_given_alone(dtype):
     """Against autograd in float64 on the same numbers; a pack has a derivative for each run."""
     score = Cosine(**SIZES)
+    score.forward = lambda x: score.lower(x, x)[0]  # the queries that a kernel sees
     given = torch.stack([x.detach().to(dtype)[:, :, :I] for x in inputs(score)])
-    upstream = torch.randn(given.shape, generator=torch.Generator().manual_seed(3))
+    upstream = normal(*given.shape, seed=3).float()
     before = given.clone(), upstream.clone()
 
-    def weighed(log_t: Tensor, x: Tensor, upstream: Tensor) -> Tensor:
-        lowered = torch.func.functional_call(Lowering(score), {"score.log_t": log_t}, (x,))
+    def weighed(log_t, x, upstream):
+        lowered = torch.func.functional_call(score, {"log_t": log_t}, (x,))
         assert lowered.dtype == torch.float32
         return (lowered * upstream).sum()
 
     log_t = torch.tensor([[0.0] * H, [math.log(2 * LARGEST)] * H])
+    gradients = torch.func.grad(weighed, argnums=(0, 1))
     with warnings.catch_warnings(action="error"):  # where torch has no rule for a pack, it warns
-        of_runs = torch.func.vmap(torch.func.grad(weighed, argnums=(0, 1)))(log_t, given, upstream)
-    assert all(torch.equal(*pair) for pair in zip(before, (given, upstream), strict=True))
+        of_runs = torch.func.vmap(gradients)(log_t, given, upstream)
+    assert all(map(torch.equal, before, (given, upstream)))
+    fine = 1e-5 if dtype == torch.float32 else 2**-8  # rounded once, at the end
     for run in range(2):
         t, x = log_t[run].double().requires_grad_(), given[run].double().requires_grad_()
         sharp = t.clamp(max=math.log(LARGEST)).exp()[:, None, None]
         exact = sharp * x / x.square().sum(-1, keepdim=True).sqrt()
         expected = torch.autograd.grad((exact * upstream[run]).sum(), (t, x))
-        one = torch.func.grad(weighed, argnums=(0, 1))(log_t[run], given[run], upstream[run])
+        one = gradients(log_t[run], given[run], upstream[run])
         for found in (one, [x[run] for x in of_runs]):
-            torch.testing.assert_close(found[0].double(), expected[0], atol=1e-3, rtol=1e-5)
-            fine = 1e-5 if dtype == torch.float32 else 2**-8  # rounded once, at the end
-            torch.testing.assert_close(found[1].double(), expected[1], atol=1e-3, rtol=fine)
-
-
-class Lowering(torch.nn.Module):
-    """The queries that a kernel sees, in place of scores."""
-
-    def __init__(self, score: Score) -> None:
-        super().__init__()
-        self.score = score
-
-    def forward(self, x: Tensor) -> Tensor:
-        lowered = self.score.lower(x, x)
-        assert lowered is not None
-        return lowered[0]
+            for mine, theirs, near in zip(found, expected, (1e-5, fine), strict=True):
+                assert_close(mine.double(), theirs, atol=1e-3, rtol=near)
 
 
 @pytest.mark.parametrize("size", [1e-4, 300.0])
-def test_cosine_holds_in_half_precision(size: float) -> None:
+def test_cosine_holds_in_half_precision(size):
     score = Cosine(**SIZES)
     q, k = (x.detach().float() for x in inputs(score))
     half = score((q * size).half(), (k * size).half())
     assert half.dtype == torch.float16
-    torch.testing.assert_close(half.float(), score(q, k), atol=0.03, rtol=0.01)
+    assert_close(half.float(), score(q, k), atol=0.03, rtol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +180,13 @@ def test_cosine_holds_in_half_precision(size: float) -> None:
         (partial(Location, max_length=J - 1), SIZES, rf"max_length={J - 1} .*at least {J}"),
     ],
 )  # fmt: skip
-def test_a_refusal_names_the_slot(make: Any, sizes: dict[str, Any], message: str) -> None:
+def test_a_refusal_names_the_slot(make, sizes, message):
     for slot in ("model.attention", "model.cross_attention"):
         with pytest.raises(UserError, match=rf"^{slot}.*{message}"):
             make(slot=slot, **sizes)
 
 
-def test_location_refuses_what_its_table_has_no_room_for() -> None:
+def test_location_refuses_what_its_table_has_no_room_for():
     score = Location(max_length=J + 1, **SIZES)
     q, fits = torch.randn(B, H, I, K), torch.empty(B, H, J + 1, 0)
     assert score(q, fits).shape == (B, H, I, J + 1)

@@ -1,15 +1,11 @@
 """BERT: torch's encoder with copied weights, the published heads, and what sees what."""
 
-from typing import Any
-
 import pytest
 import torch
 from make_model import SIZES, bert, random_parts
 from test_block import torchs
-from torch import Tensor, nn
 from torch.nn import functional as F
-
-from ablate.model.bert import BERT
+from torch.testing import assert_close
 
 LENGTH, VOCAB = SIZES["bert"]["length"], SIZES["bert"]["vocab_size"]
 SINGLE = {"segments": 1, "next_sentence": False}
@@ -17,13 +13,11 @@ SINGLE = {"segments": 1, "next_sentence": False}
 BLOCK = {"dim": 12, "heads": 3, "ffn_dim": 20, "norm_eps": 1e-5}
 
 
-def random_bert(**changes: Any) -> BERT:
-    model = bert(**changes)
-    random_parts(model)
-    return model.eval()
+def random_bert(**changes):
+    return random_parts(bert(**changes)).eval()
 
 
-def read(rows: int = 2, seed: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+def read(rows=2, seed=3):
     """Tokens, places and segments."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(VOCAB, (rows, LENGTH), generator=rng)
@@ -33,31 +27,30 @@ def read(rows: int = 2, seed: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "chunked"])
-def test_it_is_the_published_model(kernel: str) -> None:
+def test_it_is_the_published_model(kernel):
     """Embeddings, torch's post-norm encoder, head and pooler, written out."""
     model = random_bert(pos_enc="learned", kernel=kernel, **BLOCK)
     tokens, places, segments = read()
     tables = dict(model.named_parameters())
     words, kinds = tables["embedding.weight"], tables["segment_embedding.weight"]
     x = words[tokens] + kinds[segments] + tables["stack.pos_enc.table"]
-    norm = model.stack.embedding_norm
-    assert isinstance(norm, nn.LayerNorm)
-    x = torchs(model.stack, activation="gelu", first=False)(norm(x))
-    torch.testing.assert_close(model.encode(tokens, segments), x)
+    x = torchs(model.stack, activation="gelu", first=False)(model.stack.embedding_norm(x))
+    assert_close(model.encode(tokens, segments), x)
 
     found = model(tokens, places, segments)
     hidden = torch.stack([row[place] for row, place in zip(x, places, strict=True)])
-    hidden = F.gelu(hidden @ tables["head.dense.weight"].T + tables["head.dense.bias"])
-    hidden = F.layer_norm(
-        hidden, (12,), tables["head.norm.weight"], tables["head.norm.bias"], eps=1e-5
-    )
-    torch.testing.assert_close(found.tokens, hidden @ words.T + tables["head.bias.weight"])
-    pooled = (x[:, 0] @ tables["pooler.dense.weight"].T + tables["pooler.dense.bias"]).tanh()
-    expected = pooled @ tables["next_sentence.weight"].T + tables["next_sentence.bias"]
-    torch.testing.assert_close(found.next, expected)
+
+    def both(name):
+        return tables[f"{name}.weight"], tables[f"{name}.bias"]
+
+    hidden = F.gelu(F.linear(hidden, *both("head.dense")))
+    hidden = F.layer_norm(hidden, (12,), *both("head.norm"), eps=1e-5)
+    assert_close(found.tokens, hidden @ words.T + tables["head.bias.weight"])
+    pooled = F.linear(x[:, 0], *both("pooler.dense")).tanh()
+    assert_close(found.next, F.linear(pooled, *both("next_sentence")))
 
 
-def test_its_parameters_are_the_published_ones() -> None:
+def test_its_parameters_are_the_published_ones():
     """Counted from the paper's tables: 12 blocks of 768 are 109,482,240 with the pooler and 30,522
     words, 512 positions and 2 segments; the heads come on top."""
     with torch.device("meta"):
@@ -69,14 +62,14 @@ def test_its_parameters_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre", "sandwich", "none"])
-def test_the_embeddings_are_normalised_where_the_stream_is(norm: str) -> None:
+def test_the_embeddings_are_normalised_where_the_stream_is(norm):
     names = {name.rsplit(".", 1)[0] for name, _ in bert(norm=norm).named_parameters()}
     assert ("stack.embedding_norm" in names) == (norm == "post")
     assert ("stack.final_norm" in names) == (norm in ("pre", "sandwich"))
     assert ("head.norm" in names) == (norm != "none")
 
 
-def test_the_summary_is_that_of_a_token_which_sees_all() -> None:
+def test_the_summary_is_that_of_a_token_which_sees_all():
     x = torch.arange(2 * 4 * 12.0).view(2, 4, 12)
     keep = torch.tensor([[True] * 4, [True, True, False, False]])
     both = bert()
@@ -88,7 +81,7 @@ def test_the_summary_is_that_of_a_token_which_sees_all() -> None:
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
-def test_padding_changes_nothing_of_either_head(mask: str) -> None:
+def test_padding_changes_nothing_of_either_head(mask):
     model = random_bert(mask=mask, pos_enc="learned")
     tokens, _, segments = read()
     places, keep = torch.tensor([[0, 3], [1, 2]]), torch.ones(2, LENGTH, dtype=torch.bool)
@@ -97,11 +90,11 @@ def test_padding_changes_nothing_of_either_head(mask: str) -> None:
     plain, padded = (model.predict(t, places, segments, keep=keep) for t in (tokens, other))
     alone = model(tokens[:1, :5], places[:1], segments[:1, :5])
     for whole, same, single in zip(plain, padded, alone, strict=True):
-        torch.testing.assert_close(whole, same, atol=0, rtol=0)
-        torch.testing.assert_close(whole[:1], single)
+        assert_close(whole, same, atol=0, rtol=0)
+        assert_close(whole[:1], single)
 
 
-def test_one_segment_needs_nothing_of_pairs() -> None:
+def test_one_segment_needs_nothing_of_pairs():
     pairs = {name for name, _ in bert().named_parameters()}
     single = {name for name, _ in bert(**SINGLE).named_parameters()}
     gone = ("segment_embedding.", "pooler.", "next_sentence.")
@@ -109,5 +102,5 @@ def test_one_segment_needs_nothing_of_pairs() -> None:
     tokens, places, segments = read()
     assert random_bert(**SINGLE)(tokens, places).next is None
     model = random_bert()
-    torch.testing.assert_close(model.encode(tokens), model.encode(tokens, segments * 0))
+    assert_close(model.encode(tokens), model.encode(tokens, segments * 0))
     assert not torch.allclose(model.encode(tokens), model.encode(tokens, segments))

@@ -1,36 +1,27 @@
 """Blocks: torch's encoder layers with copied weights; placements, norms and feed-forward networks
 against their formulas."""
 
-from typing import Any
-
 import pytest
 import torch
-from make_model import context, kernel, normal, options, part, random_parts
+from make_model import context, copy_to_torch, kernel, normal, options, part, random_parts
 from torch import nn
+from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.model.layers.stack import Stack
 
 B, N, D, H, HIDDEN = 2, 6, 12, 3, 20
+SLOTS = {"mixer": "attention", "attention": "scaled_dot", "normalizer": "softmax", "mask": "none"}
+SLOTS |= {"ffn": "relu", "norm_type": "layer"}
 
 
-SLOTS = {
-    "mixer": "attention",
-    "attention": "scaled_dot",
-    "normalizer": "softmax",
-    "mask": "none",
-    "ffn": "relu",
-    "norm_type": "layer",
-}
-
-
-def stack(**changes: Any) -> Stack:
+def stack(**changes):
     chosen = {slot: changes.pop(slot, usual) for slot, usual in SLOTS.items()}
     parts = {
         slot: part(f"model.{slot}", option) if isinstance(option, str) else option
         for slot, option in chosen.items()
     }
-    sizes: dict[str, Any] = {
+    sizes = {
         "depth": 1, "heads": H, "length": N, "causal": False, "ffn_dim": HIDDEN, "norm": "pre",
         "norm_eps": 1e-5, "init_std": None, "residual": True, "dropout": 0.0, "drop_path": 0.0,
         "bias": True, "share_layers": False, "pos_enc": part("pos_enc", "none"),
@@ -39,38 +30,20 @@ def stack(**changes: Any) -> Stack:
     return random_parts(Stack(D, **(parts | sizes | changes)))
 
 
-# torch's encoder
+def sublayers(mine):
+    """And what their functions take beside the input."""
+    for block in mine.blocks:
+        yield from ((block.attention, [context()]), (block.feed_forward, []))
 
 
 def torchs(mine: Stack, *, activation: str, first: bool) -> nn.TransformerEncoder:
     """torch's encoder with our weights."""
-    layer = nn.TransformerEncoderLayer(
-        D, H, HIDDEN, dropout=0.0, activation=activation, batch_first=True, norm_first=first
-    )
+    own = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": first}
+    layer, norm = nn.TransformerEncoderLayer(D, H, HIDDEN, **own), nn.LayerNorm(D)
     theirs = nn.TransformerEncoder(
-        layer,
-        len(mine.blocks),
-        norm=nn.LayerNorm(D) if first else None,
-        enable_nested_tensor=False,
+        layer, len(mine.blocks), norm=norm if first else None, enable_nested_tensor=False
     ).double()
-    for block, copy in zip(mine.blocks, theirs.layers, strict=True):
-        attention, feed = block.attention.function, block.feed_forward.function
-        joined = [attention.query, attention.key, attention.value]
-        norm = "norm_before" if first else "norm_after"
-        pairs = [
-            (attention.out, copy.self_attn.out_proj),
-            (feed.up, copy.linear1),
-            (feed.down, copy.linear2),
-            (getattr(block.attention, norm), copy.norm1),
-            (getattr(block.feed_forward, norm), copy.norm2),
-        ]
-        with torch.no_grad():
-            copy.self_attn.in_proj_weight.copy_(torch.cat([each.weight for each in joined]))
-            copy.self_attn.in_proj_bias.copy_(torch.cat([each.bias for each in joined]))
-        for ours, other in pairs:
-            other.load_state_dict(ours.state_dict())
-    if first:
-        theirs.norm.load_state_dict(mine.final_norm.state_dict())
+    copy_to_torch(mine, theirs)
     return theirs
 
 
@@ -78,105 +51,94 @@ def torchs(mine: Stack, *, activation: str, first: bool) -> nn.TransformerEncode
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_blocks_equal_torchs(norm: str, activation: str, mask: str, padded: bool) -> None:
+def test_blocks_equal_torchs(norm, activation, mask, padded):
     mine = stack(norm=norm, ffn=activation, mask=mask, depth=2)
     theirs = torchs(mine, activation=activation, first=norm == "pre")
     x, keep = normal(B, N, D), torch.ones(B, N, dtype=torch.bool)
     keep[1, 4:] = False
     later = torch.ones(N, N, dtype=torch.bool).triu(1) if mask == "causal" else None
     expected = theirs(x, mask=later, src_key_padding_mask=~keep if padded else None)
-    torch.testing.assert_close(mine(x, keep=keep if padded else None), expected)
-
-
-# Placements
+    assert_close(mine(x, keep=keep if padded else None), expected)
 
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("norm", ["pre", "post", "sandwich", "output", "none"])
-def test_every_placement_is_its_formula(norm: str, residual: bool) -> None:
+def test_every_placement_is_its_formula(norm, residual):
     mine, x = stack(norm=norm, residual=residual, depth=2), normal(B, N, D)
     y = x
-    for block in mine.blocks:
-        for sublayer in (block.attention, block.feed_forward):
-            kept = y if residual else torch.zeros_like(y)
-            own = (context(),) if sublayer is block.attention else ()
-            y = sublayer.norm_before(y) if norm in ("pre", "sandwich") else y
-            y = sublayer.function(y, *own)
-            y = kept + (sublayer.norm_inside(y) if norm in ("sandwich", "output") else y)
-            y = sublayer.norm_after(y) if norm == "post" else y
+    for sublayer, own in sublayers(mine):
+        kept = y if residual else torch.zeros_like(y)
+        y = sublayer.norm_before(y) if norm in ("pre", "sandwich") else y
+        y = sublayer.function(y, *own)
+        y = kept + (sublayer.norm_inside(y) if norm in ("sandwich", "output") else y)
+        y = sublayer.norm_after(y) if norm == "post" else y
     normalised = norm in ("pre", "sandwich", "output")
-    torch.testing.assert_close(mine(x), mine.final_norm(y) if normalised else y)
+    assert_close(mine(x), mine.final_norm(y) if normalised else y)
     counted = sum(isinstance(module, nn.LayerNorm) for module in mine.modules())
     assert counted == {"pre": 5, "post": 4, "sandwich": 9, "output": 5, "none": 0}[norm]
 
 
+ONE_STREAM = {
+    "plain": lambda link, x, y, embedded: x + y,
+    "scaled": lambda link, x, y, embedded: x + 0.5 * y,  # 1 / sqrt(2 depth)
+    "rezero": lambda link, x, y, embedded: x + link.gain * y,
+    "layer_scale": lambda link, x, y, embedded: x + y * link.gain,
+    "x0": lambda link, x, y, embedded: link.stream * x + link.skip * embedded + y,
+}
+
+
 @pytest.mark.parametrize("name", options("model.connection"))
-def test_every_connection_is_its_formula(name: str) -> None:
+def test_every_connection_is_its_formula(name):
     mine, x = stack(connection=part("model.connection", name), depth=2), normal(B, N, D)
-    assert torch.equal(mine(x), mine(x))
-    streams = [x] * mine.streams
-    for block in mine.blocks:
-        for sublayer in (block.attention, block.feed_forward):
-            own = (context(),) if sublayer is block.attention else ()
-            link, (y, *_) = sublayer.connection, streams
-            reads = writes = mixes = None
-            if name == "hyper":
-                more = [torch.tanh(link.norm(stream) @ link.map) for stream in streams]
-                n = range(link.streams)
-                of = link.factors
-                reads = [link.reads[s] + of[0] * more[s][..., :1] for s in n]
-                mixes = [
-                    [link.mixes[s, t] + of[1] * more[s][..., 1 + t : 2 + t] for t in n] for s in n
-                ]
-                writes = [link.writes[s] + of[2] * more[s][..., -1:] for s in n]
-                y = sum(read * stream for read, stream in zip(reads, streams, strict=True))
-            y = sublayer.function(sublayer.norm_before(y), *own)
-            (first, *_) = streams
-            streams = {
-                "plain": lambda first=first, y=y: [first + y],
-                "scaled": lambda first=first, y=y: [first + 0.5 * y],  # 1 / sqrt(2 depth)
-                "rezero": lambda first=first, y=y, link=link: [first + link.gain * y],
-                "layer_scale": lambda first=first, y=y, link=link: [first + y * link.gain],
-                "x0": lambda first=first, y=y, link=link: [link.stream * first + link.skip * x + y],
-                "hyper": lambda y=y, mixes=mixes, writes=writes, streams=streams: [
-                    sum(mixes[s][t] * streams[s] for s in range(len(streams))) + writes[t] * y
-                    for t in range(len(streams))
-                ],
-            }[name]()
-    torch.testing.assert_close(mine(x), mine.final_norm(sum(streams)))
+    streams, n = [x] * mine.streams, range(mine.streams)
+    for sublayer, own in sublayers(mine):
+        link, y = sublayer.connection, streams[0]
+        if name == "hyper":
+            more = [torch.tanh(link.norm(stream) @ link.map) for stream in streams]
+            of = link.factors
+            y = sum((link.reads[s] + of[0] * more[s][..., :1]) * streams[s] for s in n)
+            mixed = [
+                sum((link.mixes[s, t] + of[1] * more[s][..., [1 + t]]) * streams[s] for s in n)
+                for t in n
+            ]
+        y = sublayer.function(sublayer.norm_before(y), *own)
+        if name == "hyper":
+            writes = [link.writes[s] + of[2] * more[s][..., -1:] for s in n]
+            streams = [mix + write * y for mix, write in zip(mixed, writes, strict=True)]
+        else:
+            streams = [ONE_STREAM[name](link, streams[0], y, x)]
+    assert_close(mine(x), mine.final_norm(sum(streams)))
     for position in (0, N - 1):  # which the last block computes alone
         alone = mine(x, position=position)
-        torch.testing.assert_close(alone, mine(x)[:, position : position + 1])
+        assert_close(alone, mine(x)[:, position : position + 1])
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_hyper_connections_start_as_a_plain_stream(dynamic: bool) -> None:
+def test_hyper_connections_start_as_a_plain_stream(dynamic):
     """Up to the sum of the streams, which the final norm takes away."""
-    plain = stack(depth=2)
-    made = part("model.connection", "hyper", streams=3, dynamic=dynamic)
-    hyper = stack(depth=2, connection=made)
+    plain, x = stack(depth=2), normal(B, N, D)
+    hyper = stack(depth=2, connection=part("model.connection", "hyper", streams=3, dynamic=dynamic))
     hyper.load_state_dict(plain.state_dict(), strict=False)
     for module in hyper.modules():
         if type(module).__name__ == "Hyper":
             module.reset_parameters()
-    x = normal(B, N, D)
-    torch.testing.assert_close(hyper(x), plain(x), atol=1e-4, rtol=1e-4)
+    assert_close(hyper(x), plain(x), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_parallel_block_adds_both_to_one_input(norm: str) -> None:
+def test_a_parallel_block_adds_both_to_one_input(norm):
     mine, x = stack(norm=norm, parallel=True, mask="causal"), normal(B, N, D)
     (block,) = mine.blocks
     assert list(block) == ["attention"]
     both = block.attention.function
     y = block.attention.norm_before(x)
     y = block.attention.norm_after(x + both.mixer(y, context()) + both.feed_forward(y))
-    torch.testing.assert_close(mine(x), mine.final_norm(y))
-    torch.testing.assert_close(mine(x, position=2), mine(x)[:, 2:3])
+    assert_close(mine(x), mine.final_norm(y))
+    assert_close(mine(x, position=2), mine(x)[:, 2:3])
 
 
 @pytest.mark.parametrize("recomputed", [True, False])
-def test_later_blocks_add_the_values_of_the_first(recomputed: bool) -> None:
+def test_later_blocks_add_the_values_of_the_first(recomputed):
     """Zhou et al. 2024: equal to blocks whose values are replaced; with gradients."""
     own = part("model.mixer", "attention", value_residual=True)
     mine = stack(mixer=own, depth=3, mask="causal", activation_checkpointing=recomputed)
@@ -185,44 +147,36 @@ def test_later_blocks_add_the_values_of_the_first(recomputed: bool) -> None:
     for block in mine.blocks:
         layer, read = block.attention.function, block.attention.norm_before(y)
         q, k, v = layer.queries(read), layer.keys(read), layer.values(read)
-        if first is None:
-            first = v
-        else:
-            v = layer.value_residual.shares[0] * v + layer.value_residual.shares[1] * first
+        if first is not None:
+            own, others = layer.value_residual.shares
+            v = own * v + others * first
+        first = v if first is None else first
         y = y + layer.join(layer.context(q, k, v, context().pos), read)
         y = y + block.feed_forward.function(block.feed_forward.norm_before(y))
-    expected, parameters = mine.final_norm(y), [*mine.parameters()]
-    torch.testing.assert_close(mine(x), expected)
-    ours, theirs = (
-        torch.autograd.grad(out.square().sum(), parameters, allow_unused=True)
-        for out in (mine(x), expected)
+    outputs, parameters = (mine(x), mine.final_norm(y)), [*mine.parameters()]
+    assert_close(*outputs)
+    gradients = (
+        torch.autograd.grad(out.square().sum(), parameters, allow_unused=True) for out in outputs
     )
-    torch.testing.assert_close(ours, theirs)
+    assert_close(*gradients)
 
 
-def test_values_of_other_heads_are_refused() -> None:
+def test_layers_that_do_not_fit_together_are_refused():
     own = part("model.mixer", "attention", value_residual=True)
     mine = stack(mixer=own, depth=2, layers=[{}, {"kv_heads": 1}])
     with pytest.raises(UserError, match="give all of them the same heads"):
         mine(normal(B, N, D))
-
-
-def test_layers_with_other_streams_are_refused() -> None:
-    several = {"connection": part("model.connection", "hyper")}
     with pytest.raises(UserError, match="as many residual streams, here 1 and 4"):
-        stack(depth=2, layers=[{}, several])
+        stack(depth=2, layers=[{}, {"connection": part("model.connection", "hyper")}])
 
 
-def test_shared_layers_are_equal_layers() -> None:
+def test_shared_layers_are_equal_layers():
     shared, three, x = stack(depth=3, share_layers=True), stack(depth=3), normal(B, N, D)
     assert len(shared.blocks) == 1
     for block in three.blocks:
         block.load_state_dict(shared.blocks[0].state_dict())
     three.final_norm.load_state_dict(shared.final_norm.state_dict())
-    torch.testing.assert_close(shared(x), three(x))
-
-
-# Dropout and stochastic depth
+    assert_close(shared(x), three(x))
 
 
 @pytest.mark.parametrize(
@@ -233,15 +187,13 @@ def test_shared_layers_are_equal_layers() -> None:
         ({"depth": 4, "share_layers": True}, [0.3, 0.3]),
     ],
 )
-def test_drop_path_grows_linearly_with_depth(changes: dict[str, Any], rates: list[float]) -> None:
-    blocks = stack(drop_path=0.3, **changes).blocks
-    sublayers = [sublayer for b in blocks for sublayer in (b.attention, b.feed_forward)]
-    found = [getattr(sublayer.drop_path, "p", 0.0) for sublayer in sublayers]
-    assert found == pytest.approx(rates)
+def test_drop_path_grows_linearly_with_depth(changes, rates):
+    found = [layer.drop_path for layer, _ in sublayers(stack(drop_path=0.3, **changes))]
+    assert [getattr(drop_path, "p", 0.0) for drop_path in found] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("change", [{"dropout": 0.4}, {"drop_path": 0.5, "depth": 2}])
-def test_evaluation_drops_nothing(change: dict[str, Any]) -> None:
+def test_evaluation_drops_nothing(change):
     mine, x = stack(**change), normal(8, N, D)
     plain = stack(depth=change.get("depth", 1))
     assert not torch.allclose(mine(x), plain(x))
@@ -249,48 +201,41 @@ def test_evaluation_drops_nothing(change: dict[str, Any]) -> None:
     assert torch.equal(mine(x), mine(x))
 
 
-def test_drop_path_drops_whole_sublayers_of_whole_examples() -> None:
+def test_drop_path_drops_whole_sublayers_of_whole_examples():
     mine, x = stack(drop_path=0.5, norm="none", ffn="none", ffn_dim=None), normal(400, N, D)
     torch.manual_seed(0)
     added = mine(x) - x
     whole = stack(norm="none", ffn="none", ffn_dim=None)(x) - x
     dropped = (added == 0).all(-1).all(-1)
-    torch.testing.assert_close(added[~dropped], 2 * whole[~dropped])
+    assert_close(added[~dropped], 2 * whole[~dropped])
     assert 150 < dropped.sum() < 250
 
 
-def test_dropout_acts_on_input_weights_and_both_sublayers() -> None:
+def test_dropout_acts_on_input_weights_and_both_sublayers():
     mine = stack(dropout=0.3)
-    block = mine.blocks[0]
-    places = [mine.dropout, block.attention.dropout, block.feed_forward.dropout]
-    assert [place.p for place in places] == [block.attention.function.dropout] * 3 == [0.3] * 3
+    places = [mine.dropout, *(layer.dropout for layer, _ in sublayers(mine))]
+    assert [place.p for place in places] == [0.3] * 3
+    assert mine.blocks[0].attention.function.dropout == 0.3
 
 
-# Norms and feed-forward networks
+def made(kind, *, bias=True, eps=1e-5):
+    return part("model.norm_type", kind)(D, bias=bias, eps=eps)
 
 
-def made(kind: str, *, bias: bool = True, eps: float = 1e-5) -> nn.Module:
-    norm: nn.Module = part("model.norm_type", kind)(D, bias=bias, eps=eps)
-    return norm
-
-
-def test_norms_equal_torchs() -> None:
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_norms_equal_torchs(eps):
     x = 3 + 2 * normal(B, N, D)
-    for eps in (1e-5, 0.5):
-        layer = made("layer", eps=eps).double()
-        torch.testing.assert_close(layer(x), nn.functional.layer_norm(x, (D,), eps=eps))
-        rms = made("rms", eps=eps).double()
-        torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + eps).sqrt())
-        batch = made("batch", eps=eps).double()
-        flat = nn.BatchNorm1d(D, eps=eps).double()
-        torch.testing.assert_close(batch(x), flat(x.flatten(0, 1)).unflatten(0, (B, N)))
-        torch.testing.assert_close(
-            batch.eval()(x), flat.eval()(x.flatten(0, 1)).unflatten(0, (B, N))
-        )
+    layer, rms, batch = (made(kind, eps=eps).double() for kind in ("layer", "rms", "batch"))
+    assert_close(layer(x), nn.functional.layer_norm(x, (D,), eps=eps))
+    assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + eps).sqrt())
+    flat = nn.BatchNorm1d(D, eps=eps).double()
+    for _ in range(2):  # with the averages of training
+        assert_close(batch(x), flat(x.flatten(0, 1)).unflatten(0, (B, N)))
+        batch.eval(), flat.eval()
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_norms_have_a_bias_where_they_can(bias: bool) -> None:
+def test_norms_have_a_bias_where_they_can(bias):
     names = {
         kind: {n for n, _ in made(kind, bias=bias).named_parameters()}
         for kind in options("model.norm_type")
@@ -300,7 +245,7 @@ def test_norms_have_a_bias_where_they_can(bias: bool) -> None:
     assert names["batch"] == {"norm.weight", "norm.bias"}  # bias=false is refused: test_pairs.py
 
 
-def test_batch_norm_can_be_that_of_several_processes() -> None:
+def test_batch_norm_can_be_that_of_several_processes():
     """What Lightning does for trainer.sync_batchnorm=true, which trains on GPUs alone."""
     x = 3 + 2 * normal(B, N, D)
     batch = made("batch").double()
@@ -308,16 +253,16 @@ def test_batch_norm_can_be_that_of_several_processes() -> None:
     expected = batch.eval()(x)
     synced = nn.SyncBatchNorm.convert_sync_batchnorm(batch)
     assert any(isinstance(part, nn.SyncBatchNorm) for part in synced.modules())
-    torch.testing.assert_close(synced(x), expected)
+    assert_close(synced(x), expected)
 
 
 KINDS = [name for name in options("model.ffn") if name not in ("none", "moe")]
 
 
 @pytest.mark.parametrize("dim", [32, 768])
-def test_gated_networks_have_as_many_parameters(dim: int) -> None:
-    def count(kind: str) -> int:
-        feed: nn.Module = part("model.ffn", kind)(dim, hidden=4 * dim, bias=True)
+def test_gated_networks_have_as_many_parameters(dim):
+    def count(kind):
+        feed = part("model.ffn", kind)(dim, hidden=4 * dim, bias=True)
         return sum(parameter.numel() for parameter in feed.parameters())
 
     for kind in KINDS:

@@ -5,68 +5,37 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from make_model import kernel, normal, part
-from test_kernel import LENGTH, MASKS, B, H, K, make, make_pos, make_score, results
+from make_model import Each, kernel, normal, part
+from test_kernel import LENGTH, MASKS, B, H, K, assert_as_reference, make, make_pos, make_score
 from torch import Tensor
 from torch.library import opcheck
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.kernel import Attend, Kernel, Parts, additive_cpu, chunked, heap
+from ablate.kernel import Kernel, Parts, additive_cpu, chunked, heap
 from ablate.kernel import additive_cpu as module
 from ablate.kernel.additive_cpu import LIMITS, tanh_sum
-from ablate.kernel.chunked import Chunked, RunScore
+from ablate.kernel.chunked import Chunked
 from ablate.kernel.reference import Reference
-from ablate.model.attention.additive import Additive
-from ablate.model.normalizer.softmax import Softmax
 
 
 @pytest.mark.parametrize("chunk", range(1, LENGTH + 2))
 @pytest.mark.parametrize("mask", MASKS)
-def test_the_size_of_the_chunks_changes_nothing(mask: str, chunk: int) -> None:
+def test_the_size_of_the_chunks_changes_nothing(mask, chunk):
     attend = make("additive", "relative", mask, padding="some")
-    run = kernel("chunked", chunk=chunk, compile=False)
-    for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-        torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+    assert_as_reference(attend, kernel("chunked", chunk=chunk, compile=False))
 
 
-# Memory
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
-
-
-def long(length: int, pos: str, mask: str) -> Attend:
+def long(length, pos, mask):
     score = part("model.attention", "additive")(heads=2, query_dim=8, key_dim=8, length=length)
     sizes = {"dim": 16, "heads": 2, "head_dim": 8, "length": length, "depth": 1}
     q, k, v = (normal(1, 2, length, 8, seed=n).requires_grad_() for n in range(3))
-    return Attend(
-        q=q,
-        k=k,
-        v=v,
-        score=score.double(),
-        normalizer=Softmax(),
-        mask=part("model.mask", mask, **MASKS[mask])(causal=True),
-        pos=part("pos_enc", pos)(**sizes),
-        layer=0,
-    )
+    made = make("additive", mask=mask)
+    return replace(made, q=q, k=k, v=v, score=score.double(), pos=part("pos_enc", pos)(**sizes))
 
 
 def cost(run: Kernel, length: int, *, mask: str = "causal") -> tuple[int, int]:
@@ -79,14 +48,15 @@ def cost(run: Kernel, length: int, *, mask: str = "causal") -> tuple[int, int]:
         kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
         return tensor
 
-    with Largest() as largest:
+    sizes: list[int] = []
+    with Each(lambda tensor: sizes.append(tensor.numel())):
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             context = run(attend)
         context.sum().backward()
-    return sum(kept.values()), largest.elements
+    return sum(kept.values()), max(sizes)
 
 
-def test_chunked_memory_grows_with_the_length_alone() -> None:
+def test_chunked_memory_grows_with_the_length_alone():
     chunk = 4
     small, large = (
         cost(kernel("chunked", chunk=chunk, compile=False), length) for length in (64, 256)
@@ -98,7 +68,7 @@ def test_chunked_memory_grows_with_the_length_alone() -> None:
     assert kept > biggest == 2 * 64 * 64 * 8
 
 
-def peak(run: Kernel, length: int) -> int:
+def peak(run, length):
     """Bytes alive at once at the most, forward and backward, the insides of operations too."""
     attend = long(length, "none", "causal")
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -110,9 +80,7 @@ def peak(run: Kernel, length: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compile", ["auto", False])
-def test_all_that_is_alive_grows_with_the_length_alone(
-    compile: bool | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_is_alive_grows_with_the_length_alone(compile, monkeypatch):
     monkeypatch.setattr(additive_cpu, "ELEMENTS", 2**12)
     monkeypatch.setattr(Chunked, "ELEMENTS", 2**15)
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
@@ -121,8 +89,8 @@ def test_all_that_is_alive_grows_with_the_length_alone(
     assert large < 4 * small
 
 
-def test_holes_are_given_back_in_both_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[None] = []
+def test_holes_are_given_back_in_both_passes(monkeypatch):
+    given = []
     monkeypatch.setattr(heap, "give_back", lambda: given.append(None))
     run = kernel("chunked", chunk=4)
     cost(run, 64)
@@ -132,7 +100,7 @@ def test_holes_are_given_back_in_both_passes(monkeypatch: pytest.MonkeyPatch) ->
     assert len(given) == 2 * 16 // 4  # of 16 chunks, there and back
 
 
-def resident() -> int:
+def resident():
     """Bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -140,7 +108,7 @@ def resident() -> int:
 @pytest.mark.skipif(
     not (sys.platform == "linux" and hasattr(heap.libc(), "malloc_trim")), reason="not glibc"
 )
-def test_what_is_given_back_is_memory() -> None:
+def test_what_is_given_back_is_memory():
     holes = [torch.ones(2**16, dtype=torch.uint8) for _ in range(1024)]  # 64 KB each: in the heap
     between = holes[::2]
     before = resident()
@@ -150,42 +118,40 @@ def test_what_is_given_back_is_memory() -> None:
     assert all(bool(x.all()) for x in between)
 
 
-def test_chunks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_as_large_as_fits(monkeypatch):
     monkeypatch.setattr(Chunked, "ELEMENTS", 2 * 4 * 64 * 8 + 1)
     _, biggest = cost(kernel("chunked", compile=False), 64)
     assert biggest == 2 * 4 * 64 * 8
 
 
-def test_chunked_skips_keys_that_no_query_of_a_chunk_may_see() -> None:
+def test_chunked_skips_keys_that_no_query_of_a_chunk_may_see():
     _, biggest = cost(kernel("chunked", chunk=4, compile=False), 64, mask="window")
     assert biggest == 2 * 64 * 8  # the queries themselves
 
 
-def test_fitting_counts_the_hidden_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_counts_the_hidden_width(monkeypatch):
     """additive with a hidden width makes a tensor of queries x keys x hidden."""
     monkeypatch.setattr(Chunked, "ELEMENTS", 2 * B * H * LENGTH * 32)
     score = part("model.attention", "additive", hidden=32)
     attend = make("additive")
     attend.score = score(heads=H, query_dim=K, key_dim=K, length=LENGTH).double()
-    with Largest() as largest:
+    sizes = []
+    with Each(lambda tensor: sizes.append(tensor.numel())):
         kernel("chunked", compile=False)(attend).sum().backward()
-    assert largest.elements <= Chunked.ELEMENTS
-
-
-# The score's own route
+    assert max(sizes) <= Chunked.ELEMENTS
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 3, LENGTH])
-def test_a_fused_score_is_the_score(chunk: int | None) -> None:
+@pytest.mark.parametrize("score", ["additive", "additive, hidden"])
+def test_a_fused_score_is_the_score(score, chunk):
     for shape, padding in (("square", "some"), ("cached", "none"), ("cross", "empty rows")):
-        attend = make("additive", "alibi", "causal", shape=shape, padding=padding)
+        attend = make(score, "alibi", "causal", shape=shape, padding=padding)
         run = kernel("chunked", chunk=chunk).resolve(Parts(attend.score, attend.pos))
-        for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-            torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+        assert_as_reference(attend, run)
         assert run.describe() == "chunked (fused)"
 
 
-def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch):
     monkeypatch.setattr(additive_cpu, "ELEMENTS", 64 * 8)
     kept, biggest = cost(kernel("chunked"), 64)
     assert biggest == 2 * 64 * 64  # the weights
@@ -194,40 +160,21 @@ def test_a_fused_score_makes_no_tensor_of_the_width(monkeypatch: pytest.MonkeyPa
     assert biggest <= 2 * 256 * 64
 
 
-def test_a_fused_score_takes_numbers_of_any_size() -> None:
-    attend = make("additive")
-    attend = replace(attend, q=1000 * attend.q.detach().requires_grad_())
-    run = kernel("chunked")
-    for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-        torch.testing.assert_close(mine, reference)
-
-
-# Compilation
-
-
 @pytest.mark.slow
-def test_compiled_chunks_equal_eager_ones() -> None:
-    if not chunked.compiler("cpu"):
-        pytest.skip("no C++ compiler on the path")
+@pytest.mark.skipif(not chunked.compiler("cpu"), reason="no C++ compiler on the path")
+def test_compiled_chunks_equal_eager_ones():
     for shape, padding in (("square", "some"), ("cached", "none")):
         attend = make("additive", "t5", "causal", shape=shape, padding=padding)
         run = kernel("chunked", chunk=4, compile=True).resolve(Parts(attend.score, attend.pos))
-        for mine, reference in zip(results(run, attend), results(Reference(), attend), strict=True):
-            torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+        assert_as_reference(attend, run)
         assert run.describe() == "chunked (compiled)"
 
 
-def test_it_compiles_in_training_where_a_call_is_large_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[str] = []
-
-    def compiled_score() -> RunScore:
-        made.append("compiled")
-        return chunked.run_score
-
+def test_it_compiles_in_training_where_a_call_is_large_enough(monkeypatch):
+    made = []
     monkeypatch.setattr(chunked, "compiler", lambda device: True)
-    monkeypatch.setattr(chunked, "compiled_score", compiled_score)
+    compiled = lambda: made.append("compiled") or chunked.run_score  # noqa: E731
+    monkeypatch.setattr(chunked, "compiled_score", compiled)
     attend = make("gatv2")
     run = kernel("chunked").resolve(Parts(attend.score, attend.pos))
     run(attend)
@@ -240,7 +187,7 @@ def test_it_compiles_in_training_where_a_call_is_large_enough(
     assert (made, run.describe()) == (["compiled"], "chunked (compiled)")
 
 
-def test_it_refuses_to_compile_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_refuses_to_compile_without_a_compiler(monkeypatch):
     monkeypatch.setattr(chunked, "compiler", lambda device: False)
     with pytest.raises(UserError, match=r"kernel\.compile=true needs a C"):
         kernel("chunked", compile=True).resolve(Parts(make_score("additive"), make_pos("none")))
@@ -249,87 +196,57 @@ def test_it_refuses_to_compile_without_a_compiler(monkeypatch: pytest.MonkeyPatc
 # Sums of tanh without a tanh for every pair
 
 
-SIZES = {"heads": 3, "query_dim": 4, "key_dim": 4, "length": 6}
+def parts(j=6):
+    shapes = ((2, 3, 5, 4), (2, 3, j, 4), (3, 4))
+    return [normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
 
 
-def parts(i: int = 5, j: int = 6, d: int = 4) -> tuple[Tensor, Tensor, Tensor]:
-    shapes = ((2, 3, i, d), (2, 3, j, d), (3, d))
-    q, k, v = (normal(*shape, seed=seed) for seed, shape in enumerate(shapes))
-    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
-
-
-def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def plain(q, k, v):
     return (torch.tanh(q[:, :, :, None] + k[:, :, None]) * v[:, None, None]).sum(-1)
 
 
-@pytest.mark.parametrize("elements", [1, 50, 130, 300, 2**16])
-def test_it_is_the_sum_in_any_pieces(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ELEMENTS", elements)
-    given, weights = parts(), normal(2, 3, 5, 6, seed=9)
+def assert_sum(given, weights=None):
+    """And its gradients."""
     found, expected = tanh_sum(*given), plain(*given)
-    torch.testing.assert_close(found, expected)
-    ours, theirs = (torch.autograd.grad(y, given, weights) for y in (found, expected))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
+    assert_close(found, expected)
+    weights = torch.ones_like(found) if weights is None else weights
+    assert_close(*(torch.autograd.grad(y, given, weights) for y in (found, expected)))
 
 
-def test_no_keys_are_no_sums() -> None:
-    """What a window behind the end of the source leaves."""
-    given = parts(j=0)
-    assert tanh_sum(*given).shape == (2, 3, 5, 0)
-    assert all(not g.any() for g in torch.autograd.grad(tanh_sum(*given).sum(), given))
-
-
-def test_gradients_are_those_of_small_differences() -> None:
-    assert torch.autograd.gradcheck(tanh_sum, parts(2, 3, 2))
+@pytest.mark.parametrize("elements", [1, 50, 130, 300, 2**16])
+def test_it_is_the_sum_in_any_pieces(elements, monkeypatch):
+    monkeypatch.setattr(module, "ELEMENTS", elements)
+    assert_sum(parts(), normal(2, 3, 5, 6, seed=9))
+    assert_sum(parts(j=0))  # what a window behind the end of the source leaves
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_other_types_are_as_near_as_they_can_be(dtype: torch.dtype) -> None:
+def test_other_types_are_as_near_as_they_can_be(dtype):
     exact = plain(*parts())
     found = tanh_sum(*(x.detach().to(dtype) for x in parts()))
     assert found.dtype == dtype
     rounding = torch.finfo(dtype).eps
-    torch.testing.assert_close(found.double(), exact, atol=8 * rounding, rtol=4 * rounding)
+    assert_close(found.double(), exact, atol=8 * rounding, rtol=4 * rounding)
 
 
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("share", [1.0, 1.01, 1000.0])
-def test_numbers_of_any_size_have_their_sum_and_gradients(dtype: torch.dtype, share: float) -> None:
+def test_numbers_of_any_size_have_their_sum_and_gradients(dtype, share):
     """Up to the limit by exponentials of q and k alone, beyond it by one for each pair."""
     limit, v = share * LIMITS[dtype], torch.ones(1, 1, dtype=dtype)
     q = torch.tensor([limit, -limit, 0.0, limit - 1, 0.5], dtype=dtype)[None, None, :, None]
-    given = q.clone().requires_grad_(), q.clone().requires_grad_(), v.requires_grad_()
-    found, expected = tanh_sum(*given), plain(*given)
-    torch.testing.assert_close(found, expected)
-    ours, theirs = (torch.autograd.grad(y.sum(), given) for y in (found, expected))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
+    assert_sum([x.clone().requires_grad_() for x in (q, q, v)])
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_what_is_no_number_stays_where_it_is(wrong: float) -> None:
+def test_what_is_no_number_stays_where_it_is(wrong):
     q, k, v = (x.detach() for x in parts())
     q[0, 0, 2, 1] = wrong
-    torch.testing.assert_close(tanh_sum(q, k, v), plain(q, k, v), equal_nan=True)
+    assert_close(tanh_sum(q, k, v), plain(q, k, v), equal_nan=True)
 
 
-def test_a_compiler_is_told_what_comes_out() -> None:
+def test_a_compiler_is_told_what_comes_out():
     """Values, shapes and strides, of numbers that lie in memory in another order."""
     turned = [x.detach().transpose(0, -2).contiguous().transpose(0, -2) for x in parts()]
     opcheck(module.sums, [x.requires_grad_() for x in turned])
     opcheck(module.gradients, [normal(2, 3, 6, 5, seed=9).mT, *(x.detach() for x in turned)])
-
-
-def test_the_score_takes_it() -> None:
-    score = Additive(hidden=None, **SIZES).double()
-    torch.nn.init.normal_(score.v)
-    q, k, _ = parts()
-    found = score.fused(q, k)
-    torch.testing.assert_close(found, score.compare(q, k))
-    wide = Additive(hidden=7, **SIZES).double()
-    for parameter in wide.parameters():
-        torch.nn.init.normal_(parameter)
-    prepared = wide.keys(k)
-    found = wide.fused(q, prepared)
-    torch.testing.assert_close(found, wide.compare(q, prepared))

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +11,18 @@ from make_model import gpt, part, rnn_lm, rnn_seq2seq, tokens, transformer
 from omegaconf import OmegaConf
 from test_resume import assert_equal, at_step, strike
 from tiny import overrides, pairs
+from torch.testing import assert_close
 
 import ablate
 from ablate.data import Request
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.errors import UserError
 from ablate.model.embedding import word2vec
-from ablate.model.embedding.word2vec import Word2vec
 from ablate.random.seeding import derive
 from ablate.training.build import build, build_data
 
 UNTIED = {"tie_embeddings": False}
-MODELS: dict[str, Any] = {
+MODELS = {
     "gpt": (gpt, ["embedding"]),
     "rnn_lm": (rnn_lm, ["embedding"]),
     "transformer": (transformer, ["source_embedding", "target_embedding"]),
@@ -37,32 +35,29 @@ FROZEN = (*W2V, "model.embedding.freeze=true", "model.tie_embeddings=false")
 class Numbers:
     """In place of data: the same tokens for everything that is read."""
 
-    def __init__(self, *sequences: Any) -> None:
+    def __init__(self, *sequences):
         self.read = [np.asarray(sequence, np.int32) for sequence in sequences]
-        self.asked: list[str] = []
+        self.asked = []
 
-    def sequences(self, name: str) -> list[Any]:
+    def sequences(self, name):
         self.asked.append(name)
         return self.read
 
 
-def table(count: int, dim: int, data: Any, *, seed: int = 0, **changes: Any) -> Word2vec:
+def table(count, dim, *, seed=0, **changes):
     """A word2vec table with its vectors; what is drawn for it before depends on the seed."""
     torch.manual_seed(seed)
-    made: Word2vec = part("model.embedding", "word2vec", **changes)(count, dim)
-    made.learn_from(data, seed)
+    made = part("model.embedding", "word2vec", **changes)(count, dim)
+    made.learn_from(text(), seed)
     return made
 
 
-def text(seed: int = 0, length: int = 3000, kinds: int = 8) -> Numbers:
-    return Numbers(np.random.default_rng(seed).integers(kinds, size=length))
-
-
-# Learned
+def text():
+    return Numbers(np.random.default_rng(0).integers(8, size=3000))
 
 
 @pytest.mark.parametrize("name", ["transformer", "rnn_lm"])
-def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name: str) -> None:
+def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name):
     make, tables = MODELS[name]
     model = make()
     model.initialise(3)
@@ -70,18 +65,12 @@ def test_a_learned_table_is_drawn_under_its_old_name_with_its_old_values(name: s
         weight = model.get_parameter(f"{place}.weight")
         torch.manual_seed(derive(3, "init", f"{place}.weight"))
         drawn = torch.empty_like(weight)
-        if name.startswith("rnn"):
-            drawn.uniform_(-0.1, 0.1)
-        else:
-            drawn.normal_(std=0.02)
+        drawn.uniform_(-0.1, 0.1) if name.startswith("rnn") else drawn.normal_(std=0.02)
         assert torch.equal(weight, drawn)
 
 
-# One-hot
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_one_hot_vectors_are_rows_of_the_unit_matrix(name: str) -> None:
+def test_one_hot_vectors_are_rows_of_the_unit_matrix(name):
     make, tables = MODELS[name]
     model = make(embedding=part("model.embedding", "onehot"), **UNTIED)
     for place in tables:
@@ -94,59 +83,54 @@ def test_one_hot_vectors_are_rows_of_the_unit_matrix(name: str) -> None:
             assert torch.equal(seen, torch.eye(width, dtype=dtype)[tokens(2, 5)])
 
 
-def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path: Path) -> None:
+def test_a_vocabulary_wider_than_the_model_has_no_one_hot_vectors(tmp_path):
     chosen = ("model.embedding=onehot", "model.tie_embeddings=false", "model.heads=1")
     count = build_data(ablate.compose(*overrides(tmp_path))).sizes["vocab_size"]
+    less, fits = (overrides(tmp_path, *chosen, f"model.dim={dim}") for dim in (count - 1, count))
     with pytest.raises(UserError, match=rf"for each of {count} tokens.*set model\.dim={count} or"):
-        ablate.build(ablate.compose(*overrides(tmp_path, *chosen, f"model.dim={count - 1}")))
-    fits = ablate.build(ablate.compose(*overrides(tmp_path, *chosen, f"model.dim={count}")))
-    assert fits(torch.arange(count)[None]).shape == (1, count, count)
-
-
-# word2vec
+        ablate.build(ablate.compose(*less))
+    logits = ablate.build(ablate.compose(*fits))(torch.arange(count)[None])
+    assert logits.shape == (1, count, count)
 
 
 @pytest.mark.parametrize(("algorithm", "sg"), [("skip_gram", 1), ("cbow", 0)])
-def test_the_vectors_are_gensims_as_long_as_one_hot_vectors(algorithm: str, sg: int) -> None:
+def test_the_vectors_are_gensims_as_long_as_one_hot_vectors(algorithm, sg):
     from gensim.models import Word2Vec
 
-    data = text()
-    made = table(8, 6, data, seed=5, algorithm=algorithm, window=3, negative=4, epochs=2)
-    sentence = [str(token) for token in data.read[0]]
-    theirs = Word2Vec(
-        [sentence], vector_size=6, sg=sg, window=3, negative=4, epochs=2, min_count=1, workers=1,
-        seed=5,
-    )  # fmt: skip
+    made = table(8, 6, seed=5, algorithm=algorithm, window=3, negative=4, epochs=2)
+    sentence = [str(token) for token in text().read[0]]
+    given = {"window": 3, "negative": 4, "epochs": 2, "seed": 5}
+    theirs = Word2Vec([sentence], vector_size=6, sg=sg, min_count=1, workers=1, **given)
     expected = torch.from_numpy(np.stack([theirs.wv[str(token)] for token in range(8)]))
     factor = (made.weight.detach() / expected).flatten()
-    torch.testing.assert_close(factor, factor[:1].expand(48))
+    assert_close(factor, factor[:1].expand(48))
     assert made.weight.square().sum(-1).mean().item() == pytest.approx(1)
 
 
 @pytest.mark.slow
-def test_the_vectors_are_the_same_in_every_process() -> None:
+def test_the_vectors_are_the_same_in_every_process():
     """Python hashes texts differently in each, from which gensim once drew; where BLAS has other
     sums for another processor, the last digits alone differ."""
-    code = "from test_embedding import table, text; print(table(8, 6, text()).weight.tolist())"
+    code = "from test_embedding import table; print(table(8, 6).weight.tolist())"
     for salt, core in (("1", ""), ("2", "Prescott")):  # this processor's, and any of x86-64
         environment = {"PYTHONHASHSEED": salt, "OPENBLAS_CORETYPE": core, "OMP_NUM_THREADS": "1"}
         printed = subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True,
             env=environment | {"PYTHONPATH": ":".join(sys.path)},
         ).stdout  # fmt: skip
-        elsewhere, here = torch.tensor(json.loads(printed)), table(8, 6, text()).weight.detach()
-        torch.testing.assert_close(elsewhere, here, rtol=0, atol=1e-5)
+        elsewhere, here = torch.tensor(json.loads(printed)), table(8, 6).weight.detach()
+        assert_close(elsewhere, here, rtol=0, atol=1e-5)
 
 
-def test_a_token_that_training_never_shows_keeps_what_was_drawn() -> None:
+def test_a_token_that_training_never_shows_keeps_what_was_drawn():
     torch.manual_seed(0)
     drawn = torch.empty(10, 6).normal_(std=0.02)
-    made = table(10, 6, text(kinds=8))
+    made = table(10, 6)
     assert torch.equal(made.weight[8:], drawn[8:])
     assert not torch.isclose(made.weight[:8], drawn[:8]).any(-1).all()
 
 
-def test_a_long_text_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_read_to_its_end(monkeypatch):
     """gensim leaves out what stands beyond 10,000 tokens of a sentence."""
     from gensim.models.word2vec import MAX_WORDS_IN_BATCH
 
@@ -158,40 +142,36 @@ def test_a_long_text_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert np.array_equal(np.concatenate(cut), np.concatenate([long, long[-3:]]))
 
 
-def test_without_gensim_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gensim_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(UserError, match=r"gensim: pip install 'ablate-attention\[word2vec\]'"):
-        table(8, 6, text())
+        table(8, 6)
 
 
-# What is read of the data
-
-
-def test_the_validation_split_leaves_no_trace_in_the_vectors(tmp_path: Path) -> None:
+def test_the_validation_split_leaves_no_trace_in_the_vectors(tmp_path):
     vectors = []
     for name, end in (("text", "cat mat sat "), ("other", "tam tac tas ")):
         path = tmp_path / f"{name}.txt"
         path.write_text("the cat sat on the mat " * 90 + end * 19)
         cfg = ablate.compose(*overrides(tmp_path, *W2V, f"data.path={path}"))
-        data: Any = build_data(cfg)
+        data = build_data(cfg)
         (read,) = data.sequences("tokens")
         assert np.array_equal(read, data.tokens["train"].numpy())
         assert not {"tam", "tac"} & set(data.texts["train"].split())
-        vectors.append(build(cfg, data).embedding.weight)  # type: ignore[union-attr]
+        vectors.append(build(cfg, data).embedding.weight)
     assert torch.equal(*vectors)
 
 
-def test_pairs_are_read_as_the_model_reads_them(tmp_path: Path) -> None:
+def test_pairs_are_read_as_the_model_reads_them(tmp_path):
     data = build_data(ablate.compose(*pairs(tmp_path)))
     batch = data.splits["train"][Request(0, torch.arange(40))]
     for name in ("source", "target_in"):
         read = [sequence.tolist() for sequence in data.sequences(name)]
-        rows = [[t for t in row if t != PAD] for row in batch[name].tolist()]
-        assert read == rows
+        assert read == [[t for t in row if t != PAD] for row in batch[name].tolist()]
         assert all((row[-1] == EOS) if name == "source" else (row[0] == BOS) for row in read)
 
 
-def test_each_side_of_a_transformer_learns_from_its_own() -> None:
+def test_each_side_of_a_transformer_learns_from_its_own():
     both = {"joint": True, "target_vocab": 12, "embedding": part("model.embedding", "word2vec")}
     for shared in (True, False):
         model = transformer(share_embeddings=shared, **both)
@@ -203,20 +183,15 @@ def test_each_side_of_a_transformer_learns_from_its_own() -> None:
         assert asked == ([["source", "target_in"]] if shared else [["source"], ["target_in"]])
 
 
-# In a run
-
-
-def trained(tmp_path: Path, *more: str) -> tuple[Any, Path]:
+def trained(tmp_path, *more):
     cfg = ablate.compose(*overrides(tmp_path, *more))
     ablate.run(cfg, tmp_path / "run")
     return cfg, tmp_path / "run"
 
 
-def test_frozen_vectors_stay_and_are_loaded_with_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_vectors_stay_and_are_loaded_with_a_run(tmp_path, monkeypatch):
     cfg, folder = trained(tmp_path, *FROZEN)
-    first = build(cfg).embedding.weight  # type: ignore[union-attr]
+    first = build(cfg).embedding.weight
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     run = ablate.load(folder)
     assert torch.equal(first, run.model.embedding.weight)
@@ -226,9 +201,9 @@ def test_frozen_vectors_stay_and_are_loaded_with_a_run(
     assert counted["total"] - counted["non_embedding"] >= first.numel()
 
 
-def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_a_stopped_run_ends_as_one_that_was_not(tmp_path):
     cfg, straight = trained(tmp_path, *W2V)
-    first = build(cfg).embedding.weight  # type: ignore[union-attr]
+    first = build(cfg).embedding.weight
     assert not torch.equal(first, ablate.load(straight).model.embedding.weight)
     stopped = tmp_path / "stopped"
     assert strike(cfg, stopped, **at_step(9)) < 0
@@ -236,10 +211,10 @@ def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
     assert_equal(stopped, straight)
 
 
-def test_a_run_of_before_there_was_a_choice_is_loaded(tmp_path: Path) -> None:
+def test_a_run_of_before_there_was_a_choice_is_loaded(tmp_path):
     _, folder = trained(tmp_path)
     logits = ablate.load(folder).model(torch.arange(9)[None])
     config = OmegaConf.load(folder / "config.yaml")
-    del config.model["embedding"]  # type: ignore[union-attr]
+    del config.model["embedding"]
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
     assert torch.equal(ablate.load(folder).model(torch.arange(9)[None]), logits)

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from make_model import build, kernel, normal, part, random_parts
-from torch import Tensor
+from make_model import build, normal, random_parts
 from torch.testing import assert_close
 
 from ablate.errors import UserError
@@ -15,38 +14,26 @@ LENGTH, CHANNELS = 9, 2
 
 
 def rnn(attention: str = "none", **changes: Any) -> Forecaster:
-    slots = {
-        "attention": part("model.attention", attention),
-        "normalizer": part("model.normalizer", "softmax"),
-        "kernel": kernel("reference"),
-    }
+    slots = {"attention": attention, "normalizer": "softmax", "kernel": "reference"}
     sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 6}
     model: Forecaster = build("rnn_forecaster", **(sizes | slots | changes))
     return model
 
 
-def transformer(
-    attention: str = "scaled_dot", pos_enc: str = "learned", mask: str = "causal", **changes: Any
-) -> Forecaster:
-    slots = {
-        "mixer": part("model.mixer", "attention"),
-        "attention": part("model.attention", attention),
-        "normalizer": part("model.normalizer", "softmax"),
-        "pos_enc": part("pos_enc", pos_enc),
-        "mask": part("model.mask", mask),
-        "kernel": kernel("reference"),
-    }
+def transformer(attention: str = "scaled_dot", **changes: Any) -> Forecaster:
+    slots = {"mixer": "attention", "attention": attention, "normalizer": "softmax"}
+    slots |= {"pos_enc": "learned", "mask": "causal", "kernel": "reference"}
     sizes = {"channels": CHANNELS, "length": LENGTH, "dim": 12, "heads": 3, "dropout": 0.0}
     model: Forecaster = build("transformer_forecaster", **(sizes | slots | changes))
     return model
 
 
-def test_attention_of_the_rnn_is_luongs_over_the_past() -> None:
-    model: Any = random_parts(rnn("dot", difference=False)).eval()
+def test_attention_of_the_rnn_is_luongs_over_the_past():
+    model = random_parts(rnn("dot", difference=False)).eval()
     values = normal(2, LENGTH, CHANNELS)
     layer = model.recurrent.layers[0]
     h = torch.zeros(2, 6, dtype=torch.float64)
-    states: list[Tensor] = []
+    states = []
     for x in values.unbind(1):  # torch's gru
         r, z, n = (x @ layer.weight_ih_l0.T + layer.bias_ih_l0).chunk(3, -1)
         old_r, old_z, old_n = (h @ layer.weight_hh_l0.T + layer.bias_hh_l0).chunk(3, -1)
@@ -62,7 +49,7 @@ def test_attention_of_the_rnn_is_luongs_over_the_past() -> None:
 
 
 @pytest.mark.parametrize("make", [rnn, transformer])
-def test_the_difference_is_what_the_model_adds_to_the_last_value(make: Any) -> None:
+def test_the_difference_is_what_the_model_adds_to_the_last_value(make):
     values = normal(2, LENGTH, CHANNELS)
     model, direct = random_parts(make("dot")), random_parts(make("dot", difference=False))
     assert_close(model(values), values + direct(values))
@@ -72,7 +59,7 @@ def test_the_difference_is_what_the_model_adds_to_the_last_value(make: Any) -> N
 
 
 @pytest.mark.parametrize("make", [rnn, transformer])
-def test_a_forecast_is_read_as_a_value(make: Any) -> None:
+def test_a_forecast_is_read_as_a_value(make):
     model = random_parts(make("dot")).eval()
     values = normal(3, LENGTH, CHANNELS)
     known = [row.clone() for row in values.unbind(1)]
@@ -84,7 +71,7 @@ def test_a_forecast_is_read_as_a_value(make: Any) -> None:
     assert_close(roll_out(model, values, 2), rolled[:, :2])
 
 
-def test_an_rnn_reads_longer_windows_and_learned_positions_do_not() -> None:
+def test_an_rnn_reads_longer_windows_and_learned_positions_do_not():
     longer = normal(2, 2 * LENGTH, CHANNELS)
     model = random_parts(rnn("additive")).eval()
     assert_close(model(longer)[:, :LENGTH], model(longer[:, :LENGTH]))

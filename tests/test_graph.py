@@ -3,7 +3,6 @@
 import io
 import pickle
 import pickletools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ import torch
 from make_data import make, ready
 from make_files import write_planetoid
 from make_model import build as build_part
-from make_model import normal, part, scores
+from make_model import normal, random_parts, scores
 from scipy.sparse import csr_matrix
 from torch import Tensor
+from torch.testing import assert_close
 
 import ablate
 import ablate.training.train
@@ -35,18 +35,9 @@ NODES, FEATURES, CLASSES = 9, 5, 3
 def gat(**changes: Any) -> GAT:
     """The model of conf/model/gat.yaml, tiny, in float64 and away from initial zeros."""
     parts = {"attention": "gat", "mask": "neighbours", "normalizer": "softmax", "kernel": "auto"}
-    slots = {
-        slot: part(slot if slot == "kernel" else f"model.{slot}", changes.pop(slot, name))
-        for slot, name in parts.items()
-    }
-    sizes = {"features": FEATURES, "classes": CLASSES, "nodes": NODES}
-    tiny = {"dim": 12, "heads": 3, "dropout": 0.0, "pos_enc": part("pos_enc", "none")}
-    model: GAT = build_part("gat", **(sizes | tiny | slots | changes))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-    return model.double()
+    sizes = {"features": FEATURES, "classes": CLASSES, "nodes": NODES, "pos_enc": "none"}
+    tiny = {"dim": 12, "heads": 3, "dropout": 0.0}
+    return random_parts(build_part("gat", **(sizes | tiny | parts | changes)), seed=1)
 
 
 def graph() -> tuple[Tensor, Tensor]:
@@ -57,7 +48,7 @@ def graph() -> tuple[Tensor, Tensor]:
     return normal(NODES, FEATURES, seed=4), edges
 
 
-def results(model: GAT, edges: Tensor | None = None) -> list[Tensor]:
+def results(model, edges=None):
     """Logits, and the gradients of every parameter."""
     features, usual = graph()
     logits = model(features, usual if edges is None else edges)
@@ -70,7 +61,7 @@ MATRICES = [(other, score) for other in ("reference", "chunked") for score in SC
 
 
 @pytest.mark.parametrize(("other", "score"), [*MATRICES, *(("sdpa", one) for one in PRODUCTS)])
-def test_along_edges_is_as_in_a_matrix(other: str, score: str) -> None:
+def test_along_edges_is_as_in_a_matrix(other, score):
     shared = other == "chunked" or score == "uniform"
     ours = gat(attention=score, shared=shared, kernel="sparse")
     theirs = gat(attention=score, shared=shared, kernel=other)
@@ -78,35 +69,33 @@ def test_along_edges_is_as_in_a_matrix(other: str, score: str) -> None:
         for layer in theirs.layers:
             layer.kernel.chunk = 4
     assert isinstance(ours.layers[0].kernel, Sparse)
-    for found, expected in zip(results(ours), results(theirs), strict=True):
-        torch.testing.assert_close(found, expected)
+    assert_close(results(ours), results(theirs))
 
 
-def test_weights_of_large_scores_are_finite() -> None:
+def test_weights_of_large_scores_are_finite():
     """Of one head, a query with two edges and one with a single one."""
     weights = softmax(torch.tensor([[1000.0], [1001.0], [-1000.0]]), torch.tensor([0, 0, 1]), 2)
     expected = [*torch.tensor([0.0, 1.0]).softmax(0), torch.tensor(1.0)]
-    torch.testing.assert_close(weights[:, 0], torch.stack(expected))
+    assert_close(weights[:, 0], torch.stack(expected))
 
 
-def test_edges_in_both_orders() -> None:
+def test_edges_in_both_orders():
     """Of queries 0 to 3, the second and the last of which see nothing, and keys 0 to 2."""
     edges = Edges.of(torch.tensor([[2, 0, 2], [0, 2, 1]]), queries=4, keys=3)
-    assert list(zip(edges.query.tolist(), edges.key.tolist(), strict=True)) == [
-        (0, 2), (2, 0), (2, 1),
-    ]  # fmt: skip
-    assert edges.first.tolist() == [0, 1, 1, 3]
-    assert edges.turned.tolist() == [1, 2, 0]
-    assert edges.turned_query.tolist() == [2, 2, 0]
-    assert edges.turned_first.tolist() == [0, 1, 2]
-    some = edges.rows(1, 3)
-    assert some.query.tolist() == [1, 1]
-    assert some.key.tolist() == [0, 1]
-    assert some.first.tolist() == [0, 0]
-    assert some.turned_first.tolist() == [0, 1, 2]
+    orders = {
+        "query": [0, 2, 2],
+        "key": [2, 0, 1],
+        "first": [0, 1, 1, 3],
+        "turned": [1, 2, 0],
+        "turned_query": [2, 2, 0],
+        "turned_first": [0, 1, 2],
+    }
+    assert {name: getattr(edges, name).tolist() for name in orders} == orders
+    some = {"query": [1, 1], "key": [0, 1], "first": [0, 0], "turned_first": [0, 1, 2]}
+    assert {name: getattr(edges.rows(1, 3), name).tolist() for name in some} == some
 
 
-def test_a_layer_is_the_formula() -> None:
+def test_a_layer_is_the_formula():
     """Equations 1 to 6 of the paper, node by node."""
     model = gat(depth=2, out_heads=2)
     features, edges = graph()
@@ -127,13 +116,13 @@ def test_a_layer_is_the_formula() -> None:
             rows.append(torch.cat(heads) if number == 0 else torch.stack(heads).mean(0))
         h = torch.stack(rows) + layer.bias.weight
         h = torch.where(h > 0, h, h.exp() - 1) if number == 0 else h
-    torch.testing.assert_close(model(features, edges), h)
+    assert_close(model(features, edges), h)
 
 
-def test_without_a_mask_or_a_softmax_it_is_a_matrix() -> None:
+def test_without_a_mask_or_a_softmax_it_is_a_matrix():
     features, edges = graph()
     everything = torch.cartesian_prod(torch.arange(NODES), torch.arange(NODES)).T
-    torch.testing.assert_close(gat(mask="none")(features, edges), gat()(features, everything))
+    assert_close(gat(mask="none")(features, edges), gat()(features, everything))
     model = gat(normalizer="sparsemax")
     assert not isinstance(model.layers[0].kernel, Sparse)
     other = features.clone()
@@ -141,13 +130,13 @@ def test_without_a_mask_or_a_softmax_it_is_a_matrix() -> None:
     assert torch.equal(model(other, edges)[-1], model(features, edges)[-1])  # which is alone
 
 
-def test_weights_and_inputs_are_dropped_in_training_alone() -> None:
+def test_weights_and_inputs_are_dropped_in_training_alone():
     model, (features, edges) = gat(dropout=0.6), graph()
     assert not torch.equal(model(features, edges), model(features, edges))
-    torch.testing.assert_close(model.eval()(features, edges), gat()(features, edges))
+    assert_close(model.eval()(features, edges), gat()(features, edges))
 
 
-def test_memory_grows_with_edges() -> None:
+def test_memory_grows_with_edges():
     """A matrix of these nodes would have 10^10 numbers a head."""
     nodes = 100_000
     ring = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes], axis=1)
@@ -158,7 +147,7 @@ def test_memory_grows_with_edges() -> None:
     assert out.isfinite().all()
 
 
-def test_odd_graphs_are_put_in_order_and_said() -> None:
+def test_odd_graphs_are_put_in_order_and_said():
     given = np.array([[0, 1], [1, 0], [0, 1], [2, 2], [2, 1]])
     edges, said = symmetric(given, 5)
     pairs = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (4, 4)]
@@ -171,25 +160,24 @@ def test_odd_graphs_are_put_in_order_and_said() -> None:
     assert symmetric(np.array([[0, 1], [1, 2]]), 3)[1] == []
 
 
-def test_the_karate_club() -> None:
-    data: Any = ready("karate")
+def test_the_karate_club():
+    data = ready("karate")
     batch = data.splits["train"][Request(0, torch.tensor([0]))]
     assert batch["edges"].shape == (2, 2 * 78 + 34)
     assert torch.equal(batch["features"], torch.eye(34))
-    known = (batch["targets"] != IGNORED).nonzero().flatten().tolist()
-    assert known == [0, 33]
+    assert (batch["targets"] != IGNORED).nonzero().flatten().tolist() == [0, 33]
     nodes = [n for split in data.graph.split.values() for n in split]
     assert sorted(nodes) == list(range(34))
     assert np.bincount(data.graph.classes).tolist() == [17, 17]
 
 
-def test_cora_is_what_its_readme_says(shared_data: Path) -> None:
+def test_cora_is_what_its_readme_says(shared_data):
     if not (shared_data / "planetoid").is_dir():
         pytest.skip("real data is not on this machine")
-    data: Any = ready("planetoid", root=str(shared_data / "planetoid"))
+    data = ready("planetoid", root=str(shared_data / "planetoid"))
     batch = data.splits["train"][Request(0, torch.tensor([0]))]
     assert batch["features"].shape == (2708, 1433)
-    torch.testing.assert_close(batch["features"].sum(1), torch.ones(2708))
+    assert_close(batch["features"].sum(1), torch.ones(2708))
     assert batch["edges"].shape == (2, 2 * 5278 + 2708)
     counts = {split: len(nodes) for split, nodes in data.graph.split.items()}
     assert counts == {"train": 140, "val": 500, "test": 1000}
@@ -197,15 +185,13 @@ def test_cora_is_what_its_readme_says(shared_data: Path) -> None:
     assert np.bincount(classes).tolist() == [20] * len(NAMES["cora"])
 
 
-def public(folder: Path, name: str, read: Any) -> None:
+def public(folder, name, read):
     """The same graph in the files of Planetoid, as Python 2 wrote them: training nodes first, the
     test nodes in another order, and one of them left out."""
-    order = sorted(read.split["test"])
-    tested = [order[1], order[0], *order[3:]]  # order[2] has no words and no subject
-    kinds = len(read.class_names)
-    subjects = np.eye(kinds)[read.classes]
-    first = min(order)
-    near: dict[int, list[int]] = {n: [] for n in range(len(read.features))}
+    first, second, _, *others = sorted(read.split["test"])  # the third has no words and no subject
+    tested = [second, first, *others]
+    subjects = np.eye(len(read.class_names))[read.classes]
+    near = {n: [] for n in range(len(read.features))}
     for a, b in read.edges.tolist():
         near[a].append(b)
         near[b].append(a)
@@ -231,12 +217,10 @@ def public(folder: Path, name: str, read: Any) -> None:
     (folder / f"ind.{name}.test.index").write_text("".join(f"{n}\n" for n in tested))
 
 
-def test_the_public_files_are_read_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_public_files_are_read_alike(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("ablate.data.planetoid.VALIDATION", 4)
     write_planetoid(tmp_path / "npz", "cora", np.random.default_rng(0))
-    options: dict[str, Any] = {"name": "cora", "normalise": False, "seed": 0}
+    options = {"name": "cora", "normalise": False, "seed": 0}
     packed = Planetoid(root=str(tmp_path / "npz"), **options).read()
     public(tmp_path / "public", "cora", packed)
     read = Planetoid(root=str(tmp_path / "public"), **options).read()
@@ -262,14 +246,12 @@ def test_the_public_files_are_read_alike(
 
 
 class Trap:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return print, ("never",)
 
 
 @pytest.mark.parametrize("what", ["a trap", "half a file"])
-def test_a_damaged_or_foreign_pickle_is_refused(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_or_foreign_pickle_is_refused(what, tmp_path, capsys):
     raw = pickle.dumps(Trap() if what == "a trap" else csr_matrix(np.eye(3)), protocol=2)
     (tmp_path / "ind.cora.allx").write_bytes(raw if what == "a trap" else raw[: len(raw) // 2])
     with pytest.raises(UserError, match=r"ind\.cora\.allx is damaged, or not a file of Planetoid"):
@@ -277,7 +259,7 @@ def test_a_damaged_or_foreign_pickle_is_refused(
     assert "never" not in capsys.readouterr().out
 
 
-def test_a_run_on_the_club(tmp_path: Path) -> None:
+def test_a_run_on_the_club(tmp_path):
     """It learns whom the members followed, and draws the club head by head."""
     cfg = ablate.compose("model=gat", "trainer.max_steps=60", "logger=none")
     result = ablate.run(cfg, tmp_path / "run")

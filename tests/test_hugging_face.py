@@ -1,28 +1,24 @@
 """Weights and tokens of Hugging Face: outputs equal those of their models, all else is refused."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import sys
 
 import pytest
 import torch
 from make_model import normal
-from torch import Tensor, nn
+from torch.testing import assert_close
 
 from ablate.config.composition import compose
 from ablate.data.tokenizer import tokenizer_maker
 from ablate.errors import UserError
-from ablate.model.base import Model
 from ablate.training.build import build
 
 transformers = pytest.importorskip("transformers")
-WIDTH = {"dim": 12, "depth": 2, "heads": 3}
-GPT2 = ["model=gpt", "model.ffn=gelu_tanh", *(f"model.{k}={v}" for k, v in WIDTH.items())]
-VIT = [
-    *("model=vit", "model.patch=2", "model.norm_eps=1e-12"),
-    *(f"model.{k}={v}" for k, v in WIDTH.items()),
-]
-BERT = ["model=bert", "pos_enc=learned", *(f"model.{k}={v}" for k, v in WIDTH.items())]
+WIDTH = ["model.dim=12", "model.depth=2", "model.heads=3"]
+GPT2 = ["model=gpt", "model.ffn=gelu_tanh", *WIDTH]
+VIT = ["model=vit", "model.patch=2", "model.norm_eps=1e-12", *WIDTH]
+BERT = ["model=bert", "pos_enc=learned", *WIDTH]
+BLOCKS = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+BLOCKS |= {"intermediate_size": 48}
 LANGUAGE = {"vocab_size": 11, "length": 7}
 CLASSES = LANGUAGE | {"classes": 3}
 OF_CLASSES = ["data=text_files", "task=classification"]
@@ -34,42 +30,40 @@ EQUAL = {"atol": 1e-11, "rtol": 1e-11}
 class Sizes:
     """In place of data: what a model asks of it."""
 
-    def __init__(self, sizes: dict[str, Any]) -> None:
+    def __init__(self, sizes):
         self.sizes = sizes
 
 
-def gpt2(kind: str, **changes: Any) -> nn.Module:
+def gpt2(kind, **changes):
     sizes = {"vocab_size": 11, "n_positions": 7, "n_embd": 12, "n_layer": 2, "n_head": 3}
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "num_labels": 3}
     return made(kind, transformers.GPT2Config(**(sizes | special | changes)))
 
 
-def vit(kind: str, **changes: Any) -> nn.Module:
+def vit(kind, **changes):
     sizes = {"image_size": 6, "patch_size": 2, "num_channels": 2, "num_labels": 3}
-    width = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
-    config = sizes | width | {"intermediate_size": 48} | changes
-    return made(kind, transformers.ViTConfig(**config))
+    return made(kind, transformers.ViTConfig(**(sizes | BLOCKS | changes)))
 
 
-def made(kind: str, config: Any) -> nn.Module:
+def made(kind, config):
     """Random weights, away from zeros and ones, which would hide a mistake. In float64, but with so
     few digits that neither saving them nor adding two in float32 rounds them."""
     rng = torch.Generator().manual_seed(0)
-    network: nn.Module = getattr(transformers, kind)(config).eval()
+    network = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_((300 * torch.randn(parameter.shape, generator=rng)).round() / 1024)
     return network.double()
 
 
-def ours(network: nn.Module, folder: Path, sizes: dict[str, Any], *overrides: str) -> Model:
+def ours(network, folder, sizes, *overrides):
     """The model that starts from a network, as it is built from a command line."""
-    network.save_pretrained(folder)  # type: ignore[operator]
+    network.save_pretrained(folder)
     cfg = compose(*overrides, f"model.pretrained='hf:{folder}'")
-    return build(cfg, Sizes(sizes)).double().eval()  # type: ignore[arg-type]
+    return build(cfg, Sizes(sizes)).double().eval()
 
 
-def bert(kind: str, folder: Path, **changes: Any) -> nn.Module:
+def bert(kind, folder, **changes):
     """With a tokenizer beside it, whose [CLS], [SEP] and [MASK] are 3, 1 and 2."""
     from tokenizers import Tokenizer, models
 
@@ -78,146 +72,132 @@ def bert(kind: str, folder: Path, **changes: Any) -> nn.Module:
     names = {f"{name.lower()}_token": f"[{name}]" for name in ("SEP", "MASK", "CLS")}
     transformers.PreTrainedTokenizerFast(tokenizer_object=own, **names).save_pretrained(folder)
     sizes = {"vocab_size": 11, "max_position_embeddings": 9, "num_labels": 3}
-    width = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
-    config = sizes | width | {"intermediate_size": 48} | changes
-    return made(kind, transformers.BertConfig(**config))
+    return made(kind, transformers.BertConfig(**(sizes | BLOCKS | changes)))
 
 
-def tokens() -> Tensor:
-    return torch.randint(1, 11, (4, 7), generator=torch.Generator().manual_seed(1))
+TOKENS = torch.randint(1, 11, (4, 7), generator=torch.Generator().manual_seed(1))
+KEEP = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
+PLACES = torch.arange(7).expand(4, 7)
+
+
+def untaken(model):
+    """What is new in it, and what of theirs is left over."""
+    return model.started_from["new"], model.started_from["left"]
 
 
 @pytest.mark.parametrize("act", [("gelu_new", "gelu_tanh"), ("relu", "relu")])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_gpt2_has_equal_outputs(tied: bool, act: tuple[str, str], tmp_path: Path) -> None:
+def test_a_gpt2_has_equal_outputs(tied, act, tmp_path):
     theirs = gpt2("GPT2LMHeadModel", activation_function=act[0], tie_word_embeddings=tied)
     mine = ours(theirs, tmp_path, LANGUAGE, *GPT2, f"model.ffn={act[1]}", f"{TIE}={tied}")
-    torch.testing.assert_close(mine(tokens()), theirs(tokens()).logits, **EQUAL)
-    assert mine.started_from is not None
-    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+    assert_close(mine(TOKENS), theirs(TOKENS).logits, **EQUAL)
+    assert untaken(mine) == ([], [])
 
 
-def test_a_gpt2_of_classes_has_equal_outputs(tmp_path: Path) -> None:
+def test_a_gpt2_of_classes_has_equal_outputs(tmp_path):
     theirs = gpt2("GPT2ForSequenceClassification")
     mine = ours(theirs, tmp_path, CLASSES, *GPT2, *OF_CLASSES)
-    keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
-    padded = torch.where(keep, tokens(), 0)  # which they look for
-    expected = theirs(padded, attention_mask=keep.long()).logits
-    torch.testing.assert_close(mine(padded, keep), expected, **EQUAL)
+    padded = torch.where(KEEP, TOKENS, 0)  # which they look for
+    expected = theirs(padded, attention_mask=KEEP.long()).logits
+    assert_close(mine(padded, KEEP), expected, **EQUAL)
 
 
-def test_fewer_positions_are_the_first_ones(tmp_path: Path) -> None:
+def test_fewer_positions_are_the_first_ones(tmp_path):
     theirs = gpt2("GPT2Model")
     mine = ours(theirs, tmp_path, LANGUAGE | {"length": 5}, *GPT2)
-    expected = theirs(tokens()[:, :5]).last_hidden_state @ theirs.wte.weight.T  # type: ignore
-    torch.testing.assert_close(mine(tokens()[:, :5]), expected, **EQUAL)
+    expected = theirs(TOKENS[:, :5]).last_hidden_state @ theirs.wte.weight.T
+    assert_close(mine(TOKENS[:, :5]), expected, **EQUAL)
 
 
-def test_a_vit_has_equal_outputs_but_for_a_head_of_other_classes(tmp_path: Path) -> None:
+def test_a_vit_has_equal_outputs_but_for_a_head_of_other_classes(tmp_path):
     theirs = vit("ViTForImageClassification")
     mine = ours(theirs, tmp_path, IMAGES, *VIT)
     images = normal(3, 2, 6, 6)
-    torch.testing.assert_close(mine(images), theirs(images).logits, **EQUAL)
+    assert_close(mine(images), theirs(images).logits, **EQUAL)
     other = ours(theirs.float(), tmp_path, IMAGES | {"classes": 5}, *VIT)
-    assert other.started_from is not None
-    head = ["head.bias", "head.weight"]
-    assert (other.started_from["new"], other.started_from["left"]) == (head, head)
+    assert untaken(other) == (["head.bias", "head.weight"], ["head.bias", "head.weight"])
 
 
-def test_a_bert_has_equal_outputs(tmp_path: Path) -> None:
+def test_a_bert_has_equal_outputs(tmp_path):
     theirs = bert("BertForPreTraining", tmp_path)
     sizes = LANGUAGE | {"vocab_size": 14, "segments": 2, "next_sentence": True}
     mine = ours(theirs, tmp_path, sizes, *BERT)
-    segments = (torch.arange(7) > 3).long().expand(4, 7)
-    places = torch.arange(7).expand(4, 7)
-    expected = theirs(tokens(), token_type_ids=segments)
-    logits, following = mine(tokens(), places, segments)
-    torch.testing.assert_close(logits[..., :11], expected.prediction_logits, **EQUAL)
-    torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
-    torch.testing.assert_close(following, expected.seq_relationship_logits, **EQUAL)
-    again = torch.where(tokens() == 3, 11, tokens())  # [CLS] by its other number
-    torch.testing.assert_close(mine(again, places, segments)[0], logits)
-    assert mine.started_from is not None
-    assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
+    segments = (PLACES > 3).long()
+    expected = theirs(TOKENS, token_type_ids=segments)
+    logits, following = mine(TOKENS, PLACES, segments)
+    assert_close(logits[..., :11], expected.prediction_logits, **EQUAL)
+    assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
+    assert_close(following, expected.seq_relationship_logits, **EQUAL)
+    again = torch.where(TOKENS == 3, 11, TOKENS)  # [CLS] by its other number
+    assert_close(mine(again, PLACES, segments)[0], logits)
+    assert untaken(mine) == ([], [])
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_bert_without_segments_has_their_first_one(tied: bool, tmp_path: Path) -> None:
+def test_a_bert_without_segments_has_their_first_one(tied, tmp_path):
     theirs = bert("BertForMaskedLM", tmp_path, tie_word_embeddings=tied)
     mine = ours(theirs, tmp_path, LANGUAGE | {"vocab_size": 14}, *BERT, f"{TIE}={tied}")
-    logits, _ = mine(tokens(), torch.arange(7).expand(4, 7))
-    torch.testing.assert_close(logits[..., :11], theirs(tokens()).logits, **EQUAL)
-    torch.testing.assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
+    logits, _ = mine(TOKENS, PLACES)
+    assert_close(logits[..., :11], theirs(TOKENS).logits, **EQUAL)
+    assert_close(logits[..., 11:], logits[..., [3, 1, 2]])
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])
-def test_a_bert_of_classes_has_equal_outputs(act: str, tmp_path: Path) -> None:
+def test_a_bert_of_classes_has_equal_outputs(act, tmp_path):
     theirs = bert("BertForSequenceClassification", tmp_path, hidden_act=act)
     sizes = CLASSES | {"vocab_size": 14}
     mine = ours(theirs, tmp_path, sizes, *BERT, *OF_CLASSES, f"model.ffn={act}")
-    keep = torch.arange(7) < torch.tensor([[7], [5], [1], [6]])
-    expected = theirs(tokens(), attention_mask=keep.long()).logits
-    torch.testing.assert_close(mine(tokens(), keep), expected, **EQUAL)
+    expected = theirs(TOKENS, attention_mask=KEEP.long()).logits
+    assert_close(mine(TOKENS, KEEP), expected, **EQUAL)
 
 
-def distilbert(folder: Path) -> nn.Module:
+def distilbert(kind):
     config = transformers.DistilBertConfig(vocab_size=11, dim=12, n_layers=1, n_heads=3)
-    return made("DistilBertModel", config)
+    return made(kind, config)
 
 
-@pytest.mark.parametrize(
-    ("network", "overrides", "says"),
-    [
-        (
-            lambda _: gpt2("GPT2Model"),
-            [*GPT2, "model.norm=post", "model.attention=dot"],
-            "this model: model.attention=scaled_dot model.norm=pre",
-        ),
-        (
-            lambda _: gpt2("GPT2LMHeadModel", tie_word_embeddings=False),
-            GPT2,
-            "than this model: model.tie_embeddings=false",
-        ),
-        (lambda _: gpt2("GPT2Model", n_inner=20), GPT2, "20 x 12 there and 48 x 12 here"),
-        (lambda _: gpt2("GPT2Model", activation_function="silu"), GPT2, "its activation is silu"),
-        (
-            lambda _: gpt2("GPT2Model", scale_attn_by_inverse_layer_idx=True),
-            GPT2,
-            "its scaling of the scores is not supported",
-        ),
-        (lambda _: vit("ViTModel"), GPT2, "this model: model=vit"),
-        (lambda _: vit("ViTModel", image_size=[6, 24]), VIT, "reads images or patches of 6 x 24"),
-        (lambda _: gpt2("GPT2ForTokenClassification"), GPT2, "a GPT2ForTokenClassification; known"),
-        (
-            lambda folder: bert("BertForMaskedLM", folder, hidden_act="relu"),
-            [*BERT, "model.ffn=relu"],
-            "through relu, and model=bert through gelu",
-        ),
-        (  # its classes are those of tokens, in a matrix of the same name and shape
-            lambda folder: bert("BertForTokenClassification", folder),
-            [*BERT, *OF_CLASSES],
-            "a BertForTokenClassification; known: BertModel, ",
-        ),
-        (distilbert, GPT2, "holds a distilbert; gpt2, bert and vit can be read"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    network: Callable[[Path], nn.Module], overrides: list[str], says: str, tmp_path: Path
-) -> None:
-    sizes = IMAGES if "model=vit" in overrides else LANGUAGE
-    if "model=bert" in overrides:
-        sizes = (CLASSES if OF_CLASSES[0] in overrides else LANGUAGE) | {"vocab_size": 14}
+OWN = {gpt2: GPT2, vit: VIT, bert: BERT}
+# Another network, what is changed of it and of our model, and what is said.
+REFUSED = [
+    (gpt2, "GPT2Model", {}, ["model.norm=post", "model.attention=dot"],
+     "this model: model.attention=scaled_dot model.norm=pre"),
+    (gpt2, "GPT2LMHeadModel", {"tie_word_embeddings": False}, [],
+     "than this model: model.tie_embeddings=false"),
+    (gpt2, "GPT2Model", {"n_inner": 20}, [], "20 x 12 there and 48 x 12 here"),
+    (gpt2, "GPT2Model", {"activation_function": "silu"}, [], "its activation is silu"),
+    (gpt2, "GPT2Model", {"scale_attn_by_inverse_layer_idx": True}, [],
+     "its scaling of the scores is not supported"),
+    (vit, "ViTModel", {}, GPT2, "this model: model=vit"),
+    (vit, "ViTModel", {"image_size": [6, 24]}, [], "reads images or patches of 6 x 24"),
+    (gpt2, "GPT2ForTokenClassification", {}, [], "a GPT2ForTokenClassification; known"),
+    (bert, "BertForMaskedLM", {"hidden_act": "relu"}, ["model.ffn=relu"],
+     "through relu, and model=bert through gelu"),
+    # Its classes are those of tokens, in a matrix of the same name and shape.
+    (bert, "BertForTokenClassification", {}, OF_CLASSES,
+     "a BertForTokenClassification; known: BertModel, "),
+    (distilbert, "DistilBertModel", {}, GPT2, "holds a distilbert; gpt2, bert and vit can be read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("network", "kind", "changes", "overrides", "says"), REFUSED)
+def test_what_does_not_fit_is_refused(network, kind, changes, overrides, says, tmp_path):
+    chosen = overrides if overrides == GPT2 else [*OWN[network], *overrides]
+    sizes = IMAGES if "model=vit" in chosen else CLASSES if overrides == OF_CLASSES else LANGUAGE
+    if network is bert:
+        sizes, changes = sizes | {"vocab_size": 14}, changes | {"folder": tmp_path}
+    theirs = network(kind, **changes)
     with pytest.raises(UserError) as caught:
-        ours(network(tmp_path), tmp_path, sizes, *overrides)
-    assert says in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+        ours(theirs, tmp_path, sizes, *chosen)
+    message = str(caught.value)
+    assert says in message
+    assert str(tmp_path) in message
+    assert "\n" not in message
 
 
-def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_path_that_is_none_is_refused_in_one_line(tmp_path):
     wanted = compose(*GPT2, f"model.pretrained='hf:{tmp_path}/no'")
     with pytest.raises(UserError, match=r"^model\.pretrained=hf:.*/no could not be loaded") as one:
-        build(wanted, Sizes(LANGUAGE))  # type: ignore[arg-type]
+        build(wanted, Sizes(LANGUAGE))
     assert "\n" not in str(one.value)
     with pytest.raises(UserError, match=r"^data\.tokenizer=hf:.*could not be loaded"):
         tokenizer_maker(f"hf:{tmp_path}/no")("", "", None)
@@ -225,15 +205,15 @@ def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
         compose(*GPT2, "model.pretrained=gpt2")
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
-        build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))  # type: ignore
+        build(compose(*GPT2, "model.pretrained='hf:gpt2'"), Sizes(LANGUAGE))
     with pytest.raises(UserError, match=r"pip install 'ablate-attention\[hf\]'"):
         tokenizer_maker("hf:gpt2")("", "", None)
 
 
-def test_tokens_are_theirs(tmp_path: Path) -> None:
+def test_tokens_are_theirs(tmp_path):
     from tokenizers import ByteLevelBPETokenizer
 
     text = "the cat sat on a mat, and saw that all was well. " * 9

@@ -1,36 +1,22 @@
 """The interface of layers: parts from outside that keep a state, and keys that differ by layer."""
 
 import textwrap
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from make_model import (
-    bert,
-    context,
-    gpt,
-    kernel,
-    normal,
-    part,
-    random_parts,
-    tokens,
-    transformer,
-)
+from make_model import bert, context, gpt, kernel, normal, part, random_parts, tokens, transformer
 from omegaconf import OmegaConf
 from tiny import overrides
+from torch.testing import assert_close
 
 import ablate
 from ablate.config.composition import Composition
 from ablate.config.run_id import run_id
 from ablate.decode.sample import sample
 from ablate.errors import UserError
-from ablate.model.layers.layer import Context, Layer, Place
-from ablate.model.layers.stack import Stack
+from ablate.model.layers.layer import Layer
 from ablate.task import added_losses
 from ablate.training.build import make_layers
-
-# Parts of one's own
 
 PARTS = '''
     import torch
@@ -79,7 +65,7 @@ PARTS = '''
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     """A folder with an option beside ours, whose class is on the path."""
     (tmp_path / "own.py").write_text(textwrap.dedent(PARTS))
     file = tmp_path / "conf/model.mixer/gated.yaml"
@@ -89,9 +75,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "conf"
 
 
-def test_a_mixer_from_outside_trains_and_generates_from_its_state(
-    own: Path, tmp_path: Path
-) -> None:
+def test_a_mixer_from_outside_trains_and_generates_from_its_state(own, tmp_path):
     cfg = ablate.compose(*overrides(tmp_path, "model.mixer=gated", "model.depth=2"), config_dir=own)
     result = ablate.run(cfg)
     assert (result["status"], result["choices"]["model.mixer"]) == ("finished", "gated")
@@ -100,9 +84,9 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(
     read = torch.randint(0, 5, (3, 8))
     cache, rows = model.new_cache(), torch.tensor([2, 0, 0])
     first = [model(read[:, a:b], cache=cache) for a, b in ((0, 1), (1, 5))]
-    torch.testing.assert_close(torch.cat(first, dim=1), model(read)[:, :5])
+    assert_close(torch.cat(first, dim=1), model(read)[:, :5])
     cache.select(rows)
-    torch.testing.assert_close(model(read[rows][:, 5:], cache=cache), model(read[rows])[:, 5:])
+    assert_close(model(read[rows][:, 5:], cache=cache), model(read[rows])[:, 5:])
     with_cache, without = (
         list(sample(model, read[:, :2], tokens=4, top_k=1, use_cache=use)) for use in (True, False)
     )
@@ -123,9 +107,7 @@ def test_a_mixer_from_outside_trains_and_generates_from_its_state(
         ("model.mixer=gated model.mixer.width=3", "no key model.mixer.width"),
     ],
 )
-def test_a_mixer_from_outside_is_refused_where_it_has_no_meaning(
-    own: Path, given: str, line: str
-) -> None:
+def test_a_mixer_from_outside_is_refused_where_it_has_no_meaning(own, given, line):
     with pytest.raises(UserError, match=line):
         ablate.compose(*given.split(), config_dir=own)
 
@@ -135,114 +117,91 @@ class Balanced(Layer):
 
     causal = True
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.full((place.dim,), 2.0))
 
-    def forward(self, x: torch.Tensor, context: Context) -> torch.Tensor:
+    def forward(self, x, context):
         context.add_loss("balance", self.scale.square().mean())
         return x * self.scale
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again: bool) -> None:
+def test_what_layers_add_to_the_loss_is_summed_and_has_a_gradient(again):
     model = gpt(mixer=Balanced, activation_checkpointing=again).double()
     for _ in range(2):  # nothing is left of the step before
         model.zero_grad()
         logits = model(tokens(2, 5))
-        (added,) = added_losses(model).items()
-        assert added[0] == "balance"
-        assert added[1].item() == pytest.approx(2 * 4.0)
-        (0 * logits.sum() + added[1]).backward()
+        added = added_losses(model)
+        assert {name: loss.item() for name, loss in added.items()} == {"balance": 2 * 4.0}
+        (0 * logits.sum() + added["balance"]).backward()
         for block in model.stack.blocks:
             scale = block.mixer.function.scale
-            torch.testing.assert_close(scale.grad, 2 * scale / scale.numel())
+            assert_close(scale.grad, 2 * scale / scale.numel())
     assert added_losses(model) == {}
-
-
-# Values by layer
 
 
 GROUPS = ("mask", "mixer", "attention", "normalizer", "pos_enc", "ffn", "norm_type")
 
 
-def layered(**patterns: Any) -> list[dict[str, Any]]:
+def layered(**patterns):
     """The layers of a model of two blocks."""
 
-    def value(key: str, chosen: Any) -> Any:
+    def value(key, chosen):
         group = key if key == "pos_enc" else f"model.{key}"
         return part(group, chosen) if isinstance(chosen, str) and key in GROUPS else chosen
 
     return [{key: value(key, pattern[n]) for key, pattern in patterns.items()} for n in range(2)]
 
 
-PATTERNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+PATTERNS = {
     "windows": ({}, {"mask": [lambda **s: part("model.mask", "window", size=2)(**s), "causal"]}),
     "heads": ({"pos_enc": "alibi"}, {"heads": [3, 1]}),
     "NoPE": ({"pos_enc": "rotary", "heads": 2}, {"pos_enc": ["rotary", "none"]}),
     "tables": ({"pos_enc": "relative"}, {"pos_enc": ["none", "relative"]}),
     "hybrid": ({"pos_enc": "rotary", "heads": 2}, {"mixer": ["convolution", "attention"]}),
     "scores": ({}, {"attention": ["dot", "additive"], "normalizer": ["softmax", "sparsemax"]}),
-    "norms": (
-        {},
-        {"norm": ["pre", "post"], "norm_type": ["layer", "rms"], "norm_eps": [1e-5, 1.0]},
-    ),
+    "norms": ({}, {"norm": ["pre", "post"], "norm_type": ["layer", "rms"]}),
+    "eps": ({}, {"norm_eps": [1e-5, 1.0]}),
     "others": ({}, {"ffn": ["gelu", "swiglu"], "residual": [True, False], "ffn_dim": [6, 9]}),
 }
 
 
-def split(name: str, **more: Any) -> tuple[Stack, list[Stack]]:
-    """A stack whose layers differ, and for each of its layers a stack of two such layers, with the
-    same weights where they have the layer."""
-    base, patterns = PATTERNS[name]
-    layers = layered(**patterns)
-    mixed = random_parts(gpt(**base, layers=layers, **more)).eval().stack
-    plain = []
-    for n, own in enumerate(layers):
-        stack = gpt(**{**base, **own, **more}).double().eval().stack
-        stack.blocks[n].load_state_dict(mixed.blocks[n].state_dict())
-        plain.append(stack)
-    return mixed, plain
-
-
 @pytest.mark.parametrize("run", ["reference", "chunked"])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_every_block_is_that_of_a_model_of_such_blocks(name: str, run: str) -> None:
-    mixed, plain = split(name, kernel=kernel(run))
-    x = normal(2, 6, 12)
+def test_every_block_is_that_of_a_model_of_such_blocks(name, run):
+    """For each layer a stack of two such layers, with the same weights where it has the layer; and
+    a cache serves them all."""
+    base, patterns = PATTERNS[name]
+    layers, x, base = layered(**patterns), normal(2, 6, 12), base | {"kernel": kernel(run)}
+    model = random_parts(gpt(**base, layers=layers)).eval()
+    mixed, read, cache = model.stack, tokens(2, 7), model.new_cache()
+    pieces = [model(piece, cache=cache) for piece in read.split((3, 1, 3), dim=1)]
+    assert_close(torch.cat(pieces, dim=1), model(read))
     expected = mixed.pos_enc.embed(x)
-    for n, stack in enumerate(plain):
+    for n, own in enumerate(layers):
+        stack = gpt(**base | own).double().eval().stack
+        stack.blocks[n].load_state_dict(mixed.blocks[n].state_dict())
         pos = stack.pos_enc
         if name == "tables" and n:  # those of the one layer that has them
             pos = gpt(pos_enc="relative", depth=1).double().stack.pos_enc
             stack.blocks[n].attention.function.layer = 0
         pos.load_state_dict(mixed.positions[n].state_dict())
         expected = stack.blocks[n](expected, context(pos))
-    torch.testing.assert_close(mixed(x), mixed.final_norm(expected))
+    assert_close(mixed(x), mixed.final_norm(expected))
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_a_cache_serves_layers_that_differ(name: str) -> None:
-    base, patterns = PATTERNS[name]
-    model, read = random_parts(gpt(**base, layers=layered(**patterns))).eval(), tokens(2, 7)
-    cache = model.new_cache()
-    pieces = [model(read[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, 7))]
-    torch.testing.assert_close(torch.cat(pieces, dim=1), model(read))
-
-
-def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer() -> None:
+def test_the_decoder_of_a_transformer_takes_mask_and_cross_attention_by_layer():
     layers = layered(mask=["window", "causal"], attention=["dot", "additive"])
     model = transformer(layers=layers)
-    masks = [type(mask).__name__ for mask in model.decoder.masks]
-    assert masks == ["Window", "Causal"]
+    assert [type(mask).__name__ for mask in model.decoder.masks] == ["Window", "Causal"]
     assert not any(mask.restricts for mask in model.encoder.masks)
     for given in (layers, [{"cross_attention": own["attention"]} for own in layers]):
         model = transformer(layers=given)
-        names = [type(layer.score).__name__ for layer in model.decoder.cross]
-        assert names == ["Dot", "Additive"]
+        assert [type(one.score).__name__ for one in model.decoder.cross] == ["Dot", "Additive"]
 
 
-def test_a_table_serves_the_layers_that_use_it() -> None:
+def test_a_table_serves_the_layers_that_use_it():
     mixed = gpt(pos_enc="relative", depth=2, layers=layered(pos_enc=["none", "relative"])).stack
     sizes = [len(list(pos.parameters())) for pos in mixed.positions]
     assert sizes == [0, len(list(gpt(pos_enc="relative", depth=1).stack.pos_enc.parameters()))]
@@ -250,16 +209,13 @@ def test_a_table_serves_the_layers_that_use_it() -> None:
     assert shared.positions[0] is shared.positions[1] is shared.pos_enc
 
 
-# On the command line
-
-
-def node(*given: str) -> Any:
+def node(*given):
     return ablate.compose("logger=none", *given)
 
 
-def test_options_are_named_as_on_the_command_line() -> None:
+def test_options_are_named_as_on_the_command_line():
     cfg = node("model.layers.mask=[{window:{size:3}},window,causal]", "model.layers.heads=[4,8]")
-    layers = make_layers(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    layers = make_layers(OmegaConf.to_container(cfg, resolve=True))
     masks = [(own["mask"].func.__name__, own["mask"].keywords) for own in layers]
     window = ablate.compose("model.mask=window").model.mask.size
     sized = [("Window", {"size": 3}), ("Window", {"size": window}), ("Causal", {})]
@@ -267,8 +223,8 @@ def test_options_are_named_as_on_the_command_line() -> None:
     assert [own["heads"] for own in layers] == [4, 8, 4, 8]
 
 
-def test_a_pattern_counts_in_the_id_as_the_values_that_it_gives() -> None:
-    def ids(*patterns: str) -> set[str]:
+def test_a_pattern_counts_in_the_id_as_the_values_that_it_gives():
+    def ids(*patterns):
         return {run_id(node(f"model.layers.{pattern}"), "data") for pattern in patterns}
 
     assert len(ids("heads=[4,8]", "heads=[4,8,4,8]")) == 1
@@ -296,19 +252,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("given", "line"), REFUSED)
-def test_what_cannot_differ_is_refused(given: str, line: str) -> None:
-    with pytest.raises(UserError, match=line) as error:
+def test_what_cannot_differ_is_refused(given, line):
+    with pytest.raises(UserError, match=f"^[^\n]*{line}[^\n]*$"):
         node(*f"model.layers.{given}".split())
-    assert "\n" not in str(error.value)
 
 
-def test_a_part_may_be_without_effect_in_some_layers() -> None:
+def test_a_part_may_be_without_effect_in_some_layers():
     """model.attention, positions and windows act in every other block."""
     node("model.layers.mixer=[convolution,attention]", "model.attention=dot", "pos_enc=rotary")
     node("model.layers.mixer=[convolution,attention]", "model.mask=window")
 
 
-def test_a_run_whose_layers_differ_is_written_and_read(tmp_path: Path) -> None:
+def test_a_run_whose_layers_differ_is_written_and_read(tmp_path):
     more = ["model.depth=2", "model.layers.mask=[{window:{size:2}},causal]"]
     result = ablate.run(ablate.compose(*overrides(tmp_path, *more)))
     folder = next(tmp_path.rglob("config.yaml")).parent

@@ -1,8 +1,9 @@
 """Masks against matrices written by hand; their spans against the matrices."""
 
+from itertools import combinations
+
 import pytest
 import torch
-from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.model.mask import Mask, combine
@@ -12,7 +13,7 @@ from ablate.model.mask.none import NoMask
 from ablate.model.mask.prefix import Prefix
 from ablate.model.mask.window import Window
 
-ALL: list[Mask] = [
+ALL = [
     NoMask(causal=False),
     Neighbours(causal=False),
     Causal(causal=True),
@@ -21,11 +22,11 @@ ALL: list[Mask] = [
 ]
 
 
-def matrix(text: str) -> Tensor:
+def matrix(text):
     return torch.tensor([[mark == "x" for mark in row] for row in text.split()])
 
 
-def square(mask: Mask, length: int) -> Tensor:
+def square(mask, length):
     positions = torch.arange(length)
     return mask.allowed(positions, positions)
 
@@ -44,13 +45,13 @@ def square(mask: Mask, length: int) -> Tensor:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Mask) else value,
 )
-def test_allowed_is_as_drawn(mask: Mask, drawn: str) -> None:
+def test_allowed_is_as_drawn(mask, drawn):
     expected = matrix(drawn)
     assert torch.equal(square(mask, len(expected)), expected)
 
 
 @pytest.mark.parametrize("mask", ALL, ids=lambda mask: str(vars(mask)))
-def test_what_a_mask_says_of_itself_is_what_its_matrix_shows(mask: Mask) -> None:
+def test_what_a_mask_says_of_itself_is_what_its_matrix_shows(mask):
     i, j = torch.arange(3, 9), torch.arange(12)
     begin, end = mask.between(i, len(j))
     assert mask.ranges
@@ -61,32 +62,29 @@ def test_what_a_mask_says_of_itself_is_what_its_matrix_shows(mask: Mask) -> None
 
 
 @pytest.mark.parametrize("mask", ALL, ids=lambda mask: str(vars(mask)))
-def test_span_is_the_tightest_range(mask: Mask) -> None:
+def test_span_is_the_tightest_range(mask):
     size = 9
     for keys in (4, size):
         full = mask.allowed(torch.arange(size), torch.arange(keys))
-        for first in range(size):
-            for last in range(first + 1, size + 1):
-                seen = full[first:last].any(0).nonzero().flatten().tolist()
-                low, high = mask.span(first, last, keys)
-                assert 0 <= low <= high <= keys
-                assert (seen[0], seen[-1] + 1) == (low, high) if seen else low == high
+        for first, last in combinations(range(size + 1), 2):
+            seen = full[first:last].any(0).nonzero().flatten().tolist()
+            low, high = mask.span(first, last, keys)
+            assert 0 <= low <= high <= keys
+            assert (seen[0], seen[-1] + 1) == (low, high) if seen else low == high
 
 
-def test_combine_joins_the_mask_with_padding() -> None:
+def test_combine_joins_the_mask_with_padding():
     i = j = torch.arange(4)
     keep = torch.tensor([[True, True, True, True], [True, True, False, False]])
     none, causal = NoMask(causal=False), Causal(causal=True)
     both, padding, alone = combine(causal, i, j, keep), combine(none, i, j, keep), square(causal, 4)
-    assert both is not None
-    assert padding is not None
     assert torch.equal(both, torch.stack([alone, matrix("x... xx.. xx.. xx..")])[:, None])
     assert torch.equal(padding.expand(2, 1, 4, 4), keep[:, None, None].expand(2, 1, 4, 4))
-    assert torch.equal(combine(causal, i, j, None), alone)  # type: ignore[arg-type]
+    assert torch.equal(combine(causal, i, j, None), alone)
     assert combine(none, i, j, None) is None
 
 
 @pytest.mark.parametrize("make", [Window, Prefix])
-def test_sizes_below_one_are_refused(make: type[Window] | type[Prefix]) -> None:
+def test_sizes_below_one_are_refused(make):
     with pytest.raises(UserError, match=r"model\.mask\.size=0 must be at least 1"):
         make(causal=True, size=0)

@@ -1,19 +1,16 @@
 """A mixture of experts: what each token gets, what it costs, and how even the load is."""
 
 from functools import partial
-from pathlib import Path
-from typing import Any
+from itertools import product
 
 import pytest
 import tiny
 import torch
-from make_model import bert, context, gpt, part, transformer
-from torch import Tensor
+from make_model import bert, context, gpt, normal, part, random_parts, transformer
 from torch.testing import assert_close
 
 import ablate
 from ablate.figures.experts import draw_load
-from ablate.model.ffn.moe import MixtureOfExperts
 from ablate.task.experts import expert_loads
 from ablate.training.build import build, build_data, make_task
 from ablate.training.flops import flops_per_step
@@ -22,68 +19,61 @@ B, N, D = 3, 5, 6
 TOKENS = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
 
 
-def mixture(**keys: Any) -> MixtureOfExperts:
-    torch.manual_seed(0)
-    made: MixtureOfExperts = part("model.ffn", "moe", **keys)(D, hidden=8, bias=True).double()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter)
-    return made
+def mixture(**keys):
+    return random_parts(part("model.ffn", "moe", **keys)(D, hidden=8, bias=True), std=1.0)
 
 
-def text() -> Tensor:
-    return torch.randn(B, N, D, generator=torch.Generator().manual_seed(1)).double()
+TEXT = normal(B, N, D)
 
 
 @pytest.mark.parametrize("expert", ["gelu", "swiglu", "relu2"])
 @pytest.mark.parametrize(
     "keys", [{}, {"top_k": 1, "normalise": False}, {"top_k": 3, "experts": 3}, {"shared": 2}]
 )
-def test_each_token_is_the_sum_of_its_experts(expert: str, keys: dict[str, Any]) -> None:
-    made, x = mixture(expert=expert, **keys), text()
-    y = made(x, context())
-    for b in range(B):
-        for i in range(N):
-            token = x[b, i]
-            p = torch.softmax(made.router.weight @ token, 0).tolist()
-            best = sorted(range(len(p)), key=lambda e, p=p: -p[e])[: made.top_k]  # type: ignore[misc]
-            total = sum(p[e] for e in best) if made.normalise else 1.0
-            parts = [made.experts[e](token[None, None])[0, 0] * p[e] / total for e in best]
-            parts += [shared(token[None, None])[0, 0] for shared in made.shared]
-            assert_close(y[b, i], sum(parts))  # type: ignore[arg-type]
+def test_each_token_is_the_sum_of_its_experts(expert, keys):
+    made = mixture(expert=expert, **keys)
+    y = made(TEXT, context())
+    for b, i in product(range(B), range(N)):
+        token = TEXT[b, i]
+        p = torch.softmax(made.router.weight @ token, 0).tolist()
+        best = sorted(range(len(p)), key=lambda e, p=p: -p[e])[: made.top_k]
+        total = sum(p[e] for e in best) if made.normalise else 1.0
+        parts = [made.experts[e](token[None, None])[0, 0] * p[e] / total for e in best]
+        parts += [shared(token[None, None])[0, 0] for shared in made.shared]
+        assert_close(y[b, i], sum(parts))
 
 
-def test_the_balance_loss_is_that_of_switch_transformers_over_real_tokens() -> None:
-    made, x = mixture(top_k=1, normalise=False, balance=0.5, experts=4), text()
+def test_the_balance_loss_is_that_of_switch_transformers_over_real_tokens():
+    made = mixture(top_k=1, normalise=False, balance=0.5, experts=4)
     keep = torch.tensor([[True] * N, [True] * 3 + [False] * 2, [True] + [False] * 4])
     read = context(keep=keep)
-    made(x, read)
-    p = torch.stack([torch.softmax(made.router.weight @ token, 0) for token in x[keep]])
+    made(TEXT, read)
+    p = torch.stack([torch.softmax(made.router.weight @ token, 0) for token in TEXT[keep]])
     f = torch.tensor([(p.argmax(1) == e).double().mean() for e in range(4)])
     ((name, loss),) = read.losses
     assert name == "balance"
     assert_close(loss, 0.5 * 4 * (f * p.mean(0)).sum(), check_dtype=False, rtol=1e-6, atol=1e-6)
 
 
-def test_an_even_load_costs_one_and_none_is_added_without_a_coefficient() -> None:
-    made, read = mixture(experts=2, top_k=2, balance=1.0), context()
-    made(text(), read)
+def test_an_even_load_costs_one_and_none_is_added_without_a_coefficient():
+    read, silent = context(), context()
+    mixture(experts=2, top_k=2, balance=1.0)(TEXT, read)
     assert_close(float(read.losses[0][1]), 1.0)
-    silent = context()
-    mixture(balance=0.0)(text(), silent)
+    mixture(balance=0.0)(TEXT, silent)
     assert not silent.losses
 
 
-def test_an_expert_without_tokens_has_a_gradient_of_zero() -> None:
+def test_an_expert_without_tokens_has_a_gradient_of_zero():
     made = mixture(experts=4, top_k=1, normalise=False, balance=0.0)
     with torch.no_grad():
         made.router.weight.zero_()[2] = 1.0
-    made(text().abs(), context()).sum().backward()
+    made(TEXT.abs(), context()).sum().backward()
     for number, expert in enumerate(made.experts):
         assert (expert.down.weight.grad.abs().sum() > 0) == (number == 2)
     assert made.router.weight.grad.abs().sum() > 0
 
 
-def test_a_token_costs_what_it_costs_in_the_dense_network() -> None:
+def test_a_token_costs_what_it_costs_in_the_dense_network():
     """But for the router; and the parameters of the experts that it does not pass through."""
     dense = partial(gpt, ffn="gelu", ffn_dim=48)
     sparse = partial(gpt, ffn=part("model.ffn", "moe", experts=6, top_k=2), ffn_dim=48)
@@ -91,33 +81,29 @@ def test_a_token_costs_what_it_costs_in_the_dense_network() -> None:
     routers = [p for name, p in model.named_parameters() if "router" in name]
     extra = flops_per_step(sparse, TOKENS) - flops_per_step(dense, TOKENS)
     assert extra == 3 * 2 * TOKENS.numel() * sum(router.numel() for router in routers)
-    maps = sum(
-        p.numel() for name, p in model.named_parameters() if "experts" in name and p.dim() > 1
+    maps, whole = (
+        sum(p.numel() for name, p in made.named_parameters() if part in name and p.dim() > 1)
+        for made, part in ((model, "experts"), (dense(), "feed_forward"))
     )
-    assert maps == 3 * sum(
-        p.numel()
-        for name, p in dense().named_parameters()
-        if "feed_forward" in name and p.dim() > 1
-    )
+    assert maps == 3 * whole
 
 
-def test_decoding_with_a_cache_routes_as_without() -> None:
+def test_decoding_with_a_cache_routes_as_without():
     model = gpt(ffn="moe").double().eval()
     cache = model.new_cache()
     steps = [model(TOKENS[:, n : n + 1], cache=cache) for n in range(TOKENS.shape[1])]
     assert_close(torch.cat(steps, 1), model(TOKENS))
 
 
-def test_one_position_is_routed_alone() -> None:
+def test_one_position_is_routed_alone():
     """BERT's class reads the first position, whose expert sees no other."""
-    model = bert(ffn="moe").double().eval()
-    segments, keep = torch.zeros(2, 6, dtype=torch.long), torch.ones(2, 6, dtype=torch.bool)
-    x = model.stack(model.embedding(TOKENS), keep=keep)[:, :1]
-    assert_close(model.stack(model.embedding(TOKENS), keep=keep, position=0), x)
-    assert segments.shape == keep.shape
+    model, keep = bert(ffn="moe").double().eval(), torch.ones(2, 6, dtype=torch.bool)
+    embedded = model.embedding(TOKENS)
+    x = model.stack(embedded, keep=keep)[:, :1]
+    assert_close(model.stack(embedded, keep=keep, position=0), x)
 
 
-def test_both_stacks_of_a_transformer_have_losses() -> None:
+def test_both_stacks_of_a_transformer_have_losses():
     model = transformer(ffn="moe")
     model(TOKENS, TOKENS)
     assert len(model.encoder.losses) == len(model.decoder.losses) == 2
@@ -132,12 +118,12 @@ def test_both_stacks_of_a_transformer_have_losses() -> None:
         (("model.ffn.expert=moe",), "must be geglu, gelu, gelu_tanh, relu, relu2 or swiglu"),
     ],
 )
-def test_what_cannot_be_is_refused(overrides: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_is_refused(overrides, says):
     with pytest.raises(ablate.UserError, match=says):
         ablate.compose("model.ffn=moe", *overrides)
 
 
-def test_the_load_counts_the_choices_of_real_tokens(tmp_path: Path) -> None:
+def test_the_load_counts_the_choices_of_real_tokens(tmp_path):
     cfg = ablate.compose(*tiny.overrides(tmp_path, "model.ffn=moe", "model.ffn.experts=4"))
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
@@ -146,7 +132,7 @@ def test_the_load_counts_the_choices_of_real_tokens(tmp_path: Path) -> None:
     assert float(load.sum()) == 2 * sum(batch["tokens"].numel() for batch in batches)
 
 
-def test_the_figure_says_each_share() -> None:
+def test_the_figure_says_each_share():
     figure = draw_load([torch.tensor([0.25, 0.75]), torch.tensor([0.5, 0.2, 0.3])])
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == ["25%", "75%", "50%", "20%", "30%"]

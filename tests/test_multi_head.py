@@ -1,108 +1,41 @@
-"""Multi-head attention: torch's with copied weights, its projections, its recorded weights."""
+"""Multi-head attention: its projections, its memory, its recorded weights.
 
-from typing import Any
+test_around_scores.py compares what it computes with loops, test_block.py with torch's.
+"""
 
 import pytest
 import torch
-from make_model import context, kernel, normal, options, part, place, random_parts
-from torch import Tensor, nn
+from make_model import context, normal, options, part, place, random_parts
+from torch.testing import assert_close
 
-from ablate.model.layers.layer import Cache, Context, Memory
-from ablate.model.layers.multi_head import (
-    CrossAttention,
-    MultiHeadAttention,
-    recording,
-)
+from ablate.model.layers.layer import Cache, Memory
+from ablate.model.layers.multi_head import CrossAttention, recording
 from ablate.model.mixer.attention import Attention
 
 B, N, M, D, H = 2, 6, 8, 12, 3
 SCORES = [name for name in options("model.attention") if part("model.attention", name).func.weighs]
-KERNELS = {
-    "reference": kernel("reference"),
-    "sdpa": kernel("sdpa"),
-    "chunked": kernel("chunked", chunk=4, compile=False),
-}
 
 
-def ours(
-    score: str = "scaled_dot", *, mask: str = "none", run: str = "reference", **changes: Any
-) -> Attention:
-    changes |= {"mask": part("model.mask", mask)(causal=True), "kernel": KERNELS[run]}
+def ours(score="scaled_dot", **changes):
     return random_parts(Attention(place(D, H, M, score=score, **changes)))
 
 
-def crossing(
-    score: str = "scaled_dot", *, run: str = "reference", **changes: Any
-) -> CrossAttention:
-    made = CrossAttention(place(D, H, M, score=score, kernel=KERNELS[run], **changes))
-    return random_parts(made)
+def crossing(score="scaled_dot"):
+    return random_parts(CrossAttention(place(D, H, M, score=score)))
 
 
-def remembered(mine: CrossAttention, source: Tensor, keep: Tensor) -> Context:
+def remembered(mine, source, keep):
     return context(memory=Memory({mine: mine.read(source)}, keep))
 
 
-def torchs(mine: MultiHeadAttention) -> nn.MultiheadAttention:
-    """torch's attention with our weights."""
-    theirs = nn.MultiheadAttention(D, H, batch_first=True, bias=mine.out.bias is not None).double()
-    assert mine.query is not None
-    assert mine.key is not None
-    inputs = [mine.query, mine.key, mine.value]
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([each.weight for each in inputs]))
-        theirs.out_proj.weight.copy_(mine.out.weight)
-        if mine.out.bias is not None:
-            theirs.in_proj_bias.copy_(torch.cat([each.bias for each in inputs]))
-            theirs.out_proj.bias.copy_(mine.out.bias)
-    return theirs
-
-
-def padding(keys: int) -> Tensor:
+def padding(keys):
     keep = torch.ones(B, keys, dtype=torch.bool)
     keep[0, -2:] = False
     return keep
 
 
-@pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_self_attention_equals_torchs(mask: str, padded: bool, bias: bool, run: str) -> None:
-    mine = ours(mask=mask, run=run, bias=bias)
-    x, keep = normal(B, N, D), padding(N) if padded else None
-    later = torch.ones(N, N, dtype=torch.bool).triu(1) if mask == "causal" else None
-    with recording(mine) as weights:
-        output = mine(x, context(keep=keep))
-    theirs, missing = torchs(mine), None if keep is None else ~keep
-    expected, expected_weights = theirs(
-        x, x, x, attn_mask=later, key_padding_mask=missing, average_attn_weights=False
-    )
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close(weights[0][0], expected_weights)
-    output.square().sum().backward()
-    expected.square().sum().backward()
-    inputs = [mine.query, mine.key, mine.value]
-    for name in ("weight", "bias") if bias else ("weight",):
-        joined = torch.cat([getattr(each, name).grad for each in inputs])
-        torch.testing.assert_close(joined, getattr(theirs, f"in_proj_{name}").grad)
-
-
-@pytest.mark.parametrize("run", KERNELS)
-@pytest.mark.parametrize("padded", [True, False])
-def test_cross_attention_equals_torchs(padded: bool, run: str) -> None:
-    mine, x, source = crossing(run=run), normal(B, N, D), normal(B, M, D, seed=2)
-    keep = padding(M) if padded else torch.ones(B, M, dtype=torch.bool)
-    with recording(mine) as weights:
-        output = mine(x, remembered(mine, source, keep))
-    expected, expected_weights = torchs(mine)(
-        x, source, source, key_padding_mask=~keep, average_attn_weights=False
-    )
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close(weights[0][0], expected_weights)
-
-
 @pytest.mark.parametrize("score", SCORES)
-def test_only_what_the_score_reads_is_projected(score: str) -> None:
+def test_only_what_the_score_reads_is_projected(score):
     mine = ours(score)
     names = {name.split(".")[0] for name, _ in mine.named_parameters()}
     assert ("query" in names) == mine.score.query == (score != "uniform")
@@ -112,7 +45,7 @@ def test_only_what_the_score_reads_is_projected(score: str) -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_cross_attention_reads_a_set_and_writes_a_list(score: str) -> None:
+def test_cross_attention_reads_a_set_and_writes_a_list(score):
     """The order of the memory says nothing, except to a score that weighs places."""
     mine, x, source, keep = crossing(score), normal(B, N, D), normal(B, M, D), padding(M)
     order = torch.randperm(M, generator=torch.Generator().manual_seed(0))
@@ -120,17 +53,16 @@ def test_cross_attention_reads_a_set_and_writes_a_list(score: str) -> None:
     turned = mine(x, remembered(mine, source[:, order], keep[:, order]))
     assert torch.allclose(turned, output, atol=1e-12) == (score != "location")
     back = mine(x.flip(1), remembered(mine, source, keep))
-    torch.testing.assert_close(back, output.flip(1))
+    assert_close(back, output.flip(1))
     output.square().sum().backward()
     assert all(parameter.grad is not None for parameter in mine.parameters())
 
 
-def test_a_memory_is_selected_by_rows() -> None:
+def test_a_memory_is_selected_by_rows():
     mine, keep = crossing(), padding(M)
     source = normal(B, M, D, seed=2)
     read = remembered(mine, source, keep)
     memory = read.memory
-    assert memory is not None
     for rows in ([0, 0, 1], [1, 0, 2], [2, 2, 0], [2, 0], [1]):  # the second: one source's
         before, index = memory.states, torch.tensor(rows)
         source, keep = source[index], keep[index]
@@ -138,10 +70,10 @@ def test_a_memory_is_selected_by_rows() -> None:
         assert (memory.states is before) == (rows == [1, 0, 2])
         mixed = normal(len(rows), N, D)
         expected = mine(mixed, remembered(mine, source, keep))
-        torch.testing.assert_close(mine(mixed, read), expected)
+        assert_close(mine(mixed, read), expected)
 
 
-def test_recorded_weights_are_those_before_dropout_and_change_nothing() -> None:
+def test_recorded_weights_are_those_before_dropout_and_change_nothing():
     mine, x = ours(dropout=0.5), normal(B, N, D)
     torch.manual_seed(0)
     plain = mine(x, context())
@@ -151,7 +83,7 @@ def test_recorded_weights_are_those_before_dropout_and_change_nothing() -> None:
         mine(x, context())
     assert len(weights[0]) == 2
     for each in weights[0]:
-        torch.testing.assert_close(each.sum(-1), torch.ones(B, H, N, dtype=torch.float64))
+        assert_close(each.sum(-1), torch.ones(B, H, N, dtype=torch.float64))
         assert not each.requires_grad
     mine(x, context())
     assert len(weights[0]) == 2  # recording has ended
@@ -160,15 +92,11 @@ def test_recorded_weights_are_those_before_dropout_and_change_nothing() -> None:
     assert mine.recorded is None
 
 
-def test_the_cache_holds_every_application_of_a_layer_apart() -> None:
-    mine, cache = ours(), Cache()
-    first, second = (context(cache=cache, step=step) for step in (0, 1))
-    first.remember(mine, normal(3, 2))
-    second.remember(mine, normal(3, 2, seed=2))
-    for found, seed in ((first, 1), (second, 2)):
-        (state,) = found.recall(mine) or ()
-        assert torch.equal(state, normal(3, 2, seed=seed))
-    assert context(cache=cache, step=2).recall(mine) is None
+def test_the_cache_holds_every_application_of_a_layer_apart():
+    mine, cache, states = ours(), Cache(), (normal(3, 2), normal(3, 2, seed=2))
+    places = [context(cache=cache, step=step) for step in (0, 1, 2)]
+    for where, state in zip(places[:2], states, strict=True):
+        where.remember(mine, state)
+    assert [where.recall(mine) for where in places] == [(states[0],), (states[1],), None]
     cache.select(torch.tensor([2, 0, 0, 1]))
-    (state,) = second.recall(mine) or ()
-    assert torch.equal(state, normal(3, 2, seed=2)[[2, 0, 0, 1]])
+    assert torch.equal(places[1].recall(mine)[0], states[1][[2, 0, 0, 1]])

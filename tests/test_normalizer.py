@@ -1,20 +1,20 @@
 """Normalizers: their formulas, what they may see, and every kernel alike."""
 
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 from make_model import gpt, kernel, normal, options, part, random_parts, tokens, transformer
 from scipy.optimize import brentq
-from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.errors import UserError
 from ablate.kernel import Parts
 from ablate.kernel.auto import Auto
 from ablate.kernel.reference import Reference
-from ablate.model.normalizer import Normalizer
 from ablate.random.draws import Source
 
+made = partial(part, "model.normalizer")
 NAMES = options("model.normalizer")
 SUM_TO_ONE = [name for name in NAMES if name != "sigmoid"]
 FIXED = [name for name in NAMES if name != "hard"]  # the same in training as in evaluation
@@ -22,23 +22,18 @@ SOURCE = Source(torch.tensor(5))
 POWERS = {"sparsemax": 1, "entmax15": 2}
 
 
-def made(name: str) -> Normalizer:
-    normalizer: Normalizer = part("model.normalizer", name)
-    return normalizer
-
-
-def sampled(normalizer: Normalizer, given: Tensor) -> Tensor:
+def sampled(normalizer, given):
     """As in training."""
     return normalizer(normalizer.perturb(given, SOURCE), training=True)
 
 
-def scores(*shape: int, seed: int = 1) -> Tensor:
+def scores(*shape, seed=1):
     return 2 * normal(*shape, seed=seed)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_keys_have_no_weights(name: str, training: bool) -> None:
+def test_no_keys_have_no_weights(name, training):
     """A window that follows the query has none once it has left the source."""
     nothing = torch.empty(2, 3, 1, 0)
     for allowed in (None, torch.empty(2, 1, 1, 0, dtype=torch.bool)):
@@ -46,28 +41,27 @@ def test_no_keys_have_no_weights(name: str, training: bool) -> None:
 
 
 @pytest.mark.parametrize("name", POWERS)
-def test_thresholds_are_roots(name: str) -> None:
+def test_thresholds_are_roots(name):
     """Against a root that scipy finds: sum max(s / power - tau, 0)^power = 1."""
     power, given = POWERS[name], scores(40, 9)
     for row, weights in zip(given / power, made(name)(given), strict=True):
 
-        def excess(tau: float, row: Tensor = row) -> float:
+        def excess(tau, row=row):
             return float(((row - tau).clamp(min=0) ** power).sum()) - 1
 
         tau = brentq(excess, float(row.max()) - 2, float(row.max()), xtol=1e-14)
-        torch.testing.assert_close(weights, (row - tau).clamp(min=0) ** power)
+        assert_close(weights, (row - tau).clamp(min=0) ** power)
         assert (weights == 0).any()  # or the test would say little
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_gradients_are_those_of_small_differences(name: str) -> None:
-    given = scores(3, 5).requires_grad_()
-    assert torch.autograd.gradcheck(made(name), [given])
+def test_gradients_are_those_of_small_differences(name):
+    assert torch.autograd.gradcheck(made(name), [scores(3, 5).requires_grad_()])
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_only_what_is_seen_has_weight(name: str, training: bool) -> None:
+def test_only_what_is_seen_has_weight(name, training):
     given = scores(2, 3, 4, 6).requires_grad_()
     allowed = torch.rand(2, 1, 4, 6, generator=torch.Generator().manual_seed(0)) < 0.6
     allowed[0, 0, 1] = False  # a query that sees nothing
@@ -75,22 +69,20 @@ def test_only_what_is_seen_has_weight(name: str, training: bool) -> None:
     assert not weights[~allowed.expand_as(weights)].any()
     assert (weights >= 0).all()
     if name in SUM_TO_ONE:
-        torch.testing.assert_close(weights.sum(-1), allowed.any(-1).double().expand(2, 3, 4))
+        assert_close(weights.sum(-1), allowed.any(-1).double().expand(2, 3, 4))
     if weights.requires_grad:  # the likeliest key has no gradient
         (weights * scores(2, 3, 4, 6, seed=2)).sum().backward()
-        assert given.grad is not None
         assert given.grad.isfinite().all()
         assert not given.grad[~allowed.expand_as(weights)].any()
     # As if the others were not there.
     if not training:
-        row = given[1, 2, 3].detach()[allowed[1, 0, 3]]
-        torch.testing.assert_close(
-            weights[1, 2, 3][allowed[1, 0, 3]].detach(), made(name)(row), check_dtype=False
-        )
+        seen = allowed[1, 0, 3]
+        alone = made(name)(given[1, 2, 3].detach()[seen])
+        assert_close(weights[1, 2, 3][seen].detach(), alone, check_dtype=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_type_of_numbers_stays(name: str) -> None:
+def test_the_type_of_numbers_stays(name):
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         weights = made(name)(scores(2, 4, 4).to(dtype), allowed, training=True)
@@ -98,11 +90,11 @@ def test_the_type_of_numbers_stays(name: str) -> None:
         assert weights.isfinite().all()
 
 
-def test_hard_draws_from_the_softmax() -> None:
+def test_hard_draws_from_the_softmax():
     given = torch.tensor([1.0, 0.0, -1.0, 2.0])
     draws = sampled(made("hard"), given.expand(1, 1, 40_000, 4))[0, 0]
     assert torch.equal(draws.round(), draws.round().clamp(0, 1))
-    torch.testing.assert_close(draws, draws.round(), atol=1e-6, rtol=0)
+    assert_close(draws, draws.round(), atol=1e-6, rtol=0)
     expected = given.softmax(-1)
     spread = (expected * (1 - expected) / len(draws)).sqrt()
     assert ((draws.mean(0) - expected).abs() < 5 * spread).all()
@@ -110,33 +102,30 @@ def test_hard_draws_from_the_softmax() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
-def test_the_gradient_of_hard_is_that_of_the_noisy_softmax(
-    temperature: float, dtype: torch.dtype
-) -> None:
-    hard: Normalizer = part("model.normalizer", "hard", temperature=temperature)
+def test_the_gradient_of_hard_is_that_of_the_noisy_softmax(temperature, dtype):
+    hard = made("hard", temperature=temperature)
     given, loss = scores(3, 5).to(dtype).requires_grad_(), scores(3, 5, seed=4).to(dtype)
     (sampled(hard, given[None, None])[0, 0] * loss).sum().backward()
     noise = hard.perturb(torch.zeros(1, 1, 3, 5, dtype=dtype), SOURCE)[0, 0]
     again = given.detach().requires_grad_()
     (((again + noise) / temperature).softmax(-1) * loss).sum().backward()
     rounding = 16 * torch.finfo(dtype).eps
-    torch.testing.assert_close(given.grad, again.grad, rtol=rounding, atol=rounding)
+    assert_close(given.grad, again.grad, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_chunks_change_nothing(name: str) -> None:
+def test_chunks_change_nothing(name):
     seen, found = tokens(2, 7), []
     for one in (kernel("reference"), kernel("chunked", chunk=3, compile=False)):
-        model: Any = random_parts(gpt(normalizer=name, attention="additive", kernel=one))
+        model = random_parts(gpt(normalizer=name, attention="additive", kernel=one))
         torch.manual_seed(5)
         logits = model.train()(seen)
         logits.square().sum().backward()
         found.append([logits, *(p.grad for p in model.parameters())])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    assert_close(*found)
 
 
-def test_it_reaches_every_attention_of_a_transformer() -> None:
+def test_it_reaches_every_attention_of_a_transformer():
     layers = [m for m in transformer(normalizer="sparsemax").modules() if hasattr(m, "normalizer")]
     assert [type(layer.normalizer).__name__ for layer in layers] == ["Sparsemax"] * 3 * 2
     score, pos = layers[0].score, gpt().stack.pos_enc

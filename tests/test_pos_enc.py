@@ -2,16 +2,13 @@
 
 import math
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from make_model import gpt, normal, options, part
-from torch import Tensor
 from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.pos_enc import PosEnc
 from ablate.pos_enc.sinusoidal import waves
 from ablate.random.draws import Draws
 
@@ -19,27 +16,20 @@ NAMES = options("pos_enc")
 B, H, K, D, DEPTH = 2, 3, 8, 24, 2
 ROWS, COLUMNS = 2, 3
 N = ROWS * COLUMNS + 1
-SIZES: dict[str, Any] = {
-    "dim": D,
-    "heads": H,
-    "head_dim": K,
-    "length": N,
-    "depth": DEPTH,
-    "grid": (ROWS, COLUMNS),
-    "extra": 1,
-}
+SIZES = {"dim": D, "heads": H, "head_dim": K, "length": N, "depth": DEPTH}
+SIZES |= {"grid": (ROWS, COLUMNS), "extra": 1}
 POSITIONS = torch.arange(N)
 
 
-def build(name: str, *, causal: bool = False, **keys: Any) -> PosEnc:
+def build(name, *, causal=False, **keys):
     """The encoding as its YAML describes it, in float64."""
     torch.manual_seed(0)
     own = {key: keys.pop(key) for key in [*keys] if key not in SIZES}
-    made: PosEnc = part("pos_enc", name, **own)(**(SIZES | keys), causal=causal)
+    made = part("pos_enc", name, **own)(**(SIZES | keys), causal=causal)
     return made.double()
 
 
-def scores(part: PosEnc, q: Tensor, k: Tensor, i: Tensor, j: Tensor, layer: int = 0) -> Tensor:
+def scores(part, q, k, i, j, layer=0):
     """The dot product of queries and keys with everything the encoding does to it."""
     turned_q, turned_k = part.rotate(q, k, i, j)
     bias = part.bias(turned_q, i, j, layer)
@@ -48,57 +38,48 @@ def scores(part: PosEnc, q: Tensor, k: Tensor, i: Tensor, j: Tensor, layer: int 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_hooks_keep_shape_and_dtype(name: str, dtype: torch.dtype) -> None:
-    part, x, q = build(name), normal(B, N, D).to(dtype), normal(B, H, N, K).to(dtype)
-    turned_q, turned_k = part.rotate(q, q, POSITIONS, POSITIONS)
-    for out, like in ((part.embed(x), x), (turned_q, q), (turned_k, q)):
-        assert (out.shape, out.dtype) == (like.shape, dtype)
-    if (bias := part.bias(q, POSITIONS, POSITIONS, 0)) is not None:
-        assert bias.dtype == dtype
-        assert torch.broadcast_shapes(bias.shape, (B, H, N, N)) == (B, H, N, N)
+def test_the_hooks_keep_shape_and_dtype(name, dtype):
+    part, at = build(name), (POSITIONS, POSITIONS)
+    x, q, weights = (normal(*s).to(dtype) for s in ((B, N, D), (B, H, N, K), (B, H, N, N)))
+    pairs = [(part.embed(x), x), *((turned, q) for turned in part.rotate(q, q, *at))]
+    if (bias := part.bias(q, *at, 0)) is not None:
+        pairs.append((bias.expand(B, H, N, N), weights))
     if part.value_term:
-        term = part.values(normal(B, H, N, N).to(dtype), POSITIONS, POSITIONS, 0)
-        assert (term.shape, term.dtype) == (q.shape, dtype)
+        pairs.append((part.values(weights, *at, 0), q))
+    assert all((out.shape, out.dtype) == (like.shape, dtype) for out, like in pairs)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_part_is_that_of_the_whole_and_distances_count_alone(name: str, causal: bool) -> None:
+def test_a_part_is_that_of_the_whole_and_distances_count_alone(name, causal):
     part = build(name, causal=causal)
     q, k, weights = normal(B, H, N, K), normal(B, H, N, K, seed=2), normal(B, H, N, N, seed=3)
     whole, rows, later = scores(part, q, k, POSITIONS, POSITIONS), torch.tensor([1, 4, 5]), 11
     some = scores(part, q[:, :, rows], k[:, :, 3:], rows, POSITIONS[3:])
-    torch.testing.assert_close(some, whole[:, :, rows, 3:])
+    assert_close(some, whole[:, :, rows, 3:])
     if not name.endswith("_2d"):
         moved = POSITIONS + later
-        torch.testing.assert_close(scores(part, q, k, moved, moved), whole)
+        assert_close(scores(part, q, k, moved, moved), whole)
         x = normal(B, N, D)
-        torch.testing.assert_close(part.embed(x[:, 3:], start=3), part.embed(x)[:, 3:])
+        assert_close(part.embed(x[:, 3:], start=3), part.embed(x)[:, 3:])
     if part.value_term:
         values = part.values(weights, POSITIONS, POSITIONS, 1)
-        torch.testing.assert_close(
-            part.values(weights[:, :, rows], rows + later, POSITIONS + later, 1),
-            values[:, :, rows],
-        )
+        some = part.values(weights[:, :, rows], rows + later, POSITIONS + later, 1)
+        assert_close(some, values[:, :, rows])
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bias_by_distance_is_the_bias(name: str, causal: bool) -> None:
-    part = build(name, causal=causal)
-    i, j, q = torch.arange(2, 6), torch.arange(N), normal(B, H, 4, K)
+def test_a_bias_by_distance_is_the_bias(name, causal):
+    part, i, j, q = build(name, causal=causal), torch.arange(2, 6), POSITIONS, normal(B, H, 4, K)
     bias = part.bias(q, i, j, 1)
     if not part.distances:
         assert bias is None or name == "relative_2d"
         return
-    ahead = torch.arange(1 - len(i), len(j)) - 2
-    found = part.by_distance(q, ahead, 1)
-    assert found is not None
-    table, rows = found
-    row = rows[torch.arange(N) - torch.arange(4)[:, None] + 3].expand(B, H, -1, -1)
-    assert bias is not None
+    table, rows = part.by_distance(q, torch.arange(1 - len(i), len(j)) - 2, 1)
+    row = rows[j - torch.arange(4)[:, None] + 3].expand(B, H, -1, -1)
     by_hand = table.expand(B, H, 4, -1).gather(-1, row)
-    torch.testing.assert_close(by_hand, bias.expand(B, H, -1, -1))
+    assert_close(by_hand, bias.expand(B, H, -1, -1))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +92,7 @@ def test_a_bias_by_distance_is_the_bias(name: str, causal: bool) -> None:
         ("relative_2d", {"grid": (40, 40)}, math.sqrt(2 / (79 + 25))),
     ],
 )
-def test_initial_values_are_the_published_ones(name: str, keys: Any, std: float) -> None:
+def test_initial_values_are_the_published_ones(name, keys, std):
     sizes = {"dim": 64, "heads": 16, "head_dim": 50, "length": 60, "grid": (40, 45)}
     for parameter in build(name, **(sizes | keys)).parameters():
         assert parameter.std().item() == pytest.approx(std, rel=0.1)
@@ -119,89 +100,90 @@ def test_initial_values_are_the_published_ones(name: str, keys: Any, std: float)
 
 
 @pytest.mark.parametrize("dim", [8, 7])
-def test_sinusoidal_is_the_formula(dim: int) -> None:
+def test_sinusoidal_is_the_formula(dim):
     x, n, c = normal(1, 5, dim), torch.arange(3, 8).double()[:, None], torch.arange(dim)
     angle = n / 10000 ** ((c - c % 2) / dim)
     expected = x + torch.where(c % 2 == 1, angle.cos(), angle.sin())
-    torch.testing.assert_close(build("sinusoidal", dim=dim).embed(x, start=3), expected)
+    assert_close(build("sinusoidal", dim=dim).embed(x, start=3), expected)
 
 
-def test_learned_from_sinusoidal_is_a_map_of_the_sinusoids() -> None:
-    part: Any = build("learned_from_sinusoidal")
+def test_learned_from_sinusoidal_is_a_map_of_the_sinusoids():
+    part = build("learned_from_sinusoidal")
     x, nothing = normal(1, 4, D), torch.zeros(1, 4, D).double()
     p = build("sinusoidal").embed(nothing, start=9)
-    torch.testing.assert_close(part.embed(x, start=9), x + p @ part.map)
+    assert_close(part.embed(x, start=9), x + p @ part.map)
     # As large at the start as the vectors of pos_enc=learned, and as far as one likes.
     started = build("learned_from_sinusoidal", dim=512).embed(torch.zeros(1, 999, 512))
     assert started.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-def rotary(layout: str) -> PosEnc:
-    return build("rotary", base=100.0, layout=layout)
+@pytest.mark.parametrize("scaling", [None, "linear", "ntk", "yarn"])
+@pytest.mark.parametrize(
+    ("layout", "share"), [("half", 1.0), ("interleaved", 1.0), ("half", 0.5), ("interleaved", 0.5)]
+)
+def test_rotary_is_the_formula_of_the_papers(layout, share, scaling):
+    """Pair by pair: Su et al. 2021; Chen et al. 2023, equation 4; Peng et al. 2023, equations 16 to
+    22. What is not rotated, of a share, is scaled alike."""
+    width, length, s, base = 12, 300, 4.0, 50.0
+    whole, i, j = round(width / share), torch.tensor([1, 3, 7, 30]), torch.tensor([0, 30, 7])
+    q, k = normal(B, H, 4, whole), normal(B, H, 3, whole, seed=2)
+    part = build("rotary", dim=whole * H, head_dim=whole, length=length, base=base, layout=layout,
+                 share=share, scaling=scaling, factor=s)  # fmt: skip
+    size = 0.1 * math.log(s) + 1 if scaling == "yarn" else 1.0
+    for x, at, found in zip((q, k), (i, j), part.rotate(q, k, i, j), strict=True):
+        expected = x.clone()
+        for m in range(width // 2):
+            angle = base ** (-2 * m / width)
+            if scaling == "ntk":
+                angle = (base * s ** (width / (width - 2))) ** (-2 * m / width)
+            elif scaling == "linear":
+                angle = angle / s
+            elif scaling == "yarn":
+                turns = length / (2 * math.pi / angle)
+                kept = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / 31
+                angle = (1 - kept) * angle / s + kept * angle
+            pair = [m, m + width // 2] if layout == "half" else [2 * m, 2 * m + 1]
+            turn = torch.polar(torch.ones(len(at)).double(), at.double() * angle)
+            turned = torch.view_as_complex(x[..., pair]) * turn
+            expected[..., pair] = torch.view_as_real(turned)
+        assert_close(found, size * expected)
 
 
-def test_rotary_turns_complex_numbers() -> None:
-    """The paper's own notation: a pair is a complex number, multiplied by exp(i n theta_m)."""
-    q, positions = normal(B, H, 5, K), torch.tensor([0, 1, 5, 7, 30])
-    theta = 100.0 ** (-2 * torch.arange(K // 2, dtype=torch.float64) / K)
-    turns = torch.polar(torch.ones(5, K // 2).double(), positions[:, None] * theta)
-    expected = torch.view_as_real(torch.view_as_complex(q.unflatten(-1, (-1, 2))) * turns)
-    torch.testing.assert_close(
-        rotary("interleaved").rotate(q, q, positions, positions)[0], expected.flatten(-2)
-    )
-
-
-def test_rotary_layouts_are_permutations_of_each_other() -> None:
-    q, k = normal(B, H, N, K), normal(B, H, N, K, seed=2)
-    order = torch.tensor([*range(0, K, 2), *range(1, K, 2)])
-    pairs = rotary("interleaved").rotate(q, k, POSITIONS, POSITIONS)
-    halves = rotary("half").rotate(q[..., order], k[..., order], POSITIONS, POSITIONS)
-    for interleaved, half in zip(pairs, halves, strict=True):
-        torch.testing.assert_close(interleaved[..., order], half)
-
-
-def test_rotary_is_right_far_out_in_half_precision() -> None:
+def test_rotary_is_right_far_out_in_half_precision():
     """Angles are taken in float32: in bfloat16 position 1001 would be 1000."""
-    q = normal(1, H, 1, K)
-    far = torch.tensor([1001])
-    exact, _ = rotary("half").rotate(q, q, far, far)
-    half, _ = rotary("half").rotate(q.bfloat16(), q.bfloat16(), far, far)
-    torch.testing.assert_close(half.double(), exact, atol=0.03, rtol=0.02)
+    part, q, far = build("rotary", base=100.0), normal(1, H, 1, K), torch.tensor([1001])
+    exact, half = (part.rotate(x, x, far, far)[0] for x in (q, q.bfloat16()))
+    assert_close(half.double(), exact, atol=0.03, rtol=0.02)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 8, 12])
-def test_alibi_is_a_line_for_each_head(heads: int) -> None:
+def test_alibi_is_a_line_for_each_head(heads):
     """Powers of 2 evenly apart; beyond a power of 2 heads, every other one of twice as many."""
     exponents = {1: [8], 2: [4, 8], 3: [4, 8, 2], 8: [*range(1, 9)]}
     exponents[12] = [*range(1, 9), 0.5, 1.5, 2.5, 3.5]
     bias = build("alibi", heads=heads).bias(normal(1, heads, N, K), POSITIONS, POSITIONS, 0)
     slopes = 2.0 ** -torch.tensor(exponents[heads]).double()[:, None, None]
     expected = -slopes * (POSITIONS - POSITIONS[:, None]).abs()
-    torch.testing.assert_close(bias, expected[None], atol=0, rtol=1e-14)
+    assert_close(bias, expected[None], atol=0, rtol=1e-14)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_relative_is_the_sum_over_pairs(causal: bool) -> None:
+def test_relative_is_the_sum_over_pairs(causal):
     """Shaw's equations 3 and 4 as written, with a tensor `i j k` of vectors."""
-    clip = 2
-    part: Any = build("relative", max_distance=clip, causal=causal)
+    clip, whole = 2, (POSITIONS, POSITIONS)
+    part = build("relative", max_distance=clip, causal=causal)
     q, weights = normal(B, H, N, K), normal(B, H, N, N, seed=2)
     weights = weights.tril() if causal else weights
     ahead = (POSITIONS - POSITIONS[:, None]).clamp(-clip, 0 if causal else clip)
     for layer in range(DEPTH):
         a, c = (tables[layer][ahead + clip] for tables in (part.key_tables, part.value_tables))
-        torch.testing.assert_close(
-            part.bias(q, POSITIONS, POSITIONS, layer),
-            torch.einsum("bhik,ijk->bhij", q, a) / math.sqrt(K),
-        )
-        torch.testing.assert_close(
-            part.values(weights, POSITIONS, POSITIONS, layer),
-            torch.einsum("bhij,ijk->bhik", weights, c),
-        )
+        found = part.bias(q, *whole, layer), part.values(weights, *whole, layer)
+        bias = torch.einsum("bhik,ijk->bhij", q, a) / math.sqrt(K)
+        assert_close(found, (bias, torch.einsum("bhij,ijk->bhik", weights, c)))
 
 
 @pytest.mark.parametrize(("keys", "values"), [(True, True), (True, False), (False, True)])
-def test_relative_creates_only_what_it_uses(keys: bool, values: bool) -> None:
+def test_relative_creates_only_what_it_uses(keys, values):
     for causal, rows in ((False, 9), (True, 5)):
         part = build("relative", max_distance=4, keys=keys, values=values, causal=causal)
         assert [p.shape for p in part.parameters()] == [(rows, K)] * DEPTH * (keys + values)
@@ -210,16 +192,11 @@ def test_relative_creates_only_what_it_uses(keys: bool, values: bool) -> None:
         assert (bias is not None) == keys
 
 
-def published_bucket(ahead: int, *, causal: bool, buckets: int, max_distance: int) -> int:
+def published_bucket(ahead, *, causal, buckets, max_distance):
     """The text of section 2.1 and the formula of the authors' code, in double precision."""
-    offset = 0
-    if causal:
-        distance = max(-ahead, 0)
-    else:
-        buckets //= 2
-        offset = buckets if ahead > 0 else 0
-        distance = abs(ahead)
-    single = buckets // 2
+    distance = max(-ahead, 0) if causal else abs(ahead)
+    buckets //= 1 if causal else 2
+    offset, single = 0 if causal or ahead <= 0 else buckets, buckets // 2
     if distance < single:
         return offset + distance
     # The tiny term: at an edge the quotient is a whole number and may round to just below it.
@@ -229,25 +206,25 @@ def published_bucket(ahead: int, *, causal: bool, buckets: int, max_distance: in
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("buckets", "far"), [(32, 128), (8, 20), (4, 3), (64, 1000), (12, 7)])
-def test_t5_buckets_are_the_published_ones(buckets: int, far: int, causal: bool) -> None:
-    part: Any = build("t5", buckets=buckets, max_distance=far, causal=causal)
+def test_t5_buckets_are_the_published_ones(buckets, far, causal):
+    part = build("t5", buckets=buckets, max_distance=far, causal=causal)
     ahead = torch.arange(-3 * far, 3 * far + 1)
     shape = {"causal": causal, "buckets": buckets, "max_distance": far}
     assert part.bucket(ahead).tolist() == [published_bucket(a, **shape) for a in ahead.tolist()]
 
 
-def test_t5_has_a_table_for_all_layers() -> None:
-    part: Any = build("t5")
+def test_t5_has_a_table_for_all_layers():
+    part = build("t5")
     bias = part.bias(normal(B, H, N, K), POSITIONS, POSITIONS, 0)
-    torch.testing.assert_close(bias[0, :, 5, 2], part.table[3])
-    torch.testing.assert_close(bias[0, :, 2, 5], part.table[16 + 3])
+    assert_close(bias[0, :, 5, 2], part.table[3])
+    assert_close(bias[0, :, 2, 5], part.table[16 + 3])
     assert torch.equal(bias, part.bias(normal(B, H, N, K), POSITIONS, POSITIONS, 1))
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_two_dimensions_are_a_row_and_a_column(extra: int) -> None:
+def test_two_dimensions_are_a_row_and_a_column(extra):
     sizes = {"extra": extra, "length": ROWS * COLUMNS + extra}
-    learned: Any = build("learned_2d", **sizes)
+    learned = build("learned_2d", **sizes)
     wave = waves(torch.arange(9), dim=D // 2, base=10000.0, dtype=torch.float64)
     x = normal(B, sizes["length"], D)
     for made, row, column in (
@@ -258,7 +235,7 @@ def test_two_dimensions_are_a_row_and_a_column(extra: int) -> None:
         assert not added[:, :extra].any()
         for r, c in product(range(ROWS), range(COLUMNS)):
             expected = torch.cat([row[r], column[c]]).expand(B, -1)
-            torch.testing.assert_close(added[:, extra + r * COLUMNS + c], expected)
+            assert_close(added[:, extra + r * COLUMNS + c], expected)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +258,7 @@ def test_two_dimensions_are_a_row_and_a_column(extra: int) -> None:
         ("relative_2d", {"head_dim": 3}, "must be even, not 3"),
     ],
 )
-def test_what_cannot_be_built_is_refused(name: str, keys: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_built_is_refused(name, keys, message):
     with pytest.raises(UserError, match=message):
         build(name, **keys)
 
@@ -295,49 +272,12 @@ def test_what_cannot_be_built_is_refused(name: str, keys: dict[str, Any], messag
         ("sinusoidal_2d", 0, 13, rf"built for {ROWS} x {COLUMNS} patches .* take 12"),
     ],
 )
-def test_more_than_in_training_is_refused(name: str, start: int, count: int, message: str) -> None:
+def test_more_than_in_training_is_refused(name, start, count, message):
     with pytest.raises(UserError, match=message):
         build(name).embed(torch.zeros(1, count, D), start)
 
 
-def test_partial_rotary_rotates_the_first_dimensions_alone() -> None:
-    q, positions = normal(B, H, 5, 2 * K), torch.arange(5)
-    part = build("rotary", dim=2 * K * H, head_dim=2 * K, share=0.5, base=100.0)
-    turned, _ = part.rotate(q, q, positions, positions)
-    expected, _ = build("rotary", base=100.0).rotate(q[..., :K], q[..., :K], positions, positions)
-    torch.testing.assert_close(turned, torch.cat([expected, q[..., K:]], dim=-1))
-
-
-@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
-def test_scaled_rotary_is_the_formula_of_the_paper(scaling: str) -> None:
-    """Chen et al. 2023, equation 4; Peng et al. 2023, equations 16 to 22: pair by pair."""
-    width, length, s, base = 12, 300, 4.0, 50.0
-    q = normal(1, 1, 1, width)
-    part = build("rotary", dim=width, heads=1, head_dim=width, length=length, base=base,
-                 scaling=scaling, factor=s)  # fmt: skip
-    turned, _ = part.rotate(q, q, torch.tensor([7]), torch.tensor([7]))
-    for m in range(width // 2):
-        angle = base ** (-2 * m / width)
-        if scaling == "ntk":
-            angle = (base * s ** (width / (width - 2))) ** (-2 * m / width)
-        elif scaling == "linear":
-            angle = angle / s
-        else:
-            turns = length / (2 * math.pi / angle)
-            kept = 0.0 if turns < 1 else 1.0 if turns > 32 else (turns - 1) / 31
-            angle = (1 - kept) * angle / s + kept * angle
-        first, second = q[0, 0, 0, m], q[0, 0, 0, m + width // 2]
-        size = 0.1 * math.log(s) + 1 if scaling == "yarn" else 1.0
-        expected = torch.stack(
-            [
-                first * math.cos(7 * angle) - second * math.sin(7 * angle),
-                first * math.sin(7 * angle) + second * math.cos(7 * angle),
-            ]
-        )
-        torch.testing.assert_close(turned[0, 0, 0, [m, m + width // 2]], size * expected)
-
-
-def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs() -> None:
+def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs():
     rotary, plain = build("rotary", randomise=20), build("rotary")
     waving, x = build("sinusoidal", randomise=20), torch.zeros(B, N, D).double()
     q, k = (normal(B, H, N, K).double() for _ in range(2))
@@ -356,7 +296,7 @@ def test_randomised_positions_are_sorted_samples_and_the_encoding_is_theirs() ->
     assert_close(counts, torch.full((20,), N / 20), rtol=0, atol=0.12)
 
 
-def test_randomised_positions_outside_of_training_are_the_expected_ones() -> None:
+def test_randomised_positions_outside_of_training_are_the_expected_ones():
     made = part("pos_enc", "sinusoidal", randomise=31)
     pos = build("sinusoidal", randomise=31).eval()
     assert pos.places(torch.arange(7)).tolist() == [3, 7, 11, 15, 19, 23, 27]
@@ -368,7 +308,7 @@ def test_randomised_positions_outside_of_training_are_the_expected_ones() -> Non
         gpt(pos_enc=part("pos_enc", "sinusoidal", randomise=6))
 
 
-def test_all_parts_of_a_step_have_one_draw_of_positions() -> None:
+def test_all_parts_of_a_step_have_one_draw_of_positions():
     model = gpt(pos_enc=part("pos_enc", "rotary", randomise=200))
     draws = Draws(model)
     drawn = []

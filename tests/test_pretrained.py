@@ -1,20 +1,18 @@
 """Pretrained weights are loaded into a model that computes the same, or refused with a list."""
 
-from typing import Any
+import re
 
 import pytest
 import timm
-import torch
 from make_model import SIZES, normal, random_parts
 from omegaconf import OmegaConf
 from timm.layers import LayerNorm, RmsNorm
 from timm.models.vision_transformer import ResPostBlock, VisionTransformer
-from torch import nn
+from torch.testing import assert_close
 
 from ablate.config import history
 from ablate.config.composition import compose
 from ablate.errors import UserError
-from ablate.model.base import Model
 from ablate.training.build import build
 from ablate.training.pretrained import ANY, COMMON, require_parts
 from ablate.training.transfer import parts_of
@@ -29,36 +27,28 @@ class Sizes:
     sizes = {key: SIZES["vit"][key] for key in ("image_size", "channels", "classes")}
 
 
-def started(*overrides: str, name: str = NAME) -> Model:
+def started(*overrides, name=NAME):
     """The model that starts from timm's weights, as it is built from a command line."""
     cfg = compose(*SMALL, *overrides, f"model.pretrained={name}")
-    return build(cfg, Sizes()).double().eval()  # type: ignore[arg-type]
+    return build(cfg, Sizes()).double().eval()
 
 
-def timms(**changes: Any) -> VisionTransformer:
+def timms(**changes):
     """A small ViT of timm with random weights."""
-    keys: dict[str, Any] = {
-        "img_size": 6,
-        "patch_size": 2,
-        "in_chans": SIZES["vit"]["channels"],
-        "num_classes": SIZES["vit"]["classes"],
-        "embed_dim": 12,
-        "depth": 2,
-        "num_heads": 3,
-    }
-    network = VisionTransformer(**(keys | changes))
-    random_parts(network, seed=7, std=0.3)
-    return network.eval()
+    images = {"img_size": 6, "patch_size": 2, "in_chans": SIZES["vit"]["channels"]}
+    width = {"num_classes": SIZES["vit"]["classes"], "embed_dim": 12, "depth": 2, "num_heads": 3}
+    network = VisionTransformer(**(images | width | changes))
+    return random_parts(network, seed=7, std=0.3).eval()
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Any:
+def network(monkeypatch):
     """Say of what timm's network is made, instead of a download."""
 
-    def choose(**changes: Any) -> nn.Module:
+    def choose(**changes):
         found = timms(**changes).float().eval()  # as it is downloaded
 
-        def create(name: str, *, pretrained: bool, in_chans: int) -> nn.Module:
+        def create(name, *, pretrained, in_chans):
             assert (name, pretrained, in_chans) == (NAME, True, SIZES["vit"]["channels"])
             return found
 
@@ -73,26 +63,21 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         *(({}, [f"kernel={kernel}"]) for kernel in ("reference", "sdpa", "chunked")),
         ({"act_layer": "gelu_tanh"}, ["model.ffn=gelu_tanh"]),
-        (
-            {"norm_layer": lambda *a, **k: LayerNorm(*a, **(k | {"eps": 0.1}))},
-            ["model.norm_eps=0.1"],
-        ),
+        ({"norm_layer": lambda *a, **k: LayerNorm(*a, **k | {"eps": 0.1})}, ["model.norm_eps=0.1"]),
         ({"class_token": False, "global_pool": "avg", "fc_norm": False}, ["model.pool=mean"]),
         ({"mlp_ratio": 2}, ["model.ffn_dim=24", "model.dropout=0.5", "model.drop_path=0.1"]),
     ],
     ids=["reference", "sdpa", "chunked", "gelu_tanh", "norm_eps", "mean", "ffn_dim"],
 )
-def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], network: Any) -> None:
+def test_outputs_equal_timms(changes, overrides, network):
     theirs = network(**changes)
     mine = started(*overrides)
     images = normal(2, SIZES["vit"]["channels"], *SIZES["vit"]["image_size"])
     found, expected = mine(images), theirs.double()(images)
-    torch.testing.assert_close(found, expected, atol=1e-11, rtol=1e-11)
+    assert_close(found, expected, atol=1e-11, rtol=1e-11)
     found.square().sum().backward()
     expected.square().sum().backward()
-    patches: Any = mine.patches
-    torch.testing.assert_close(patches.weight.grad, theirs.patch_embed.proj.weight.grad)
-    assert mine.started_from is not None
+    assert_close(mine.patches.weight.grad, theirs.patch_embed.proj.weight.grad)
     assert (mine.started_from["new"], mine.started_from["left"]) == ([], [])
 
 
@@ -106,13 +91,11 @@ def test_outputs_equal_timms(changes: dict[str, Any], overrides: list[str], netw
     ],
     ids=str,
 )
-def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) -> None:
+def test_other_parts_are_refused(overrides, says, network):
     network()
-    with pytest.raises(UserError) as caught:
+    line = f"model.pretrained={NAME} is made of other parts than this model: {says}"
+    with pytest.raises(UserError, match=f"^{line}$"):
         started(*overrides)
-    assert str(caught.value) == (
-        f"model.pretrained={NAME} is made of other parts than this model: {says}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -130,19 +113,17 @@ def test_other_parts_are_refused(overrides: list[str], says: str, network: Any) 
     ],
     ids=str,
 )
-def test_another_network_is_refused(changes: dict[str, Any], says: str, network: Any) -> None:
+def test_another_network_is_refused(changes, says, network):
     network(**changes)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=rf"\A[^\n]*{re.escape(says)}[^\n]*\Z"):
         started()
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had_is_one_line(monkeypatch):
     with pytest.raises(UserError, match=r"vit_tinny_patch16_224 is not .*did you mean 'vit_tiny_p"):
         started(name="vit_tinny_patch16_224")
 
-    def create(*args: Any, **kwargs: Any) -> nn.Module:
+    def create(*args, **kwargs):
         raise OSError("no network\nat all")
 
     monkeypatch.setattr(timm, "create_model", create)
@@ -151,7 +132,7 @@ def test_what_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("family", ["gpt", "bert", "vit"])
-def test_every_key_counts_but_those_that_are_free(family: str) -> None:
+def test_every_key_counts_but_those_that_are_free(family):
     cfg = compose(f"model={family}", "pos_enc=learned")
     theirs = {key: value for key, value in parts_of(cfg).items() if value is not None}
     require_parts(cfg, theirs, "this")
@@ -160,7 +141,7 @@ def test_every_key_counts_but_those_that_are_free(family: str) -> None:
             require_parts(cfg, theirs | {key: "another"}, "this")
 
 
-def test_a_key_that_is_added_later_must_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_added_later_must_change_nothing(monkeypatch):
     """Two keys and a part that no loader knows."""
     cfg = compose("model=gpt")
     theirs = COMMON | {key: value for key, value in parts_of(cfg).items() if value is not None}

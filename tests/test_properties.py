@@ -3,9 +3,7 @@ nothing, one token after another is as all at once, evaluation drops nothing, ev
 learns."""
 
 import itertools
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -29,11 +27,10 @@ from make_model import (
 )
 from test_forecasters import rnn as rnn_forecaster
 from test_forecasters import transformer as transformer_forecaster
-from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from ablate.data.pairs import BOS, PAD
-from ablate.kernel import chunked
 from ablate.model.base import Seq2Seq, outputs
 from ablate.model.layers.multi_head import recording
 
@@ -43,7 +40,7 @@ COMBINED = [pair for pair in itertools.product(scores(), ONE_D) if together(*pai
 WINDOW, PREFIX = part("model.mask", "window", size=3), part("model.mask", "prefix", size=3)
 
 
-def sentences(*lengths: int, seed: int = 0) -> Tensor:
+def sentences(*lengths, seed=0):
     """Sentences of these lengths as tokens, padded."""
     rng = torch.Generator().manual_seed(seed)
     words = torch.randint(BOS + 1, VOCAB, (len(lengths), max(lengths)), generator=rng)
@@ -54,63 +51,52 @@ SOURCE, TARGET, TEXT = sentences(7, 5, 3), sentences(6, 2, 4, seed=1), sentences
 IMAGES = normal(3, 1, 12, 24)
 
 
-class Family(NamedTuple):
-    """How a model is made, and a batch of three for it."""
-
-    make: Callable[..., nn.Module]
-    inputs: tuple[Tensor, ...]
-
-
+# How a model is made, and a batch of three for it.
 FAMILIES = {
-    "gpt": Family(gpt, (TEXT,)),
-    "rnn_lm": Family(rnn_lm, (TEXT,)),
-    "bert": Family(partial(bert, segments=1, next_sentence=False), (TEXT,)),
-    "transformer": Family(transformer, (SOURCE, TARGET)),
-    "gpt_seq2seq": Family(gpt_seq2seq, (SOURCE, TARGET)),
-    "rnn_seq2seq": Family(rnn_seq2seq, (SOURCE, TARGET)),
-    "captioner": Family(captioner, (IMAGES, TARGET)),
-    "dit": Family(partial(dit, target_length=7), (IMAGES, TARGET, normal(3).sigmoid())),
-    "vit": Family(vit, (normal(3, 2, 6, 6),)),
-    "resnet": Family(
+    "gpt": (gpt, TEXT),
+    "rnn_lm": (rnn_lm, TEXT),
+    "bert": (partial(bert, segments=1, next_sentence=False), TEXT),
+    "transformer": (transformer, SOURCE, TARGET),
+    "gpt_seq2seq": (gpt_seq2seq, SOURCE, TARGET),
+    "rnn_seq2seq": (rnn_seq2seq, SOURCE, TARGET),
+    "captioner": (captioner, IMAGES, TARGET),
+    "dit": (partial(dit, target_length=7), IMAGES, TARGET, normal(3).sigmoid()),
+    "vit": (vit, normal(3, 2, 6, 6)),
+    "resnet": (
         lambda **changes: build(
             "resnet", image_size=(9, 9), channels=2, classes=3, dim=4,
             **{"gate": part("model.gate", "none")} | changes,
         ),
-        (normal(3, 2, 9, 9),),
+        normal(3, 2, 9, 9),
     ),
-    "rnn_forecaster": Family(rnn_forecaster, (normal(3, 9, 2),)),
-    "transformer_forecaster": Family(transformer_forecaster, (normal(3, 9, 2),)),
+    "rnn_forecaster": (rnn_forecaster, normal(3, 9, 2)),
+    "transformer_forecaster": (transformer_forecaster, normal(3, 9, 2)),
 }  # fmt: skip
 
 
-def made(family: str, changes: dict[str, Any]) -> tuple[Any, list[Tensor]]:
-    model = random_parts(FAMILIES[family].make(**changes)).eval()
-    return model, list(FAMILIES[family].inputs)
+def made(family, changes):
+    make, *inputs = FAMILIES[family]
+    return random_parts(make(**changes)).eval(), inputs
 
 
-def forward(family: str, model: Any, inputs: list[Tensor]) -> Tensor:
+def forward(family, model, inputs):
     keep = inputs[0] != PAD
+    keep = None if keep.all() else keep
     if family == "bert":
-        states: Tensor = model.encode(inputs[0], keep=None if keep.all() else keep)
-        return states
-    if family == "gpt":
-        return outputs(model(inputs[0], keep=None if keep.all() else keep))[0]
-    return outputs(model(*inputs))[0]
+        return model.encode(inputs[0], keep=keep)
+    return outputs(model(inputs[0], keep=keep) if family == "gpt" else model(*inputs))[0]
 
 
-@pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kernel=auto compiles where it can; test_kernel.py does that."""
-    monkeypatch.setattr(chunked, "compiler", lambda device: False)
+pytestmark = pytest.mark.usefixtures("no_compiler")
 
 
-def case(family: str, *, slow: bool = False, **changes: Any) -> Any:
+def case(family, *, slow=False, **changes):
     named = ", ".join(f"{k}={getattr(v, 'keywords', v)}" for k, v in changes.items())
     marks = [pytest.mark.slow] if slow else []
     return pytest.param(family, changes, id=f"{family} {named}", marks=marks)
 
 
-def crossed() -> Iterator[Any]:
+def crossed():
     """Every score with every encoding that it can be combined with; by default each once."""
     for (score, pos_enc), mask in itertools.product(COMBINED, ("causal", WINDOW)):
         once = mask == "causal" and (score == "scaled_dot" or pos_enc == "alibi")
@@ -119,25 +105,35 @@ def crossed() -> Iterator[Any]:
         yield case("transformer", slow=not once or score != "scaled_dot", **chosen)
 
 
-DECODERS: list[dict[str, Any]] = [
+DECODERS = [
     {"decoder": "luong"},
     {"decoder": "luong", "input_feeding": True},
     {"decoder": "bahdanau"},
 ]
 MIXERS = ("convolution", "fixed")
+RECURRENT = ("retention", "gla", "delta", "gated_delta", "mamba2")
+HYBRID = [{"mixer": part("model.mixer", name)} for name in ("gated_delta", "attention")]
+NEAR = part("model.mixer", "attention", short_conv=3, key_shift=True)
 # Models that write one token after another, from what they have read.
 LANGUAGE = [
     *(case("rnn_lm", cell=cell, depth=2, residual=True) for cell in options("model.cell")),
     case("rnn_lm", embedding_dim=5, tie_embeddings=False),
     *(case("gpt", mask=WINDOW, pos_enc="t5", kernel=k) for k in ("reference", "sdpa", "chunked")),
     case("gpt", share_layers=True, depth=3, norm_type="batch"),
-    *(case("gpt", mixer=name) for name in MIXERS),
+    *(case("gpt", mixer=name, pos_enc="rotary") for name in RECURRENT),
+    case("gpt", layers=HYBRID, pos_enc="rotary"),
     *(case("gpt", normalizer=name) for name in options("model.normalizer")),
 ]
 WRITERS = [
     *(case("transformer", cross_attention=score, kernel="auto") for score in scores()),
     *(case("transformer", pos_enc="t5", kernel=k) for k in ("sdpa", "chunked")),
-    *(case("transformer", mixer=name) for name in MIXERS),
+    *(case(family, mixer=name) for family in ("gpt", "transformer") for name in MIXERS),
+    *(case("gpt_seq2seq", mixer=name) for name in RECURRENT),
+    *(case("gpt_seq2seq", mixer=name, mask="causal") for name in ("convolution", "differential")),
+    case("gpt_seq2seq", mixer="latent", pos_enc="rotary", mask="causal"),
+    case("gpt_seq2seq", mixer=NEAR, kv_heads=1, mask="causal"),
+    case("gpt_seq2seq", connection="hyper", parallel=True, sink="learned", mask="causal"),
+    case("gpt_seq2seq", connection="x0", mask="causal"),
     case("transformer", mask=WINDOW, norm="post", share_layers=True, decoder={"depth": 3}),
     *(case("gpt_seq2seq", pos_enc=name) for name in ONE_D),
     *(case("gpt_seq2seq", pos_enc="learned", mask=mask) for mask in ("causal", WINDOW)),
@@ -162,7 +158,11 @@ FORECASTERS = [
     *(case("transformer_forecaster", pos_enc=name) for name in ONE_D),
     case("transformer_forecaster", mask="window", difference=False),
 ]
-LOOK_BACK = [*crossed(), *LANGUAGE, *WRITERS]
+# Its first block has shares that mix nothing.
+RESIDUAL = case(
+    "gpt_seq2seq", mixer=part("model.mixer", "attention", value_residual=True), mask="causal"
+)
+LOOK_BACK = [*crossed(), *LANGUAGE, *WRITERS, RESIDUAL]
 CAUSAL_ENCODERS = [
     case("bert", mask="causal", kernel="auto", **changes)
     for changes in ({"pos_enc": "t5"}, {"mixer": "convolution"}, {"mixer": "fixed"})
@@ -191,19 +191,21 @@ LOOK_AROUND = [
 ]
 
 
+EVERY = [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("family", "changes"), [*LOOK_BACK, *FORECASTERS, *CAUSAL_ENCODERS], ids=str
 )
-def test_the_future_is_not_seen_and_the_past_is(family: str, changes: dict[str, Any]) -> None:
+def test_the_future_is_not_seen_and_the_past_is(family, changes):
     model, (*read, last) = made(family, changes)
     last = normal(*last.shape) if last.is_floating_point() else sentences(*[6] * 3, seed=3)
     before = forward(family, model, [*read, last])
     for place in range(last.shape[1]):
-        other = last.clone()
-        other[:, place] = last[:, place] + 1 if last.is_floating_point() else BOS + 1 + (
-            last[:, place] - BOS
-        ) % (VOCAB - BOS - 1)  # fmt: skip
+        other, chosen = last.clone(), last[:, place]
+        next_word = BOS + 1 + (chosen - BOS) % (VOCAB - BOS - 1)
+        other[:, place] = chosen + 1 if last.is_floating_point() else next_word
         found = (forward(family, model, [*read, other]) - before).abs().amax((0, 2))
         assert (found[:place] < 1e-12).all()
         assert found[place] > 1e-9
@@ -213,46 +215,39 @@ def test_the_future_is_not_seen_and_the_past_is(family: str, changes: dict[str, 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("family", "changes"), LOOK_BACK)
-def test_one_after_another_is_as_all_at_once(family: str, changes: dict[str, Any]) -> None:
+def test_one_after_another_is_as_all_at_once(family, changes):
     model, inputs = made(family, changes)
     at_once = outputs(model(*inputs))[0]
     if isinstance(model, Seq2Seq):
         source, target = inputs
         state = model.encode(source)
         found = torch.stack([model.step(token, state) for token in target.unbind(1)], dim=1)
-        torch.testing.assert_close(found[target != PAD], at_once[target != PAD])
+        assert_close(found[target != PAD], at_once[target != PAD])
         return
     for pieces in ([1] * 6, [3, 1, 2], [5, 1]):
         cache = model.new_cache()
         split = inputs[0].split(pieces, dim=1)
         found = torch.cat([model(piece, cache=cache) for piece in split], dim=1)
-        torch.testing.assert_close(found, at_once)
+        assert_close(found, at_once)
         assert cache.length() == 6
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
-)
-def test_padding_and_the_rest_of_the_batch_change_nothing(
-    family: str, changes: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("family", "changes"), EVERY)
+def test_padding_and_the_rest_of_the_batch_change_nothing(family, changes):
     model, inputs = made(family, changes)
     wider = [x if x.is_floating_point() else F.pad(x, (0, 1), value=PAD) for x in inputs]
     batches = [forward(family, model, given) for given in (inputs, wider)]
     for row in range(3):
-        mine = [x[row : row + 1] for x in inputs]
-        alone = forward(family, model, [
-            x if x.is_floating_point() else x[:, : int((x != PAD).sum())] for x in mine
-        ])  # fmt: skip
+        mine = (x[row : row + 1] for x in inputs)
+        shorter = [x if x.is_floating_point() else x[:, : int((x != PAD).sum())] for x in mine]
+        alone = forward(family, model, shorter)
         for found in batches:
-            torch.testing.assert_close(found[row : row + 1, : alone.shape[1]], alone)
+            assert_close(found[row : row + 1, : alone.shape[1]], alone)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"), [*LANGUAGE, *WRITERS, *FORECASTERS, *CAUSAL_ENCODERS, *LOOK_AROUND]
-)
-def test_every_parameter_learns(family: str, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("family", "changes"), EVERY)
+def test_every_parameter_learns(family, changes):
     model, inputs = made(family, changes)
     forward(family, model.train(), inputs).square().sum().backward()
     for name, parameter in model.named_parameters():
@@ -265,7 +260,7 @@ def test_every_parameter_learns(family: str, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "resnet"])
-def test_evaluation_drops_nothing(family: str) -> None:
+def test_evaluation_drops_nothing(family):
     (model, inputs), (plain, _) = made(family, {"dropout": 0.5}), made(family, {"dropout": 0.0})
     found = forward(family, model, inputs)
     assert torch.equal(found, forward(family, plain, inputs))
@@ -285,9 +280,7 @@ FOLLOWED = [
 
 @torch.no_grad()
 @pytest.mark.parametrize(("family", "changes"), FOLLOWED)
-def test_chosen_rows_go_on_as_if_written_from_the_start(
-    family: str, changes: dict[str, Any]
-) -> None:
+def test_chosen_rows_go_on_as_if_written_from_the_start(family, changes):
     """A beam search chooses rows of one source, and leaves sources that are finished."""
     model, (source, _) = made(family, changes)
     state, tokens = model.encode(source), torch.full((3, 0), BOS)
@@ -296,23 +289,18 @@ def test_chosen_rows_go_on_as_if_written_from_the_start(
         state.select(index)
         new = torch.arange(len(rows)) + 3  # rows of one source go apart
         source, tokens = source[index], torch.cat([tokens[index], new[:, None]], dim=1)
-        torch.testing.assert_close(model.step(new, state), model(source, tokens)[:, -1])
+        assert_close(model.step(new, state), model(source, tokens)[:, -1])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["transformer", "rnn_seq2seq"])
-def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family: str) -> None:
-    def memory() -> Any:
-        return state.memory.states if family == "transformer" else state.memory
-
+def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family):
     model, (source, _) = made(family, {})
-    state = model.encode(source)
-    state.select(torch.tensor([0, 0, 1, 1, 2, 2]))
-    before = memory()
-    state.select(torch.tensor([1, 0, 3, 3, 4, 5]))
-    assert memory() is before
-    state.select(torch.tensor([2, 0, 3, 3, 4, 5]))
-    assert memory() is not before
+    state, seen = model.encode(source), []
+    for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 3, 3, 4, 5], [2, 0, 3, 3, 4, 5]):
+        state.select(torch.tensor(rows))
+        seen.append(state.memory.states if family == "transformer" else state.memory)
+    assert seen[0] is seen[1] is not seen[2]
 
 
 @torch.no_grad()
@@ -324,22 +312,25 @@ def test_rows_that_change_places_within_a_source_leave_the_memory_alone(family: 
         case("captioner"),
     ],
 )
-def test_weights_of_what_is_read_are_recorded(family: str, changes: dict[str, Any]) -> None:
+def test_weights_of_what_is_read_are_recorded(family, changes):
     model, (source, target) = made(family, changes)
-    with recording(model):
-        model(source, target)
-        at_once = [torch.cat(layer.recorded, dim=2) for layer in model.cross]
-    with recording(model):
+
+    def step_by_step(source, target):
         state = model.encode(source)
         for token in target.unbind(1):
             model.step(token, state)
-        steps = [torch.cat(layer.recorded, dim=2) for layer in model.cross]
+
+    found = []
+    for run in (model, step_by_step):
+        with recording(model):
+            run(source, target)
+            found.append([torch.cat(layer.recorded, dim=2) for layer in model.cross])
+    at_once, steps = found
     assert len(at_once) == (2 if family == "transformer" else 1)
     for one, other in zip(at_once, steps, strict=True):
         assert one.shape[:3] == (3, 3 if family == "transformer" else 1, target.shape[1])
-        for row in range(3):
-            real = target[row] != PAD
-            torch.testing.assert_close(one[row, :, real], other[row, :, real])
-        torch.testing.assert_close(one.sum(-1), torch.ones(one.shape[:-1]).double())
+        real = (target != PAD)[:, None, :, None]
+        assert_close(one * real, other * real)
+        assert_close(one.sum(-1), torch.ones(one.shape[:-1]).double())
         if not source.is_floating_point():
             assert (one[(source == PAD)[:, None, None].expand_as(one)] == 0).all()

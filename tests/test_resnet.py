@@ -1,75 +1,61 @@
 """ResNet and its gates: timm's modules with the same weights, shapes, shortcuts."""
 
-from typing import Any
-
 import pytest
 import torch
 from make_model import build, normal, options, part, random_parts
 from timm.layers import SqueezeExcite
 from timm.models.resnet import BasicBlock
 from torch import nn
+from torch.testing import assert_close
 
-from ablate.model.gate.se import SqueezeExcitation
-from ablate.model.resnet import ResidualBlock, ResNet
+from ablate.model.resnet import ResidualBlock
 
 SIZES = {"image_size": (9, 9), "channels": 2, "classes": 3}
 
 
-def resnet(**changes: Any) -> ResNet:
+def resnet(**changes):
     """The model of conf/model/resnet.yaml, tiny."""
-    changes["gate"] = part("model.gate", changes.get("gate", "none"))
-    model: ResNet = build("resnet", **(SIZES | {"dim": 4} | changes))
-    return random_parts(model)
+    return random_parts(build("resnet", **(SIZES | {"dim": 4, "gate": "none"} | changes)))
+
+
+def copy(pieces):
+    with torch.no_grad():
+        for ours, theirs in pieces:
+            for name, parameter in theirs.named_parameters():
+                parameter.copy_(ours.get_parameter(name).reshape(parameter.shape))
 
 
 @pytest.mark.parametrize(("channels", "reduction"), [(12, 4), (6, 1), (3, 8)])
-def test_a_gate_is_timms(channels: int, reduction: int) -> None:
-    gate: Any = part("model.gate", "se", reduction=reduction)(channels)
-    assert isinstance(gate, SqueezeExcitation)
-    random_parts(gate)
-    hidden = max(1, channels // reduction)
-    theirs = SqueezeExcite(channels, rd_channels=hidden).double()
-    with torch.no_grad():
-        for ours, other in ((gate.squeeze, theirs.fc1), (gate.excite, theirs.fc2)):
-            other.weight.copy_(ours.weight[:, :, None, None])
-            other.bias.copy_(ours.bias)
+def test_a_gate_is_timms(channels, reduction):
+    gate = random_parts(part("model.gate", "se", reduction=reduction)(channels))
+    theirs = SqueezeExcite(channels, rd_channels=max(1, channels // reduction)).double()
+    copy([(gate.squeeze, theirs.fc1), (gate.excite, theirs.fc2)])
     x = normal(2, channels, 5, 4)
-    torch.testing.assert_close(gate(x), theirs(x))
+    assert_close(gate(x), theirs(x))
 
 
 @pytest.mark.parametrize("gate", options("model.gate"))
 @pytest.mark.parametrize(("inputs", "stride"), [(6, 1), (4, 2)])
-def test_a_block_is_timms(inputs: int, stride: int, gate: str) -> None:
-    made = part("model.gate", gate)
-    ours = random_parts(
-        ResidualBlock(inputs, 6, stride=stride, norm=nn.BatchNorm2d, gate=made, residual=True)
-    )
-    down = (
-        nn.Sequential(nn.Conv2d(inputs, 6, 1, stride, bias=False), nn.BatchNorm2d(6))
-        if stride == 2
-        else None
-    )
-    attend = SqueezeExcite if gate == "se" else None
-    theirs = BasicBlock(inputs, 6, stride, down, attn_layer=attend)
-    if gate == "se":
-        theirs.se = SqueezeExcite(6, rd_channels=1)
-    theirs = theirs.double()
+def test_a_block_is_timms(inputs, stride, gate):
+    own = {"stride": stride, "norm": nn.BatchNorm2d, "gate": part("model.gate", gate)}
+    ours = random_parts(ResidualBlock(inputs, 6, residual=True, **own))
+    conv, norm = nn.Conv2d(inputs, 6, 1, stride, bias=False), nn.BatchNorm2d(6)
+    down = nn.Sequential(conv, norm) if stride == 2 else None
+    theirs = BasicBlock(inputs, 6, stride, down)
     pieces = [(ours.inner[0], theirs.conv1), (ours.inner[1], theirs.bn1)]
     pieces += [(ours.inner[3], theirs.conv2), (ours.inner[4], theirs.bn2)]
     if down is not None:
-        pieces += [(ours.shortcut[0], down[0]), (ours.shortcut[1], down[1])]
+        pieces += [(ours.shortcut[0], conv), (ours.shortcut[1], norm)]
     if gate == "se":
-        pieces += [(ours.gate.squeeze, theirs.se.fc1)]
-        pieces += [(ours.gate.excite, theirs.se.fc2)]
-    with torch.no_grad():
-        for mine, other in pieces:
-            for name, parameter in other.named_parameters():
-                parameter.copy_(mine.get_parameter(name).reshape(parameter.shape))
+        theirs.se = SqueezeExcite(6, rd_channels=1)
+        pieces += [(ours.gate.squeeze, theirs.se.fc1), (ours.gate.excite, theirs.se.fc2)]
+    theirs = theirs.double()
+    copy(pieces)
     x = normal(3, inputs, 8, 8)
-    torch.testing.assert_close(ours(x), theirs(x))
+    assert_close(ours(x), theirs(x))
 
 
-def test_layers_and_widths() -> None:
+def test_layers_and_widths():
     model = resnet(depth=2)
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convs) == 6 * 2 + 1  # and the output map: 6 depth + 2
@@ -77,15 +63,13 @@ def test_layers_and_widths() -> None:
     assert [conv.stride[0] for conv in convs].count(2) == 2
 
 
-def test_without_the_residual_there_is_no_shortcut() -> None:
-    model = resnet(residual=False)
-    block: Any = model.blocks[1]
-    x = normal(2, 4, 6, 6)
-    torch.testing.assert_close(block(x), block.inner(x).relu())
+def test_without_the_residual_there_is_no_shortcut():
+    block, x = resnet(residual=False).blocks[1], normal(2, 4, 6, 6)
+    assert_close(block(x), block.inner(x).relu())
     assert not list(block.shortcut.parameters())
 
 
-def test_batch_norm_looks_at_the_other_images_in_training() -> None:
+def test_batch_norm_looks_at_the_other_images_in_training():
     images = normal(4, 2, 9, 9)
     for norm_type in ("batch", "layer"):
         model = resnet(norm_type=norm_type)

@@ -2,64 +2,42 @@
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
 from make_model import kernel, normal, part, random_parts, scores
-from torch import Tensor
+from torch.testing import assert_close
 
 from ablate.errors import UserError
-from ablate.kernel import chunked
 from ablate.model.layers.multi_head import recording
 from ablate.model.normalizer.softmax import Softmax
-from ablate.model.recurrent.rnn_attention import LastState, Memory, RNNAttention, make_context
+from ablate.model.recurrent.rnn_attention import Memory, make_context
 
 B, I, J, D = 3, 7, 6, 8  # noqa: E741
 LENGTHS = [6, 2, 4]
 SIZE = 2
 WINDOWS = ["none", "local_m", "local_p"]
+pytestmark = pytest.mark.usefixtures("no_compiler")
 
 
-@pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kernel=auto compiles where it can; test_kernel.py does that."""
-    monkeypatch.setattr(chunked, "compiler", lambda device: False)
-
-
-def made(
-    score: str = "additive", *, window: str = "none", run: str = "reference", **changes: Any
-) -> RNNAttention:
+def made(score="additive", *, window="none", run="reference"):
     size = {} if window == "none" else {"size": SIZE}
-    attention = make_context(
-        D,
-        attention=part("model.attention", score, **changes),
-        normalizer=Softmax(),
-        window=part("model.window", window, **size),
-        kernel=kernel(run, **({"chunk": 3, "compile": False} if run == "chunked" else {})),
-        length=J,
-    )
-    assert isinstance(attention, RNNAttention)
-    random_parts(attention)
-    return attention
+    chunks = {"chunk": 3, "compile": False} if run == "chunked" else {}
+    attention, local = part("model.attention", score), part("model.window", window, **size)
+    own = {"normalizer": Softmax(), "kernel": kernel(run, **chunks), "length": J}
+    return random_parts(make_context(D, attention=attention, window=local, **own))
 
 
-def memory(seed: int = 1) -> Memory:
+def memory(seed=1):
     keep = torch.arange(J) < torch.tensor(LENGTHS)[:, None]
     return Memory(states=normal(B, J, D, seed=seed), keep=keep, last=normal(B, D, seed=3))
 
 
-def attend(attention: RNNAttention, query: Tensor, read: Memory, start: int = 0) -> Tensor:
-    context: Tensor = attention(query, attention.prepare(read), start)
-    return context
+def attend(attention, query, read, start=0):
+    return attention(query, attention.prepare(read), start)
 
 
-# Windows
-
-
-def expected_weights(
-    attention: RNNAttention, query: Tensor, read: Memory, window: str, b: int, i: int, step: int
-) -> list[float]:
+def expected_weights(attention, query, read, window, b, i, step):
     """Luong's section 3.2 for one step, number by number, of a dot product."""
     length = LENGTHS[b]
     raw = {s: float(query[b, i] @ read.states[b, s]) for s in range(length)}
@@ -83,7 +61,7 @@ def expected_weights(
 @pytest.mark.parametrize("run", ["reference", "auto", "chunked", "sdpa"])
 @pytest.mark.parametrize("window", ["local_m", "local_p"])
 @pytest.mark.parametrize("start", [0, 3])
-def test_windows_are_luongs(window: str, start: int, run: str) -> None:
+def test_windows_are_luongs(window, start, run):
     if (window, run) == ("local_p", "sdpa"):
         return  # refused, below
     attention, query, read = made("dot", window=window, run=run), normal(B, I, D, seed=5), memory()
@@ -92,13 +70,13 @@ def test_windows_are_luongs(window: str, start: int, run: str) -> None:
     for b, i in itertools.product(range(B), range(I)):
         weights = expected_weights(attention, query, read, window, b, i, i + start)
         expected = torch.tensor(weights, dtype=torch.float64)
-        torch.testing.assert_close(recorded[0][0][b, 0, i], expected)
-        torch.testing.assert_close(context[b, i], expected @ read.states[b])
+        assert_close(recorded[0][0][b, 0, i], expected)
+        assert_close(context[b, i], expected @ read.states[b])
     # A short source leaves late steps of local-m without anything to see.
     assert (context[1, -1] == 0).all() == (window == "local_m")
 
 
-def test_half_precision_knows_where_it_looks_in_a_long_source() -> None:
+def test_half_precision_knows_where_it_looks_in_a_long_source():
     """In bfloat16 itself 301 would be 300 or 302."""
     window = part("model.window", "local_p", size=SIZE)(dim=D).bfloat16()
     torch.nn.init.zeros_(window.v)
@@ -111,48 +89,33 @@ def test_half_precision_knows_where_it_looks_in_a_long_source() -> None:
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("score", scores())
-def test_every_kernel_computes_the_same_or_is_refused(score: str, window: str) -> None:
+def test_every_kernel_computes_the_same_or_is_refused(score, window):
     reference = made(score, window=window)
     read = memory()
     query, states = normal(B, I, D, seed=5).requires_grad_(), read.states.requires_grad_()
 
-    def results(attention: RNNAttention) -> list[Tensor | None]:
+    def results(attention):
         context = attend(attention, query, read)
-        inputs = [query, states, *attention.parameters()]
-        gradients = torch.autograd.grad(context.square().sum(), inputs, allow_unused=True)
-        return [context, *gradients]
+        inputs, loss = [query, states, *attention.parameters()], context.square().sum()
+        return [context, *torch.autograd.grad(loss, inputs, materialize_grads=True)]
 
     expected = results(reference)
     for run in ("auto", "chunked", "sdpa"):
         if run == "sdpa" and (window == "local_p" or not reference.score.lowers):
             with pytest.raises(UserError, match="kernel=sdpa cannot compute this model"):
                 made(score, window=window, run=run)
-            continue
-        for mine, theirs in zip(
-            results(made(score, window=window, run=run)), expected, strict=True
-        ):
-            # Where a kernel never touches the query, another may multiply it by nothing.
-            mine, theirs = (torch.zeros(1) if x is None else x for x in (mine, theirs))
-            torch.testing.assert_close(mine, theirs.expand_as(mine).to(mine.dtype))
+        else:
+            assert_close(results(made(score, window=window, run=run)), expected)
 
 
-def test_no_attention_is_the_last_state_at_every_step() -> None:
-    context = make_context(
-        D,
-        attention=part("model.attention", "none"),
-        normalizer=Softmax(),
-        window=part("model.window", "none"),
-        kernel=kernel("auto"),
-        length=J,
-    )
-    assert isinstance(context, LastState)
+def test_no_attention_is_the_last_state_at_every_step():
+    context, read = made("none", run="auto"), memory()
     assert not list(context.parameters())
-    read = memory()
     seen = context(normal(B, I, D), context.prepare(read), 4)
     assert torch.equal(seen, read.last[:, None].expand(-1, I, -1))
 
 
 @pytest.mark.parametrize("size", [0, 2.5])
-def test_a_window_without_a_width_is_refused(size: float) -> None:
+def test_a_window_without_a_width_is_refused(size):
     with pytest.raises(UserError, match=rf"model.window.size={size} must be"):
         part("model.window", "local_m", size=size)(dim=D)

@@ -1,36 +1,33 @@
 """SAM: equality with an independent one, prompts, what tokens and image read of each other."""
 
-from typing import Any
-
 import pytest
 import torch
 from make_model import build, normal, part, random_parts
-from torch import Tensor, nn
+from torch.testing import assert_close
 
 from ablate.data.prompts import FIRST_CORNER, LAST_CORNER, PADDING
 from ablate.model.layers.multi_head import recording
-from ablate.model.sam import SAM
 
 SIDE, PATCH, DIM, HEADS = 16, 4, 16, 2
-CLICK = torch.tensor([[[3, 12], [0, 0]]]), torch.tensor([[1, PADDING]])
-BOX = torch.tensor([[[2, 5], [9, 13]]]), torch.tensor([[FIRST_CORNER, LAST_CORNER]])
+CORNERS = [FIRST_CORNER, LAST_CORNER]
+BOX = torch.tensor([[[2, 5, 9, 13]]]).double()
+# Our points and their labels; those that are clicks; a box; whether a mask is given.
+PROMPTED = {
+    "click": ([(3, 12), (0, 0)], [1, PADDING], [0], None, False),
+    "box": ([(2, 5), (9, 13)], CORNERS, [], BOX, False),
+    "box and click": ([(2, 5), (9, 13), (3, 12)], [*CORNERS, 1], [2], BOX, False),
+    "clicks and mask": ([(3, 12), (0, 0), (8, 1)], [1, PADDING, 0], [0, 2], None, True),
+}
 
 
-def sam(points: str = "fourier", **changes: Any) -> SAM:
+def sam(points="fourier", **changes):
     """In float64 and with random parameters."""
-    chosen = {
-        "mixer": part("model.mixer", "attention"),
-        "attention": part("model.attention", "scaled_dot"),
-        "normalizer": part("model.normalizer", "softmax"),
-        "mask": part("model.mask", "none"),
-        "pos_enc": part("pos_enc", "relative_2d"),
-        "kernel": part("kernel", "reference"),
-        "points": part("model.points", points),
-    }
+    slots = {"mixer": "attention", "attention": "scaled_dot", "normalizer": "softmax",
+             "mask": "none", "pos_enc": "relative_2d", "kernel": "reference"}  # fmt: skip
     sizes = {"image_size": (SIDE, SIDE), "channels": 1, "prompt_length": 4}
     small = {"dim": DIM, "heads": HEADS, "depth": 1, "patch": PATCH}
-    model: SAM = build("sam", **(chosen | sizes | small | changes))
-    return random_parts(model)
+    own = {"points": part("model.points", points)} | changes
+    return random_parts(build("sam", **(slots | sizes | small | own)))
 
 
 # Names in transformers' modules and ours, in the order in which they are replaced.
@@ -52,20 +49,19 @@ PROMPTS = {
 }  # fmt: skip
 
 
-def copy(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
+def copy(ours, theirs, names):
     state = {}
     for name, value in theirs.state_dict().items():
         for old, new in names.items():
             name = name.replace(old, new)
         state[name] = value
-    tables = [state.pop(name) for name in list(state) if "point_embed" in name]
-    if tables:
+    if tables := [state.pop(name) for name in list(state) if "point_embed" in name]:
         state["labels.weight"] = torch.cat(tables)
     ours.load_state_dict(state)
 
 
-@pytest.mark.parametrize("prompt", ["click", "box", "box and click", "clicks and mask"])
-def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
+@pytest.mark.parametrize("prompt", PROMPTED)
+def test_prompts_and_masks_are_those_of_transformers(prompt):
     hf = pytest.importorskip("transformers", reason="needs the extra [hf]")
     from transformers.models.sam import modeling_sam as theirs
 
@@ -73,14 +69,11 @@ def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
         vision_config={"hidden_size": DIM, "num_pos_feats": DIM // 2, "scale": 1.0},
         prompt_encoder_config={"hidden_size": DIM, "image_size": SIDE, "patch_size": PATCH},
         mask_decoder_config={
-            "hidden_size": DIM,
-            "mlp_dim": 24,
-            "num_attention_heads": HEADS,
-            "attention_downsample_rate": 1,
-            "iou_head_hidden_dim": DIM,
+            "hidden_size": DIM, "mlp_dim": 24, "num_attention_heads": HEADS,
+            "attention_downsample_rate": 1, "iou_head_hidden_dim": DIM,
             "layer_norm_eps": 1e-5,  # as in the published code
         },
-    )
+    )  # fmt: skip
     config.mask_decoder_config._attn_implementation = "sdpa"  # "eager" rounds to float32
     prompts = random_parts(theirs.SamPromptEncoder(config))
     decoder = theirs.SamMaskDecoder(config.mask_decoder_config)
@@ -93,52 +86,27 @@ def test_prompts_and_masks_are_those_of_transformers(prompt: str) -> None:
     copy(model.prompts, prompts, PROMPTS)
     copy(model.decoder, decoder, DECODER)
 
-    image, before = normal(1, 16, DIM), None
-    clicks: tuple[Tensor, Tensor] | None = None
-    points, labels = CLICK
-    box = None
-    if "clicks" in prompt:
-        before = normal(1, 1, SIDE, SIDE, seed=3)
-        clicks = torch.tensor([[[3, 12], [8, 1]]]), torch.tensor([[1, 0]])
-        points = torch.cat([clicks[0][:, :1], torch.zeros(1, 1, 2).long(), clicks[0][:, 1:]], 1)
-        labels = torch.tensor([[1, PADDING, 0]])
-    elif "click" in prompt:
-        clicks = torch.tensor([[[3, 12]]]), torch.tensor([[1]])
-    if "box" in prompt:
-        box = BOX[0].reshape(1, 1, 4).double()
-        points, labels = BOX
-        if clicks is not None:
-            points = torch.cat([points, clicks[0]], 1)
-            labels = torch.cat([labels, clicks[1]], 1)
-    sparse, dense = prompts(
-        None if clicks is None else clicks[0][:, None].double(),
-        None if clicks is None else clicks[1][:, None],
-        box,
-        before,
-    )
+    image, (points, labels, which, box, masked) = normal(1, 16, DIM), PROMPTED[prompt]
+    before = normal(1, 1, SIDE, SIDE, seed=3) if masked else None
+    points, labels = torch.tensor([points]), torch.tensor([labels])
+    clicks = (points[:, None, which].double(), labels[:, None, which]) if which else (None, None)
+    sparse, dense = prompts(*clicks, box, before)
     places = torch.tensor([(x + 0.5, y + 0.5) for y in range(4) for x in range(4)]) / 4
     cells = prompts.shared_embedding(places.double())
-    args = {
-        "image_embeddings": image.mT.reshape(1, DIM, 4, 4),
-        "image_positional_embeddings": cells.mT.reshape(1, DIM, 4, 4),
-        "sparse_prompt_embeddings": sparse,
-        "dense_prompt_embeddings": dense,
-    }
-    several, of_several = decoder(**args, multimask_output=True)
-    single, of_single = decoder(**args, multimask_output=False)
-    masks, iou = model.decode(image, points, labels, before)
-    torch.testing.assert_close(model.prompts.cells((4, 4)), cells)
-    torch.testing.assert_close(masks, torch.cat([single, several], dim=2)[:, 0])
-    torch.testing.assert_close(iou, torch.cat([of_single, of_several], dim=2)[:, 0])
+    args = [one.mT.reshape(1, DIM, 4, 4) for one in (image, cells)] + [sparse, dense]
+    both = [decoder(*args, multimask_output=several) for several in (False, True)]
+    expected = tuple(torch.cat(parts, dim=2)[:, 0] for parts in zip(*both, strict=True))
+    assert_close(model.prompts.cells((4, 4)), cells)
+    assert_close(model.decode(image, points, labels, before), expected)
 
 
 IMAGES = normal(2, 1, SIDE, SIDE, seed=5)
 POINTS = torch.tensor([[[3, 12], [0, 0], [9, 4]], [[2, 5], [9, 13], [6, 6]]])
-LABELS = torch.tensor([[1, PADDING, 0], [FIRST_CORNER, LAST_CORNER, 1]])
+LABELS = torch.tensor([[1, PADDING, 0], [*CORNERS, 1]])
 
 
 @pytest.mark.parametrize("points", ["fourier", "learned"])
-def test_a_prompt_is_answered_by_its_place_and_its_label(points: str) -> None:
+def test_a_prompt_is_answered_by_its_place_and_its_label(points):
     model = sam(points)
     masks, iou = model(IMAGES, POINTS, LABELS)
     assert masks.shape == (2, 2, 3, SIDE, SIDE)
@@ -153,33 +121,31 @@ def test_a_prompt_is_answered_by_its_place_and_its_label(points: str) -> None:
     assert torch.equal(model(IMAGES, nowhere, LABELS)[0], masks)
 
 
-def test_examples_of_a_batch_do_not_depend_on_each_other() -> None:
+def test_examples_of_a_batch_do_not_depend_on_each_other():
     model = sam()
-    masks, iou = model(IMAGES, POINTS, LABELS)
     for n in (0, 1):
-        alone = model(IMAGES[n : n + 1], POINTS[n : n + 1], LABELS[n : n + 1])
-        torch.testing.assert_close(alone, (masks[n : n + 1], iou[n : n + 1]))
+        alone = model(*(x[n : n + 1] for x in (IMAGES, POINTS, LABELS)))
+        assert_close(alone, tuple(x[n : n + 1] for x in model(IMAGES, POINTS, LABELS)))
 
 
-def test_a_given_click_and_the_same_one_as_a_correction_are_the_same() -> None:
+def test_a_given_click_and_the_same_one_as_a_correction_are_the_same():
     model, seen = sam(), []
 
-    def correct(masks: Tensor, iou: Tensor) -> tuple[Tensor, Tensor]:
+    def correct(masks, iou):
         seen.append((masks, iou))
         return POINTS[:, 2], LABELS[:, 2]
 
     masks, iou = model(IMAGES, POINTS, LABELS)
     corrected = model(IMAGES, torch.zeros_like(POINTS) + POINTS, LABELS * 0 + LABELS, correct)
-    torch.testing.assert_close(corrected, (masks, iou))
-    torch.testing.assert_close(seen[0], (masks[:, 0], iou[:, 0]))
+    assert_close(corrected, (masks, iou))
+    assert_close(seen[0], (masks[:, 0], iou[:, 0]))
 
 
 @pytest.mark.parametrize("exchange", ["two_way", "one_way", "none"])
-def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange: str) -> None:
+def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange):
     """What the tokens become depends on the image only if they read it, and what the pixels become
     on the prompt only if the image reads the tokens."""
-    model = sam(exchange=exchange)
-    pixels: list[Tensor] = []
+    model, pixels = sam(exchange=exchange), []
     model.decoder.enlarge.register_forward_hook(lambda *args: pixels.append(args[-1]))
     _, iou = model(IMAGES, POINTS[:, :2], LABELS[:, :2])
     model(IMAGES, POINTS[:, :2].flip(0), LABELS[:, :2].flip(0))
@@ -191,22 +157,22 @@ def test_tokens_and_image_read_each_other_as_far_as_they_are_to(exchange: str) -
     assert len(recorded) == {"two_way": 8, "one_way": 6, "none": 3}[exchange]
 
 
-def test_the_mask_before_is_a_prompt() -> None:
+def test_the_mask_before_is_a_prompt():
     model = sam()
     image, prompt = model.encode(IMAGES), (POINTS, LABELS)
-    first, second = (
-        model.decode(image, *prompt, normal(2, 1, SIDE, SIDE, seed=seed))[0] for seed in (1, 2)
-    )
+    masks = [normal(2, 1, SIDE, SIDE, seed=seed) for seed in (1, 2)]
+    first, second = (model.decode(image, *prompt, mask)[0] for mask in masks)
     assert not torch.allclose(first, second)
     without = sam(mask_prompt=False)
-    given = without.decode(without.encode(IMAGES), *prompt, normal(2, 1, SIDE, SIDE))[0]
-    assert torch.equal(given, without.decode(without.encode(IMAGES), *prompt, None)[0])
+    image = without.encode(IMAGES)
+    first, second = (without.decode(image, *prompt, mask)[0] for mask in (masks[0], None))
+    assert torch.equal(first, second)
 
 
-def test_cells_are_where_their_pixels_are() -> None:
+def test_cells_are_where_their_pixels_are():
     model = sam("learned", patch=1)
     points = torch.tensor([[[x, y] for y in range(SIDE) for x in range(SIDE)]])
     labels = torch.ones_like(points[..., 0])
     placed = model.prompts(points, labels) - model.prompts.labels.weight[1]
-    torch.testing.assert_close(placed[0], model.prompts.cells((SIDE, SIDE)))
+    assert_close(placed[0], model.prompts.cells((SIDE, SIDE)))
     assert [model.cell(x, y) for x, y in points[0].tolist()] == list(range(SIDE**2))

@@ -2,19 +2,17 @@
 
 import itertools
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from make_model import SIZES, part, random_parts, transformer
-from torch import Tensor, nn
+from make_model import SIZES, copy_to_torch, part, random_parts, transformer
+from torch import nn
+from torch.testing import assert_close
 
 from ablate.config.composition import compose
 from ablate.data.pairs import BOS, PAD
 from ablate.errors import UserError
 from ablate.model.layers.stack import kernels
-from ablate.model.transformer import Transformer
 from ablate.training.flops import flops_per_step
 
 IN, OUT = SIZES["transformer"]["source_length"], SIZES["transformer"]["target_length"]
@@ -22,115 +20,72 @@ SOURCE_VOCAB, VOCAB = SIZES["transformer"]["source_vocab"], SIZES["transformer"]
 SIZE = {"dim": 12, "heads": 3}
 
 
-def random_transformer(**changes: Any) -> Transformer:
-    model = transformer(**changes)
-    random_parts(model)
-    return model.eval()
+def random_transformer(**changes):
+    return random_parts(transformer(**changes)).eval()
 
 
-def sentences(lengths: list[int], vocab: int, *, first: int | None = None, seed: int = 0) -> Tensor:
+def sentences(lengths, vocab, *, first=None, seed=0):
     """Sentences of these lengths as tokens, padded; `first` stands first in each."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(2, vocab, (len(lengths), max(lengths)), generator=rng)
-    if first is not None:
-        tokens[:, 0] = first
+    tokens[:, 0] = tokens[:, 0] if first is None else first
     return tokens.where(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], PAD)
 
 
-def batch(
-    source: list[int] | None = None, target: list[int] | None = None
-) -> tuple[Tensor, Tensor]:
-    return (
-        sentences(source or [IN, 5, 3], SOURCE_VOCAB),
-        sentences(target or [OUT, 2, 5], VOCAB, first=BOS, seed=1),
-    )
+def batch(source=(IN, 5, 3), target=(OUT, 2, 5)):
+    return sentences(source, SOURCE_VOCAB), sentences(target, VOCAB, first=BOS, seed=1)
 
 
-def written(model: Transformer, source: Tensor, target_in: Tensor) -> Tensor:
+def written(model, source, target_in):
     """The logits when the target arrives token by token."""
     state = model.encode(source)
     return torch.stack([model.step(tokens, state) for tokens in target_in.unbind(1)], dim=1)
 
 
-def copy(ours: Any, theirs: Any) -> None:
-    """Weights of attention, or of linear maps and norms."""
-    if isinstance(theirs, nn.MultiheadAttention):
-        joined = [ours.query, ours.key, ours.value]
-        with torch.no_grad():
-            theirs.in_proj_weight.copy_(torch.cat([each.weight for each in joined]))
-            theirs.in_proj_bias.copy_(torch.cat([each.bias for each in joined]))
-        copy(ours.out, theirs.out_proj)
-    else:
-        theirs.load_state_dict(ours.state_dict())
-
-
-def torchs(mine: Transformer, *, first: bool) -> nn.Transformer:
-    dim, hidden = SIZE["dim"], 4 * SIZE["dim"]
-    theirs = nn.Transformer(
-        dim, SIZE["heads"], 2, 2, hidden, 0.0, batch_first=True, norm_first=first
-    ).double()
-    if first:
-        copy(mine.encoder.final_norm, theirs.encoder.norm)
-        copy(mine.decoder.final_norm, theirs.decoder.norm)
-    else:  # torch adds a norm after the last, which the paper does not have
-        theirs.encoder.norm = theirs.decoder.norm = None  # type: ignore[assignment]
-    norm = "norm_before" if first else "norm_after"
-    for stack, layers in ((mine.encoder, theirs.encoder), (mine.decoder, theirs.decoder)):
-        for block, layer in zip(stack.blocks, layers.layers, strict=True):
-            copy(block.attention.function, layer.self_attn)
-            copy(block.feed_forward.function.up, layer.linear1)
-            copy(block.feed_forward.function.down, layer.linear2)
-            sublayers = [block.attention, block.feed_forward]
-            if "cross_attention" in block:
-                copy(block.cross_attention.function, layer.multihead_attn)
-                sublayers.insert(1, block.cross_attention)
-            for number, sublayer in enumerate(sublayers, 1):
-                copy(getattr(sublayer, norm), getattr(layer, f"norm{number}"))
+def torchs(mine, *, first):
+    dim, own = SIZE["dim"], {"batch_first": True, "norm_first": first}
+    theirs = nn.Transformer(dim, SIZE["heads"], 2, 2, 4 * dim, 0.0, **own).double()
+    if not first:  # torch adds a norm after the last, which the paper does not have
+        theirs.encoder.norm = theirs.decoder.norm = None
+    copy_to_torch(mine.encoder, theirs.encoder)
+    copy_to_torch(mine.decoder, theirs.decoder)
     return theirs.eval()
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "chunked"])
 @pytest.mark.parametrize("first", [True, False])
-def test_it_equals_torchs(first: bool, kernel: str) -> None:
+def test_it_equals_torchs(first, kernel):
     mine = random_transformer(norm="pre" if first else "post", kernel=kernel, **SIZE)
     theirs, (source, target_in) = torchs(mine, first=first), batch()
     x = mine.source_embedding(source).detach().requires_grad_()
     y = mine.target_embedding(target_in).detach().requires_grad_()
     scale = SIZE["dim"] ** 0.5  # section 3.4 of the paper
-    out = theirs(
-        scale * x,
-        scale * y,
-        tgt_mask=torch.ones(OUT, OUT, dtype=torch.bool).triu(1),
-        src_key_padding_mask=source == PAD,
-        tgt_key_padding_mask=target_in == PAD,
-        memory_key_padding_mask=source == PAD,
-    )
+    sides = {"src": source, "tgt": target_in, "memory": source}
+    padding = {f"{side}_key_padding_mask": text == PAD for side, text in sides.items()}
+    later = torch.ones(OUT, OUT, dtype=torch.bool).triu(1)
+    out = theirs(scale * x, scale * y, tgt_mask=later, **padding)
     real = target_in != PAD
     expected = (out @ mine.target_embedding.weight.detach().T)[real]
     logits = mine(source, target_in)[real]
-    torch.testing.assert_close(logits, expected)
+    assert_close(logits, expected)
 
     logits.square().sum().backward()
     expected.square().sum().backward()
     for block, layer in zip(mine.decoder.blocks, theirs.decoder.layers, strict=True):
         crossing = block.cross_attention.function
         pieces = [piece.weight.grad for piece in (crossing.query, crossing.key, crossing.value)]
-        torch.testing.assert_close(torch.cat(pieces), layer.multihead_attn.in_proj_weight.grad)
-    first_ours, first_theirs = mine.encoder.blocks[0], theirs.encoder.layers[0]
-    torch.testing.assert_close(
-        first_ours.attention.function.out.weight.grad, first_theirs.self_attn.out_proj.weight.grad
-    )
+        assert_close(torch.cat(pieces), layer.multihead_attn.in_proj_weight.grad)
+    first_out = mine.encoder.blocks[0].attention.function.out
+    assert_close(first_out.weight.grad, theirs.encoder.layers[0].self_attn.out_proj.weight.grad)
     table = torch.zeros(SOURCE_VOCAB, SIZE["dim"], dtype=torch.float64)
     table.index_add_(0, source.flatten(), x.grad.flatten(0, 1))
-    torch.testing.assert_close(mine.source_embedding.weight.grad, table)
+    assert_close(mine.source_embedding.weight.grad, table)
 
 
 @pytest.mark.parametrize("pos_enc", ["none", "rotary", "t5", "learned"])
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "location"])
-def test_cross_attention_knows_no_positions_but_those_in_the_states(
-    score: str, pos_enc: str
-) -> None:
+def test_cross_attention_knows_no_positions_but_those_in_the_states(score, pos_enc):
     """The memory turned around is read the same, whatever says distances."""
     model = random_transformer(cross_attention=score, pos_enc=pos_enc, kernel="auto")
     source, target_in = batch()
@@ -138,7 +93,7 @@ def test_cross_attention_knows_no_positions_but_those_in_the_states(
     encoded = model.encoder(model.source_embedding(source), keep=keep)
     order = torch.randperm(IN, generator=torch.Generator().manual_seed(0))
 
-    def decoded(encoded: Tensor, keep: Tensor) -> Tensor:
+    def decoded(encoded, keep):
         memory = model.decoder.remember(encoded, keep)
         return model.decoder(model.target_embedding(target_in), memory=memory)
 
@@ -151,22 +106,22 @@ def test_cross_attention_knows_no_positions_but_those_in_the_states(
     assert same == (pos_enc == "none" and score != "location")
 
 
-def test_the_cost_is_that_of_its_matrix_products() -> None:
-    def cost(b: int, i: int, j: int, **changes: Any) -> int:
-        shapes = ((b, j), (b, i))
-        inputs = [torch.ones(shape, dtype=torch.long) for shape in shapes]
+def test_the_cost_is_that_of_its_matrix_products():
+    d, b, i, j = SIZE["dim"], 2, 4, 5
+
+    def cost(**changes):
+        inputs = [torch.ones(b, n, dtype=torch.long) for n in (j, i)]
         return flops_per_step(lambda: transformer(kernel="reference", **changes), *inputs)
 
-    d, b, i, j = SIZE["dim"], 2, 4, 5
     encoder = 4 * j * d * d + 2 * j * j * d + 8 * j * d * d
     seen = i * (i + 1) // 2  # pairs that the causal mask allows
     decoder = (4 + 2 + 8) * i * d * d + 2 * j * d * d + 2 * seen * d + 2 * i * j * d
     forward = 2 * b * (2 * encoder + 2 * decoder + i * d * VOCAB)
-    assert cost(b, i, j) == 3 * forward  # the backward pass costs twice the forward pass
-    assert cost(b, i, j, cross_attention="uniform") < cost(b, i, j)
+    assert cost() == 3 * forward  # the backward pass costs twice the forward pass
+    assert cost(cross_attention="uniform") < cost()
 
 
-def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path: Path) -> None:
+def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(
         "# @package _global_\n# Mine.\ndefaults:\n  - override /model: transformer\n"
@@ -179,16 +134,12 @@ def test_an_experiments_cross_attention_is_taken_back_by_its_name(tmp_path: Path
     assert cfg == compose("model=transformer")
 
 
-def test_a_cross_attention_of_ones_own_changes_nothing_else() -> None:
+def test_a_cross_attention_of_ones_own_changes_nothing_else():
     same, own = transformer(), transformer(cross_attention="additive", kernel="auto")
+    parts = {"encoder.{}.attention": "sdpa", "decoder.{}.attention": "sdpa",
+             "decoder.{}.cross_attention": "chunked"}  # fmt: skip
     assert {name.replace("blocks.", ""): kernel for name, kernel in kernels(own).items()} == {
-        f"{stack}.{n}.{part}.function": "chunked" if part.startswith("cross") else "sdpa"
-        for stack, parts in (
-            ("encoder", ["attention"]),
-            ("decoder", ["attention", "cross_attention"]),
-        )
-        for n in range(2)
-        for part in parts
+        f"{part.format(n)}.function": kernel for part, kernel in parts.items() for n in (0, 1)
     }
     same.initialise(0)
     own.initialise(0)
@@ -197,28 +148,26 @@ def test_a_cross_attention_of_ones_own_changes_nothing_else() -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_tables_are_tied_and_shared() -> None:
-    names = {}
+def test_tables_are_tied_and_shared():
+    names, joint = {}, {"joint": True, "source_vocab": VOCAB}
     for tie, share in itertools.product([True, False], repeat=2):
-        model = transformer(
-            tie_embeddings=tie, share_embeddings=share, joint=True, source_vocab=VOCAB
-        )
+        model = transformer(tie_embeddings=tie, share_embeddings=share, **joint)
         names[tie, share] = {name for name, _ in model.named_parameters()}
     assert names[True, False] - names[True, True] == {"source_embedding.weight"}
     assert names[False, True] - names[True, True] == {"head.weight"}
     assert names[False, False] == names[True, False] | names[False, True]
     with pytest.raises(UserError, match=r"model\.share_embeddings=true needs one vocabulary"):
         transformer(share_embeddings=True)
-    shared = random_transformer(share_embeddings=True, joint=True, source_vocab=VOCAB)
+    shared = random_transformer(share_embeddings=True, **joint)
     apart = random_transformer(source_vocab=VOCAB)
     weights = shared.state_dict()
     weights["source_embedding.weight"] = weights["target_embedding.weight"]
     apart.load_state_dict(weights)
     source, target_in = batch()
-    torch.testing.assert_close(shared(source % VOCAB, target_in), apart(source % VOCAB, target_in))
+    assert_close(shared(source % VOCAB, target_in), apart(source % VOCAB, target_in))
 
 
-def test_a_step_computes_its_own_token_and_the_memory_once() -> None:
+def test_a_step_computes_its_own_token_and_the_memory_once():
     model = random_transformer(share_layers=True, pos_enc="rotary", decoder={"depth": 4})
     source, target_in = batch([IN, 5, 3], [OUT, OUT, OUT])
     (cross,) = model.cross
@@ -232,11 +181,11 @@ def test_a_step_computes_its_own_token_and_the_memory_once() -> None:
     assert lengths["key"] == [IN, IN]
 
 
-def test_each_side_has_positions_of_its_own_length() -> None:
+def test_each_side_has_positions_of_its_own_length():
     """Sines go on beyond it; a table is at its end and says so."""
     model = random_transformer(pos_enc="sinusoidal")
     source, target_in = batch([IN], [OUT + 2])
-    torch.testing.assert_close(written(model, source, target_in), model(source, target_in))
+    assert_close(written(model, source, target_in), model(source, target_in))
     model = random_transformer(pos_enc="learned")
     model(*batch([IN], [OUT]))
     for j, i, most in ((IN + 1, OUT, IN), (IN, OUT + 1, OUT)):
@@ -245,12 +194,11 @@ def test_each_side_has_positions_of_its_own_length() -> None:
                 call(*batch([j], [i]))
 
 
-def test_an_error_names_the_slot_of_the_score() -> None:
-    short = part("model.attention", "location", max_length=OUT)
-    with pytest.raises(UserError, match=rf"^model\.attention\.max_length={OUT} .*at least {IN}"):
-        transformer(attention=short)
-    with pytest.raises(UserError, match=rf"^model\.cross_attention\.max_length={OUT} .*{IN}"):
-        transformer(cross_attention=short)
+def test_an_error_names_the_slot_of_the_score():
+    for slot in ("attention", "cross_attention"):
+        short = part("model.attention", "location", max_length=OUT)
+        with pytest.raises(UserError, match=rf"^model\.{slot}\.max_length={OUT} .*at least {IN}"):
+            transformer(**{slot: short})
     source = torch.full((1, IN + 1), 5)
     longer = rf"train with model\.cross_attention\.max_length={IN + 1} "
     with pytest.raises(UserError, match=longer):
@@ -261,15 +209,12 @@ def test_an_error_names_the_slot_of_the_score() -> None:
     ("overrides", "said"),
     [
         (["model.cross_attention=none"], r"no such option; allowed: .*same, .*uniform"),
-        (
-            ["model.cross_attention=additive", "model.cross_attention.hiden=3"],
-            r"did you mean 'model\.cross_attention\.hidden'",
-        ),
+        (["model.cross_attention=additive", "model.cross_attention.hiden=3"], r"n 'model.*hidden'"),
         (["model.depth=3"], r"no key model\.depth"),
         (["model.encoder=3"], r"model\.encoder=3: is no value; set model\.encoder\.depth"),
         (["model=gpt", "model.cross_attention=additive"], r"model=gpt has no model\.cross_att"),
     ],
 )
-def test_what_has_no_meaning_is_refused(overrides: list[str], said: str) -> None:
+def test_what_has_no_meaning_is_refused(overrides, said):
     with pytest.raises(UserError, match=said):
         compose("model=transformer", *overrides)

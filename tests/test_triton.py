@@ -6,26 +6,36 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from make_model import CONF, gpt, kernel, normal, part, random_parts, tokens
 from omegaconf import OmegaConf
 from test_chunked import cost
-from test_kernel import MASKS, PADDING, SHAPES, H, K, make, make_pos, make_score, results
+from test_kernel import (
+    MASKS,
+    PADDING,
+    SHAPES,
+    H,
+    K,
+    assert_as_reference,
+    make,
+    make_pos,
+    make_score,
+    results,
+)  # fmt: skip
 from tiny import overrides
 from torch import Tensor
 from torch.library import opcheck
+from torch.testing import assert_close
 
 import ablate
 from ablate.errors import UserError
-from ablate.kernel import Attend, Parts, attention_weights
+from ablate.kernel import Parts, attention_weights
 from ablate.kernel import triton as module
 from ablate.kernel.reference import Reference
 from ablate.kernel.triton import Triton, interpreted
 from ablate.model.layers.stack import kernels
-from ablate.model.normalizer.softmax import Softmax
 
 pytest.importorskip("triton", reason="triton comes with torch on Linux alone")
 from ablate.kernel import additive_triton
@@ -38,23 +48,17 @@ SUMS = ["additive", "additive, hidden", "gat", "gatv2"]
 BIASES = ["none", "alibi", "t5", "relative, keys"]
 
 
-def placed(attend: Attend, dtype: torch.dtype, device: str = DEVICE) -> Attend:
+def placed(attend, dtype, device=DEVICE):
     """The same on a device and in a precision."""
     q, k, v = (
         x.detach().to(device, dtype).requires_grad_() for x in (attend.q, attend.k, attend.v)
     )
-    return replace(
-        attend,
-        q=q,
-        k=k,
-        v=v,
-        score=attend.score.to(device, dtype),
-        pos=attend.pos.to(device, dtype),
-        keep=None if attend.keep is None else attend.keep.to(device),
-    )
+    score, pos = attend.score.to(device, dtype), attend.pos.to(device, dtype)
+    keep = None if attend.keep is None else attend.keep.to(device)
+    return replace(attend, q=q, k=k, v=v, score=score, pos=pos, keep=keep)
 
 
-def assert_equal(attend: Attend, dtype: torch.dtype = EXACT) -> None:
+def assert_equal(attend, dtype=EXACT):
     """In that precision, to the reference in float64 of the same numbers."""
     mine = placed(attend, dtype)
     run = kernel("triton").resolve(Parts(mine.score, mine.pos, ranges=mine.mask.ranges))
@@ -65,7 +69,7 @@ def assert_equal(attend: Attend, dtype: torch.dtype = EXACT) -> None:
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.isfinite().all()
         tolerance = NEAR[dtype] * max(1.0, theirs.abs().max().item())
-        torch.testing.assert_close(ours.cpu().double(), theirs, atol=tolerance, rtol=0)
+        assert_close(ours.cpu().double(), theirs, atol=tolerance, rtol=0)
 
 
 EVERY = list(product(SUMS, MASKS, BIASES, SHAPES, PADDING))
@@ -80,7 +84,7 @@ SOME = [
     ("score", "mask", "pos", "shape", "padding"),
     [pytest.param(*each, marks=[] if each in SOME else [pytest.mark.slow]) for each in EVERY],
 )
-def test_it_equals_the_reference(score: str, mask: str, pos: str, shape: str, padding: str) -> None:
+def test_it_equals_the_reference(score, mask, pos, shape, padding):
     assert_equal(make(score, pos, mask, shape=shape, padding=padding))
 
 
@@ -93,51 +97,33 @@ def test_it_equals_the_reference(score: str, mask: str, pos: str, shape: str, pa
         pytest.param("gatv2", "t5", torch.bfloat16, marks=pytest.mark.slow),
     ],
 )
-def test_it_equals_the_reference_in_its_precision(score: str, pos: str, dtype: torch.dtype) -> None:
+def test_it_equals_the_reference_in_its_precision(score, pos, dtype):
     assert_equal(make(score, pos, "causal", padding="some"), dtype)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "keys", "mask"),
-    [
-        (20, 18, "none"),
-        pytest.param(5, 40, "causal", marks=pytest.mark.slow),
-        pytest.param(50, 50, "window", marks=pytest.mark.slow),
-        pytest.param(50, 35, "prefix", marks=pytest.mark.slow),
-    ],
+    [(20, 18, "none"), (5, 40, "causal"), (50, 50, "window"), (50, 35, "prefix")],
 )
-def test_blocks_are_put_together(
-    monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, mask: str
-) -> None:
+def test_blocks_are_put_together(monkeypatch, queries, keys, mask):
     """Several blocks of queries, keys, width, value width and bias, some of them without a pair."""
     for name in ("ROWS", "COLUMNS", "VALUES"):
         monkeypatch.setattr(additive_triton, name, 16)
-    sizes: dict[str, Any] = {"heads": 1, "length": keys}
+    sizes = {"heads": 1, "length": keys}
     score = part("model.attention", "additive")(query_dim=17, key_dim=17, **sizes)
     pos = part("pos_enc", "t5", buckets=18, max_distance=20)(dim=17, head_dim=17, depth=1, **sizes)
     q, k, v = (normal(1, 1, n, w, seed=n + w) for n, w in ((queries, 17), (keys, 17), (keys, 18)))
     keep = torch.ones(1, keys, dtype=torch.bool)
     keep[0, 3:17] = False
-    assert_equal(
-        Attend(
-            q=q,
-            k=k,
-            v=v,
-            score=random_parts(score),  # type: ignore[arg-type]
-            normalizer=Softmax(),
-            pos=random_parts(pos),  # type: ignore[arg-type]
-            mask=part("model.mask", mask, **MASKS[mask])(causal=True),
-            layer=0,
-            start=max(0, keys - queries),
-            keep=keep,
-        )
-    )
+    parts = {"score": random_parts(score), "pos": random_parts(pos), "layer": 0, "keep": keep}
+    made = make("additive", mask=mask)
+    assert_equal(replace(made, q=q, k=k, v=v, start=max(0, keys - queries), **parts))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slope", [None, 0.2])
-def test_torch_knows_what_it_gives_back(slope: float | None) -> None:
+def test_torch_knows_what_it_gives_back(slope):
     """Its strides too, on which compile=true relies; of transposed tensors as of others."""
     b, h, i, j, d = 2, 2, 5, 7, 3
     q, k, values = (normal(b, h, d, n, seed=n).mT.to(DEVICE) for n in (i, j, j))
@@ -149,68 +135,40 @@ def test_torch_knows_what_it_gives_back(slope: float | None) -> None:
     with torch.no_grad():
         out, lse = additive_triton.attention(*given)
         gradient = normal(*out.shape, seed=9).to(out)
+    tensors = [x.detach() if isinstance(x, Tensor) else x for x in given]
     for of_table in (True, False):
-        all_given = (gradient, out, lse, of_table, *given)
-        opcheck(
-            additive_triton.gradients,
-            [x.detach() if isinstance(x, Tensor) else x for x in all_given],
-        )
+        opcheck(additive_triton.gradients, [gradient, out, lse, of_table, *tensors])
 
 
-def test_prepared_keys_are_taken() -> None:
+def test_prepared_keys_are_taken():
     attend = placed(make("additive, hidden"), EXACT)
     prepared = replace(attend, prepared=attend.score.keys(attend.k), k=torch.full_like(attend.k, 9))
     assert torch.equal(Triton()(prepared), Triton()(attend))
 
 
-def test_scores_of_any_size_are_weighed() -> None:
-    attend = make("additive", padding="some")
-    attend = replace(attend, q=1000 * attend.q.detach(), k=1000 * attend.k.detach())
-    assert_equal(attend)
+def test_scores_of_any_size_are_weighed():
+    made = make("additive", padding="some")
+    assert_equal(replace(made, q=1000 * made.q.detach(), k=1000 * made.k.detach()))
 
 
-# Dropout
-
-
-def dropped(rate: float, seed: int, attend: Attend) -> Tensor:
-    """The weights after dropout: the context of values that are the unit vectors."""
-    keys = torch.eye(attend.keys, device=DEVICE, dtype=EXACT).expand(*attend.v.shape[:2], -1, -1)
-    stream = torch.tensor(seed, device=DEVICE)
-    return Triton()(replace(attend, v=keys, dropout=rate, stream=stream)).detach()
-
-
-@pytest.mark.parametrize("start", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_it_drops_what_the_reference_drops(start: int) -> None:
-    attend = placed(make("additive", "alibi", "causal", padding="some"), EXACT)
+@pytest.mark.parametrize(
+    ("start", "several"), [pytest.param(0, False, marks=pytest.mark.slow), (2, False), (0, True)]
+)
+def test_it_drops_what_the_reference_drops(start, several, monkeypatch):
+    attend = make("additive", "alibi", "causal", padding="some")
+    if several:  # blocks of queries and keys
+        for name in ("ROWS", "COLUMNS"):
+            monkeypatch.setattr(additive_triton, name, 16)
+        q, k = normal(2, H, 20, K), normal(2, H, 35, K, seed=2)
+        attend = replace(attend, q=q, k=k, v=k, keep=None)
+    attend = placed(attend, EXACT)
     attend = replace(attend, dropout=0.4, stream=torch.tensor(-5, device=DEVICE), start=start)
     assert not torch.equal(attention_weights(attend) @ attend.v, Reference()(attend))
     found, expected = results(Triton(), attend), results(Reference(), attend)
-    for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
+    assert_close(found, expected, atol=NEAR[EXACT] * 10, rtol=NEAR[EXACT])
 
 
-def test_the_share_and_the_expectation() -> None:
-    """Weights of equal scores: every one of them is 0 at the rate, and their sum 1 on average."""
-    rate, queries, keys = 0.3, 20, 35
-    score = make_score("gat")
-    torch.nn.init.zeros_(score.a)  # type: ignore[arg-type]
-    torch.nn.init.zeros_(score.b)  # type: ignore[arg-type]
-    q, k = normal(2, H, queries, K), normal(2, H, keys, K)
-    attend = replace(make("gat"), q=q, k=k, v=k, score=score)
-    weights = dropped(rate, 1, placed(attend, EXACT)).cpu()
-    kept = (weights > 0).double()
-    spread = (rate * (1 - rate)) ** 0.5
-    torch.testing.assert_close(weights, kept.to(EXACT) / keys / (1 - rate))
-    assert kept.mean().item() == pytest.approx(1 - rate, abs=5 * spread / kept.numel() ** 0.5)
-    for axis in range(4):  # batch, heads, queries and keys are drawn for themselves
-        count = kept.numel() / kept.shape[axis]
-        both = (kept * kept.roll(1, axis)).mean().item()
-        assert both == pytest.approx((1 - rate) ** 2, abs=6 * spread / count**0.5)
-    assert torch.equal(kept, dropped(rate, 1, placed(attend, EXACT)).cpu() > 0)
-    assert not torch.equal(kept, dropped(rate, 2, placed(attend, EXACT)).cpu() > 0)
-
-
-def test_a_model_drops_in_training_alone() -> None:
+def test_a_model_drops_in_training_alone():
     model = gpt(attention="additive", kernel="triton", dropout=0.5, depth=1).to(DEVICE)
     random_parts(model).to(EXACT)
     read = tokens(2, 7).to(DEVICE)
@@ -219,11 +177,8 @@ def test_a_model_drops_in_training_alone() -> None:
     assert torch.equal(model(read), model(read))
 
 
-# Memory
-
-
 @pytest.mark.skipif(not interpreted(), reason="measures a CPU")
-def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_grows_with_the_length_alone(monkeypatch):
     """Of tensors in memory: nothing that a kernel makes leaves its program."""
     for name in ("ROWS", "COLUMNS"):
         monkeypatch.setattr(additive_triton, name, 16)
@@ -231,9 +186,6 @@ def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert large[0] <= 2 * small[0]
     assert large[1] <= 2 * small[1]
     assert large[1] < 2 * 32 * 32 * 8  # the interpreter copies tensors as bytes
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -247,9 +199,7 @@ def test_memory_grows_with_the_length_alone(monkeypatch: pytest.MonkeyPatch) -> 
         ("additive", "none", {"ranges": False}, "more than one range of keys"),
     ],
 )
-def test_it_refuses_what_it_cannot_compute(
-    score: str, pos: str, facts: dict[str, bool], says: str
-) -> None:
+def test_it_refuses_what_it_cannot_compute(score, pos, facts, says):
     layer = Parts(make_score(score), make_pos(pos), **facts)
     with pytest.raises(UserError, match=rf"^kernel=triton cannot .*{says}.*; use kernel=auto$"):
         kernel("triton").resolve(layer)
@@ -263,28 +213,20 @@ def test_it_refuses_what_it_cannot_compute(
         ("torch.cuda.is_available", lambda: False, "it runs on a GPU, and torch sees none"),
     ],
 )
-def test_it_refuses_a_machine_that_cannot_run_it(
-    monkeypatch: pytest.MonkeyPatch, name: str, missing: Any, says: str
-) -> None:
+def test_it_refuses_a_machine_that_cannot_run_it(monkeypatch, name, missing, says):
     monkeypatch.setattr(f"{module.__name__}.{name}", missing)
     with pytest.raises(UserError, match=rf"^kernel=triton cannot run here: {says}; use kernel=au"):
         kernel("triton").resolve(Parts(make_score("additive"), make_pos("none")))
 
 
 @pytest.mark.usefixtures("no_interpreter")
-def test_a_trained_model_answers_on_a_cpu() -> None:
+def test_a_trained_model_answers_on_a_cpu():
     """For figures after training on a GPU."""
-    attend = make("additive", "alibi", "causal")
-    for mine, reference in zip(
-        results(Triton(), attend), results(Reference(), attend), strict=True
-    ):
-        torch.testing.assert_close(mine, reference, atol=1e-11, rtol=1e-9)
+    assert_as_reference(make("additive", "alibi", "causal"), Triton())
 
 
 @pytest.mark.usefixtures("no_interpreter")
-def test_a_run_is_loaded_where_there_is_no_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_loaded_where_there_is_no_gpu(tmp_path, monkeypatch):
     cfg = ablate.compose(*overrides(tmp_path, "model.attention=additive", "trainer.max_steps=4"))
     ablate.run(cfg, tmp_path)
     trained = ablate.load(tmp_path).model
@@ -293,36 +235,31 @@ def test_a_run_is_loaded_where_there_is_no_gpu(
     OmegaConf.save(cfg, tmp_path / "config.yaml")
     model = ablate.load(tmp_path).model
     read = torch.zeros(1, 9, dtype=torch.long)
-    torch.testing.assert_close(model(read), trained(read))
+    assert_close(model(read), trained(read))
     assert set(kernels(model).values()) == {"chunked (fused)"}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not interpreted(), reason="a run on a GPU has a trainer of its own")
-def test_a_run_is_that_of_the_reference(tmp_path: Path) -> None:
+def test_a_run_is_that_of_the_reference(tmp_path):
     parts = ("model.attention=gatv2", "pos_enc=t5", "trainer.max_steps=4", "model.dropout=0")
-    found = {
-        name: ablate.run(
-            ablate.compose(*overrides(tmp_path, *parts, f"kernel={name}")), tmp_path / name
-        )
-        for name in ("triton", "reference")
-    }
-    assert set(found["triton"]["kernels"].values()) == {"triton (interpreted)"}
-    losses = [result["metrics"]["val/loss"] for result in found.values()]
+    mine, theirs = (
+        ablate.run(ablate.compose(*overrides(tmp_path, *parts, f"kernel={n}")), tmp_path / n)
+        for n in ("triton", "reference")
+    )
+    assert set(mine["kernels"].values()) == {"triton (interpreted)"}
+    losses = [result["metrics"]["val/loss"] for result in (mine, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90, 120])
-def test_the_kernels_compile_for_a_gpu(capability: int) -> None:
+def test_the_kernels_compile_for_a_gpu(capability):
     """As far as machine code, which needs no GPU; in a process where nothing is interpreted."""
     script = Path(__file__).with_name("compile_triton.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(capability)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-    )
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, str(script), str(capability)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     shared = [int(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(shared) == 3 * 4
