@@ -1,15 +1,12 @@
 """Figures, and python -m ablate.show: the right files, and in them what the model attends to."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import tiny
 import torch
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from torch.testing import assert_close
 
 import ablate
@@ -21,7 +18,7 @@ from ablate.figures.panels import HIDDEN, OUTLINE, Panel, draw_panels
 from ablate.figures.patches import draw_patches, spread, unnormalised
 from ablate.model.rnn_lm import lstm_gates
 from ablate.model.vit import PatchEmbedding
-from ablate.task import Task, attention
+from ablate.task import attention
 from ablate.task.attention import attention_figures, attention_maps
 from ablate.training.build import build, build_data, make_task
 
@@ -33,29 +30,29 @@ RNN = ("model=rnn_seq2seq", *DATES)
 TRANSFORMER = ("model=transformer", *DATES, "model.heads=2", "model.encoder.depth=1")
 
 
-def built(*overrides: str) -> Task:
+def built(*overrides):
     cfg = ablate.compose(*overrides)
     data = build_data(cfg)
     return make_task(cfg, data, build(cfg, data))
 
 
 @pytest.fixture
-def gpt(tmp_path: Path) -> Task:
+def gpt(tmp_path):
     return built(*tiny.overrides(tmp_path, "model.depth=2"))
 
 
-def names(paths: Iterable[Path]) -> list[str]:
+def names(paths):
     return [path.name for path in paths]
 
 
-def pixels(path: Path) -> torch.Tensor:
+def pixels(path):
     """y x c, of a PNG."""
     from matplotlib.image import imread
 
     return torch.from_numpy(imread(path).copy())
 
 
-def drawn(path: Path) -> bool:
+def drawn(path):
     """A PNG of some size with several colours in it."""
     image = pixels(path)
     return min(image.shape[:2]) > 200 and len(image.flatten(0, 1)[::7].unique(dim=0)) > 10
@@ -85,7 +82,7 @@ def test_maps_are_weights_drawn_layer_by_layer_which_changes_nothing(gpt, tmp_pa
             attention_figures(gpt, tmp_path, **wrong)
 
 
-def ticks(axis: Any) -> list[list[str]]:
+def ticks(axis):
     """What stands at the keys, and at the queries."""
     return [[t.get_text() for t in of()] for of in (axis.get_xticklabels, axis.get_yticklabels)]
 
@@ -122,7 +119,7 @@ def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatc
     task = built(*overrides)
     count = 1 if "model.heads=6" in overrides else 6
     examples = [task.data.example(index) for index in range(count)]
-    seen: list[Figure] = []
+    seen = []
     monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
     attention_figures(task, tmp_path, examples=examples, layer=1)
     assert seen
@@ -206,7 +203,7 @@ def test_the_image_is_what_a_person_sees():
     from sklearn.datasets import load_digits
 
     data = built(*VIT).data
-    shown: Any = unnormalised(data, data.example()["images"][0])  # type: ignore[arg-type]
+    shown = unnormalised(data, data.example()["images"][0])
     originals = torch.from_numpy(load_digits().images).float() / 16
     distance = (originals - shown[..., 0]).abs().amax((1, 2))
     assert distance.min() < 1e-5
@@ -220,7 +217,7 @@ def test_curves_are_drawn_whole_or_not_at_all(tmp_path, monkeypatch):
     before = path.read_bytes()
     table.write_text("\n".join(rows[:5]))
 
-    def stop(source: Path, target: Path) -> None:
+    def stop(source, target):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", stop)
@@ -234,7 +231,7 @@ def test_gates_are_those_that_torch_hides(residual):
     """With them and the cell's own candidate, the LSTM's formula gives what torch's layer gives."""
     depth = ("model.depth=2", f"model.residual={str(residual).lower()}", "model.dim=8")
     task = built("model=rnn_lm", *depth)
-    model: Any = task.model
+    model = task.model
     tokens = task.data.example()["tokens"][:, :12]
     x = model.embedding(tokens)
     for number, (layer, gates) in enumerate(
@@ -259,7 +256,7 @@ def test_gates_are_those_that_torch_hides(residual):
 def show_command(tmp_path, monkeypatch, capsys):
     """`python -m ablate.show RUN_DIR` on a run that is in memory: exit code, output, errors."""
 
-    def run(task: Task, *arguments: str) -> tuple[int, str, str]:
+    def run(task, *arguments):
         loaded = SimpleNamespace(path=tmp_path, task=task, model=task.model, data=task.data)
         monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
         monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
 
@@ -84,7 +83,7 @@ def test_a_failed_run_leaves_the_others_their_turn(ablate_command, fail, runs, t
     assert len(runs) == 4
 
 
-def statuses(folder: Path) -> list[str]:
+def statuses(folder):
     return [json.loads(p.read_text())["status"] for p in sorted(folder.glob("*/result.json"))]
 
 
@@ -109,7 +108,7 @@ def test_what_is_run_again(ablate_command, fail, runs, tmp_path):
 
 
 def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path, monkeypatch):
-    def broken(*_: object, **__: object) -> None:
+    def broken(*_, **__):
         raise ZeroDivisionError("broken")
 
     typed = ["-m", *overrides(tmp_path), "seed=0,1", HERE]
@@ -197,7 +196,7 @@ def test_a_trial_of_a_sweep_has_a_folder_of_its_own(ablate_command, runs, tmp_pa
     )
     given = ["--config-dir", str(tmp_path / "own"), "sweep=mine", "study.dry_run=true", HERE]
 
-    def folder(*more: str) -> str:
+    def folder(*more):
         code, out, err = ablate_command(*given, *more)
         assert code == 0, err
         return re.search(r"runs in outputs/(\S+):", out)[1]

@@ -22,7 +22,7 @@ CLASSES = OmegaConf.create({"_target_": "ablate.task.classification.Classificati
 
 
 @pytest.fixture
-def optuna() -> None:
+def optuna():
     """Not importorskip at the top: what needs no Optuna is tested without it."""
     reason = "hydra-optuna-sweeper is not installed: pip install -e '.[optuna]'"
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason=reason)

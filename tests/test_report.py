@@ -2,8 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
@@ -15,24 +13,24 @@ from ablate.study.analysis.collect import collect
 from ablate.study.analysis.comparable import RULES, lines, objections
 from ablate.study.analysis.compare import compare
 from ablate.study.report.any_runs import show_runs
-from ablate.study.report.rows import Report, assemble
+from ablate.study.report.rows import assemble
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
+def study(tmp_path):
     return scores(tmp_path)
 
 
-def judged(study: Path, **options: Any) -> Report:
+def judged(study, **options):
     """What the report says, before anything is drawn."""
     return assemble(collect(study), **options)
 
 
-def kinds(report: Report) -> dict[str, str]:
+def kinds(report):
     return {row.arm.name: row.kind for row in report.rows}
 
 
-def change(file: Path, **content: object) -> None:
+def change(file, **content):
     file.write_text(json.dumps(json.loads(file.read_text()) | content))
 
 
@@ -57,7 +55,7 @@ def test_a_result_that_does_not_mean_what_it_seems_to_is_marked(study):
     assert judged(study).marks == ["additive: it peeks."]
 
 
-def bend(study: Path, arm: str, by: float) -> None:
+def bend(study, arm, by):
     """Move an arm's curve by so much up to three quarters of the steps."""
     for path in study.glob(f"{arm}-*/metrics.csv"):
         head, *rows = [line.split(",") for line in path.read_text().splitlines()]
@@ -80,7 +78,7 @@ def test_a_difference_that_still_changes_is_marked(study, by, marked):
     )
 
 
-def train(study: Path, arm: str, losses: list[float]) -> None:
+def train(study, arm, losses):
     """Replace the training losses of an arm."""
     for path in study.glob(f"{arm}-*/metrics.csv"):
         head, *rows = [line.split(",") for line in path.read_text().splitlines()]
@@ -186,7 +184,7 @@ def test_another_metric_has_its_own_direction_and_no_margin(tmp_path):
     assert judged(study, metric="val/thing", mode="max").mode == "max"
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+def ran(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["ablate.report", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         command(command_line.main)
@@ -228,9 +226,7 @@ def test_a_mistake_is_one_line(study, arguments, says, monkeypatch, capsys):
     assert says.format(parent) in error
 
 
-def test_another_arm_may_be_the_baseline_of_a_report(
-    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys):
     before = judged(study)
     monkeypatch.setattr("sys.argv", ["report", str(study), "--baseline", ADDITIVE])
     command_line.main()
@@ -249,7 +245,7 @@ def test_another_arm_may_be_the_baseline_of_a_report(
         command_line.main()
 
 
-def test_runs_of_no_study_make_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_no_study_make_a_table(tmp_path, capsys):
     """The best first, with what differs between them; without verdicts."""
     for name, encoding, value in (("a", "none", 2.5), ("b", "rotary", 1.5), ("c", "none", None)):
         folder = tmp_path / "runs" / name

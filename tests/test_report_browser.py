@@ -4,9 +4,6 @@ Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from make_study import BASE, arm, make_study, shifted
@@ -23,7 +20,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(tmp_path_factory):
     """Something of everything that a page can show."""
     arms = {
         "baseline": arm(BASE, seconds=10),
@@ -38,7 +35,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=BROWSER, args=QUIET)
         yield found
@@ -46,16 +43,16 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+def opened(browser):
     """Opens reports; whatever a page complained of or asked for is a failure at the end."""
-    wrong: list[str] = []
-    pages: list[Any] = []
+    wrong = []
+    pages = []
 
-    def asked(request: Any) -> None:
+    def asked(request):
         if not request.url.startswith("data:") and not request.url.endswith("/report.html"):
             wrong.append(request.url)
 
-    def make(folder: Path, width: int = 1280) -> Any:
+    def make(folder, width=1280):
         page = browser.new_page(viewport={"width": width, "height": 800})
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -72,11 +69,11 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def page(opened: Callable[..., Any], study: Path) -> Any:
+def page(opened, study):
     return opened(study)
 
 
-def column(page: Any, heading: str) -> list[str]:
+def column(page, heading):
     """Texts of a column of the table of arms, from top to bottom."""
     return page.evaluate(
         """heading => {
@@ -137,9 +134,9 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
 def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser, study):
     """Even if a text were to become markup."""
     opened = browser.new_page()
-    sent: list[str] = []
+    sent = []
 
-    def answer(route: Any) -> None:
+    def answer(route):
         sent.append(route.request.url)
         route.fulfill(body="")
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +15,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
-from ablate.study.report import Written, write
+from ablate.study.report import write
 from ablate.study.report.figures import VERDICTS
 from ablate.study.report.inline import COLOURS
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def everything(tmp_path_factory):
     """The report of a study with something of everything in it."""
     found = {"tuned": {"optimizer.lr": 0.003}, "set": {"model.ffn_dim": 300}}
     arms = {
@@ -44,7 +43,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write(study, allow=["seeds"])
 
 
-def texts_of(study: Path) -> tuple[str, str]:
+def texts_of(study):
     """Every text of a report: the page without its markup, and report.md without its escapes."""
     page = unescape(
         re.sub("<[^>]*>", " ", re.sub("</?span>", "", (study / "report.html").read_text()))
@@ -144,14 +143,14 @@ OURS = """html head meta link title style body main div script h1 h2 p section u
 class Page(HTMLParser):
     """The tags, attributes and links of a page as a browser finds them."""
 
-    def __init__(self, text: str):
+    def __init__(self, text):
         super().__init__()
-        self.tags: set[str] = set()
-        self.events: list[str] = []
-        self.links: list[str] = []
+        self.tags = set()
+        self.events = []
+        self.links = []
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.events += [name for name, _ in attrs if name.startswith("on")]
         self.links += [value for name, value in attrs if name in ("href", "src")]
@@ -207,7 +206,7 @@ ODD = r"data.path=a_b & 50%$x^2#{\~}<>"
 
 
 @pytest.fixture
-def latex(tmp_path: Path) -> Path:
+def latex(tmp_path):
     """The table of a study whose names TeX would take for commands."""
     arms = {
         "baseline": arm(BASE),
@@ -259,7 +258,7 @@ def test_learning_curves_say_what_they_show(tmp_path, points, drawn, says):
     assert (study / "figures" / "curves.png").exists() == drawn
 
 
-def pixels(figure: Path, colour: str, alpha: float = 1.0) -> int:
+def pixels(figure, colour, alpha=1.0):
     """How many have that colour on white."""
     wanted = 1 - alpha * (1 - np.array(to_rgb(colour)))
     return int((abs(imread(figure)[..., :3] - wanted) < 0.01).all(axis=-1).sum())

@@ -4,12 +4,11 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from make_model import random_parts, rnn_seq2seq, transformer
-from torch import Tensor, nn
+from torch import nn
 
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.decode.search import Hypothesis, beam_search, greedy, penalty
@@ -23,33 +22,33 @@ SUMS = 11  # the sum of the tokens so far is told apart up to this
 class Place(State):
     """Where in the table each target reads: its source, how far it is, the sum of its tokens."""
 
-    def __init__(self, source: Tensor) -> None:
+    def __init__(self, source):
         self.source, self.written = source, 0
         self.total = torch.zeros_like(source)
         self.rows = 0  # computed so far
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows):
         self.source, self.total = self.source[rows], self.total[rows]
 
 
 class Table(Seq2Seq):
     """Logits by (first token of the source, step, all tokens so far); 3, 4 and 5 are words."""
 
-    def __init__(self, *, seed: int = 0, spread: float = 2.0) -> None:
+    def __init__(self, *, seed=0, spread=2.0):
         super().__init__()
         rng = torch.Generator().manual_seed(seed)
         size = (SOURCES, LONGEST + 3, SUMS, VOCAB)
         self.logits = nn.Parameter(spread * torch.randn(size, generator=rng))
 
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+    def forward(self, source, target_in):
         place = torch.arange(target_in.shape[1])
         return self.logits[source[:, :1], place, target_in.cumsum(1) % SUMS]
 
-    def encode(self, source: Tensor) -> Place:
+    def encode(self, source):
         self.state = Place(source[:, 0])
         return self.state
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens, state):
         assert isinstance(state, Place)
         assert len(tokens) == len(state.source)
         state.rows += len(tokens)
@@ -58,12 +57,12 @@ class Table(Seq2Seq):
         return self.logits[state.source, state.written - 1, state.total]
 
 
-def sources() -> Tensor:
+def sources():
     return torch.arange(SOURCES)[:, None]
 
 
 @torch.no_grad()
-def everything(model: Table, source: Tensor, max_length: int, strength: float) -> list[Hypothesis]:
+def everything(model, source, max_length, strength):
     """Every target there is, scored by teacher forcing, best first."""
     found = []
     words = [token for token in range(VOCAB) if token not in (PAD, BOS, EOS)]
@@ -78,7 +77,7 @@ def everything(model: Table, source: Tensor, max_length: int, strength: float) -
     return sorted(found, key=lambda one: -one.score)
 
 
-def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
+def same(ours, theirs):
     assert [one.tokens for one in ours] == [one.tokens for one in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
@@ -86,11 +85,9 @@ def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
 
 
 @torch.no_grad()
-def plain(
-    model: Table, source: Tensor, *, size: int, max_length: int, strength: float
-) -> list[Hypothesis]:
+def plain(model, source, *, size, max_length, strength):
     """One source after the other, without any short cut. What ended is counted in the size."""
-    alive: list[tuple[list[int], float]] = [([], 0.0)]
+    alive = [([], 0.0)]
     ended = []
     for length in range(1, max_length + 1):
         longer = []
@@ -110,7 +107,7 @@ def plain(
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("strength", [0.0, 0.7, 3.0])
-def test_a_small_beam_is_that_of_a_plain_search(seed: int, size: int, strength: float) -> None:
+def test_a_small_beam_is_that_of_a_plain_search(seed, size, strength):
     model = Table(seed=seed)
     options = {"size": size, "max_length": LONGEST}
     slow = [plain(model, source, **options, strength=strength) for source in sources()]
@@ -124,7 +121,7 @@ def test_a_small_beam_is_that_of_a_plain_search(seed: int, size: int, strength: 
         ]
 
 
-def test_the_length_penalty_of_wu() -> None:
+def test_the_length_penalty_of_wu():
     assert penalty(1, 0.7) == 1.0
     assert penalty(7, 0.5) == pytest.approx(math.sqrt(2))
 
@@ -140,15 +137,15 @@ MODELS: dict[str, Callable[[], Seq2Seq]] = {
 }
 
 
-def sentences() -> Tensor:
+def sentences():
     """Sources of different lengths, filled up."""
     return torch.tensor([[4, 5, 6, 7, 2], [5, 2, 0, 0, 0], [6, 6, 8, 2, 0]])
 
 
-def some_model(name: str) -> Seq2Seq:
+def some_model(name):
     """The first by chance that does not write the same for all sources."""
     for seed in itertools.count():
-        model: Any = random_parts(MODELS[name](), seed=seed, std=0.8)
+        model = random_parts(MODELS[name](), seed=seed, std=0.8)
         found = greedy(model.eval(), sentences(), max_length=3)
         if len({tuple(one.tokens) for one in found}) > 1:
             return model
@@ -156,7 +153,7 @@ def some_model(name: str) -> Seq2Seq:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_is_searched_exhaustively_plainly_and_greedily(name: str) -> None:
+def test_every_model_is_searched_exhaustively_plainly_and_greedily(name):
     model, longest, strength = some_model(name), 3, 0.7
     options = {"max_length": longest, "length_penalty": strength}
     size = sum(3**length for length in range(longest + 1))
@@ -174,7 +171,7 @@ def test_every_model_is_searched_exhaustively_plainly_and_greedily(name: str) ->
 
 
 @pytest.mark.parametrize("write", [greedy, partial(beam_search, size=3)])
-def test_half_precision_ends_with_the_logits(write: Callable[..., Any]) -> None:
+def test_half_precision_ends_with_the_logits(write):
     """What is made of them is made in float32, as of a model in float32 that says the same."""
     half = Table(seed=1).bfloat16()
     single = Table().float()
@@ -183,7 +180,7 @@ def test_half_precision_ends_with_the_logits(write: Callable[..., Any]) -> None:
     assert found == expected
 
 
-def test_what_is_finished_costs_nothing() -> None:
+def test_what_is_finished_costs_nothing():
     """All sources end at once but one, which is written alone to the end."""
     model = Table()
     with torch.no_grad():

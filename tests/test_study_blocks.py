@@ -2,9 +2,7 @@
 
 import json
 from math import log
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from make_study import BASE, arm, make_study
@@ -24,7 +22,7 @@ HERE = "hydra/launcher=basic"
 SIZES = {"16": 1.0, "32": 2.0, "64": 4.0}  # training FLOPs
 
 
-def blocks(root: Path, gains: dict[str, float], **keys: Any) -> Path:
+def blocks(root, gains, **keys):
     """A study whose arm is `gains` better by block; the baseline loses 0.2 nats per doubling."""
     made = Blocks("model.dim", dict.fromkeys(gains, ()))
     parts = []
@@ -39,12 +37,12 @@ def blocks(root: Path, gains: dict[str, float], **keys: Any) -> Path:
         plan["baseline"]["data"] = keys.get("data", {}).get(name, {"0": "same"})
         (part / "plan.json").write_text(json.dumps(plan))
         parts.append(part)
-    request: Any = SimpleNamespace(name=root.name, node={"claims": keys.get("claims", [])})
+    request = SimpleNamespace(name=root.name, node={"claims": keys.get("claims", [])})
     write_together(root, request, made, parts)
     return root
 
 
-def test_arms_are_paired_within_block_and_seed(tmp_path: Path) -> None:
+def test_arms_are_paired_within_block_and_seed(tmp_path):
     """0.05 nats over blocks that lie 0.4 nats apart: unpaired it would be lost."""
     root = blocks(tmp_path / "both", {"16": 0.05, "64": 0.05})
     found = load_study(root)
@@ -54,7 +52,7 @@ def test_arms_are_paired_within_block_and_seed(tmp_path: Path) -> None:
     assert {part["arms"][1]["verdict"] for part in found.report["blocks"].values()} == {"better"}
 
 
-def test_blocks_may_disagree(tmp_path: Path) -> None:
+def test_blocks_may_disagree(tmp_path):
     root = blocks(tmp_path / "both", {"16": 0.3, "64": -0.3})
     found = load_study(root).report
     assert found["arms"][1]["verdict"] == "open"
@@ -75,16 +73,14 @@ def test_blocks_may_disagree(tmp_path: Path) -> None:
         ({"is": "worse", "by": 0.11, "rising_over": {"16": 0, "64": 2}}, "refuted"),
     ],
 )
-def test_claims_are_about_all_blocks_or_one_or_a_trend(
-    claim: dict[str, Any], verdict: str, tmp_path: Path
-) -> None:
+def test_claims_are_about_all_blocks_or_one_or_a_trend(claim, verdict, tmp_path):
     said = {"says": "It is so.", "arm": ROTARY, **claim}
     root = blocks(tmp_path / "both", {"16": 0.3, "64": 0.1}, claims=[said])
     (entry,) = load_study(root).report["claims"]
     assert entry["verdict"] == verdict
 
 
-def test_a_ladder_has_slopes_and_speed_ups(tmp_path: Path) -> None:
+def test_a_ladder_has_slopes_and_speed_ups(tmp_path):
     """A gain of 0.2 nats is one doubling of the baseline's compute, of which two rungs can tell."""
     found = ladder(
         collect(blocks(tmp_path / "up", {"64": 0.2, "16": 0.2, "32": 0.1})), "val/loss", "min"
@@ -101,13 +97,13 @@ def test_a_ladder_has_slopes_and_speed_ups(tmp_path: Path) -> None:
     assert [each and each.extrapolated for each in climb.speedups.values()] == [False, False, True]
 
 
-def test_other_data_make_no_ladder(tmp_path: Path) -> None:
+def test_other_data_make_no_ladder(tmp_path):
     data = {"16": {"0": "here"}, "64": {"0": "there"}}
     study = collect(blocks(tmp_path / "both", {"16": 0.2, "64": 0.2}, data=data))
     assert ladder(study, "val/loss", "min") is None
 
 
-def test_what_the_baseline_would_need() -> None:
+def test_what_the_baseline_would_need():
     """Exact on a loss that falls with the logarithm of compute, and on accuracies that rise."""
     compute = [1.0, 4.0, 16.0]
     loss = [3 - 0.1 * log(c) for c in compute]
@@ -120,7 +116,7 @@ def test_what_the_baseline_would_need() -> None:
     assert needed(2.0, compute, [3.0, 3.1, 2.9], "min") is None
 
 
-def test_every_block_is_planned_and_run(ablate_command: Any, runs: Any, tmp_path: Path) -> None:
+def test_every_block_is_planned_and_run(ablate_command, runs, tmp_path):
     study = """study:
   blocks: {data.seq_len: [16, 8]}
   factors: {pos_enc: [none, learned]}
@@ -166,9 +162,7 @@ def test_every_block_is_planned_and_run(ablate_command: Any, runs: Any, tmp_path
         ("{data.seqlen: [8, 16]}", "did you mean 'data.seq_len'"),
     ],
 )
-def test_blocks_that_cannot_be_are_refused(
-    node: str, words: str, ablate_command: Any, runs: Any, tmp_path: Path
-) -> None:
+def test_blocks_that_cannot_be_are_refused(node, words, ablate_command, runs, tmp_path):
     (tmp_path / "own/sweep").mkdir(parents=True)
     (tmp_path / "own/sweep/mine.yaml").write_text(
         f"# @package _global_\nstudy:\n  blocks: {node}\n  factors: {{pos_enc: [none, learned]}}\n"

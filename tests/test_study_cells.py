@@ -73,7 +73,7 @@ def test_a_value_is_read_back_as_it_was(value):
     assert repr(found) == repr(value)  # of nan too, which is not equal to itself
 
 
-def _plain(value: object) -> object:
+def _plain(value):
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

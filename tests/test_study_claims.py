@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ablate import report as command_line
 from ablate.errors import RunFailed, UserError
 from ablate.study.analysis.claims import settle
 from ablate.study.analysis.collect import collect
-from ablate.study.plan.claims import Term, parse_claims, recorded
+from ablate.study.plan.claims import parse_claims, recorded
 from ablate.study.report import write
 from ablate.study.report.rows import assemble
 
@@ -27,14 +27,8 @@ def claim(**keys: Any) -> dict[str, Any]:
     return {"says": "It is so.", "arm": "a", "is": "worse", **keys}
 
 
-def verdicts(
-    claims: list[dict[str, Any]],
-    values: Mapping[str, Any] | Callable[[str | None, str | None], Any],
-    *,
-    seeds: int = 5,
-    mode: str = "min",
-) -> list[str]:
-    def read(term: Term) -> dict[int, float]:
+def verdicts(claims, values, *, seeds=5, mode="min"):
+    def read(term):
         of = values(term.arm, term.metric) if callable(values) else values[term.arm or "baseline"]
         return dict(enumerate(of))
 
@@ -76,16 +70,14 @@ VALUES = {"baseline": FLAT, "a": FLAT + 0.5 + NOISE, "b": FLAT + 0.1 - NOISE, "c
         ({"arm": "b", "more_than": {"arm": "a", "than": "c"}}, "refuted"),
     ],
 )
-def test_a_claim_is_confirmed_or_refuted_beyond_what_counts(
-    keys: dict[str, Any], verdict: str
-) -> None:
+def test_a_claim_is_confirmed_or_refuted_beyond_what_counts(keys, verdict):
     assert verdicts([claim(**keys)], VALUES) == [verdict]
 
 
-def test_a_trend_is_the_slope_over_places() -> None:
+def test_a_trend_is_the_slope_over_places():
     """1 a place for arm a, none for the baseline; the least-squares line of three places."""
 
-    def values(arm: str | None, metric: str | None) -> Any:
+    def values(arm, metric):
         place = METRICS[str(metric)]
         return FLAT + (place if arm == "a" else 0) + NOISE * place**2
 
@@ -108,7 +100,7 @@ def test_a_trend_is_the_slope_over_places() -> None:
     assert settled.effect == pytest.approx(np.polyfit([*METRICS.values()], gaps, 1)[0].mean())
 
 
-def test_holm_runs_over_the_claims_of_a_study() -> None:
+def test_holm_runs_over_the_claims_of_a_study():
     """p = 0.02 confirms one claim alone, and none of four."""
     d = np.array([1.0, 2.0, 3.0]) * 0.1 + 0.2  # t = 6.93 of three: p = 0.0202
     values = {"baseline": FLAT[:3], "a": FLAT[:3] + d}
@@ -147,9 +139,7 @@ QUICK = {("normal", 3), ("coin", 5), ("skewed", 8)}
     ],
     ids=["directed", "by", "equivalent", "interaction", "trend"],
 )
-def test_false_confirmations_and_refutations_stay_at_the_level(
-    keys: dict[str, Any], shift: float, seeds: int, shape: str
-) -> None:
+def test_false_confirmations_and_refutations_stay_at_the_level(keys, shift, seeds, shape):
     """Where nothing, or exactly what counts, is there: of four claims of a study, on arms whose
     runs share the noise of a seed."""
     rng, wrong, studies = np.random.default_rng(seeds), 0, 150
@@ -162,7 +152,7 @@ def test_false_confirmations_and_refutations_stay_at_the_level(
             for metric in (None, *METRICS)
         }
 
-        def values(arm: str | None, metric: str | None, noise: Any = noise) -> Any:
+        def values(arm, metric, noise=noise):
             own = noise[arm or "baseline", metric]
             return own + shift if arm in ("a", "c") else own
 
@@ -193,12 +183,12 @@ def test_false_confirmations_and_refutations_stay_at_the_level(
         (claim(than="nothing"), "than=nothing needs rising_over"),
     ],
 )
-def test_what_is_no_claim_is_refused_in_one_line(node: dict[str, Any], says: str) -> None:
+def test_what_is_no_claim_is_refused_in_one_line(node, says):
     with pytest.raises(UserError, match=says):
         parse_claims([node], ARMS, "baseline")
 
 
-def test_claims_made_when_runs_exist_are_marked_for_ever() -> None:
+def test_claims_made_when_runs_exist_are_marked_for_ever():
     first, second, third = (claim(says=f"{n}.") for n in range(3))
     plan = recorded([first, second], None, begun=False)
     assert [(e["after"], e["dropped"]) for e in plan] == [(False, False)] * 2
@@ -220,7 +210,7 @@ def with_claims(study: Path, *claims: dict[str, Any], after: bool = False) -> Pa
     return study
 
 
-def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path: Path) -> None:
+def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path):
     study = with_claims(
         scores(tmp_path),
         claim(arm=ADDITIVE, by=0.05, source="Somebody 2020, table 1"),
@@ -243,16 +233,14 @@ def test_the_report_judges_claims_and_says_what_it_cannot_judge(tmp_path: Path) 
     assert told["arms"][1]["difference"] == pytest.approx(0.1, abs=0.002)
 
 
-def test_a_claim_after_the_fact_says_so(tmp_path: Path) -> None:
+def test_a_claim_after_the_fact_says_so(tmp_path):
     study = with_claims(scores(tmp_path), claim(arm=ADDITIVE), after=True)
     (entry,) = assemble(collect(study)).claims
     assert entry.evidence.endswith("made after the first run")
 
 
 @pytest.mark.parametrize(("way", "ends"), [("worse", None), ("better", RunFailed)])
-def test_check_ends_with_1_where_a_claim_is_refuted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, ends: Any
-) -> None:
+def test_check_ends_with_1_where_a_claim_is_refuted(tmp_path, monkeypatch, way, ends):
     arms = {"baseline": arm(BASE), ADDITIVE: arm(shifted(0.1))}
     study = make_study(tmp_path / "scores", arms)
     monkeypatch.setattr("sys.argv", ["report", str(study), "--check"])
@@ -266,7 +254,7 @@ def test_check_ends_with_1_where_a_claim_is_refuted(
             command_line.main()
 
 
-def test_differences_within_a_budget_may_be_compared(tmp_path: Path) -> None:
+def test_differences_within_a_budget_may_be_compared(tmp_path):
     """An interaction of arms in two budgets, not a difference across them."""
     small = {"steps": 100, "tokens": 1024}
     arms = {
@@ -310,7 +298,7 @@ class Flipped(Alibi):
 
 
 @pytest.mark.slow
-def test_a_claim_about_a_broken_part_is_refuted(tmp_path: Path) -> None:
+def test_a_claim_about_a_broken_part_is_refuted(tmp_path):
     """The sign of q k alone would do nothing: training finds the negative of a map as easily."""
     for name, text in {
         "flipped.py": FLIPPED,

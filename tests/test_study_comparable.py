@@ -14,7 +14,7 @@ from ablate.study.analysis.comparable import objections
 from ablate.training.record import CODE, code, provenance
 
 
-def against(study: Path) -> dict[tuple[str, str], str]:
+def against(study):
     """(Arm, rule) -> reason."""
     found = objections(collect(study), "val/loss")
     return {(one.arm, one.rule): one.reason for one in found}

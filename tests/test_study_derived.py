@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,11 @@ class Recorded:
 
     result = RESULT
 
-    def number(self, *path: str) -> float | None:
+    def number(self, *path):
         value = self.result.get(path[0])
         return value[path[1]] if isinstance(value, dict) else value
 
-    def curve(self, column: str) -> list[tuple[int, float]]:
+    def curve(self, column):
         if column == "val/accuracy":
             return [(10, 0.1), (100, 0.8)]
         return [(10, 3.0), (20, 2.5), (50, 1.9), (100, 2.1)] if column == "val/loss" else []
@@ -49,7 +48,7 @@ class Recorded:
         ("steps_to:val/perplexity:2", None),
     ],
 )
-def test_when_a_value_was_reached(metric: str, value: float | None) -> None:
+def test_when_a_value_was_reached(metric, value):
     parsed = reach(metric)
     assert isinstance(parsed, Reach)
     assert parsed.of(Recorded()) == value
@@ -66,12 +65,12 @@ def test_when_a_value_was_reached(metric: str, value: float | None) -> None:
         ("cost/second", "did you mean 'cost/seconds'"),
     ],
 )
-def test_what_is_no_metric_is_refused(metric: str, says: str) -> None:
+def test_what_is_no_metric_is_refused(metric, says):
     with pytest.raises(UserError, match=says):
         require_known(metric)
 
 
-def test_a_report_compares_by_what_was_reached_or_spent(tmp_path: Path) -> None:
+def test_a_report_compares_by_what_was_reached_or_spent(tmp_path):
     study = scores(tmp_path)
     first = next(run for run in collect(study).runs if run.finished)
     (step, value), *_ = sorted(first.curve("val/loss"), key=lambda point: point[1])
@@ -87,14 +86,14 @@ def test_a_report_compares_by_what_was_reached_or_spent(tmp_path: Path) -> None:
     assert "Never reached" in (study / "report.html").read_text()
 
 
-def test_costs_are_figures_of_every_result(tmp_path: Path) -> None:
+def test_costs_are_figures_of_every_result(tmp_path):
     made = make_study(tmp_path / "s", {"baseline": arm(BASE), ADDITIVE: arm(shifted(0.1))})
     run = collect(made).runs[0]
     found = {name for name in COSTS if run.value(name) is not None}
     assert found >= {"cost/seconds", "cost/throughput", "cost/parameters", "cost/flops_per_step"}
 
 
-def test_tuning_reads_what_was_reached(tmp_path: Path) -> None:
+def test_tuning_reads_what_was_reached(tmp_path):
     study = scores(tmp_path)
     run = next(run for run in collect(study).runs if run.finished)
     found = result_with(run.folder, "steps_to:val/loss:0.001")
@@ -104,7 +103,7 @@ def test_tuning_reads_what_was_reached(tmp_path: Path) -> None:
     assert result_with(tmp_path / "none", "val/loss") is None
 
 
-def test_several_metrics_stand_in_one_table(tmp_path: Path) -> None:
+def test_several_metrics_stand_in_one_table(tmp_path):
     """Each with the verdict that it has alone."""
     both = [
         [{"val/loss": loss, "val/accuracy": 0.5 + by} for loss in shifted(by)] for by in (0.0, 0.1)

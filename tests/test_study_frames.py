@@ -1,7 +1,5 @@
 """A study in Python: its frames are what the report says, and reading writes nothing."""
 
-from pathlib import Path
-
 import pytest
 from make_study import ADDITIVE, BASE, scores, shifted
 from test_study_claims import claim, with_claims
@@ -10,7 +8,7 @@ import ablate
 from ablate.errors import UserError
 
 
-def test_a_study_is_its_report_in_frames(tmp_path: Path) -> None:
+def test_a_study_is_its_report_in_frames(tmp_path):
     folder = with_claims(scores(tmp_path), claim(arm=ADDITIVE, by=0.05))
     before = sorted(path.name for path in folder.iterdir())
     study = ablate.load_study(folder)
@@ -34,6 +32,6 @@ def test_a_study_is_its_report_in_frames(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_study_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not a study's folder"):
         ablate.load_study(tmp_path)

@@ -2,9 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -26,7 +24,7 @@ BETTER = State("finished", result={"metrics": {"val/loss": 1.2}, "wall_seconds":
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Iterator[Path]:
+def study(tmp_path):
     """Three runs are finished, in 20 s each, one has failed, one is not begun, and one trains: it
     has 30 s to go."""
     arms = {
@@ -40,21 +38,21 @@ def study(tmp_path: Path) -> Iterator[Path]:
         yield made
 
 
-def folder(study: Path, arm: str, seed: int) -> Path:
+def folder(study, arm, seed):
     cells = json.loads((study / "plan.json").read_text())["cells"]
     return next(study / c["folder"] for c in cells if (c["arm"], c["seed"]) == (arm, seed))
 
 
-def training(study: Path) -> Path:
+def training(study):
     return folder(study, DOT, 2)
 
 
-def to_do(study: Path) -> Path:
+def to_do(study):
     return folder(study, "baseline", 2)
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Console:
+def terminal(monkeypatch):
     """What a launcher takes for its terminal; it keeps what was shown."""
     made = Console(
         force_terminal=True, file=StringIO(), record=True, width=160, height=40,
@@ -65,12 +63,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Console:
     return made
 
 
-def lines(text: str) -> list[str]:
+def lines(text):
     """Without the room between columns."""
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def shown(terminal: Console) -> list[str]:
+def shown(terminal):
     """Since the last look."""
     return lines(terminal.export_text())
 

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import teller
@@ -26,7 +25,7 @@ TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], list[State]]:
+def told(tmp_path_factory):
     """A run of one process and one of two, side by side, on a machine that seems to have GPUs."""
     folder = tmp_path_factory.mktemp("told")
     wanted = [*runs(folder, [0], teller.OVERRIDE), *runs(folder, [1], teller.OVERRIDE, *TWO)]
@@ -38,11 +37,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], list[Stat
     return wanted, found
 
 
-def printed(run: Run) -> list[str]:
+def printed(run):
     return (run.folder / "stdout.log").read_text().splitlines()
 
 
-def found_by(run: Run) -> list[dict[str, Any]]:
+def found_by(run):
     """What each process found, by rank."""
     lines = [line.partition("found ")[2] for line in printed(run) if line.startswith("found {")]
     return sorted(map(json.loads, lines), key=lambda found: found["rank"])
@@ -122,12 +121,12 @@ def test_a_parent_that_cannot_start_is_one_line(tmp_path, monkeypatch):
 class MadeUp:
     """A parent of no processes: what a run's argument says happens to it."""
 
-    def __init__(self) -> None:
-        self.started: list[str] = []
-        self.happened: list[Event] = []
+    def __init__(self):
+        self.started = []
+        self.happened = []
         self.until = time.monotonic() + 20
 
-    def start(self, run: int, arguments: list[str], folder: Path, environment: object) -> None:
+    def start(self, run, arguments, folder, environment):
         (what,) = arguments
         self.started.append(what)
         self.happened.append(Event(run))
@@ -136,16 +135,16 @@ class MadeUp:
         if what != "hangs":
             self.happened.append(Event(run, code=0 if what == "finishes" else -9))
 
-    def events(self, seconds: float) -> list[Event]:
+    def events(self, seconds):
         time.sleep(seconds / 10)
         assert time.monotonic() < self.until
         happened, self.happened = self.happened, []
         return happened
 
-    def ask(self, run: int) -> None:
+    def ask(self, run):
         self.happened.append(Event(run, code=130))
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
@@ -155,7 +154,7 @@ def made_up(tmp_path, monkeypatch):
     parent = MadeUp()
     monkeypatch.setattr(local, "Forks", lambda *_, **__: parent)
 
-    def launch(*what: str, **own: Any) -> list[State]:
+    def launch(*what, **own):
         wanted = [Run(tmp_path / "s" / f"{n}", [one]) for n, one in enumerate(what)]
         return local.launch(wanted, settings(**own), modules=[], environment={})
 
@@ -178,7 +177,7 @@ def test_nothing_is_started_after_a_failure_with_fail_fast(made_up):
 
 
 def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path, monkeypatch):
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("ablate.study.launch.ending.write_json", full)
@@ -247,7 +246,7 @@ def test_the_command_of_a_run_knows_nothing_of_its_sweep():
         ),
         job=SimpleNamespace(config_name="config"),
     )
-    config: Any = SimpleNamespace(hydra=node)
+    config = SimpleNamespace(hydra=node)
     job = ["sweep=x", "seed=1", "hydra.sweep.subdir=a=b-0123"]
     assert arguments(config, job, Path("/o/a=b-0123")) == [
         *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],

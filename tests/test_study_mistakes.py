@@ -1,7 +1,6 @@
 """Mistakes in a study: one line each, exit code 2, and no folder is left."""
 
 import re
-from pathlib import Path
 
 import pytest
 from make_sweep import tiny_for, write_sweep
@@ -80,7 +79,7 @@ OF_THE_COMMAND = [
 
 
 @pytest.fixture(scope="module")
-def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweeps(tmp_path_factory):
     """A folder with all of them, whose files are parsed once."""
     folder = tmp_path_factory.mktemp("sweeps")
     for number, (study, _, _) in enumerate(MISTAKES):
@@ -88,7 +87,7 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan(argv: list[str], own: Path) -> None:
+def plan(argv, own):
     with open_tree(own) as tree:
         command = tree.load(argv)
         request = parse_request(command, argv, tree.loader)
@@ -170,7 +169,7 @@ def test_a_folder_of_another_study_or_of_other_data(ablate_command, runs, tmp_pa
 def test_a_plan_that_cannot_be_read_or_written(ablate_command, tmp_path, monkeypatch):
     argv = [*write_sweep(tmp_path, ONE), *overrides(tmp_path)]
 
-    def full(path: Path, content: object) -> None:
+    def full(path, content):
         raise OSError(28, "No space left on device")
 
     (tmp_path / "outputs").write_text("")
@@ -184,6 +183,6 @@ def test_a_plan_that_cannot_be_read_or_written(ablate_command, tmp_path, monkeyp
     assert "No space left on device" in refusal(ablate_command(*argv))
 
 
-def refusal(ended: tuple[int, str, str]) -> str:
+def refusal(ended):
     assert (ended[0], ended[2].count("\n")) == (2, 1)
     return ended[2]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from ablate.study.plan import design
-from ablate.study.plan.design import Factor, Row
+from ablate.study.plan.design import Factor
 from ablate.study.plan.fraction import fraction
 
 SCORE = Factor(
@@ -22,7 +22,7 @@ ALL = (SCORE, POS, NORM)
 OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
 
 
-def rows(kind: str, *factors: Factor, resolution: int = 3) -> list[Row]:
+def rows(kind, *factors, resolution=3):
     own = {factor.name: OWN[factor.name] for factor in factors}
     found = list(design.rows(kind, factors, own, resolution=resolution))
     if kind != "fractional":
@@ -32,7 +32,7 @@ def rows(kind: str, *factors: Factor, resolution: int = 3) -> list[Row]:
     return found
 
 
-def changes(kind: str, *factors: Factor) -> list[dict[str, str]]:
+def changes(kind, *factors):
     return [{k: v for k, v in row.items() if v != OWN[k]} for row in rows(kind, *factors)]
 
 

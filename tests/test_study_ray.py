@@ -50,7 +50,7 @@ def member(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def on_ray(folder: Path, *more: str, accident: str = "") -> list[str]:
+def on_ray(folder, *more, accident=""):
     variables = make_ray.around(accident)["env_vars"]
     written = ", ".join(f"{name}: '{value}'" for name, value in variables.items())
     own = f"+hydra.launcher.ray.init.runtime_env={{env_vars: {{{written}}}}}"
@@ -100,7 +100,7 @@ def test_the_controller_is_stopped_and_started_again(command, tmp_path, number):
 def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path):
     (run,) = wanted = runs(tmp_path, [0], "checkpoint_every=1")
 
-    def strike() -> None:
+    def strike():
         until(met(run.folder))
         os.kill(parent_of(parent_of(process_of(run.folder))), signal.SIGKILL)
 

@@ -4,8 +4,6 @@ what it rests on: claims of folders that are moved away."""
 import fcntl
 import json
 import time
-from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -20,11 +18,11 @@ NAMES = ("a", "b", "c")
 TICK = 0.02  # seconds; clocks of file systems stand still for a while
 
 
-def cells(names: Collection[str] = NAMES, kind: str = "run") -> list[Cell]:
+def cells(names=NAMES, kind="run"):
     return [Cell(name, 0, name, name, kind, overrides=(name,)) for name in names]
 
 
-def write(folder: Path, **content: object) -> None:
+def write(folder, **content):
     time.sleep(TICK)
     folder.mkdir(exist_ok=True)
     (folder / "result.json").write_text(json.dumps({"status": "finished"} | content))
@@ -33,11 +31,11 @@ def write(folder: Path, **content: object) -> None:
 class Launcher:
     """Finishes at once what it is given; those named in `fails` fail. Stops before `stops_at`."""
 
-    def __init__(self, study: Path, *, stops_at: str | None = None, fails: Collection[str] = ()):
+    def __init__(self, study, *, stops_at=None, fails=()):
         self.study, self.stops_at, self.fails = study, stops_at, fails
-        self.trained: list[str] = []
+        self.trained = []
 
-    def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
+    def launch(self, jobs, initial_job_idx):
         for name, *_ in jobs:
             if name == self.stops_at:
                 raise Interrupted("killed")
@@ -49,20 +47,20 @@ def trained(study, rerun, planned=None, **own):
     """What a command runs."""
     launcher = Launcher(study, **own)
     try:
-        launch(launcher, planned or cells(), study, rerun)  # type: ignore[arg-type]
+        launch(launcher, planned or cells(), study, rerun)
     except Interrupted:
         assert own["stops_at"]
     return launcher.trained
 
 
-def moved(study: Path) -> list[list[str]]:
+def moved(study):
     """Names of the runs that every `all` has moved aside."""
     places = sorted((study / MOVED).iterdir()) if (study / MOVED).exists() else []
     return [sorted(run.name for run in place.iterdir()) for place in places]
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
+def study(tmp_path):
     """One of its runs was stopped halfway, which begins anew."""
     for name in NAMES:
         write(tmp_path / name, was="old")
@@ -120,12 +118,12 @@ def test_a_command_that_comes_to_its_end_ends_all(study, rerun):
 
 def test_another_command_joins_all_instead_of_beginning_it_anew(study):
     class Joined(Launcher):
-        def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
+        def launch(self, jobs, initial_job_idx):
             super().launch(jobs[:2], 0)
             assert [cell.folder for cell in to_run(cells(), study, "all")] == ["c"]
             super().launch(jobs[2:], 0)
 
-    launch(Joined(study), cells(), study, "all")  # type: ignore[arg-type]
+    launch(Joined(study), cells(), study, "all")
     assert moved(study) == [[*NAMES]]
     assert trained(study, "missing") == []
 
@@ -149,7 +147,7 @@ def test_a_run_that_somebody_has_stays(study):
 def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(study, monkeypatch):
     lock = fcntl.flock
 
-    def late(descriptor: int, how: int) -> None:
+    def late(descriptor, how):
         monkeypatch.setattr(fcntl, "flock", lock)
         (study / "a").rename(study / "elsewhere")
         lock(descriptor, how)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -199,7 +198,7 @@ def test_a_damaged_result_is_no_result(folder, damage):
 # Ends that the launcher writes down
 
 
-def ended(folder: Path, code: int, **more: str) -> State:
+def ended(folder, code, **more):
     return settle(folder, code, Mark.of(folder), **more)
 
 

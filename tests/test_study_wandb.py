@@ -25,7 +25,7 @@ def test_a_run_is_filed_under_its_arm_and_what_that_changes(tmp_path):
     arms = {"baseline": arm([1.0], tuned={"optimizer.lr": 1e-3}), both: arm([1.2])}
     study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [1e-3, 3e-3]})
 
-    def role(name: str) -> Role:
+    def role(name):
         folder = min(study.glob(f"{name.replace(' ', '_')}-*"))
         return Role.of(folder, "s", name.removeprefix("tune-"))
 
