@@ -59,16 +59,9 @@ def slurm(conf, monkeypatch):
 
 def struck(wanted, place, strike, **own):
     """Train them while `strike` happens beside; a strike that fails ends them."""
-
-    def struck_once():
-        try:
-            strike()
-        except BaseException:
-            ask("scancel", "--user=root")
-            raise
-
     with ThreadPoolExecutor(1) as pool:
-        striking = pool.submit(struck_once)
+        striking = pool.submit(strike)
+        striking.add_done_callback(lambda it: it.exception() and ask("scancel", "--user=root"))
         found = submitted(wanted, place, **own)
         striking.result()
     return found
@@ -231,20 +224,23 @@ def trainer(**own):
     return OmegaConf.create({"devices": 1, "num_nodes": 1, "accelerator": "gpu"} | own)
 
 
-def test_settings_are_those_of_hydra_submitit_launcher_and_others_are_refused():
-    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
-    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
-    wrong = [
+@pytest.mark.parametrize(
+    ("own", "of_trainer", "part"),
+    [
         ({"tasks_per_node": 2}, {}, "tasks_per_node=2: trainer.devices=1 needs 1"),
         ({"nodes": 1}, {"num_nodes": 2}, "nodes=1: trainer.num_nodes=2 needs 2"),
         ({"timeout_min": "soon"}, {}, "hydra.launcher.timeout_min: "),
         ({"partitoin": "gpu"}, {}, "hydra.launcher.partitoin: "),
         ({"signal_delay_s": 300, "timeout_min": 5}, {}, "signal_delay_s=300: must be"),
         ({"timeout_min": 0}, {}, "hydra.launcher.timeout_min=0"),
-    ]
-    for own, of_trainer, part in wrong:
-        with refused(part):
-            executor(settings(**own), trainer(**of_trainer))
+    ],
+)
+def test_settings_are_those_of_hydra_submitit_launcher(own, of_trainer, part):
+    """And others are refused."""
+    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
+    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
+    with refused(part):
+        executor(settings(**own), trainer(**of_trainer))
 
 
 @pytest.mark.parametrize(
