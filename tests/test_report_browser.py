@@ -43,34 +43,19 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser):
-    """Opens reports; whatever a page complained of or asked for is a failure at the end."""
-    wrong = []
-    pages = []
-
-    def asked(request):
-        if not request.url.startswith("data:") and not request.url.endswith("/report.html"):
-            wrong.append(request.url)
-
-    def make(folder, width=1280):
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: wrong.append("a dialog"))
-        page.on("request", asked)
-        page.goto((folder / "report.html").as_uri())
-        pages.append(page)
-        return page
-
-    yield make
-    for page in pages:
-        page.close()
-    assert wrong == []
-
-
-@pytest.fixture
-def page(opened, study):
-    return opened(study)
+def page(browser, study):
+    """The report; whatever it complained of or asked for is a failure at the end."""
+    page, wrong = browser.new_page(viewport={"width": 1280, "height": 800}), []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append("a dialog"))
+    page.on("request", lambda request: wrong.append(request.url))
+    page.goto((study / "report.html").as_uri())
+    yield page
+    page.close()
+    assert [one for one in wrong if not one.startswith("data:")] == [
+        (study / "report.html").as_uri()
+    ]
 
 
 def column(page, heading):
@@ -89,15 +74,13 @@ def column(page, heading):
 def test_a_heading_sorts_the_table_and_a_second_click_turns_it(page):
     for heading in ("arm", "val/loss", "p"):
         before = column(page, heading)
-        button = page.locator("#arms th button", has_text=heading).first
-        button.click()
-        up = column(page, heading)
-        button.click()
         known = [value for value in before if value != ""]
         order = sorted(known, key=float if heading != "arm" else str)
         last = [""] * (len(before) - len(known))  # what has no number
-        assert up == [*order, *last]
-        assert column(page, heading) == [*reversed(order), *last]
+        button = page.locator("#arms th button", has_text=heading).first
+        for wanted in (order, order[::-1]):
+            button.click()
+            assert column(page, heading) == [*wanted, *last]
 
 
 def test_every_plot_has_points_inside_it(page):
@@ -133,8 +116,7 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
 
 def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser, study):
     """Even if a text were to become markup."""
-    opened = browser.new_page()
-    sent = []
+    opened, sent = browser.new_page(), []
 
     def answer(route):
         sent.append(route.request.url)

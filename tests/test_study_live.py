@@ -1,7 +1,6 @@
 """The table that follows a launcher: on a terminal, where nobody watches, and from another one."""
 
 import json
-import sys
 from io import StringIO
 
 import pytest
@@ -27,11 +26,8 @@ BETTER = State("finished", result={"metrics": {"val/loss": 1.2}, "wall_seconds":
 def study(tmp_path):
     """Three runs are finished, in 20 s each, one has failed, one is not begun, and one trains: it
     has 30 s to go."""
-    arms = {
-        "baseline": arm([1.5, 1.4, None]),
-        DOT: arm([1.3, "failed: loss is nan at step 40", "running"]),
-    }
-    made = make_study(tmp_path / "scores", arms)
+    dot = arm([1.3, "failed: loss is nan at step 40", "running"])
+    made = make_study(tmp_path / "scores", {"baseline": arm([1.5, 1.4, None]), DOT: dot})
     now = {"step": 100, "steps": 400, "rate": 10.0, "pid": 17, "host": "desk"}
     (training(made) / "progress.json").write_text(json.dumps(now))
     with FileLock(training(made) / ".lock"):
@@ -54,22 +50,19 @@ def to_do(study):
 @pytest.fixture
 def terminal(monkeypatch):
     """What a launcher takes for its terminal; it keeps what was shown."""
-    made = Console(
-        force_terminal=True, file=StringIO(), record=True, width=160, height=40,
-        _environ={"TERM": "xterm"},
-    )  # fmt: skip
+    size = {"width": 160, "height": 40, "_environ": {"TERM": "xterm"}}
+    made = Console(force_terminal=True, file=StringIO(), record=True, **size)
     monkeypatch.setattr(live, "Console", lambda: made)
     monkeypatch.setattr(live, "SECONDS", 0.0)
     return made
 
 
 def lines(text):
-    """Without the room between columns."""
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
 def shown(terminal):
-    """Since the last look."""
+    """Since the last look, without the room between columns."""
     return lines(terminal.export_text())
 
 
@@ -95,7 +88,7 @@ def test_a_terminal_shows_how_the_runs_stand(study, terminal):
 
 def test_the_status_command_tells_the_same(study, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(sys, "argv", ["ablate.report", str(study), "--status"])
+    monkeypatch.setattr("sys.argv", ["ablate.report", str(study), "--status"])
     with pytest.raises(SystemExit, match="0"):
         command(report.main)
     head = f"3 finished, 1 running, 1 to do, 1 failed; {BEST}; about 50 s left"
@@ -131,7 +124,10 @@ def test_seconds_of_planned_runs_are_those_of_finished_ones():
     others = [Done("a", 12.0, 10.0, 100.0), Done("b", 43.0, 40.0, 400.0)]
     assert seconds("c", 200.0, others) == pytest.approx(20.0 + 2.5)  # by FLOPs
     assert seconds("c", 200.0, [Done("a", 9.0, 8.0, 0.0)]) is None
-    assert left([], 2) == 0.0
-    assert left([4.0, 1.0, 1.0, 1.0], 2) == 4.0  # the short ones share a slot
-    assert left([1.0, 1.0, 4.0], 2) == 5.0  # the long one waits
-    assert left([1.0, None], 2) is None
+    for runs, told in (
+        ([], 0.0),
+        ([4.0, 1.0, 1.0, 1.0], 4.0),  # the short ones share a slot
+        ([1.0, 1.0, 4.0], 5.0),  # the long one waits
+        ([1.0, None], None),
+    ):
+        assert left(runs, 2) == told

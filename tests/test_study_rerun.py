@@ -4,6 +4,7 @@ what it rests on: claims of folders that are moved away."""
 import fcntl
 import json
 import time
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -14,11 +15,11 @@ from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.cells import Cell
 
-NAMES = ("a", "b", "c")
+ALL = ["a", "b", "c"]
 TICK = 0.02  # seconds; clocks of file systems stand still for a while
 
 
-def cells(names=NAMES, kind="run"):
+def cells(names=ALL, kind="run"):
     return [Cell(name, 0, name, name, kind, overrides=(name,)) for name in names]
 
 
@@ -32,8 +33,7 @@ class Launcher:
     """Finishes at once what it is given; those named in `fails` fail. Stops before `stops_at`."""
 
     def __init__(self, study, *, stops_at=None, fails=()):
-        self.study, self.stops_at, self.fails = study, stops_at, fails
-        self.trained = []
+        self.study, self.stops_at, self.fails, self.trained = study, stops_at, fails, []
 
     def launch(self, jobs, initial_job_idx):
         for name, *_ in jobs:
@@ -62,17 +62,15 @@ def moved(study):
 @pytest.fixture
 def study(tmp_path):
     """One of its runs was stopped halfway, which begins anew."""
-    for name in NAMES:
+    for name in ALL:
         write(tmp_path / name, was="old")
     write(tmp_path / "a", status="failed", error=f"stopped after step 7; {RESUMES} from there")
     return tmp_path
 
 
 def test_all_is_everything_each_time(study):
-    assert trained(study, "all") == [*NAMES]
-    assert trained(study, "missing") == []
-    assert trained(study, "all") == [*NAMES]
-    assert moved(study) == [[*NAMES], [*NAMES]]
+    assert [trained(study, rerun) for rerun in ("all", "missing", "all")] == [ALL, [], ALL]
+    assert moved(study) == [ALL, ALL]
     assert not (study / SINCE).exists()
     assert not list(study.rglob("queued.json"))
 
@@ -83,18 +81,18 @@ def test_everything_that_was_killed_resumes(study, capsys):
     assert trained(study, "all", stops_at="c") == ["b"]
     assert "study.rerun=all continues: 1 of 3 runs are done" in capsys.readouterr().out
     assert trained(study, "all") == ["c"]
-    assert moved(study) == [[*NAMES]]
-    assert trained(study, "all") == [*NAMES]
+    assert moved(study) == [ALL]
+    assert trained(study, "all") == ALL
 
 
 def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(study, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Claim, "release", lambda claim: (_ for _ in ()).throw(Interrupted("killed")))
+        patch.setattr(Claim, "release", Mock(side_effect=Interrupted("killed")))
         with pytest.raises(Interrupted):
-            move_aside(study, NAMES)
+            move_aside(study, ALL)
     assert moved(study) == [["a"]]
-    assert trained(study, "all") == [*NAMES]
-    assert moved(study) == [[*NAMES]]
+    assert trained(study, "all") == ALL
+    assert moved(study) == [ALL]
 
 
 def test_all_that_was_killed_after_its_tuning_keeps_that(study):
@@ -113,7 +111,7 @@ def test_a_command_that_comes_to_its_end_ends_all(study, rerun):
     """Also where a run failed, and where another command did the rest."""
     assert trained(study, "all", stops_at="b") == ["a"]
     assert trained(study, rerun, fails="c") == ["b", "c"]
-    assert trained(study, "all") == [*NAMES]
+    assert trained(study, "all") == ALL
 
 
 def test_another_command_joins_all_instead_of_beginning_it_anew(study):
@@ -124,7 +122,7 @@ def test_another_command_joins_all_instead_of_beginning_it_anew(study):
             super().launch(jobs[2:], 0)
 
     launch(Joined(study), cells(), study, "all")
-    assert moved(study) == [[*NAMES]]
+    assert moved(study) == [ALL]
     assert trained(study, "missing") == []
 
 
@@ -132,16 +130,14 @@ def test_a_run_that_somebody_has_stays(study):
     """Such as one between its failure and its retry, or one that is trained by hand."""
     write(study / "a", status="failed", error="it will be tried again")
     claim = Claim.take(study / "a", launcher="local")
-    assert claim is not None
     write(study / "b", status="running")
     with FileLock(study / "b" / ".lock"):
-        move_aside(study, NAMES)
+        move_aside(study, ALL)
         assert moved(study) == [["c"]]
-        assert state(study / "a").name == "queued"
-        assert state(study / "b").name == "running"
+        assert [state(study / name).name for name in "ab"] == ["queued", "running"]
     claim.release()
-    move_aside(study, NAMES)
-    assert moved(study) == [[*NAMES]]
+    move_aside(study, ALL)
+    assert moved(study) == [ALL]
 
 
 def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(study, monkeypatch):
@@ -154,7 +150,5 @@ def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(study, monke
 
     monkeypatch.setattr(fcntl, "flock", late)
     claim = Claim.take(study / "a", launcher="local")
-    assert claim is not None
-    assert held(study / "a" / CLAIM)
-    assert not held(study / "elsewhere" / CLAIM)
+    assert [held(study / name / CLAIM) for name in ("a", "elsewhere")] == [True, False]
     claim.release()
