@@ -103,13 +103,13 @@ def test_what_is_run_again(ablate_command, fail, runs, tmp_path):
     failed = json.loads((first / "result.json").read_text()) | {"status": "failed", "error": "nan"}
     (first / "result.json").write_text(json.dumps(failed))
     rmtree(second)
-    for rerun, code, ran in (
-        ("failed", 1, [first]),  # the other one is missing still
-        ("missing", 0, [second]),
-        ("all", 0, [first, second]),
+    for typed, code, ran in (
+        (["study.rerun=failed"], 1, [first]),  # the other one is missing still
+        ([], 0, [second]),
+        (["study.rerun=all"], 0, [first, second]),
     ):
         runs.clear()
-        assert ablate_command(*argv, f"study.rerun={rerun}")[0] == code
+        assert ablate_command(*argv, *typed)[0] == code
         assert [folder for _, folder in runs] == ran
     (kept,) = (first.parent / "old").iterdir()
     for folder in (first.parent, kept):

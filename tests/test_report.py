@@ -235,20 +235,13 @@ def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys)
 
 def test_runs_of_no_study_make_a_table(tmp_path, capsys):
     """The best first, with what differs between them; without verdicts."""
-    for name, encoding, value in (("a", "none", 2.5), ("b", "rotary", 1.5), ("c", "none", None)):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        config = {"choices": {"pos_enc": encoding, "data": "pydoc"}, "seed": 0}
-        (folder / "config.yaml").write_text(json.dumps(config))
-        result = {
-            "status": "finished" if value else "failed", "steps": 10, "train_seconds": 1.0,
-            "metric": {"name": "val/loss", "mode": "min", "value": value}, "choices": {},
-            "metrics": {"val/loss": value},
-        }  # fmt: skip
-        (folder / "result.json").write_text(json.dumps(result))
-    show_runs(tmp_path / "runs")
+    rotary = arm([1.5], changes={"pos_enc": "rotary"})
+    failed = arm(["failed: nan"], changes={"pos_enc": "none"})
+    runs = make_study(tmp_path / "runs", {"baseline": arm([2.5]), "a": rotary, "b": failed})
+    (runs / "plan.json").unlink()
+    show_runs(runs)
     out = capsys.readouterr().out
-    assert out.index("pos_enc=rotary") < out.index("pos_enc=none")
+    assert out.index("pos_enc=rotary") < out.index("pos_enc=learned")
     assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
     with pytest.raises(UserError, match=r"did you mean 'val/loss'"):
-        show_runs(tmp_path / "runs", "val/los")
+        show_runs(runs, "val/los")

@@ -41,8 +41,8 @@ def told(tmp_path_factory):
 
 def found_by(run):
     """What each process found, by rank."""
-    lines = [line.partition("found ")[2] for line in printed(run.folder).splitlines()]
-    return sorted((json.loads(line) for line in lines if line), key=lambda found: found["rank"])
+    lines = [line for line in printed(run.folder).splitlines() if line.startswith("found {")]
+    return sorted((json.loads(line[6:]) for line in lines), key=lambda found: found["rank"])
 
 
 def test_everything_printed_is_in_the_folder_of_a_run(told):

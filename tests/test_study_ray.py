@@ -5,7 +5,6 @@ import signal
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import make_ray
 import pytest
@@ -119,7 +118,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
 def test_what_cannot_be_is_said(tmp_path):
     with refused("output_dir must lie where all nodes look", by=FileNotFoundError):
         train([], str(tmp_path / "no"), modules=[], grace=1, cwd=".", typed=None)
-    wrong: Any
+
     for wrong in (0, None, "long", True):
         with refused(f"hydra.launcher.grace={wrong}: must be"):
             Settings(init={}, remote={}, grace=wrong)

@@ -138,8 +138,10 @@ def test_every_arm_counts_with_its_own_value_and_the_same_command_resumes(tuned,
     assert [row["chosen"] for row in arms[1]["tuning"]] == [True, False]
     assert tuned()[0] == 0  # the baseline that was asked for is the same one
     assert len(runs) == 12
-    for said in (out, tuned("study.dry_run=true")[1]):
-        assert "ablate: pos_enc=none: tuned to optimizer.lr=0.01" in said
+    code, dry, err = tuned("study.dry_run=true")
+    assert (code, err) == (0, "")
+    for said in (out, dry):
+        assert "pos_enc=none: tuned to optimizer.lr=0.01" in said
 
 
 @pytest.mark.slow
