@@ -2,12 +2,11 @@
 
 import json
 import re
+from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
-from make_sweep import write_sweep
 from tiny import overrides
 
 from ablate.config.composition import Composition
@@ -22,17 +21,6 @@ HERE = "hydra/launcher=basic"
 OLD = ("hydra/sweeper=basic", HERE)
 
 
-def only_study(tmp_path, runs):
-    """The folder of all runs."""
-    (study,) = {folder.parent for _, folder in runs}
-    assert study.parent == tmp_path / "outputs"
-    return study
-
-
-def planned(study):
-    return json.loads((study / "plan.json").read_text())
-
-
 def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     argv = ["model.attention=additive,dot,scaled_dot", "seed=0,1", HERE]
     # Flags may stand between the overrides, as people type them.
@@ -40,12 +28,13 @@ def test_multirun_runs_every_combination(ablate_command, runs, tmp_path):
     assert (code, err) == (0, "")
     found = [(cfg.choices["model.attention"], cfg.seed) for cfg, _ in runs]
     assert found == [(a, s) for s in (0, 1) for a in ("scaled_dot", "additive", "dot")]
-    study = only_study(tmp_path, runs)
+    (study,) = {folder.parent for _, folder in runs}
+    assert study.parent == tmp_path / "outputs"
     assert study.name.startswith("model.attention-")
     for cfg, folder in runs:
         assert cfg.study.arm == f"model.attention={cfg.choices['model.attention']}"
         assert folder.name == folder_name(cfg.study.arm, Composition(cfg).id)
-    plan = planned(study)
+    plan = json.loads((study / "plan.json").read_text())
     assert [arm["is_baseline"] for arm in plan["arms"]] == [True, False, False]
     assert {cell["folder"] for cell in plan["cells"]} == {folder.name for _, folder in runs}
 
@@ -57,8 +46,9 @@ def test_the_same_command_finds_its_folder_and_runs_what_is_missing(ablate_comma
         assert ablate_command("-m", *tiny, f"pos_enc={encodings}", f"seed={seeds}", HERE)[0] == 0
     found = [(cfg.choices.pos_enc, cfg.seed) for cfg, _ in runs]
     assert found == [("none", 0), ("learned", 0), ("rotary", 0), ("none", 1), ("rotary", 1)]
-    study = only_study(tmp_path, runs)
-    assert [cell["seed"] for cell in planned(study)["cells"]] == [0, 0, 1, 1]
+    assert len({folder.parent for _, folder in runs}) == 1
+    cells = json.loads((runs[0][1].parent / "plan.json").read_text())["cells"]
+    assert [cell["seed"] for cell in cells] == [0, 0, 1, 1]
     ablate_command("-m", *tiny, "pos_enc=none,learned", "model.dim=8", HERE)
     assert len({folder.parent for _, folder in runs}) == 2
 
@@ -70,12 +60,15 @@ def test_runs_that_cannot_be_are_refused_before_any_runs(ablate_command, runs, t
     assert err.startswith("ablate: 2 of 4 arms cannot be run: [model.heads=3] model.heads=3 does")
     assert "[model.heads=5]" in err
     assert not (tmp_path / "outputs").exists()
-    skip = ("model.heads=3,2,4,5", HERE, "study.on_invalid=skip")
-    assert ablate_command("-m", *tiny, *skip)[0] == 0
+    code, _, _ = ablate_command("-m", *tiny, "model.heads=3,2,4,5", HERE, "study.on_invalid=skip")
+    assert code == 0
     assert [cfg.model.heads for cfg, _ in runs] == [4, 2]
-    arms = planned(only_study(tmp_path, runs))["arms"]
-    found = [(arm["name"], arm["is_baseline"]) for arm in arms]
-    assert found == [("model.heads=4", True), ("model.heads=2", False)]
+    (plan,) = (tmp_path / "outputs").glob("*/plan.json")
+    arms = json.loads(plan.read_text())["arms"]
+    assert [(arm["name"], arm["is_baseline"]) for arm in arms] == [
+        ("model.heads=4", True),
+        ("model.heads=2", False),
+    ]
 
 
 def test_a_failed_run_leaves_the_others_their_turn(ablate_command, fail, runs, tmp_path):
@@ -91,7 +84,7 @@ def test_a_failed_run_leaves_the_others_their_turn(ablate_command, fail, runs, t
     assert len(runs) == 4
 
 
-def statuses(folder):
+def statuses(folder: Path) -> list[str]:
     return [json.loads(p.read_text())["status"] for p in sorted(folder.glob("*/result.json"))]
 
 
@@ -99,25 +92,26 @@ def statuses(folder):
 def test_what_is_run_again(ablate_command, fail, runs, tmp_path):
     argv = ["-m", *overrides(tmp_path), "pos_enc=none,learned", HERE]
     assert ablate_command(*argv)[0] == 0
-    first, second = [folder for _, folder in runs]
-    failed = json.loads((first / "result.json").read_text()) | {"status": "failed", "error": "nan"}
-    (first / "result.json").write_text(json.dumps(failed))
-    rmtree(second)
-    for typed, code, ran in (
-        (["study.rerun=failed"], 1, [first]),  # the other one is missing still
-        ([], 0, [second]),
-        (["study.rerun=all"], 0, [first, second]),
-    ):
-        runs.clear()
-        assert ablate_command(*argv, *typed)[0] == code
-        assert [folder for _, folder in runs] == ran
-    (kept,) = (first.parent / "old").iterdir()
-    for folder in (first.parent, kept):
-        assert statuses(folder) == ["finished"] * 2
+    study = runs[0][1].parent
+    result = runs[0][1] / "result.json"
+    failed = json.loads(result.read_text()) | {"status": "failed", "error": "nan"}
+    result.write_text(json.dumps(failed))
+    rmtree(runs[1][1])
+    assert ablate_command(*argv, "study.rerun=failed")[0] == 1  # the other one is missing still
+    assert [folder for _, folder in runs[2:]] == [runs[0][1]]
+    assert ablate_command(*argv)[0] == 0
+    assert [folder for _, folder in runs[3:]] == [runs[1][1]]
+    assert ablate_command(*argv, "study.rerun=all")[0] == 0
+    assert {folder for _, folder in runs[4:]} == {folder for _, folder in runs[:2]}
+    assert statuses(study) == ["finished"] * 2
+    (kept,) = (study / "old").iterdir()
+    assert statuses(kept) == ["finished"] * 2
 
 
 def test_a_report_and_a_launcher_that_fail_hide_nothing(ablate_command, tmp_path, monkeypatch):
-    broken = Mock(side_effect=ZeroDivisionError("broken"))
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("broken")
+
     typed = ["-m", *overrides(tmp_path), "seed=0,1", HERE]
     with monkeypatch.context() as patch:
         patch.setattr(sweeper, "launcher_of", lambda *_: SimpleNamespace(launch=broken))
@@ -163,7 +157,8 @@ def test_some_arms_may_be_run_first(ablate_command, runs, tmp_path):
     study = [*overrides(tmp_path), "-m", "model.attention=additive,dot,scaled_dot", HERE]
     assert ablate_command(*study, "study.only=['model.attention=dot']")[0] == 0
     assert [cfg.choices["model.attention"] for cfg, _ in runs] == ["scaled_dot", "dot"]
-    assert len(planned(only_study(tmp_path, runs))["cells"]) == 3
+    (folder,) = {folder.parent for _, folder in runs}
+    assert len(json.loads((folder / "plan.json").read_text())["cells"]) == 3
     code, _, err = ablate_command(*study, "study.only=['model.attention=dt']")
     assert code == 2
     assert "study.only: there is no arm model.attention=dt; did you mean" in err
@@ -182,23 +177,28 @@ def test_a_metric_that_no_run_has_is_refused_before_any_runs(ablate_command, run
 
 def test_the_models_own_option_is_the_baseline(ablate_command, runs, tmp_path):
     """Where it is among the values of -m; else the first of them. The plan says which."""
-    for values, name in (("additive,dot,scaled_dot", "scaled_dot"), ("dot,cosine", "dot")):
-        # Each in a folder of its own.
-        argv = [*overrides(tmp_path), "-m", f"model.attention={values}", f"study.name={name}", HERE]
+    for values, baseline in (("additive,dot,scaled_dot", "scaled_dot"), ("dot,cosine", "dot")):
+        name = f"study.name={baseline}"  # each in a folder of its own
+        argv = [*overrides(tmp_path), "-m", f"model.attention={values}", name, HERE]
         code, out, _ = ablate_command(*argv, "study.dry_run=true")
         assert code == 0
-        assert f"The baseline is model.attention={name}." in out
+        assert f"The baseline is model.attention={baseline}." in out
         assert ablate_command(*argv)[0] == 0
-        arms = planned(tmp_path / "outputs" / name)["arms"]
-        own = [arm["name"] for arm in arms if arm["is_baseline"]]
-        assert own == [f"model.attention={name}"]
+        plan = json.loads((runs[-1][1].parent / "plan.json").read_text())
+        assert [arm["name"] for arm in plan["arms"] if arm["is_baseline"]] == [
+            f"model.attention={baseline}"
+        ]
 
 
-def test_a_trial_of_a_sweep_has_a_folder_of_its_own(ablate_command, tmp_path):
-    given = write_sweep(tmp_path, "{name: mine, factors: {pos_enc: [none, learned]}}")[:3]
+def test_a_trial_of_a_sweep_has_a_folder_of_its_own(ablate_command, runs, tmp_path):
+    (tmp_path / "own/sweep").mkdir(parents=True)
+    (tmp_path / "own/sweep/mine.yaml").write_text(
+        "# @package _global_\nstudy:\n  name: mine\n  factors: {pos_enc: [none, learned]}\n"
+    )
+    given = ["--config-dir", str(tmp_path / "own"), "sweep=mine", "study.dry_run=true", HERE]
 
-    def folder(*more):
-        code, out, err = ablate_command(*given, "study.dry_run=true", HERE, *more)
+    def folder(*more: str) -> str:
+        code, out, err = ablate_command(*given, *more)
         assert code == 0, err
         return re.search(r"runs in outputs/(\S+):", out)[1]
 

@@ -2,7 +2,6 @@
 
 import json
 from importlib import import_module
-from itertools import product
 
 import pytest
 from make_sweep import tiny_for, write_sweep
@@ -42,7 +41,9 @@ def test_every_point_with_every_seed_and_the_values_that_were_written():
     keys = OmegaConf.create({"optimizer.lr": [0.1, 0.2], "optimizer": ["adam", "sgd"]})
     assert [trial.overrides for trial in made(keys, 2).trials()] == [
         [f"optimizer.lr={lr}", f"optimizer={name}", f"seed={seed}"]
-        for lr, name, seed in product((0.1, 0.2), ("adam", "sgd"), (1000, 1001))
+        for lr in (0.1, 0.2)
+        for name in ("adam", "sgd")
+        for seed in (1000, 1001)
     ]
     assert made({}) is None
 
@@ -69,26 +70,20 @@ def test_refused_in_one_line(arguments, part):
 @pytest.mark.parametrize(("mode", "lr"), [("min", 0.001), ("max", 0.003)])
 def test_the_best_mean_over_the_seeds(mode, lr):
     found = chosen([2.0, 3.0, 2.4, 2.4, 2.1, 3.1], mode, tune_seeds=2)
-    assert (found.point, found.overrides) == ({"optimizer.lr": lr}, [f"optimizer.lr={lr}"])
+    assert found.point == {"optimizer.lr": lr}
+    assert found.overrides == [f"optimizer.lr={lr}"]
     assert [row["mean"] for row in found.rows] == pytest.approx([2.5, 2.4, 2.6])
     assert [row["point"] for row in found.rows if row["chosen"]] == [found.point]
     assert found.rows[0]["values"] == {"1000": 2.0, "1001": 3.0}
     assert chosen([2.0, 2.0, 2.0], mode).point == {"optimizer.lr": 0.0003}  # the first
 
 
-@pytest.mark.parametrize(
-    ("values", "keys", "said"),
-    [
-        ([2.0, 1.0, 3.0], LR, ""),
-        ([1.0, 2.0, 3.0], LR, "smallest optimizer.lr=0.0003: a smaller"),
-        ([3.0, 2.0, 1.0], LR, "largest optimizer.lr=0.003: a larger"),
-        ([1.0, 2.0], {"optimizer": ["adam", "sgd"]}, ""),
-        ([1.0], {"optimizer.lr": [0.1]}, ""),
-    ],
-)
-def test_the_edge_of_the_grid_is_said(values, keys, said):
-    warnings = chosen(values, keys=keys).warnings
-    assert [said in warning for warning in warnings] == [True] * bool(said)
+def test_the_edge_of_the_grid_is_said():
+    assert chosen([2.0, 1.0, 3.0]).warnings == []
+    assert "smallest optimizer.lr=0.0003: a smaller" in chosen([1.0, 2.0, 3.0]).warnings[0]
+    assert "largest optimizer.lr=0.003: a larger" in chosen([3.0, 2.0, 1.0]).warnings[0]
+    assert chosen([1.0, 2.0], keys={"optimizer": ["adam", "sgd"]}).warnings == []
+    assert chosen([1.0], keys={"optimizer.lr": [0.1]}).warnings == []
 
 
 def test_a_point_that_lacks_a_run_is_not_chosen_and_without_any_the_arm_is_refused():
@@ -119,8 +114,8 @@ def tuned(ablate_command, seen, tmp_path):
     return lambda *typed: ablate_command(*argv, "hydra/launcher=basic", *typed)
 
 
-def arms_of(folder, kind="arms"):
-    return json.loads((folder / "outputs" / "mine" / "plan.json").read_text())[kind]
+def plan_of(folder):
+    return json.loads((folder / "outputs" / "mine" / "plan.json").read_text())
 
 
 @pytest.mark.slow
@@ -133,15 +128,16 @@ def test_every_arm_counts_with_its_own_value_and_the_same_command_resumes(tuned,
     found = [(cfg.choices.pos_enc, cfg.model.norm, cfg.optimizer.lr) for cfg, _ in counting]
     own = [("learned", "pre", 0.001), ("none", "pre", 0.01), ("learned", "post", 0.001)]
     assert found == [*own, *own]
-    arms = arms_of(tmp_path)
+    arms = plan_of(tmp_path)["arms"]
     assert [one["tuned"]["optimizer.lr"] for one in arms] == [0.001, 0.01, 0.001, 0.001]
     assert [row["chosen"] for row in arms[1]["tuning"]] == [True, False]
+    assert "ablate: pos_enc=none: tuned to optimizer.lr=0.01" in out
+
     assert tuned()[0] == 0  # the baseline that was asked for is the same one
     assert len(runs) == 12
-    code, dry, err = tuned("study.dry_run=true")
+    code, out, err = tuned("study.dry_run=true")
     assert (code, err) == (0, "")
-    for said in (out, dry):
-        assert "pos_enc=none: tuned to optimizer.lr=0.01" in said
+    assert "pos_enc=none: tuned to optimizer.lr=0.01" in out
 
 
 @pytest.mark.slow
@@ -162,10 +158,10 @@ def test_an_arm_without_a_value_is_left_out_and_without_the_baseline_nothing_run
     assert "arm 'pos_enc=none' has no values with all of their runs finished" in err
     assert "left out: pos_enc=none: " in out
     assert [cfg.model.norm for cfg, _ in runs[6:]] == ["pre", "post"] * 2
-    assert [one["arm"] for one in arms_of(tmp_path, "illegal")] == ["pos_enc=none"]
+    assert [one["arm"] for one in plan_of(tmp_path)["illegal"]] == ["pos_enc=none"]
     fail.clear()
     assert tuned()[0] == 0
-    assert not arms_of(tmp_path, "illegal")
+    assert not plan_of(tmp_path)["illegal"]
     fail.append(nan)
     runs.clear()
     code, _, err = tuned("study.name=other")
