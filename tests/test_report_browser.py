@@ -4,9 +4,6 @@ Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from make_study import BASE, arm, make_study, shifted
@@ -23,7 +20,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(tmp_path_factory):
     """Something of everything that a page can show."""
     arms = {
         "baseline": arm(BASE, seconds=10),
@@ -38,7 +35,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=BROWSER, args=QUIET)
         yield found
@@ -46,37 +43,22 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens reports; whatever a page complained of or asked for is a failure at the end."""
-    wrong: list[str] = []
-    pages: list[Any] = []
-
-    def asked(request: Any) -> None:
-        if not request.url.startswith("data:") and not request.url.endswith("/report.html"):
-            wrong.append(request.url)
-
-    def make(folder: Path, width: int = 1280) -> Any:
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: wrong.append("a dialog"))
-        page.on("request", asked)
-        page.goto((folder / "report.html").as_uri())
-        pages.append(page)
-        return page
-
-    yield make
-    for page in pages:
-        page.close()
-    assert wrong == []
+def page(browser, study):
+    """The report; whatever it complained of or asked for is a failure at the end."""
+    page, wrong = browser.new_page(viewport={"width": 1280, "height": 800}), []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append("a dialog"))
+    page.on("request", lambda request: wrong.append(request.url))
+    page.goto((study / "report.html").as_uri())
+    yield page
+    page.close()
+    assert [one for one in wrong if not one.startswith("data:")] == [
+        (study / "report.html").as_uri()
+    ]
 
 
-@pytest.fixture
-def page(opened: Callable[..., Any], study: Path) -> Any:
-    return opened(study)
-
-
-def column(page: Any, heading: str) -> list[str]:
+def column(page, heading):
     """Texts of a column of the table of arms, from top to bottom."""
     return page.evaluate(
         """heading => {
@@ -92,15 +74,13 @@ def column(page: Any, heading: str) -> list[str]:
 def test_a_heading_sorts_the_table_and_a_second_click_turns_it(page):
     for heading in ("arm", "val/loss", "p"):
         before = column(page, heading)
-        button = page.locator("#arms th button", has_text=heading).first
-        button.click()
-        up = column(page, heading)
-        button.click()
         known = [value for value in before if value != ""]
         order = sorted(known, key=float if heading != "arm" else str)
         last = [""] * (len(before) - len(known))  # what has no number
-        assert up == [*order, *last]
-        assert column(page, heading) == [*reversed(order), *last]
+        button = page.locator("#arms th button", has_text=heading).first
+        for wanted in (order, order[::-1]):
+            button.click()
+            assert column(page, heading) == [*wanted, *last]
 
 
 def test_every_plot_has_points_inside_it(page):
@@ -136,10 +116,9 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
 
 def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser, study):
     """Even if a text were to become markup."""
-    opened = browser.new_page()
-    sent: list[str] = []
+    opened, sent = browser.new_page(), []
 
-    def answer(route: Any) -> None:
+    def answer(route):
         sent.append(route.request.url)
         route.fulfill(body="")
 

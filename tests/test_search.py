@@ -1,15 +1,13 @@
 """Greedy and beam search, against every sequence there is: tables of random logits, and models."""
 
-import itertools
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from itertools import count, product
 
 import pytest
 import torch
 from make_model import random_parts, rnn_seq2seq, transformer
-from torch import Tensor, nn
+from torch import nn
 
 from ablate.data.pairs import BOS, EOS, PAD
 from ablate.decode.search import Hypothesis, beam_search, greedy, penalty
@@ -23,34 +21,32 @@ SUMS = 11  # the sum of the tokens so far is told apart up to this
 class Place(State):
     """Where in the table each target reads: its source, how far it is, the sum of its tokens."""
 
-    def __init__(self, source: Tensor) -> None:
-        self.source, self.written = source, 0
-        self.total = torch.zeros_like(source)
-        self.rows = 0  # computed so far
+    def __init__(self, source):
+        self.source, self.total = source, torch.zeros_like(source)
+        self.written = self.rows = 0  # rows computed so far
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows):
         self.source, self.total = self.source[rows], self.total[rows]
 
 
 class Table(Seq2Seq):
     """Logits by (first token of the source, step, all tokens so far); 3, 4 and 5 are words."""
 
-    def __init__(self, *, seed: int = 0, spread: float = 2.0) -> None:
+    def __init__(self, *, seed=0):
         super().__init__()
         rng = torch.Generator().manual_seed(seed)
         size = (SOURCES, LONGEST + 3, SUMS, VOCAB)
-        self.logits = nn.Parameter(spread * torch.randn(size, generator=rng))
+        self.logits = nn.Parameter(2 * torch.randn(size, generator=rng))
 
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+    def forward(self, source, target_in):
         place = torch.arange(target_in.shape[1])
         return self.logits[source[:, :1], place, target_in.cumsum(1) % SUMS]
 
-    def encode(self, source: Tensor) -> Place:
+    def encode(self, source):
         self.state = Place(source[:, 0])
         return self.state
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        assert isinstance(state, Place)
+    def step(self, tokens, state):
         assert len(tokens) == len(state.source)
         state.rows += len(tokens)
         state.written += 1
@@ -58,40 +54,43 @@ class Table(Seq2Seq):
         return self.logits[state.source, state.written - 1, state.total]
 
 
-def sources() -> Tensor:
-    return torch.arange(SOURCES)[:, None]
+EVERY = torch.arange(SOURCES)[:, None]
+
+
+def hypothesis(tokens, total, strength):
+    score = total / ((5 + len(tokens)) / 6) ** strength
+    return Hypothesis([token for token in tokens if token != EOS], total, score)
+
+
+def best_first(found):
+    return sorted(found, key=lambda one: -one.score)
 
 
 @torch.no_grad()
-def everything(model: Table, source: Tensor, max_length: int, strength: float) -> list[Hypothesis]:
+def everything(model, source, max_length, strength):
     """Every target there is, scored by teacher forcing, best first."""
     found = []
-    words = [token for token in range(VOCAB) if token not in (PAD, BOS, EOS)]
     for length in range(max_length + 1):
-        for tokens in itertools.product(words, repeat=length):
+        for tokens in product(set(range(VOCAB)) - {PAD, BOS, EOS}, repeat=length):
             whole = [*tokens, EOS] if length < max_length else list(tokens)
             target_in = torch.tensor([[BOS, *whole[:-1]]])
             log_probs = model(source[None], target_in)[0].log_softmax(-1)
             total = sum(float(log_probs[place, token]) for place, token in enumerate(whole))
-            score = total / ((5 + len(whole)) / 6) ** strength
-            found.append(Hypothesis(list(tokens), total, score))
-    return sorted(found, key=lambda one: -one.score)
+            found.append(hypothesis(whole, total, strength))
+    return best_first(found)
 
 
-def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
+def same(ours, theirs):
     assert [one.tokens for one in ours] == [one.tokens for one in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-4)
-        assert one.score == pytest.approx(other.score, abs=1e-4)
+    for of in ("log_prob", "score"):
+        own, other = ([getattr(one, of) for one in found] for found in (ours, theirs))
+        assert own == pytest.approx(other, abs=1e-4)
 
 
 @torch.no_grad()
-def plain(
-    model: Table, source: Tensor, *, size: int, max_length: int, strength: float
-) -> list[Hypothesis]:
+def plain(model, source, *, size, max_length, strength):
     """One source after the other, without any short cut. What ended is counted in the size."""
-    alive: list[tuple[list[int], float]] = [([], 0.0)]
-    ended = []
+    alive, ended = [([], 0.0)], []
     for length in range(1, max_length + 1):
         longer = []
         for tokens, total in alive:
@@ -101,37 +100,33 @@ def plain(
         kept = sorted(longer, key=lambda one: -one[1])[: size - len(ended)]
         whole = [one for one in kept if one[0][-1] == EOS or length == max_length]
         alive = [one for one in kept if one not in whole]
-        for tokens, total in whole:
-            tokens = tokens[:-1] if tokens[-1] == EOS else tokens
-            ended.append(Hypothesis(tokens, total, total / ((5 + length) / 6) ** strength))
-    return sorted(ended, key=lambda one: -one.score)
+        ended += [hypothesis(*one, strength) for one in whole]
+    return best_first(ended)
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("strength", [0.0, 0.7, 3.0])
-def test_a_small_beam_is_that_of_a_plain_search(seed: int, size: int, strength: float) -> None:
-    model = Table(seed=seed)
-    options = {"size": size, "max_length": LONGEST}
-    slow = [plain(model, source, **options, strength=strength) for source in sources()]
+def test_a_small_beam_is_that_of_a_plain_search(seed, size, strength):
+    model, options = Table(seed=seed), {"size": size, "max_length": LONGEST}
+    slow = [plain(model, source, **options, strength=strength) for source in EVERY]
     for n_best in (1, size):
-        found = beam_search(model, sources(), **options, length_penalty=strength, n_best=n_best)
+        found = beam_search(model, EVERY, **options, length_penalty=strength, n_best=n_best)
         for ours, theirs in zip(found, slow, strict=True):
             same(ours, theirs[:n_best])
     if size == 1:
-        assert [one.tokens for one in greedy(model, sources(), max_length=LONGEST)] == [
-            one.tokens for (one,) in found
-        ]
+        likeliest = greedy(model, EVERY, max_length=LONGEST)
+        assert [[one.tokens] for one in likeliest] == [[it.tokens for it in one] for one in slow]
 
 
-def test_the_length_penalty_of_wu() -> None:
+def test_the_length_penalty_of_wu():
     assert penalty(1, 0.7) == 1.0
     assert penalty(7, 0.5) == pytest.approx(math.sqrt(2))
 
 
 # Models that are trained, whose states and caches have to follow the beam
 
-MODELS: dict[str, Callable[[], Seq2Seq]] = {
+MODELS = {
     "luong, fed": lambda: rnn_seq2seq(input_feeding=True, window="local_m", target_vocab=VOCAB),
     "bahdanau": lambda: rnn_seq2seq(decoder="bahdanau", cell="lstm", depth=2, target_vocab=VOCAB),
     "no attention": lambda: rnn_seq2seq(attention="none", target_vocab=VOCAB),
@@ -140,31 +135,26 @@ MODELS: dict[str, Callable[[], Seq2Seq]] = {
 }
 
 
-def sentences() -> Tensor:
-    """Sources of different lengths, filled up."""
-    return torch.tensor([[4, 5, 6, 7, 2], [5, 2, 0, 0, 0], [6, 6, 8, 2, 0]])
+SENTENCES = torch.tensor([[4, 5, 6, 7, 2], [5, 2, 0, 0, 0], [6, 6, 8, 2, 0]])  # filled up
 
 
-def some_model(name: str) -> Seq2Seq:
+def some_model(name):
     """The first by chance that does not write the same for all sources."""
-    for seed in itertools.count():
-        model: Any = random_parts(MODELS[name](), seed=seed, std=0.8)
-        found = greedy(model.eval(), sentences(), max_length=3)
-        if len({tuple(one.tokens) for one in found}) > 1:
-            return model
-    raise AssertionError
+    models = (random_parts(MODELS[name](), seed=seed, std=0.8).eval() for seed in count())
+    written = ((model, greedy(model, SENTENCES, max_length=3)) for model in models)
+    return next(it for it, found in written if len({tuple(one.tokens) for one in found}) > 1)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_is_searched_exhaustively_plainly_and_greedily(name: str) -> None:
+def test_every_model_is_searched_exhaustively_plainly_and_greedily(name):
     model, longest, strength = some_model(name), 3, 0.7
     options = {"max_length": longest, "length_penalty": strength}
     size = sum(3**length for length in range(longest + 1))
-    whole = beam_search(model, sentences(), size=size, n_best=size, **options)
-    small = beam_search(model, sentences(), size=3, n_best=3, **options)
-    single = beam_search(model, sentences(), size=1, max_length=longest)
-    likeliest = greedy(model, sentences(), max_length=longest)
-    for n, source in enumerate(sentences()):
+    whole = beam_search(model, SENTENCES, size=size, n_best=size, **options)
+    small = beam_search(model, SENTENCES, size=3, n_best=3, **options)
+    single = beam_search(model, SENTENCES, size=1, max_length=longest)
+    likeliest = greedy(model, SENTENCES, max_length=longest)
+    for n, source in enumerate(SENTENCES):
         same(whole[n], everything(model, source, longest, strength))
         plainly = plain(model, source, size=3, max_length=longest, strength=strength)
         same(small[n], plainly[:3])
@@ -174,22 +164,22 @@ def test_every_model_is_searched_exhaustively_plainly_and_greedily(name: str) ->
 
 
 @pytest.mark.parametrize("write", [greedy, partial(beam_search, size=3)])
-def test_half_precision_ends_with_the_logits(write: Callable[..., Any]) -> None:
+def test_half_precision_ends_with_the_logits(write):
     """What is made of them is made in float32, as of a model in float32 that says the same."""
     half = Table(seed=1).bfloat16()
     single = Table().float()
     single.load_state_dict(half.state_dict())
-    found, expected = (write(model, sources(), max_length=LONGEST) for model in (half, single))
+    found, expected = (write(model, EVERY, max_length=LONGEST) for model in (half, single))
     assert found == expected
 
 
-def test_what_is_finished_costs_nothing() -> None:
+@torch.no_grad()
+def test_what_is_finished_costs_nothing():
     """All sources end at once but one, which is written alone to the end."""
     model = Table()
-    with torch.no_grad():
-        model.logits[:, :, :, EOS] = 50.0
-        model.logits[2, :, :, EOS] = -50.0
-    greedy(model, sources(), max_length=LONGEST)
+    model.logits[..., EOS] = 50.0
+    model.logits[2, ..., EOS] = -50.0
+    greedy(model, EVERY, max_length=LONGEST)
     assert model.state.rows == SOURCES + LONGEST - 1
-    beam_search(model, sources(), size=3, max_length=LONGEST)
+    beam_search(model, EVERY, size=3, max_length=LONGEST)
     assert model.state.rows <= SOURCES + 3 * (LONGEST - 1)

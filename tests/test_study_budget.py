@@ -23,8 +23,7 @@ def test_counts_are_those_of_a_run(tmp_path):
     before = torch.get_rng_state()
     measured, refused = budgets(configs, baseline="baseline")
     assert torch.equal(before, torch.get_rng_state())
-    assert not refused
-    assert list(measured) == list(configs)
+    assert (list(measured), refused) == (list(configs), {})
     result = ablate.run(configs["model.attention=additive"])
     found = measured["model.attention=additive"]
     assert found.parameters == result["parameters"]["total"]

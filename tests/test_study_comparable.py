@@ -14,7 +14,7 @@ from ablate.study.analysis.comparable import objections
 from ablate.training.record import CODE, code, provenance
 
 
-def against(study: Path) -> dict[tuple[str, str], str]:
+def against(study):
     """(Arm, rule) -> reason."""
     found = objections(collect(study), "val/loss")
     return {(one.arm, one.rule): one.reason for one in found}
@@ -22,12 +22,8 @@ def against(study: Path) -> dict[tuple[str, str], str]:
 
 @pytest.mark.parametrize("origin", [{"dirty": True}, {"commit": None}], ids=["changed", "no git"])
 def test_uncommitted_code_is_distinguished_by_its_source(tmp_path, origin):
-    arms = {
-        "baseline": arm(BASE, **origin),
-        "a=1": arm(BASE, **origin),
-        "a=2": arm(BASE, **origin, source="0123"),
-        "a=3": arm(BASE, **origin, source=None),
-    }
+    sources = {"baseline": {}, "a=1": {}, "a=2": {"source": "0123"}, "a=3": {"source": None}}
+    arms = {name: arm(BASE, **origin, **source) for name, source in sources.items()}
     found = against(make_study(tmp_path / "s", arms))
     assert list(found) == [("a=2", "code"), ("a=3", "code")]
     assert "(source 0123)" in found["a=2", "code"]
@@ -43,8 +39,9 @@ def test_runs_without_a_record_are_not_compared(tmp_path, both):
     assert "no record of" in against(study)["a=1", "data"]
 
 
-def test_what_training_reads_is_a_budget(tmp_path):
-    for other, refused in (
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
         ({"tokens": 2048}, True),  # batches or windows of another size, accumulated gradients
         ({"tokens": 1100}, True),
         ({"tokens": 1034}, False),  # processes that share texts count their own ones
@@ -52,13 +49,15 @@ def test_what_training_reads_is_a_budget(tmp_path):
         ({"steps": 800}, True),
         ({"steps": 200, "tokens": 2048}, True),
         ({"parameters": 900_000}, False),  # nothing was matched
-    ):
-        arms = {"baseline": arm(BASE), "a=1": arm(BASE, **other)}
-        found = against(make_study(tmp_path / str(other), arms))
-        assert list(found) == [("a=1", "budget")] * refused, other
-        if other == {"tokens": 2048}:
-            reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
-            assert found["a=1", "budget"] == reason
+    ],
+)
+def test_what_training_reads_is_a_budget(tmp_path, other, refused):
+    arms = {"baseline": arm(BASE), "a=1": arm(BASE, **other)}
+    found = against(make_study(tmp_path / "s", arms))
+    assert list(found) == [("a=1", "budget")] * refused
+    if other == {"tokens": 2048}:
+        reason = "819,200 tokens in training, +100.0% of the baseline's 409,600"
+        assert found["a=1", "budget"] == reason
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -74,19 +73,16 @@ def test_the_record_of_the_code(tmp_path, monkeypatch):
     (file.parent / ".#one.py").symlink_to("nobody@nowhere")  # an editor's mark, ignored by most
     (tmp_path / ".gitignore").write_text(".#*")
     clean = code(package)
-    assert len(clean["git"]["commit"]) == 40
-    assert not clean["git"]["dirty"]
+    assert (len(clean["git"]["commit"]), clean["git"]["dirty"]) == (40, False)
 
-    sources = {clean["source"]}
-    for number in (2, 3):
+    found = [clean]
+    for number in (2, 3, 1):
         file.write_text(f"a = {number}")
-        assert code(package)["git"] == clean["git"] | {"dirty": True}
-        sources.add(code(package)["source"])
-    file.write_text("a = 1")
-    (package / "two.py").touch()
-    assert code(package)["git"]["dirty"]
-    sources.add(code(package)["source"])
-    assert len(sources) == 4
+        if number == 1:
+            (package / "two.py").touch()
+        found.append(code(package))
+    assert [one["git"] for one in found[1:]] == [clean["git"] | {"dirty": True}] * 3
+    assert len({one["source"] for one in found}) == 4
     (package / "two.py").unlink()
     monkeypatch.setenv("PATH", os.devnull)
     assert code(package) == {"git": None, "source": clean["source"]}

@@ -14,9 +14,9 @@ WHAT = """{factors: {model.depth: [2], again: {x: [model.depth=2]}, model.ffn_di
     model.norm_eps=0.01, model.bias=false, model.init_std=0.01]}}, on_invalid: skip, seeds: 3}"""
 
 
-def rows(out: str) -> dict[str, list[list[str]]]:
+def rows(out):
     """Arm -> the cells of its row, each a list of lines."""
-    found: dict[str, list[list[str]]] = {}
+    found = {}
     for line in out.splitlines():
         if line.startswith("│"):
             cells = [cell.strip() for cell in line.strip("│").split("│")]

@@ -1,10 +1,7 @@
 """The table that follows a launcher: on a terminal, where nobody watches, and from another one."""
 
 import json
-import sys
-from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -26,52 +23,46 @@ BETTER = State("finished", result={"metrics": {"val/loss": 1.2}, "wall_seconds":
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Iterator[Path]:
+def study(tmp_path):
     """Three runs are finished, in 20 s each, one has failed, one is not begun, and one trains: it
     has 30 s to go."""
-    arms = {
-        "baseline": arm([1.5, 1.4, None]),
-        DOT: arm([1.3, "failed: loss is nan at step 40", "running"]),
-    }
-    made = make_study(tmp_path / "scores", arms)
+    dot = arm([1.3, "failed: loss is nan at step 40", "running"])
+    made = make_study(tmp_path / "scores", {"baseline": arm([1.5, 1.4, None]), DOT: dot})
     now = {"step": 100, "steps": 400, "rate": 10.0, "pid": 17, "host": "desk"}
     (training(made) / "progress.json").write_text(json.dumps(now))
     with FileLock(training(made) / ".lock"):
         yield made
 
 
-def folder(study: Path, arm: str, seed: int) -> Path:
+def folder(study, arm, seed):
     cells = json.loads((study / "plan.json").read_text())["cells"]
     return next(study / c["folder"] for c in cells if (c["arm"], c["seed"]) == (arm, seed))
 
 
-def training(study: Path) -> Path:
+def training(study):
     return folder(study, DOT, 2)
 
 
-def to_do(study: Path) -> Path:
+def to_do(study):
     return folder(study, "baseline", 2)
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Console:
+def terminal(monkeypatch):
     """What a launcher takes for its terminal; it keeps what was shown."""
-    made = Console(
-        force_terminal=True, file=StringIO(), record=True, width=160, height=40,
-        _environ={"TERM": "xterm"},
-    )  # fmt: skip
+    size = {"width": 160, "height": 40, "_environ": {"TERM": "xterm"}}
+    made = Console(force_terminal=True, file=StringIO(), record=True, **size)
     monkeypatch.setattr(live, "Console", lambda: made)
     monkeypatch.setattr(live, "SECONDS", 0.0)
     return made
 
 
-def lines(text: str) -> list[str]:
-    """Without the room between columns."""
+def lines(text):
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def shown(terminal: Console) -> list[str]:
-    """Since the last look."""
+def shown(terminal):
+    """Since the last look, without the room between columns."""
     return lines(terminal.export_text())
 
 
@@ -97,7 +88,7 @@ def test_a_terminal_shows_how_the_runs_stand(study, terminal):
 
 def test_the_status_command_tells_the_same(study, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(sys, "argv", ["ablate.report", str(study), "--status"])
+    monkeypatch.setattr("sys.argv", ["ablate.report", str(study), "--status"])
     with pytest.raises(SystemExit, match="0"):
         command(report.main)
     head = f"3 finished, 1 running, 1 to do, 1 failed; {BEST}; about 50 s left"
@@ -133,7 +124,10 @@ def test_seconds_of_planned_runs_are_those_of_finished_ones():
     others = [Done("a", 12.0, 10.0, 100.0), Done("b", 43.0, 40.0, 400.0)]
     assert seconds("c", 200.0, others) == pytest.approx(20.0 + 2.5)  # by FLOPs
     assert seconds("c", 200.0, [Done("a", 9.0, 8.0, 0.0)]) is None
-    assert left([], 2) == 0.0
-    assert left([4.0, 1.0, 1.0, 1.0], 2) == 4.0  # the short ones share a slot
-    assert left([1.0, 1.0, 4.0], 2) == 5.0  # the long one waits
-    assert left([1.0, None], 2) is None
+    for runs, told in (
+        ([], 0.0),
+        ([4.0, 1.0, 1.0, 1.0], 4.0),  # the short ones share a slot
+        ([1.0, 1.0, 4.0], 5.0),  # the long one waits
+        ([1.0, None], None),
+    ):
+        assert left(runs, 2) == told

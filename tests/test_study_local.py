@@ -2,17 +2,17 @@
 
 import json
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import teller
 import torch
-from make_launch import environment, launched, runs, settings, until
+from make_launch import environment, launched, printed, runs, settings, until
+from tiny import in_a_process
 
 import ablate
 from ablate.errors import UserError
@@ -26,7 +26,7 @@ TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], list[State]]:
+def told(tmp_path_factory):
     """A run of one process and one of two, side by side, on a machine that seems to have GPUs."""
     folder = tmp_path_factory.mktemp("told")
     wanted = [*runs(folder, [0], teller.OVERRIDE), *runs(folder, [1], teller.OVERRIDE, *TWO)]
@@ -35,37 +35,31 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], list[Stat
         patch.setattr(torch.cuda, "device_count", lambda: 3)
         patch.setattr(local.os, "sched_getaffinity", lambda _: {0, 1})
         found = launched(wanted, more=around, gpus_per_run=1)
-    return wanted, found
-
-
-def printed(run: Run) -> list[str]:
-    return (run.folder / "stdout.log").read_text().splitlines()
-
-
-def found_by(run: Run) -> list[dict[str, Any]]:
-    """What each process found, by rank."""
-    lines = [line.partition("found ")[2] for line in printed(run) if line.startswith("found {")]
-    return sorted(map(json.loads, lines), key=lambda found: found["rank"])
-
-
-def test_runs_finish_and_everything_printed_is_in_their_folders(told):
-    """After the command, which is what a person can type."""
-    wanted, found = told
     assert [one.name for one in found] == ["finished", "finished"], found
-    for run in wanted:
+    return wanted
+
+
+def found_by(run):
+    """What each process found, by rank."""
+    lines = [line for line in printed(run.folder).splitlines() if line.startswith("found {")]
+    return sorted((json.loads(line[6:]) for line in lines), key=lambda found: found["rank"])
+
+
+def test_everything_printed_is_in_the_folder_of_a_run(told):
+    """After the command, which is what a person can type."""
+    for run in told:
         assert not (run.folder / "queued.json").exists()
         assert not (run.folder / "progress.json").exists()
-        first, *rest = printed(run)
+        first, *rest = printed(run.folder).splitlines()
         assert shlex.split(first) == ["python", "-m", "ablate", *run.arguments]
         assert {"by the descriptor", "by another program"} <= set(rest)
         assert not [line for line in rest if "leaked" in line or "Warning" in line]
 
 
 def test_a_run_finds_the_command_line_and_its_share_of_the_machine(told):
-    alone, both = told[0]
+    alone, both = told
     (found,) = found_by(alone)
-    assert found["module"] == "ablate.__main__"
-    assert found["arguments"] == alone.arguments
+    assert (found["module"], found["arguments"]) == ("ablate.__main__", alone.arguments)
     assert (found["threads"], found["gpus"], found["full_error"]) == (1, "4", None)
     assert found["session"] == found["pid"]  # Ctrl-C at the terminal is not for it
     first, second = found_by(both)
@@ -122,30 +116,27 @@ def test_a_parent_that_cannot_start_is_one_line(tmp_path, monkeypatch):
 class MadeUp:
     """A parent of no processes: what a run's argument says happens to it."""
 
-    def __init__(self) -> None:
-        self.started: list[str] = []
-        self.happened: list[Event] = []
-        self.until = time.monotonic() + 20
+    def __init__(self):
+        self.started, self.happened, self.until = [], [], time.monotonic() + 20
 
-    def start(self, run: int, arguments: list[str], folder: Path, environment: object) -> None:
-        (what,) = arguments
-        self.started.append(what)
+    def start(self, run, arguments, folder, environment):
+        self.started += arguments
         self.happened.append(Event(run))
-        if what == "finishes":
+        if arguments == ["finishes"]:
             (folder / "result.json").write_text('{"status": "finished"}')
-        if what != "hangs":
-            self.happened.append(Event(run, code=0 if what == "finishes" else -9))
+        if arguments != ["hangs"]:
+            self.happened.append(Event(run, code=0 if arguments == ["finishes"] else -9))
 
-    def events(self, seconds: float) -> list[Event]:
+    def events(self, seconds):
         time.sleep(seconds / 10)
         assert time.monotonic() < self.until
         happened, self.happened = self.happened, []
         return happened
 
-    def ask(self, run: int) -> None:
+    def ask(self, run):
         self.happened.append(Event(run, code=130))
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
@@ -155,16 +146,16 @@ def made_up(tmp_path, monkeypatch):
     parent = MadeUp()
     monkeypatch.setattr(local, "Forks", lambda *_, **__: parent)
 
-    def launch(*what: str, **own: Any) -> list[State]:
+    def launch(*what, **own):
         wanted = [Run(tmp_path / "s" / f"{n}", [one]) for n, one in enumerate(what)]
-        return local.launch(wanted, settings(**own), modules=[], environment={})
+        return local.launch(wanted, settings(slots=1, **own), modules=[], environment={})
 
     return parent.started, launch
 
 
 def test_what_fails_or_takes_too_long_is_tried_again(made_up):
     started, launch = made_up
-    found = launch("finishes", "dies", "hangs", "finishes", slots=1, retries=1, timeout=0.1)
+    found = launch("finishes", "dies", "hangs", "finishes", retries=1, timeout=0.1)
     assert started == ["finishes", "dies", "dies", "hangs", "hangs", "finishes"]
     assert [one.name for one in found] == ["finished", "failed", "failed", "finished"]
     assert "hydra.launcher.timeout=0.1" in found[2].detail
@@ -172,18 +163,16 @@ def test_what_fails_or_takes_too_long_is_tried_again(made_up):
 
 def test_nothing_is_started_after_a_failure_with_fail_fast(made_up):
     started, launch = made_up
-    found = launch("finishes", "dies", "finishes", slots=1, fail_fast=True, retries=1)
+    found = launch("finishes", "dies", "finishes", fail_fast=True, retries=1)
     assert started == ["finishes", "dies", "dies"]  # its further tries come first
     assert [one.name for one in found] == ["finished", "failed", "missing"]
 
 
 def test_a_full_disk_ends_the_launcher_and_leaves_no_run_taken(made_up, tmp_path, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("ablate.study.launch.ending.write_json", full)
     with pytest.raises(OSError, match="No space left"):
-        made_up[1]("dies", "dies", slots=1)
+        made_up[1]("dies", "dies")
     assert [state(tmp_path / "s" / name).name for name in "01"] == ["missing"] * 2
 
 
@@ -240,16 +229,14 @@ def test_settings_without_a_meaning_are_refused():
 def test_the_command_of_a_run_knows_nothing_of_its_sweep():
     typed = ["hydra.mode=MULTIRUN", "hydra/launcher=local", "hydra.launcher.slots=2"]
     sources = [("main", "/conf"), ("command-line", "/mine")]
+    sources = [SimpleNamespace(provider=who, path=path) for who, path in sources]
     node = SimpleNamespace(
         overrides=SimpleNamespace(hydra=[*typed, "hydra.verbose=true"]),
-        runtime=SimpleNamespace(
-            config_sources=[SimpleNamespace(provider=who, path=path) for who, path in sources]
-        ),
+        runtime=SimpleNamespace(config_sources=sources),
         job=SimpleNamespace(config_name="config"),
     )
-    config: Any = SimpleNamespace(hydra=node)
     job = ["sweep=x", "seed=1", "hydra.sweep.subdir=a=b-0123"]
-    assert arguments(config, job, Path("/o/a=b-0123")) == [
+    assert arguments(SimpleNamespace(hydra=node), job, Path("/o/a=b-0123")) == [
         *["--config-dir", "/mine", "hydra.verbose=true", "sweep=x", "seed=1"],
         *["hydra.mode=RUN", 'hydra.run.dir="/o/a=b-0123"'],
     ]
@@ -264,19 +251,18 @@ def test_hydra_gets_the_status_of_every_run(tmp_path):
         failed.return_value  # noqa: B018
 
 
+LOOK = """
+import os, sys, threading
+from ablate.study.launch.forks import ALWAYS, _preload
+_preload([*ALWAYS, 'ablate.task.causal_lm', 'ablate.model.gpt', 'ablate.data.text'])
+import torch
+print(threading.active_count(), torch.cuda.is_initialized(), len(os.listdir('/proc/self/task')),
+      'ablate.__main__' in sys.modules)
+"""
+
+
 @pytest.mark.slow
-def test_the_parent_starts_no_threads_and_touches_no_gpu(tmp_path):
+def test_the_parent_starts_no_threads_and_touches_no_gpu():
     """What was imported stays safe to fork."""
-    script = tmp_path / "look.py"
-    script.write_text(
-        "import os, sys, threading\n"
-        "from ablate.study.launch.forks import ALWAYS, _preload\n"
-        "_preload([*ALWAYS, 'ablate.task.causal_lm', 'ablate.model.gpt', 'ablate.data.text'])\n"
-        "import torch\n"
-        "print(threading.active_count(), torch.cuda.is_initialized(),\n"
-        "      len(os.listdir('/proc/self/task')), 'ablate.__main__' in sys.modules)\n"
-    )
-    found = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=True, env=environment()
-    )
-    assert found.stdout.split() == ["1", "False", "1", "False"]
+    found = in_a_process("-c", LOOK, **environment())
+    assert found.stdout.split() == ["1", "False", "1", "False"], found.stderr

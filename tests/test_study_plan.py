@@ -8,23 +8,25 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from ablate.study.plan import design
-from ablate.study.plan.design import Factor, Row
+from ablate.study.plan.design import Factor
 from ablate.study.plan.fraction import fraction
 
-SCORE = Factor(
-    "model.attention",
-    {name: (f"model.attention={name}",) for name in ("scaled_dot", "dot", "additive")},
-)
-POS = Factor("pos_enc", {name: (f"pos_enc={name}",) for name in ("learned", "none")})
+
+def factor(name, *options):
+    return Factor(name, {option: (f"{name}={option}",) for option in options})
+
+
+SCORE = factor("model.attention", "scaled_dot", "dot", "additive")
+POS = factor("pos_enc", "learned", "none")
 POST = ("model.norm=post", "schedule.warmup=9")
 NORM = Factor("norm", {"pre": ("model.norm=pre",), "post": POST})
 ALL = (SCORE, POS, NORM)
 OWN = {"model.attention": "scaled_dot", "pos_enc": "learned", "norm": "pre"}
 
 
-def rows(kind: str, *factors: Factor, resolution: int = 3) -> list[Row]:
+def rows(kind, *factors):
     own = {factor.name: OWN[factor.name] for factor in factors}
-    found = list(design.rows(kind, factors, own, resolution=resolution))
+    found = list(design.rows(kind, factors, own, resolution=3))
     if kind != "fractional":
         assert len(found) == design.count(kind, factors, own)
     assert found[0] == own, "the baseline is the first"
@@ -32,7 +34,7 @@ def rows(kind: str, *factors: Factor, resolution: int = 3) -> list[Row]:
     return found
 
 
-def changes(kind: str, *factors: Factor) -> list[dict[str, str]]:
+def changes(kind, *factors):
     return [{k: v for k, v in row.items() if v != OWN[k]} for row in rows(kind, *factors)]
 
 
@@ -44,7 +46,7 @@ def test_one_factor_and_leave_one_out():
         rows("leave_one_out", *ALL)
 
 
-def test_pairs():
+def test_pairs_and_factorial():
     assert changes("pairs", *ALL) == [
         *changes("one_factor", *ALL),
         {"model.attention": "dot", "pos_enc": "none"},
@@ -53,9 +55,6 @@ def test_pairs():
         {"model.attention": "additive", "norm": "post"},
         {"pos_enc": "none", "norm": "post"},
     ]
-
-
-def test_factorial():
     assert len(rows("factorial", *ALL)) == 3 * 2 * 2
     one, other = {"norm": "post"}, {"pos_enc": "none"}
     assert changes("factorial", POS, NORM) == [{}, one, other, other | one]
@@ -65,7 +64,7 @@ def test_fractional():
     """C = AB: half of the eight cells."""
     third = Factor("c", {"true": (), "false": ("model.residual=false",)})
     own = {"pos_enc": "learned", "norm": "pre", "c": "true"}
-    found = list(design.rows("fractional", [POS, NORM, third], own, resolution=3))
+    found = design.rows("fractional", [POS, NORM, third], own, resolution=3)
     assert [tuple(row.values()) for row in found] == [
         ("learned", "pre", "true"),
         ("learned", "post", "false"),
@@ -107,26 +106,27 @@ def test_a_fraction_confuses_no_effects_below_its_resolution(factors, least):
             assert signs == {0, 1}, chosen
 
 
+def arm(row, factors=ALL, own=OWN, *, all_set=False):
+    return design.arm(row, factors, own, all_set=all_set, named=False)
+
+
 def test_arms_set_what_they_change_and_say_so():
     row = {"model.attention": "dot", "pos_enc": "learned", "norm": "post"}
-    arm = design.arm(row, ALL, OWN, all_set=False, named=False)
-    assert arm.name == "model.attention=dot norm=post"
-    assert arm.changes == {"model.attention": "dot", "norm": "post"}
-    assert arm.overrides == ("model.attention=dot", "model.norm=post", "schedule.warmup=9")
-    full = design.arm(row, ALL, OWN, all_set=True, named=False)
-    assert set(full.overrides) == {*arm.overrides, "pos_enc=learned"}
-    base = design.arm(OWN, ALL, OWN, all_set=False, named=False)
+    made, base = arm(row), arm(OWN)
+    assert made.name == "model.attention=dot norm=post"
+    assert made.changes == {"model.attention": "dot", "norm": "post"}
+    assert made.overrides == ("model.attention=dot", "model.norm=post", "schedule.warmup=9")
+    assert {*arm(row, all_set=True).overrides} == {*made.overrides, "pos_enc=learned"}
     assert (base.name, base.is_baseline, base.overrides) == ("baseline", True, ())
 
 
 def test_two_factors_that_set_one_key_cannot_be_combined():
     warmup = Factor("warmup", {"on": (), "off": ("schedule.warmup=0",)})
-    own = {"norm": "pre", "warmup": "on"}
-    for row in design.rows("one_factor", [NORM, warmup], own, resolution=3):
-        design.arm(row, [NORM, warmup], own, all_set=False, named=False)
+    both, own = [NORM, warmup], {"norm": "pre", "warmup": "on"}
+    for row in design.rows("one_factor", both, own, resolution=3):
+        arm(row, both, own)
     with refused("norm and warmup both set schedule.warmup"):
-        both = {"norm": "post", "warmup": "off"}
-        design.arm(both, [NORM, warmup], own, all_set=False, named=False)
+        arm({"norm": "post", "warmup": "off"}, both, own)
 
 
 def test_excluded_cells_have_all_of_an_entry():

@@ -5,7 +5,6 @@ import signal
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import make_ray
 import pytest
@@ -50,7 +49,7 @@ def member(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def on_ray(folder: Path, *more: str, accident: str = "") -> list[str]:
+def on_ray(folder, *more, accident=""):
     variables = make_ray.around(accident)["env_vars"]
     written = ", ".join(f"{name}: '{value}'" for name, value in variables.items())
     own = f"+hydra.launcher.ray.init.runtime_env={{env_vars: {{{written}}}}}"
@@ -100,7 +99,7 @@ def test_the_controller_is_stopped_and_started_again(command, tmp_path, number):
 def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path):
     (run,) = wanted = runs(tmp_path, [0], "checkpoint_every=1")
 
-    def strike() -> None:
+    def strike():
         until(met(run.folder))
         os.kill(parent_of(parent_of(process_of(run.folder))), signal.SIGKILL)
 
@@ -119,7 +118,7 @@ def test_a_run_whose_worker_is_lost_is_tried_again_from_its_checkpoint(tmp_path)
 def test_what_cannot_be_is_said(tmp_path):
     with refused("output_dir must lie where all nodes look", by=FileNotFoundError):
         train([], str(tmp_path / "no"), modules=[], grace=1, cwd=".", typed=None)
-    wrong: Any
+
     for wrong in (0, None, "long", True):
         with refused(f"hydra.launcher.grace={wrong}: must be"):
             Settings(init={}, remote={}, grace=wrong)

@@ -4,8 +4,7 @@ what it rests on: claims of folders that are moved away."""
 import fcntl
 import json
 import time
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -16,15 +15,15 @@ from ablate.study.launch.running import MOVED, SINCE, launch, move_aside, to_run
 from ablate.study.launch.state import CLAIM, RESUMES, held, state
 from ablate.study.plan.cells import Cell
 
-NAMES = ("a", "b", "c")
+ALL = ["a", "b", "c"]
 TICK = 0.02  # seconds; clocks of file systems stand still for a while
 
 
-def cells(names: Collection[str] = NAMES, kind: str = "run") -> list[Cell]:
+def cells(names=ALL, kind="run"):
     return [Cell(name, 0, name, name, kind, overrides=(name,)) for name in names]
 
 
-def write(folder: Path, **content: object) -> None:
+def write(folder, **content):
     time.sleep(TICK)
     folder.mkdir(exist_ok=True)
     (folder / "result.json").write_text(json.dumps({"status": "finished"} | content))
@@ -33,11 +32,10 @@ def write(folder: Path, **content: object) -> None:
 class Launcher:
     """Finishes at once what it is given; those named in `fails` fail. Stops before `stops_at`."""
 
-    def __init__(self, study: Path, *, stops_at: str | None = None, fails: Collection[str] = ()):
-        self.study, self.stops_at, self.fails = study, stops_at, fails
-        self.trained: list[str] = []
+    def __init__(self, study, *, stops_at=None, fails=()):
+        self.study, self.stops_at, self.fails, self.trained = study, stops_at, fails, []
 
-    def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
+    def launch(self, jobs, initial_job_idx):
         for name, *_ in jobs:
             if name == self.stops_at:
                 raise Interrupted("killed")
@@ -49,32 +47,30 @@ def trained(study, rerun, planned=None, **own):
     """What a command runs."""
     launcher = Launcher(study, **own)
     try:
-        launch(launcher, planned or cells(), study, rerun)  # type: ignore[arg-type]
+        launch(launcher, planned or cells(), study, rerun)
     except Interrupted:
         assert own["stops_at"]
     return launcher.trained
 
 
-def moved(study: Path) -> list[list[str]]:
+def moved(study):
     """Names of the runs that every `all` has moved aside."""
     places = sorted((study / MOVED).iterdir()) if (study / MOVED).exists() else []
     return [sorted(run.name for run in place.iterdir()) for place in places]
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
+def study(tmp_path):
     """One of its runs was stopped halfway, which begins anew."""
-    for name in NAMES:
+    for name in ALL:
         write(tmp_path / name, was="old")
     write(tmp_path / "a", status="failed", error=f"stopped after step 7; {RESUMES} from there")
     return tmp_path
 
 
 def test_all_is_everything_each_time(study):
-    assert trained(study, "all") == [*NAMES]
-    assert trained(study, "missing") == []
-    assert trained(study, "all") == [*NAMES]
-    assert moved(study) == [[*NAMES], [*NAMES]]
+    assert [trained(study, rerun) for rerun in ("all", "missing", "all")] == [ALL, [], ALL]
+    assert moved(study) == [ALL, ALL]
     assert not (study / SINCE).exists()
     assert not list(study.rglob("queued.json"))
 
@@ -85,18 +81,18 @@ def test_everything_that_was_killed_resumes(study, capsys):
     assert trained(study, "all", stops_at="c") == ["b"]
     assert "study.rerun=all continues: 1 of 3 runs are done" in capsys.readouterr().out
     assert trained(study, "all") == ["c"]
-    assert moved(study) == [[*NAMES]]
-    assert trained(study, "all") == [*NAMES]
+    assert moved(study) == [ALL]
+    assert trained(study, "all") == ALL
 
 
 def test_all_that_was_killed_while_it_moved_runs_moves_the_rest(study, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Claim, "release", lambda claim: (_ for _ in ()).throw(Interrupted("killed")))
+        patch.setattr(Claim, "release", Mock(side_effect=Interrupted("killed")))
         with pytest.raises(Interrupted):
-            move_aside(study, NAMES)
+            move_aside(study, ALL)
     assert moved(study) == [["a"]]
-    assert trained(study, "all") == [*NAMES]
-    assert moved(study) == [[*NAMES]]
+    assert trained(study, "all") == ALL
+    assert moved(study) == [ALL]
 
 
 def test_all_that_was_killed_after_its_tuning_keeps_that(study):
@@ -115,18 +111,18 @@ def test_a_command_that_comes_to_its_end_ends_all(study, rerun):
     """Also where a run failed, and where another command did the rest."""
     assert trained(study, "all", stops_at="b") == ["a"]
     assert trained(study, rerun, fails="c") == ["b", "c"]
-    assert trained(study, "all") == [*NAMES]
+    assert trained(study, "all") == ALL
 
 
 def test_another_command_joins_all_instead_of_beginning_it_anew(study):
     class Joined(Launcher):
-        def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> None:
+        def launch(self, jobs, initial_job_idx):
             super().launch(jobs[:2], 0)
             assert [cell.folder for cell in to_run(cells(), study, "all")] == ["c"]
             super().launch(jobs[2:], 0)
 
-    launch(Joined(study), cells(), study, "all")  # type: ignore[arg-type]
-    assert moved(study) == [[*NAMES]]
+    launch(Joined(study), cells(), study, "all")
+    assert moved(study) == [ALL]
     assert trained(study, "missing") == []
 
 
@@ -134,29 +130,25 @@ def test_a_run_that_somebody_has_stays(study):
     """Such as one between its failure and its retry, or one that is trained by hand."""
     write(study / "a", status="failed", error="it will be tried again")
     claim = Claim.take(study / "a", launcher="local")
-    assert claim is not None
     write(study / "b", status="running")
     with FileLock(study / "b" / ".lock"):
-        move_aside(study, NAMES)
+        move_aside(study, ALL)
         assert moved(study) == [["c"]]
-        assert state(study / "a").name == "queued"
-        assert state(study / "b").name == "running"
+        assert [state(study / name).name for name in "ab"] == ["queued", "running"]
     claim.release()
-    move_aside(study, NAMES)
-    assert moved(study) == [[*NAMES]]
+    move_aside(study, ALL)
+    assert moved(study) == [ALL]
 
 
 def test_a_folder_that_is_moved_while_it_is_claimed_is_claimed_anew(study, monkeypatch):
     lock = fcntl.flock
 
-    def late(descriptor: int, how: int) -> None:
+    def late(descriptor, how):
         monkeypatch.setattr(fcntl, "flock", lock)
         (study / "a").rename(study / "elsewhere")
         lock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
     claim = Claim.take(study / "a", launcher="local")
-    assert claim is not None
-    assert held(study / "a" / CLAIM)
-    assert not held(study / "elsewhere" / CLAIM)
+    assert [held(study / name / CLAIM) for name in ("a", "elsewhere")] == [True, False]
     claim.release()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import make_slurm
 import pytest
@@ -31,7 +30,6 @@ from refusals import refused
 
 from ablate.config.tree import config_dir
 from ablate.study.launch import state as state_module
-from ablate.study.launch.run import Run
 from ablate.study.launch.slurm import executor, processes
 from ablate.study.launch.state import state
 
@@ -61,22 +59,15 @@ def slurm(conf, monkeypatch):
 
 def struck(wanted, place, strike, **own):
     """Train them while `strike` happens beside; a strike that fails ends them."""
-
-    def struck_once() -> None:
-        try:
-            strike()
-        except BaseException:
-            ask("scancel", "--user=root")
-            raise
-
     with ThreadPoolExecutor(1) as pool:
-        striking = pool.submit(struck_once)
+        striking = pool.submit(strike)
+        striking.add_done_callback(lambda it: it.exception() and ask("scancel", "--user=root"))
         found = submitted(wanted, place, **own)
         striking.result()
     return found
 
 
-def require_straight(run: Run, folder: Path) -> None:
+def require_straight(run, folder):
     """The run was tried twice, and measures what it does where nothing happens to it."""
     assert tries(run.folder) == 2
     line = [sys.executable, "-m", "ablate", *run.arguments[:-2], f"hydra.run.dir={folder}"]
@@ -90,7 +81,7 @@ def test_a_cancelled_run_and_dead_ones_have_failed_and_run_again(slurm, tmp_path
     _, with_its_job, calm, cancelled = wanted = runs(tmp_path, [0, 1, 2, 3])
     slurm("die 0 5 0;kill 0 5 1")
 
-    def strike() -> None:
+    def strike():
         until(lambda: "PENDING" in state(cancelled.folder).detail)
         ask("scancel", job_of(cancelled.folder))  # it has not begun
 
@@ -116,14 +107,14 @@ def test_a_run_that_gives_way_resumes(slurm, tmp_path, how):
     (run,) = wanted = runs(tmp_path, [0], *(TWO if how == "requeue" else ()))
     slurm("pause-once 0 5 0")
 
-    def strike() -> None:
+    def strike():
         until(met(run.folder))
         if how == "requeue":
             ask("scontrol", "requeue", job_of(run.folder))
         elif how != "time":
             ask("sbatch", "--output=/dev/null", *URGENT)
 
-    own: dict[str, Any] = {"partition": how} if how in ("low", "slow_to_go") else {}
+    own = {"partition": how} if how in ("low", "slow_to_go") else {}
     own |= {"timeout_min": 3, "signal_delay_s": 30} if how == "time" else {}
     (found,) = struck(wanted, tmp_path, strike, **own)
     assert found.name == "finished", found
@@ -138,7 +129,7 @@ def test_a_run_whose_time_is_over_too_often_has_failed(slurm, tmp_path):
     (run,) = wanted = runs(tmp_path, [0])
     slurm("pause 0 5 0")
 
-    def strike() -> None:
+    def strike():
         process_of(run.folder)
         until(lambda: "step 4/12" in printed(run.folder))
         ask("scancel", "--signal=USR2", job_of(run.folder))
@@ -177,7 +168,7 @@ def test_a_study_killed_and_resumed_measures_what_it_does_locally(begun, command
     assert [state(folder).name for folder in paused] == ["running"] * 2
     both = [command(*line), command(*line)]
     for each in both:
-        until(lambda each=each: "4 runs" in each.stdout.readline())  # type: ignore[misc]
+        until(lambda each=each: "4 runs" in each.stdout.readline())
     ask("sbatch", "--output=/dev/null", *URGENT)
     for each in both:
         code, said = ended(each)
@@ -224,29 +215,32 @@ def test_jobs_that_slurm_refuses_are_one_line_and_leave_nothing(command, tmp_pat
 # Without a Slurm
 
 
-def settings(**own: Any) -> dict[str, Any]:
+def settings(**own):
     file = yaml.safe_load((config_dir() / "hydra/launcher/slurm.yaml").read_text())
     return {**file, "name": "x", "submitit_folder": "nowhere/%j", **own}
 
 
-def trainer(**own: Any) -> Any:
+def trainer(**own):
     return OmegaConf.create({"devices": 1, "num_nodes": 1, "accelerator": "gpu"} | own)
 
 
-def test_settings_are_those_of_hydra_submitit_launcher_and_others_are_refused():
-    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
-    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
-    wrong: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("own", "of_trainer", "part"),
+    [
         ({"tasks_per_node": 2}, {}, "tasks_per_node=2: trainer.devices=1 needs 1"),
         ({"nodes": 1}, {"num_nodes": 2}, "nodes=1: trainer.num_nodes=2 needs 2"),
         ({"timeout_min": "soon"}, {}, "hydra.launcher.timeout_min: "),
         ({"partitoin": "gpu"}, {}, "hydra.launcher.partitoin: "),
         ({"signal_delay_s": 300, "timeout_min": 5}, {}, "signal_delay_s=300: must be"),
         ({"timeout_min": 0}, {}, "hydra.launcher.timeout_min=0"),
-    ]
-    for own, of_trainer, part in wrong:
-        with refused(part):
-            executor(settings(**own), trainer(**of_trainer))
+    ],
+)
+def test_settings_are_those_of_hydra_submitit_launcher(own, of_trainer, part):
+    """And others are refused."""
+    config = pytest.importorskip("hydra_plugins.hydra_submitit_launcher.config")
+    assert set(settings()) == set(OmegaConf.structured(config.SlurmQueueConf))
+    with refused(part):
+        executor(settings(**own), trainer(**of_trainer))
 
 
 @pytest.mark.parametrize(

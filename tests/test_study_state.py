@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -42,7 +42,7 @@ def test_an_end_is_what_the_result_says(folder):
     assert state(folder).name == state(folder / "nowhere").name == "missing"
     for status in ("finished", "failed", "refused"):
         write(folder, status=status, error="loss is nan")
-        assert (state(folder).name, state(folder).detail) == (status, "loss is nan")
+        assert state(folder) == State(status, "loss is nan")
         assert state(folder).ended
     write(folder, status="failed", error=STOPPED)
     assert state(folder).name == "missing"  # it was stopped on request
@@ -65,37 +65,39 @@ def test_running_is_a_lock_that_is_held(folder):
 # Claims
 
 
+def take(folder):
+    return Claim.take(folder, launcher="local")
+
+
 def test_a_claim_is_queued_until_released(folder):
-    claim = Claim.take(folder, launcher="local")
-    assert claim is not None
+    claim = take(folder)
     assert state(folder) == State("queued", f"pid {os.getpid()} on {platform.node()}")
-    assert Claim.take(folder, launcher="local") is None
+    assert take(folder) is None
     claim.release()
     assert state(folder).name == "missing"
-    assert Claim.take(folder, launcher="local") is not None
+    assert take(folder) is not None
 
 
-CLAIMS = (
-    "import sys; from pathlib import Path; from ablate.study.launch.claim import Claim\n"
-    "taken = [Claim.take(Path(sys.argv[1], str(n)), launcher='local') for n in range(50)]\n"
-    "print([n for n, claim in enumerate(taken) if claim], flush=True); input()"
-)
+CLAIMS = """
+import sys; from pathlib import Path; from ablate.study.launch.claim import Claim
+taken = [Claim.take(Path(sys.argv[1], str(n)), launcher='local') for n in range(50)]
+print([n for n, claim in enumerate(taken) if claim], flush=True); input()
+"""
 
 
 def test_of_claims_at_once_each_is_given_once_and_those_of_the_dead_are_free(tmp_path):
     line = [sys.executable, "-c", CLAIMS, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     takers = [subprocess.Popen(line, **pipes) for _ in range(3)]
-    took = [json.loads(taker.stdout.readline()) for taker in takers]
-    assert sorted(number for numbers in took for number in numbers) == list(range(50))
-    assert state(tmp_path / "0").name == "queued"
-    assert Claim.take(tmp_path / "0", launcher="local") is None
+    took = [number for taker in takers for number in json.loads(taker.stdout.readline())]
+    assert sorted(took) == list(range(50))
+    first = tmp_path / "0"
+    assert (state(first).name, take(first)) == ("queued", None)
     for taker in takers:
         taker.kill()
         taker.communicate()
-    assert (tmp_path / "0" / "queued.json").exists()
-    assert state(tmp_path / "0").name == "missing"
-    assert Claim.take(tmp_path / "0", launcher="local") is not None
+    assert ((first / "queued.json").exists(), state(first).name) == (True, "missing")
+    assert take(first) is not None
 
 
 def test_an_entry_without_a_claim_counts_while_its_process_may_live(folder, monkeypatch):
@@ -106,12 +108,8 @@ def test_an_entry_without_a_claim_counts_while_its_process_may_live(folder, monk
     ):
         queue(folder, **more)
         assert state(folder).name == name, more
-
-    def of_another_user(*_):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", of_another_user)
     queue(folder)
+    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))  # of another user
     assert state(folder).name == "queued"
 
 
@@ -140,26 +138,25 @@ def test_a_job_of_slurm_counts_while_squeue_knows_it(folder, squeue):
         write(folder, status="failed", error="loss is nan")
         (folder / ".claim").touch()
         assert state(folder) == State("failed" if job == "9" else "queued", detail)
-        assert (Claim.take(folder, launcher="local") is None) == (job != "9")
+        assert (take(folder) is None) == (job != "9")
 
 
 def test_a_run_whose_job_slurm_knows_no_more_has_failed(folder, squeue):
-    """Unless it ended by itself, or the job is younger than squeue's answer may be."""
-    lost = "job 9 (slurm) was cancelled or lost"
-    queue(folder, launcher="slurm", job="9", pid=DEAD)
+    """Unless it ended by itself, the job is younger than squeue's answer may be, or there is no
+    answer."""
+    lost, own = "job 9 (slurm) was cancelled or lost", {"launcher": "slurm", "job": "9"}
+    queue(folder, **own, pid=DEAD)
     assert state(folder) == State("failed", lost)
     write(folder, status="failed", error=STOPPED)
     assert state(folder) == State("failed", f"{lost}; {STOPPED}")
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    queue(folder, launcher="slurm", job="9", pid=DEAD, time=now)
+    queue(folder, **own, pid=DEAD, time=datetime.now(UTC).isoformat(timespec="seconds"))
     assert state(folder).name == "queued"
     write(folder, status="finished")
     assert state(folder).name == "finished"
-
-
-def test_a_queue_that_does_not_answer_is_believed(folder, squeue):
+    (folder / "result.json").unlink()
+    queue(folder, **own, pid=DEAD)
+    state_module._slurm_jobs.cache_clear()
     squeue.unlink()
-    queue(folder, launcher="slurm", job="17", pid=DEAD)
     assert state(folder).name == "queued"
 
 
@@ -167,10 +164,9 @@ def test_states_of_a_study_are_in_the_order_of_its_plan(tmp_path):
     arms = {"baseline": arm([1.5, 1.4, None]), "a=1": arm([1.3, "failed: nan", "running"])}
     study = make_study(tmp_path / "scores", arms)
     cells = json.loads((study / "plan.json").read_text())["cells"]
-    found = states(study)
-    assert list(found) == [cell["folder"] for cell in cells]
     names = ["finished", "finished", "missing", "finished", "failed", "failed"]
-    assert [one.name for one in found.values()] == names
+    found = [(folder, one.name) for folder, one in states(study).items()]
+    assert found == [*zip((cell["folder"] for cell in cells), names, strict=True)]
     (study / "plan.json").unlink()  # then the folders count
     (study / "something else").mkdir()
     assert len(states(study)) == 5
@@ -199,7 +195,7 @@ def test_a_damaged_result_is_no_result(folder, damage):
 # Ends that the launcher writes down
 
 
-def ended(folder: Path, code: int, **more: str) -> State:
+def ended(folder, code, **more):
     return settle(folder, code, Mark.of(folder), **more)
 
 
@@ -218,8 +214,7 @@ def test_a_run_that_says_nothing_of_its_end(folder, code, last, name, detail):
     write(folder, status="running", error=None, run_id="0123456789ab", kernels={"a": "sdpa"})
     (folder / "stdout.log").write_text(f"python -m ablate seed=0\n{last}\n")
     found = ended(folder, code)
-    assert found.name == name
-    assert found.detail.startswith(detail)
+    assert (found.name, found.detail[: len(detail)]) == (name, detail)
     assert found.result["kernels"] == {"a": "sdpa"}  # what was known stays
     (folder / "result.json").unlink()
     assert ended(folder, code).result["run_id"] == "0123456789ab"
@@ -237,11 +232,12 @@ def test_what_a_run_says_of_itself_stays(folder):
 
 def test_a_timeout_is_a_failure_and_a_stop_is_none(folder):
     """Not even if the run printed that it was stopped; before it begins, a stop leaves nothing."""
-    assert ended(folder, -signal.SIGTERM, reason=f"stopped; {RESUMES}").name == "missing"
+    stopped = f"stopped; {RESUMES}"
+    assert ended(folder, -signal.SIGTERM, reason=stopped).name == "missing"
     assert not (folder / "result.json").exists()
     before = Mark.of(folder)
     write(folder, status="failed", error=STOPPED)
-    assert settle(folder, 130, before, reason=f"stopped; {RESUMES}").name == "missing"
+    assert settle(folder, 130, before, reason=stopped).name == "missing"
     (folder / "stdout.log").write_text(f"python -m ablate\nablate: stopped by SIGTERM; {RESUMES}\n")
     found = settle(folder, 130, before, reason="hydra.launcher.timeout=5: not done in time")
     assert found.name == "failed"

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from html import unescape
-from pathlib import Path
 
 import pytest
 from make_launch import (
@@ -56,13 +55,13 @@ def here(ablate_command, monkeypatch):
     return ablate_command
 
 
-def reports(said: str, place: Path) -> bool:
+def reports(said, place):
     """Whether a study printed its table in the end, and where its report lies."""
     _, _, last = said.rpartition("] finished: ")
     return "mine: val/loss, lower is better" in last and f"  {place / 'report.html'}\n" in last
 
 
-def written(place: Path) -> tuple[str, str]:
+def written(place):
     """The words of report.md and of report.html."""
     page = re.sub("</?span>", "", (place / "report.html").read_text())
     return (place / "report.md").read_text(), unescape(page)
@@ -147,7 +146,7 @@ def test_what_fails_is_tried_again_and_what_is_refused_or_stopped_is_not(tmp_pat
     (refused,) = runs(tmp_path, [0], "data.path=nowhere.txt")
     over = {dies.folder: "finished", lost.folder: "failed", refused.folder: "refused"}
 
-    def strike() -> None:
+    def strike():
         until(lambda: {folder: state(folder).name for folder in over} == over)
         until(met(stopped.folder))
         os.kill(parent_of(process_of(stopped.folder)), signal.SIGKILL)

@@ -25,7 +25,7 @@ def test_a_run_is_filed_under_its_arm_and_what_that_changes(tmp_path):
     arms = {"baseline": arm([1.0], tuned={"optimizer.lr": 1e-3}), both: arm([1.2])}
     study = make_study(tmp_path / "s", arms, tune={"optimizer.lr": [1e-3, 3e-3]})
 
-    def role(name: str) -> Role:
+    def role(name):
         folder = min(study.glob(f"{name.replace(' ', '_')}-*"))
         return Role.of(folder, "s", name.removeprefix("tune-"))
 
@@ -42,17 +42,16 @@ def test_a_run_is_filed_under_its_arm_and_what_that_changes(tmp_path):
 def test_long_names_are_shortened_and_stay_apart():
     names = ["x" * 64, "x" * 64 + "a", "x" * 64 + "b"]
     short = [fitted(name, 64) for name in names]
-    assert [len(name) for name in short] == [64, 64, 64]
+    assert [len(name) for name in {*short}] == [64, 64, 64]
     assert short[0] == names[0]
-    assert len(set(short)) == 3
 
 
 def typed(command, folder, **more):
     """What the command printed; it must succeed."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_") and k != "NETRC"}
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 600}
     around = {**kept, "HOME": str(folder), **more}
-    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    done = subprocess.run(command, shell=True, env=around, cwd=folder, timeout=600, **pipes)
+    done = subprocess.run(command, shell=True, env=around, cwd=folder, **pipes)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -67,17 +66,17 @@ def test_runs_of_a_study_are_told_apart_at_wandb(tmp_path):
     printed = typed(line, tmp_path)
     cells = json.loads((study / "plan.json").read_text())["cells"]
     for cell in cells:
-        (offline,) = offline_wandb.run_folders(study / cell["folder"])
+        folder, counts = study / cell["folder"], cell["kind"] == "run"
+        (offline,) = offline_wandb.run_folders(folder)
         run = offline_wandb.read(offline)
-        result = json.loads((study / cell["folder"] / "result.json").read_text())
-        counts = cell["kind"] == "run"
+        result = json.loads((folder / "result.json").read_text())
+        arm = cell["arm"] if counts else f"{cell['arm']} (tuning)"
         changed = ("model.attention", "cosine") if cell["arm"] == COSINE else (None, None)
-        assert run.run_id == cell["run_id"]
-        assert run.job_type == ("train" if counts else "tune")
-        assert run.group == f"a study/{cell['arm']}" + ("" if counts else " (tuning)")
+        assert (run.run_id, run.job_type) == (cell["run_id"], "train" if counts else "tune")
+        assert run.group == f"a study/{arm}"
         assert run.config["ablate"] == {
             "study": "a study",
-            "arm": run.group.partition("/")[2],
+            "arm": arm,
             "factor": changed[0],
             "option": changed[1],
             "seed": cell["seed"],
