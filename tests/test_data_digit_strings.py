@@ -19,18 +19,18 @@ COUNTS = {"train": 200, "val": 100, "test": 60}
 
 
 @pytest.fixture(scope="module")
-def data() -> DigitStrings:
+def data():
     made = ready("digit_strings", **SMALL)
     assert isinstance(made, DigitStrings)
     return made
 
 
-def canvases(data: DigitStrings, split: str) -> NDArray[np.uint8]:
-    pixels: NDArray[np.uint8] = data.pixels[split].numpy()  # type: ignore[attr-defined]
+def canvases(data, split):
+    pixels: NDArray[np.uint8] = data.pixels[split].numpy()
     return pixels
 
 
-def digits() -> dict[str, dict[bytes, int]]:
+def digits():
     """What each image of a single digit says, by split."""
     sources = Digits(batch_size=1, seed=0).read()
     everything = {name: source.pixels(np.arange(10_000)[: len(source.labels)])
@@ -43,9 +43,7 @@ def digits() -> dict[str, dict[bytes, int]]:
 
 
 @pytest.mark.parametrize("split", list(COUNTS))
-def test_a_caption_reads_the_digits_in_the_boxes_from_left_to_right(
-    split: str, data: DigitStrings
-) -> None:
+def test_a_caption_reads_the_digits_in_the_boxes_from_left_to_right(split, data):
     known = digits()[split]
     images = canvases(data, split)
     assert len(images) == COUNTS[split] == data.length(split)
@@ -59,13 +57,13 @@ def test_a_caption_reads_the_digits_in_the_boxes_from_left_to_right(
         assert image.sum(dtype=int) == sum(crop.sum(dtype=int) for crop in crops)
 
 
-def test_splits_share_no_digit() -> None:
+def test_splits_share_no_digit():
     seen = [set(split) for split in digits().values()]
     assert sum(map(len, seen)) == len(set().union(*seen)) == 1797
 
 
 @pytest.mark.parametrize("split", list(COUNTS))
-def test_digits_stand_inside_and_share_no_column(split: str, data: DigitStrings) -> None:
+def test_digits_stand_inside_and_share_no_column(split, data):
     height, width = data.size
     for number in range(data.length(split)):
         boxes = data.boxes(split, number)
@@ -76,14 +74,14 @@ def test_digits_stand_inside_and_share_no_column(split: str, data: DigitStrings)
         assert all(one.columns.stop <= other.columns.start for one, other in pairwise(boxes))
 
 
-def test_places_and_lengths_are_all_there_are(data: DigitStrings) -> None:
+def test_places_and_lengths_are_all_there_are(data):
     boxes = [data.boxes("train", number) for number in range(200)]
     assert {len(one) for one in boxes} == {1, 2, 3, 4}
     assert {box.rows.start for one in boxes for box in one} == set(range(24 - SIDE + 1))
     assert {box.columns.start for one in boxes for box in one} == set(range(48 - SIDE + 1))
 
 
-def test_a_batch_holds_images_and_the_words_before_and_after(data: DigitStrings) -> None:
+def test_a_batch_holds_images_and_the_words_before_and_after(data):
     batch = data.splits["val"][Request(0, torch.arange(20))]
     assert batch["images"].shape == (20, 1, 24, 48)
     assert batch["index"].tolist() == [*range(20)]
@@ -96,7 +94,7 @@ def test_a_batch_holds_images_and_the_words_before_and_after(data: DigitStrings)
         len(data.reference("train", n).split()) for n in range(200)) + 1  # fmt: skip
 
 
-def test_images_are_normalised_by_the_training_split(data: DigitStrings) -> None:
+def test_images_are_normalised_by_the_training_split(data):
     training = data.splits["train"][Request(0, torch.arange(200))]["images"]
     assert abs(training.mean()) < 1e-5
     assert abs(training.std() - 1) < 1e-3
@@ -110,7 +108,7 @@ def test_images_are_normalised_by_the_training_split(data: DigitStrings) -> None
     assert (other.mean, other.std) == (data.mean, data.std)
 
 
-def test_a_image_file_is_read_as_the_data_is(data: DigitStrings, tmp_path) -> None:
+def test_a_image_file_is_read_as_the_data_is(data, tmp_path):
     grey = (canvases(data, "val")[4].astype(float) / 16 * 255).round().astype(np.uint8)
     for mode in ("L", "RGB"):
         Image.fromarray(grey).convert(mode).save(tmp_path / "four.png")

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import socket
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +13,7 @@ import make_files
 import pytest
 from make_data import make
 
-from ablate.data import Data, multi30k, source
+from ablate.data import multi30k, source
 from ablate.data.multi30k import Multi30k
 from ablate.data.text import Text
 from ablate.errors import UserError
@@ -29,7 +28,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -37,7 +36,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
+def server(tmp_path):
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "hamlet.txt").write_bytes(CONTENT)
@@ -48,17 +47,17 @@ def server(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
         running.shutdown()
 
 
-def url(server: ThreadingHTTPServer, name: str = "hamlet.txt") -> str:
+def url(server, name="hamlet.txt"):
     return f"http://127.0.0.1:{server.server_port}/{name}"
 
 
-def text(path: str, **changes: Any) -> Text:
+def text(path, **changes):
     data = make("text", path=path, seq_len=16, **changes)
     assert isinstance(data, Text)
     return data
 
 
-def refusal(data: Data) -> str:
+def refusal(data):
     with pytest.raises(UserError) as caught:
         data.setup()
     assert "\n" not in str(caught.value)
@@ -66,16 +65,14 @@ def refusal(data: Data) -> str:
 
 
 @pytest.fixture
-def any_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+def any_scheme(monkeypatch):
     """As if the server on this machine spoke https."""
     monkeypatch.setattr(source, "PLAIN", "no scheme")
 
 
 @pytest.mark.usefixtures("any_scheme")
 @pytest.mark.parametrize("sha256", [SHA256, None])
-def test_a_download_is_kept(
-    server: ThreadingHTTPServer, sha256: str | None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_download_is_kept(server, sha256, capfd):
     first = text(url(server), sha256=sha256)
     first.setup()
     assert "100%" in capfd.readouterr().err  # the progress bar
@@ -87,32 +84,28 @@ def test_a_download_is_kept(
     assert "".join(second.texts.values()).encode() == CONTENT
 
 
-def test_the_fingerprint_does_not_need_the_download(server: ThreadingHTTPServer) -> None:
+def test_the_fingerprint_does_not_need_the_download(server):
     data = text(url(server), sha256=SHA256)
     server.shutdown()
     before = data.fingerprint()
-    local = Path(str(server.RequestHandlerClass.keywords["directory"])) / "hamlet.txt"  # type: ignore[attr-defined]
+    local = Path(str(server.RequestHandlerClass.keywords["directory"])) / "hamlet.txt"
     assert before == text(str(local)).fingerprint()
     assert before == text(str(local), sha256=SHA256).fingerprint()
 
 
 @pytest.mark.usefixtures("any_scheme")
-def test_a_download_without_sha256_has_the_fingerprint_of_its_content(
-    server: ThreadingHTTPServer,
-) -> None:
+def test_a_download_without_sha256_has_the_fingerprint_of_its_content(server):
     assert text(url(server)).fingerprint() == text(url(server), sha256=SHA256).fingerprint()
 
 
-def test_a_wrong_sha256_is_refused_and_not_kept(
-    server: ThreadingHTTPServer, own_cache: Path
-) -> None:
+def test_a_wrong_sha256_is_refused_and_not_kept(server, own_cache):
     line = refusal(text(url(server), sha256="0" * 64))
     assert url(server) in line
     assert "does not have data.sha256=000" in line
     assert not [path for path in own_cache.iterdir() if path.suffix == ".txt"]
 
 
-def test_a_damaged_copy_is_downloaded_again(server: ThreadingHTTPServer, own_cache: Path) -> None:
+def test_a_damaged_copy_is_downloaded_again(server, own_cache):
     text(url(server), sha256=SHA256).setup()
     (kept,) = (path for path in own_cache.iterdir() if path.suffix == ".txt")
     kept.write_bytes(CONTENT[:100])
@@ -120,9 +113,7 @@ def test_a_damaged_copy_is_downloaded_again(server: ThreadingHTTPServer, own_cac
     assert kept.read_bytes() == CONTENT
 
 
-def test_no_more_than_the_limit_is_downloaded(
-    server: ThreadingHTTPServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_the_limit_is_downloaded(server, own_cache, monkeypatch):
     monkeypatch.setattr(source, "LARGEST", len(CONTENT))
     monkeypatch.delenv(source.LIMIT, raising=False)
     text(url(server), sha256=SHA256).setup()
@@ -134,7 +125,7 @@ def test_no_more_than_the_limit_is_downloaded(
     assert [path.name for path in (own_cache / "other").iterdir()] == ["download.lock"]
 
 
-def test_no_network_is_one_line() -> None:
+def test_no_network_is_one_line():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{closed.getsockname()[1]}/hamlet.txt"
@@ -143,7 +134,7 @@ def test_no_network_is_one_line() -> None:
     assert line.endswith("data.path=FILE uses a local copy")
 
 
-def test_a_missing_page_is_one_line_without_its_password(server: ThreadingHTTPServer) -> None:
+def test_a_missing_page_is_one_line_without_its_password(server):
     place = url(server, "macbeth.txt?key=t0ken").replace("//", "//me:pa55word@")
     line = refusal(text(place, sha256=SHA256))
     assert f"{url(server, 'macbeth.txt')} (the server answered: 404" in line
@@ -152,14 +143,12 @@ def test_a_missing_page_is_one_line_without_its_password(server: ThreadingHTTPSe
     assert "pa55word" not in line
 
 
-def test_http_needs_a_sha256(server: ThreadingHTTPServer, own_cache: Path) -> None:
+def test_http_needs_a_sha256(server, own_cache):
     assert "only https:// is downloaded" in refusal(text(url(server)))
     assert not own_cache.exists()
 
 
-def test_a_redirection_to_http_needs_a_sha256(
-    server: ThreadingHTTPServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redirection_to_http_needs_a_sha256(server, own_cache, monkeypatch):
     """The first answer, which stands for one over https, leads to localhost."""
     target = url(server).replace("127.0.0.1", "localhost")
 
@@ -184,7 +173,7 @@ def test_a_redirection_to_http_needs_a_sha256(
 
 
 @pytest.fixture
-def captions(server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def captions(server, tmp_path, monkeypatch):
     """Files of a few lines, which the server gives out as the official address does."""
     monkeypatch.chdir(tmp_path / "served")
     make_files.write_pairs()
@@ -195,7 +184,7 @@ def captions(server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.Mo
     return folder
 
 
-def made(root: Path | None, **changes: Any) -> Multi30k:
+def made(root, **changes):
     options = {"tokenizer": "word", "vocab_size": None, "batch_size": 2, "lower": False} | changes
     data = make("multi30k", root=root and str(root), **options)
     assert isinstance(data, Multi30k)
@@ -203,7 +192,7 @@ def made(root: Path | None, **changes: Any) -> Multi30k:
 
 
 @pytest.mark.parametrize("pair", [["de", "en"], ["en", "fr"], ["fr", "de"]])
-def test_each_pair_of_languages(captions: Path, pair: list[str]) -> None:
+def test_each_pair_of_languages(captions, pair):
     data = made(captions, pair=pair)
     data.setup()
     for split, name in {"train": "train", "val": "val", "test": "test_2016_flickr"}.items():
@@ -212,9 +201,7 @@ def test_each_pair_of_languages(captions: Path, pair: list[str]) -> None:
         assert data.texts[split] == list(zip(*texts, strict=True))
 
 
-def test_packed_plain_and_downloaded_files_are_the_same(
-    server: ThreadingHTTPServer, captions: Path
-) -> None:
+def test_packed_plain_and_downloaded_files_are_the_same(server, captions):
     packed = made(captions).fingerprint()
     assert made(None).fingerprint() == packed
     assert made(captions, pair=["en", "de"]).fingerprint() != packed
@@ -227,7 +214,7 @@ def test_packed_plain_and_downloaded_files_are_the_same(
     assert made(None).fingerprint() == packed  # which was kept
 
 
-def test_a_download_that_is_another_file_is_refused(captions: Path) -> None:
+def test_a_download_that_is_another_file_is_refused(captions):
     (captions / "val.en.gz").write_bytes(gzip.compress(b"other\n"))
     line = refusal(made(None))
     assert line.startswith(f"cannot download {multi30k.URL}val.en.gz (what came does not have the")

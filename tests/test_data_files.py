@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from make_data import make
 from make_files import write_planetoid
 from PIL import Image
 
-from ablate.data import Data, source
+from ablate.data import source
 from ablate.errors import UserError
 
 LIMIT = 10_000  # bytes of a file
 
 
 @pytest.fixture(autouse=True)
-def _bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _bounded(monkeypatch):
     """A small limit, and an error where a test would hang."""
     monkeypatch.setenv(source.LIMIT, str(LIMIT / 1e9))
     signal.alarm(20)
@@ -33,30 +33,30 @@ def _bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # What a file is
 
 
-def folder(path: Path) -> None:
+def folder(path):
     path.mkdir()
 
 
-def dead_link(path: Path) -> None:
+def dead_link(path):
     path.symlink_to(path.with_name("gone"))
 
 
-def a_socket(path: Path) -> None:
+def a_socket(path):
     # The path of a socket is short: it is made in a folder that is opened.
     with socket.socket(socket.AF_UNIX) as made, pytest.MonkeyPatch.context() as patch:
         patch.chdir(path.parent)
         made.bind(path.name)
 
 
-def link(target: str) -> Callable[[Path], None]:
+def link(target):
     return lambda path: path.symlink_to(target)
 
 
-def large(path: Path) -> None:
+def large(path):
     path.write_bytes(b"a" * (LIMIT + 1))
 
 
-def bomb(path: Path) -> None:
+def bomb(path):
     path.write_bytes(gzip.compress(b"a" * (LIMIT + 1)))
 
 
@@ -76,7 +76,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 @kinds
 @pytest.mark.parametrize("name", ["text", "series", "parallel"])
-def test_a_file_that_is_none_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+def test_a_file_that_is_none_is_refused(tmp_path, kind, name):
     made, line = KINDS[kind]
     made(tmp_path / "it")
     place = str(tmp_path / "it")
@@ -94,7 +94,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, kind: str, name: str) ->
         assert str(caught.value).startswith(f"data.{key}={place}: {line}")
 
 
-def _all(data: Data) -> None:
+def _all(data):
     """Read everything."""
     data.setup()
     data.fingerprint()
@@ -104,9 +104,7 @@ def _all(data: Data) -> None:
 
 @kinds
 @pytest.mark.parametrize("name", ["image_folder", "text_files"])
-def test_an_entry_of_a_folder_that_is_no_file_is_refused(
-    tmp_path: Path, kind: str, name: str
-) -> None:
+def test_an_entry_of_a_folder_that_is_no_file_is_refused(tmp_path, kind, name):
     made, line = KINDS[kind]
     for of in ("one", "other"):
         (tmp_path / of).mkdir()
@@ -128,9 +126,7 @@ def test_an_entry_of_a_folder_that_is_no_file_is_refused(
     assert line in str(caught.value)
 
 
-def test_the_limit_is_stated_with_its_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_is_stated_with_its_switch(tmp_path, monkeypatch):
     bomb(tmp_path / "it")
     with pytest.raises(UserError, match=r"ABLATE_MAX_FILE_GB sets another limit"):
         source.read(str(tmp_path / "it"))
@@ -149,7 +145,7 @@ def test_the_limit_is_stated_with_its_switch(
         ("a" * 5000, "cannot be read (File name too long)"),
     ],
 )
-def test_a_path_that_can_be_none_is_refused(path: str, line: str) -> None:
+def test_a_path_that_can_be_none_is_refused(path, line):
     with pytest.raises(UserError, match=re.escape(line)):
         source.read(path)
 
@@ -160,7 +156,7 @@ def test_a_path_that_can_be_none_is_refused(path: str, line: str) -> None:
 # Folders of classes
 
 
-def images(root: Path, *classes: str | bytes) -> Path:
+def images(root, *classes):
     for name in classes:
         where = os.path.join(os.fsencode(root), os.fsencode(name))
         os.makedirs(where)
@@ -169,12 +165,12 @@ def images(root: Path, *classes: str | bytes) -> Path:
     return root
 
 
-def test_one_class_is_refused(tmp_path: Path) -> None:
+def test_one_class_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"has the one class cats, and a classifier needs two"):
         make("image_folder", root=str(images(tmp_path, "cats"))).setup()
 
 
-def test_names_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_refused(tmp_path):
     data = make("image_folder", root=str(images(tmp_path, "cats", b"d\xf6gs")))
     for read in (data.setup, data.fingerprint):
         with pytest.raises(UserError, match=r"d\\udcf6gs/.*is not UTF-8; rename it") as caught:
@@ -185,7 +181,7 @@ def test_names_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
 # Graphs
 
 
-def changed(**arrays: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def changed(**arrays):
     return lambda known: known | arrays
 
 
@@ -208,9 +204,7 @@ def changed(**arrays: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda known: {key: known[key] for key in known if key != "edges"}, "lacks the arrays"),
     ],
 )  # fmt: skip
-def test_arrays_that_make_no_graph_are_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]], line: str
-) -> None:
+def test_arrays_that_make_no_graph_are_refused(tmp_path, change, line):
     write_planetoid(tmp_path, "cora", np.random.default_rng(0))
     file = tmp_path / "cora.npz"
     with np.load(file) as found:
@@ -223,7 +217,7 @@ def test_arrays_that_make_no_graph_are_refused(
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "bomb", "pipe"])
-def test_a_damaged_npz_is_refused(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_npz_is_refused(tmp_path, damage):
     write_planetoid(tmp_path, "cora", np.random.default_rng(0))
     file = tmp_path / "cora.npz"
     content = file.read_bytes()

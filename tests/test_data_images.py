@@ -5,7 +5,6 @@ import pickle
 import random
 import socket
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,36 +13,36 @@ from make_data import make, ready
 from make_files import write_cifar10
 from PIL import Image
 
-from ablate.data import Data, Request
+from ablate.data import Request
 from ablate.data.images import Images
 from ablate.data.split import hold_out, three_way
 from ablate.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def digits() -> Images:
+def digits():
     data = ready("digits")
     assert isinstance(data, Images)
     return data
 
 
 @pytest.fixture
-def fashion(shared_data: Path) -> Path:
+def fashion(shared_data):
     return shared_data / "fashion_mnist"
 
 
-def everything(data: Data, split: str) -> dict[str, torch.Tensor]:
+def everything(data, split):
     return dict(data.splits[split][Request(0, torch.arange(data.length(split)))])
 
 
-def refusal(data: Data) -> str:
+def refusal(data):
     with pytest.raises(UserError) as caught:
         data.setup()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_digits_are_all_there_once(digits: Images) -> None:
+def test_digits_are_all_there_once(digits):
     counts = [digits.length(split) for split in ("train", "val", "test")]
     assert sum(counts) == 1797
     assert np.allclose(np.array(counts) / 1797, [0.7, 0.15, 0.15], atol=0.02)
@@ -55,11 +54,11 @@ def test_digits_are_all_there_once(digits: Images) -> None:
     assert digits.sizes == {"image_size": (8, 8), "channels": 1, "classes": 10}
 
 
-def test_fewer_training_images_are_among_more_whatever_the_seed(digits: Images) -> None:
-    def images(count: int | None, seed: int = 0) -> list[bytes]:
+def test_fewer_training_images_are_among_more_whatever_the_seed(digits):
+    def images(count, seed=0):
         data = ready("digits", train_examples=count, seed=seed)
         assert data.length("val") == digits.length("val")
-        pixels = everything(data, "train")["images"] * data.std + data.mean  # type: ignore[attr-defined]
+        pixels = everything(data, "train")["images"] * data.std + data.mean
         return [(16 * image).round().byte().numpy().tobytes() for image in pixels]
 
     few, more = images(50), images(200)
@@ -68,7 +67,7 @@ def test_fewer_training_images_are_among_more_whatever_the_seed(digits: Images) 
     assert "has 1,2" in refusal(make("digits", train_examples=5000))
 
 
-def test_digits_moved_in_validation_and_test() -> None:
+def test_digits_moved_in_validation_and_test():
     plain, moved = ready("digits"), ready("digits", shift=2)
     black = (-plain.mean / plain.std).float()  # no ink
     for split in ("train", "val", "test"):
@@ -81,7 +80,7 @@ def test_digits_moved_in_validation_and_test() -> None:
                 assert torch.allclose(edge, black.expand_as(edge))
 
 
-def test_the_training_split_is_normalised(digits: Images) -> None:
+def test_the_training_split_is_normalised(digits):
     images = everything(digits, "train")["images"]
     assert abs(float(images.mean())) < 1e-4
     assert abs(float(images.std()) - 1) < 1e-3
@@ -91,7 +90,7 @@ def test_the_training_split_is_normalised(digits: Images) -> None:
     assert abs(float(everything(digits, "test")["images"].mean())) > 1e-4
 
 
-def test_an_epoch_is_whole_batches_and_a_full_pass_is_everything(digits: Images) -> None:
+def test_an_epoch_is_whole_batches_and_a_full_pass_is_everything(digits):
     assert len(digits.train_dataloader()) == digits.length("train") // 64
     tested = digits.test_dataloader()
     assert tested is not None
@@ -99,13 +98,13 @@ def test_an_epoch_is_whole_batches_and_a_full_pass_is_everything(digits: Images)
     assert targets.equal(everything(digits, "test")["targets"])
 
 
-def test_a_batch_larger_than_the_data_is_refused() -> None:
+def test_a_batch_larger_than_the_data_is_refused():
     data = ready("digits", batch_size=1500)
     with pytest.raises(UserError, match=r"data\.batch_size=1500: the training split has only"):
         data.train_dataloader()
 
 
-def test_splits_depend_on_each_key_alone() -> None:
+def test_splits_depend_on_each_key_alone():
     keys = [str(n).encode() for n in range(1200)]
     assert [keys[n] for n in three_way(keys)["val"]] == [
         key for key in keys if three_way([key])["val"]
@@ -117,7 +116,7 @@ def test_splits_depend_on_each_key_alone() -> None:
     assert {keys[::-1][n] for n in turned} == {keys[n] for n in val}
 
 
-def test_fashion_mnist_from_a_folder_of_idx_files(fashion: Path) -> None:
+def test_fashion_mnist_from_a_folder_of_idx_files(fashion):
     data = ready("fashion_mnist", root=str(fashion))
     counts = {split: np.bincount(everything(data, split)["targets"]) for split in data.splits}
     assert {split: c.sum() for split, c in counts.items()} == {
@@ -136,9 +135,7 @@ def test_fashion_mnist_from_a_folder_of_idx_files(fashion: Path) -> None:
     assert np.allclose(shown * data.std + data.mean, image, atol=1e-6)
 
 
-def test_torchvisions_own_layout_is_read_and_has_the_same_fingerprint(
-    fashion: Path, tmp_path: Path
-) -> None:
+def test_torchvisions_own_layout_is_read_and_has_the_same_fingerprint(fashion, tmp_path):
     raw = tmp_path / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     for packed in fashion.glob("*.gz"):
@@ -149,15 +146,13 @@ def test_torchvisions_own_layout_is_read_and_has_the_same_fingerprint(
     assert own.length("val") == 5000
 
 
-def test_another_data_set_in_the_same_format_is_refused(fashion: Path) -> None:
+def test_another_data_set_in_the_same_format_is_refused(fashion):
     assert "not the MNIST file" in refusal(make("mnist", root=str(fashion)))
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_without_a_network_a_download_is_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreachable(*args: Any, **options: Any) -> None:
+def test_without_a_network_a_download_is_one_line(name, tmp_path, monkeypatch):
+    def unreachable(*args, **options):
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
@@ -173,7 +168,7 @@ def test_without_a_network_a_download_is_one_line(
 
 
 @pytest.fixture
-def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cifar(tmp_path, monkeypatch):
     """A small CIFAR-10 in torchvision's format; its checksums are not the official ones."""
     from torchvision.datasets import cifar
 
@@ -182,7 +177,7 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_cifar_from_a_folder(cifar: Path) -> None:
+def test_cifar_from_a_folder(cifar):
     data = ready("cifar10", root=str(cifar), batch_size=10)
     assert isinstance(data, Images)
     assert lengths(data) == {"train": 275, "val": 25, "test": 60}
@@ -195,7 +190,7 @@ def test_cifar_from_a_folder(cifar: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_the_fingerprint_of_cifar_is_the_official_checksum(name: str) -> None:
+def test_the_fingerprint_of_cifar_is_the_official_checksum(name):
     import torchvision
 
     data = make(name)
@@ -204,12 +199,12 @@ def test_the_fingerprint_of_cifar_is_the_official_checksum(name: str) -> None:
     assert len(data.fingerprint()) == 16
 
 
-def augmented(cifar: Path, **changes: Any) -> Data:
+def augmented(cifar, **changes):
     options = {"flip": False, "randaugment": None, **changes}
     return ready("cifar10", root=str(cifar), batch_size=20, **options)
 
 
-def training(data: Data, epoch: int, start: int = 0) -> list[torch.Tensor]:
+def training(data, epoch, start=0):
     """The images of one pass over the training split, from batch `start` on."""
     length = data.batches_per_epoch()
     data.train_batches = (epoch + 1) * length
@@ -218,7 +213,7 @@ def training(data: Data, epoch: int, start: int = 0) -> list[torch.Tensor]:
     return [batch["images"] for batch in loader]
 
 
-def test_half_of_the_training_images_are_flipped(cifar: Path) -> None:
+def test_half_of_the_training_images_are_flipped(cifar):
     plain, flipped = training(augmented(cifar), 1), training(augmented(cifar, flip=True), 1)
     count = 0
     for before, after in zip(torch.cat(plain), torch.cat(flipped), strict=True):
@@ -227,7 +222,7 @@ def test_half_of_the_training_images_are_flipped(cifar: Path) -> None:
     assert 90 < count < 170
 
 
-def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar: Path) -> None:
+def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar):
     options = {"flip": True, "randaugment": "rand-m9-mstd0.5"}
     random.seed(1)
     np.random.seed(1)
@@ -242,7 +237,7 @@ def test_augmentation_depends_on_seed_epoch_and_example_alone(cifar: Path) -> No
     assert all(a.equal(b) for a, b in zip(resumed, before[9:], strict=True))
 
 
-def test_only_training_images_are_augmented(cifar: Path) -> None:
+def test_only_training_images_are_augmented(cifar):
     data = augmented(cifar, flip=True, randaugment="rand-m9-mstd0.5")
     plain = augmented(cifar)
     for split in ("val", "test"):
@@ -256,7 +251,7 @@ def test_only_training_images_are_augmented(cifar: Path) -> None:
 COLOURS = {"blue": (10, 20, 250), "green": (0, 200, 30), "red": (220, 0, 0)}
 
 
-def paint(folder: Path, count: int) -> None:
+def paint(folder, count):
     """Plain images of each colour, wide ones and tall ones, each a little different."""
     for name, colour in COLOURS.items():
         (folder / name).mkdir(parents=True)
@@ -267,28 +262,28 @@ def paint(folder: Path, count: int) -> None:
 
 
 @pytest.fixture
-def flat(tmp_path: Path) -> Path:
+def flat(tmp_path):
     paint(tmp_path / "flat", 60)
     return tmp_path / "flat"
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def given(tmp_path):
     for split, count in {"train": 24, "val": 5, "test": 6}.items():
         paint(tmp_path / "given" / split, count)
     return tmp_path / "given"
 
 
-def folder(root: Path, **changes: Any) -> Data:
+def folder(root, **changes):
     return make("image_folder", root=str(root), size=18, batch_size=8, **changes)
 
 
-def lengths(data: Data) -> dict[str, int]:
+def lengths(data):
     data.setup()
     return {split: data.length(split) for split in data.splits}
 
 
-def test_given_splits_are_used(given: Path) -> None:
+def test_given_splits_are_used(given):
     data = folder(given)
     assert lengths(data) == {"train": 72, "val": 15, "test": 18}
     assert isinstance(data, Images)
@@ -296,7 +291,7 @@ def test_given_splits_are_used(given: Path) -> None:
     assert data.sizes == {"image_size": (18, 18), "channels": 3, "classes": 3}
 
 
-def test_images_keep_their_colour_and_class(given: Path) -> None:
+def test_images_keep_their_colour_and_class(given):
     data = ready("image_folder", root=str(given), size=18)
     assert isinstance(data, Images)
     for batch in data.val_dataloader():
@@ -307,7 +302,7 @@ def test_images_keep_their_colour_and_class(given: Path) -> None:
             assert np.abs(image.mean((1, 2)).numpy() - colour).max() < 0.03
 
 
-def test_without_splits_a_hash_of_the_path_decides(flat: Path, tmp_path: Path) -> None:
+def test_without_splits_a_hash_of_the_path_decides(flat, tmp_path):
     found = lengths(folder(flat))
     assert sum(found.values()) == 180
     assert found["train"] > 100
@@ -315,7 +310,7 @@ def test_without_splits_a_hash_of_the_path_decides(flat: Path, tmp_path: Path) -
     assert lengths(folder(moved)) == found
 
 
-def test_validation_is_held_out_where_it_is_not_given(given: Path, tmp_path: Path) -> None:
+def test_validation_is_held_out_where_it_is_not_given(given, tmp_path):
     (given / "val").rename(tmp_path / "unused")
     assert lengths(folder(given)) == {"train": 66, "test": 18, "val": 6}
     (given / "test").rename(tmp_path / "unused too")
@@ -324,7 +319,7 @@ def test_validation_is_held_out_where_it_is_not_given(given: Path, tmp_path: Pat
     assert data.test_dataloader() is None
 
 
-def test_the_fingerprint_is_of_names_and_content(flat: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_is_of_names_and_content(flat, tmp_path):
     before = folder(flat).fingerprint()
     assert folder(flat, flip=True, seed=3).fingerprint() == before
     moved = flat.rename(tmp_path / "moved")
@@ -335,7 +330,7 @@ def test_the_fingerprint_is_of_names_and_content(flat: Path, tmp_path: Path) -> 
     assert len({before, renamed, folder(moved).fingerprint()}) == 3
 
 
-def test_grey_transparent_and_turned_images_become_colour_squares(given: Path) -> None:
+def test_grey_transparent_and_turned_images_become_colour_squares(given):
     Image.new("L", (40, 25), 99).save(given / "val" / "red" / "a.png")
     Image.new("RGBA", (25, 40), (9, 9, 9, 0)).save(given / "val" / "red" / "b.webp")
     Image.new("P", (3, 3)).save(given / "val" / "red" / "c.GIF")
@@ -345,7 +340,7 @@ def test_grey_transparent_and_turned_images_become_colour_squares(given: Path) -
     assert all(batch["images"].shape[1:] == (3, 18, 18) for batch in data.val_dataloader())
 
 
-def test_a_cut_off_image_is_named(given: Path) -> None:
+def test_a_cut_off_image_is_named(given):
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     cut = given / "test" / "red" / "cut.jpg"
     Image.fromarray(noise).save(cut)
@@ -356,7 +351,7 @@ def test_a_cut_off_image_is_named(given: Path) -> None:
         data.splits["test"][Request(0, torch.arange(data.length("test")))]
 
 
-def test_bad_folders_are_refused(given: Path, tmp_path: Path) -> None:
+def test_bad_folders_are_refused(given, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no images in CLASS" in refusal(folder(tmp_path / "empty"))
     paint(tmp_path / "valonly" / "val", 1)
@@ -367,7 +362,7 @@ def test_bad_folders_are_refused(given: Path, tmp_path: Path) -> None:
     assert "class pink of val is not in train" in refusal(folder(given))
 
 
-def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path: Path) -> None:
+def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path):
     paint(tmp_path / "train", 30)
     for path in (tmp_path / "train").glob("*/*.png"):
         pixels = np.array(Image.open(path))

@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import Callback
 from make_data import ready
 from torch import Tensor, nn
 
-from ablate.data import Data
 from ablate.errors import UserError
 
 SMALL = {
@@ -60,15 +59,7 @@ class Save(Callback):
         self.save(trainer, "validation")
 
 
-def train(
-    data: Data,
-    *,
-    steps: int,
-    every: int,
-    accumulate: int = 1,
-    checkpoint: Path | None = None,
-    save: Path | None = None,
-) -> Recorder:
+def train(data, *, steps, every, accumulate=1, checkpoint=None, save=None):
     """As a run trains: one Lightning epoch of as many batches as it takes."""
     model = Recorder()
     data.train_batches = steps * accumulate
@@ -91,21 +82,16 @@ def train(
     return model
 
 
-def batches_done(checkpoint: Path) -> int:
+def batches_done(checkpoint):
     loops = torch.load(checkpoint, weights_only=False)["loops"]["fit_loop"]
     return int(loops["epoch_loop.batch_progress"]["total"]["processed"])
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"steps": 13, "every": 5},
-        {"steps": 7, "every": 3, "accumulate": 2},
-    ],
-    ids=str,
+    "options", [{"steps": 13, "every": 5}, {"steps": 7, "every": 3, "accumulate": 2}], ids=str
 )
-def test_resuming_anywhere_sees_the_same_batches(tmp_path: Path, options: dict[str, int]) -> None:
+def test_resuming_anywhere_sees_the_same_batches(tmp_path, options):
     """An epoch of the data has 5 batches."""
     whole = train(ready("recall", **SMALL), save=tmp_path, **options)
     assert len({str(batch) for batch in whole.seen}) == len(whole.seen)
@@ -119,18 +105,16 @@ def test_resuming_anywhere_sees_the_same_batches(tmp_path: Path, options: dict[s
             assert resumed.weight.equal(whole.weight), checkpoint.name
 
 
-def attached(name: str, rank: int, world: int, **changes: Any) -> Data:
+def attached(name, rank, world, **changes):
     """A data set as process `rank` of `world` sees it."""
     data = ready(name, **changes)
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
-    data.trainer = SimpleNamespace(  # type: ignore[assignment]
-        global_rank=rank, world_size=world, strategy=strategy
-    )
+    data.trainer = SimpleNamespace(global_rank=rank, world_size=world, strategy=strategy)
     return data
 
 
 @pytest.mark.parametrize("name", ["recall", "reverse", "series", "digits"])
-def test_two_processes_see_the_batches_of_one(name: str) -> None:
+def test_two_processes_see_the_batches_of_one(name):
     options = {"pairs": [2]} if name == "recall" else {}
     if name in ("recall", "reverse"):
         options |= {"train_examples": 40, "val_examples": 13, "test_examples": 12}
@@ -146,20 +130,20 @@ def test_two_processes_see_the_batches_of_one(name: str) -> None:
             assert torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
-def test_a_batch_that_processes_cannot_share_is_refused() -> None:
+def test_a_batch_that_processes_cannot_share_is_refused():
     data = attached("recall", 0, 3, **SMALL)
     with pytest.raises(UserError, match=r"data.batch_size=8: must be a multiple of the 3 process"):
         data.train_dataloader()
 
 
-def test_a_split_smaller_than_the_number_of_processes_is_refused() -> None:
+def test_a_split_smaller_than_the_number_of_processes_is_refused():
     data = attached("recall", 0, 4, **(SMALL | {"val_examples": 3}))
     with pytest.raises(UserError, match="4 processes are more than the 3 example"):
         data.val_dataloader()
 
 
 @pytest.mark.parametrize("name", ["pydoc", "digits", "recall", "series"])
-def test_a_typical_batch_has_the_shapes_of_one_of_training(name: str) -> None:
+def test_a_typical_batch_has_the_shapes_of_one_of_training(name):
     data = ready(name, batch_size=8, **({"train_examples": 40} if name == "recall" else {}))
     batch, other = data.typical_batch(), next(iter(data.train_dataloader()))
     assert {key: value.shape for key, value in batch.items()} == {

@@ -12,7 +12,6 @@ from ablate.data.loader import (
     Bucketed,
     InOrder,
     Loader,
-    Order,
     Request,
     Share,
     Shuffled,
@@ -39,7 +38,7 @@ class Broken(Numbers):
         raise UserError("data.root: cannot decode x.png")
 
 
-def order(kind: str, share: Share = Share(), seed: int = 7) -> Order:  # noqa: B008
+def order(kind, share=Share(), seed=7):  # noqa: B008
     if kind == "in order":
         return InOrder(103, 8, share=share)
     if kind == "windows":
@@ -50,19 +49,19 @@ def order(kind: str, share: Share = Share(), seed: int = 7) -> Order:  # noqa: B
     return Bucketed(shuffled, LENGTHS, seed=seed)
 
 
-def batches(order: Order, epoch: int = 0, start: int = 0) -> list[list[int]]:
+def batches(order, epoch=0, start=0):
     loader = Loader(Numbers(), order)
     order.set_epoch(epoch)
     order.start = start
     return [batch["numbers"].tolist() for batch in loader]
 
 
-def flat(lists: list[list[int]]) -> list[int]:
+def flat(lists):
     return list(chain.from_iterable(lists))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_seed_and_epoch_give_the_same_batches(kind: str) -> None:
+def test_same_seed_and_epoch_give_the_same_batches(kind):
     before = torch.get_rng_state()
     first = order(kind)
     for epoch in range(3):
@@ -72,31 +71,29 @@ def test_same_seed_and_epoch_give_the_same_batches(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RANDOM)
-def test_every_seed_and_epoch_has_its_own_order(kind: str) -> None:
+def test_every_seed_and_epoch_has_its_own_order(kind):
     seen = [str(batches(order(kind, seed=seed), epoch)) for seed in (0, 1) for epoch in (0, 1, 2)]
     assert len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("shuffled", 103), ("buckets", len(LENGTHS))])
-def test_an_epoch_takes_every_example_once_but_for_an_incomplete_batch(
-    kind: str, count: int
-) -> None:
+def test_an_epoch_takes_every_example_once_but_for_an_incomplete_batch(kind, count):
     seen = flat(batches(order(kind)))
     assert len(seen) == len(set(seen)) == count // 8 * 8
     assert set(seen) <= set(range(count))
 
 
-def test_in_order_takes_every_example_once_in_order() -> None:
+def test_in_order_takes_every_example_once_in_order():
     assert flat(batches(order("in order"))) == list(range(103))
 
 
-def test_windows_reach_both_ends() -> None:
+def test_windows_reach_both_ends():
     windows = Windows(5, 8, batches=50, seed=0, share=Share())
     assert {n for batch in batches(windows) for n in batch} == set(range(5))
 
 
-def test_the_lengths_in_a_batch_are_close_and_batches_in_no_order_of_length() -> None:
-    def spread(order: Order) -> float:
+def test_the_lengths_in_a_batch_are_close_and_batches_in_no_order_of_length():
+    def spread(order):
         ranges = [int(LENGTHS[b].max() - LENGTHS[b].min()) for b in batches(order)]
         return sum(ranges) / len(ranges)
 
@@ -109,7 +106,7 @@ def test_the_lengths_in_a_batch_are_close_and_batches_in_no_order_of_length() ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("world", [2, 4])
-def test_processes_share_out_every_global_batch(kind: str, world: int) -> None:
+def test_processes_share_out_every_global_batch(kind, world):
     alone = batches(order(kind), 2)
     shares = [batches(order(kind, Share(rank, world)), 2) for rank in range(world)]
     together = [flat(list(parts)) for parts in zip(*shares, strict=True)]
@@ -119,16 +116,16 @@ def test_processes_share_out_every_global_batch(kind: str, world: int) -> None:
         assert all(len(batch) == 8 // world for share in shares for batch in share)
 
 
-def test_no_process_is_left_without_examples() -> None:
+def test_no_process_is_left_without_examples():
     for count in range(4, 40):
         shares = [batches(InOrder(count, 8, share=Share(rank, 4))) for rank in range(4)]
         assert len({len(share) for share in shares}) == 1
         assert all(batch for share in shares for batch in share)
-        assert sorted(flat(flat(shares))) == list(range(count))  # type: ignore[arg-type]
+        assert sorted(flat(flat(shares))) == list(range(count))
 
 
 @pytest.mark.parametrize("kind", RANDOM)
-def test_a_stream_goes_through_the_epochs_and_resumes_anywhere(kind: str) -> None:
+def test_a_stream_goes_through_the_epochs_and_resumes_anywhere(kind):
     length = len(order(kind))
     whole = [batch for epoch in range(3) for batch in batches(order(kind), epoch)][:-2]
     assert len(Stream(order(kind), 3 * length - 2)) == 3 * length - 2
@@ -141,7 +138,7 @@ def test_a_stream_goes_through_the_epochs_and_resumes_anywhere(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_resuming_an_epoch_gives_its_rest_and_then_whole_ones(kind: str) -> None:
+def test_resuming_an_epoch_gives_its_rest_and_then_whole_ones(kind):
     for start in (0, 1, 5, 11):
         resumed = order(kind)
         assert batches(resumed, 4, start) == batches(order(kind), 4)[start:]
@@ -152,7 +149,7 @@ def test_resuming_an_epoch_gives_its_rest_and_then_whole_ones(kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["shuffled", "in order"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_epoch_and_start_may_come_after_the_iterator(kind: str, workers: int) -> None:
+def test_epoch_and_start_may_come_after_the_iterator(kind, workers):
     """Lightning makes the iterator first, and prefetching workers must not run ahead of it."""
     sampler = order(kind)
     loader = Loader(Numbers(), sampler, workers=workers)
@@ -164,7 +161,7 @@ def test_epoch_and_start_may_come_after_the_iterator(kind: str, workers: int) ->
     assert {int(batch["epoch"]) for batch in got} == {9}
 
 
-def test_the_state_is_the_number_of_trained_batches() -> None:
+def test_the_state_is_the_number_of_trained_batches():
     loader = Loader(Numbers(), order("shuffled"), done=lambda: 5)
     assert loader.state_dict() == {"batch": 5}
     assert Loader(Numbers(), order("shuffled")).state_dict() == {"batch": 0}
@@ -172,7 +169,7 @@ def test_the_state_is_the_number_of_trained_batches() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_mistake_found_by_a_worker_is_still_one_line(workers: int) -> None:
+def test_a_mistake_found_by_a_worker_is_still_one_line(workers):
     loader = Loader(Broken(), order("in order"), workers=workers)
     with pytest.raises(UserError) as caught:
         list(loader)

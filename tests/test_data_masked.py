@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from make_data import make
-from torch import Tensor
 
 from ablate.data import Batch, Request
 from ablate.data.masked import Masked, MaskedText, WithSpecials, uniform
@@ -23,7 +22,7 @@ PUBLISHED: dict[str, Any] = {
 LENGTH = 64
 
 
-def masked(seed: int = 0, **changes: Any) -> TextData:
+def masked(seed=0, **changes):
     """pydoc, cut for BERT; changes: of the data and of what is masked."""
     task_settings = {key: changes.pop(key, value) for key, value in PUBLISHED.items()}
     data = make("pydoc", seed=seed, seq_len=changes.pop("seq_len", LENGTH), **changes)
@@ -33,40 +32,40 @@ def masked(seed: int = 0, **changes: Any) -> TextData:
     return data
 
 
-def batch(data: TextData, rows: int = 400, *, epoch: int = 0, split: str = "train") -> Batch:
+def batch(data, rows=400, *, epoch=0, split="train"):
     examples: Batch = data.splits[split][Request(epoch, torch.arange(rows) * 7)]
     return examples
 
 
-def restored(examples: Batch) -> Tensor:
+def restored(examples):
     """The tokens with what was hidden put back."""
     return examples["tokens"].scatter(1, examples["positions"], examples["targets"])
 
 
-def specials(data: TextData) -> WithSpecials:
+def specials(data):
     assert isinstance(data.tokenizer, WithSpecials)
     return data.tokenizer
 
 
-def assert_share(hits: Tensor, share: float) -> None:
+def assert_share(hits, share):
     """Within four standard deviations of as many independent draws."""
     assert abs(hits.float().mean() - share) < 4 * sqrt(share * (1 - share) / hits.numel())
 
 
 @pytest.fixture(scope="module")
-def pairs() -> TextData:
+def pairs():
     return masked()
 
 
 @pytest.fixture(scope="module")
-def singles() -> TextData:
+def singles():
     return masked(next_sentence=False)
 
 
 # What is hidden
 
 
-def test_the_published_shares(pairs: TextData) -> None:
+def test_the_published_shares(pairs):
     examples, special = batch(pairs, 4000), specials(pairs)
     assert examples["targets"].shape == (4000, round(0.15 * 61))
     read = examples["tokens"].gather(1, examples["positions"])
@@ -76,7 +75,7 @@ def test_the_published_shares(pairs: TextData) -> None:
     assert_share(~changed, 0.1 * (1 + 1 / special.text_size))
 
 
-def test_another_token_is_any_of_the_text() -> None:
+def test_another_token_is_any_of_the_text():
     data = masked(mask_share=0.0, random_share=1.0)
     examples, special = batch(data, 4000), specials(data)
     counts = examples["tokens"].gather(1, examples["positions"]).flatten().bincount()
@@ -88,7 +87,7 @@ def test_another_token_is_any_of_the_text() -> None:
     assert abs(chi - freedom) < 4 * sqrt(2 * freedom)
 
 
-def test_every_position_is_masked_equally_often(singles: TextData) -> None:
+def test_every_position_is_masked_equally_often(singles):
     counts = batch(singles, 6000)["positions"].flatten().bincount(minlength=LENGTH)
     assert counts[0] == counts[-1] == 0  # [CLS] and [SEP]
     share = round(0.15 * 62) / 62
@@ -97,9 +96,7 @@ def test_every_position_is_masked_equally_often(singles: TextData) -> None:
 
 @pytest.mark.parametrize("name", ["pairs", "singles"])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_special_tokens_are_never_masked_nor_predicted(
-    name: str, split: str, request: pytest.FixtureRequest
-) -> None:
+def test_special_tokens_are_never_masked_nor_predicted(name, split, request):
     data = request.getfixturevalue(name)
     rows = min(2000, data.length(split) // 7)
     examples, special = batch(data, rows, split=split), specials(data)
@@ -112,7 +109,7 @@ def test_special_tokens_are_never_masked_nor_predicted(
     assert (distinct > 0).all()
 
 
-def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles: TextData) -> None:
+def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles):
     examples = batch(singles)
     starts = torch.arange(400)[:, None] * 7 + torch.arange(62)
     assert torch.equal(restored(examples)[:, 1:-1], singles.tokens["train"][starts].long())
@@ -121,7 +118,7 @@ def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles: TextData)
 # Passes, seeds, batches
 
 
-def test_each_pass_hides_others_and_the_seed_repeats_them(pairs: TextData) -> None:
+def test_each_pass_hides_others_and_the_seed_repeats_them(pairs):
     first, second = batch(pairs), batch(pairs, epoch=1)
     assert not torch.equal(first["positions"], second["positions"])
     again = batch(masked(), epoch=1)
@@ -130,26 +127,26 @@ def test_each_pass_hides_others_and_the_seed_repeats_them(pairs: TextData) -> No
     assert not torch.equal(second["positions"], other["positions"])
 
 
-def test_validation_hides_the_same_in_every_pass_and_run(pairs: TextData) -> None:
+def test_validation_hides_the_same_in_every_pass_and_run(pairs):
     first, second = batch(pairs, 50, split="val"), batch(masked(seed=5), 50, epoch=3, split="val")
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_an_example_does_not_depend_on_its_batch(pairs: TextData) -> None:
+def test_an_example_does_not_depend_on_its_batch(pairs):
     whole = batch(pairs, 9)
     for row in range(9):
         alone = pairs.splits["train"][Request(0, torch.tensor([7 * row]))]
         assert all(torch.equal(whole[key][row], alone[key][0]) for key in whole)
 
 
-def test_validation_reads_the_split_once(singles: TextData) -> None:
+def test_validation_reads_the_split_once(singles):
     read = torch.cat([restored(examples)[:, 1:-1] for examples in singles.val_dataloader()])
     tokens = singles.tokens["val"]
     assert len(tokens) - read.numel() < 62
     assert torch.equal(read.flatten(), tokens[: read.numel()].long())
 
 
-def test_numbers_are_splitmix64s() -> None:
+def test_numbers_are_splitmix64s():
     """Against the published sequence of seed 1234567, in integers of Python."""
     state, expected = 1234567, []
     for _ in range(6):
@@ -169,7 +166,7 @@ def test_numbers_are_splitmix64s() -> None:
 # Pairs
 
 
-def test_half_of_the_second_segments_follow_and_are_said_to(pairs: TextData) -> None:
+def test_half_of_the_second_segments_follow_and_are_said_to(pairs):
     examples, special = batch(pairs, 2000), specials(pairs)
     assert_share(examples["next"] == 0, 0.5)
     whole, text = restored(examples), pairs.tokens["train"]
@@ -185,13 +182,13 @@ def test_half_of_the_second_segments_follow_and_are_said_to(pairs: TextData) -> 
         assert examples["segments"][row, first + 1] == 0  # the first [SEP]
 
 
-def test_the_first_segment_ends_anywhere_in_the_middle_half(pairs: TextData) -> None:
+def test_the_first_segment_ends_anywhere_in_the_middle_half(pairs):
     lengths = LENGTH - 2 - batch(pairs, 5000)["segments"].sum(1)
     assert set(lengths.tolist()) == set(range(15, 47))
     assert abs(lengths.float().mean() - 30.5) < 0.6
 
 
-def test_elsewhere_is_anywhere_but_near() -> None:
+def test_elsewhere_is_anywhere_but_near():
     """In a text whose tokens are their own places."""
     count, size = 1000, 29
     task_settings = Masked(next_sentence=True, mask_rate=0.02, mask_share=0.0, random_share=0.0)
@@ -202,12 +199,7 @@ def test_elsewhere_is_anywhere_but_near() -> None:
             self.cls, self.sep, self.mask = range(count, count + 3)
 
     data = MaskedText(
-        torch.arange(count),
-        step=1,
-        masked=task_settings,
-        seq_len=32,
-        tokenizer=Places(),
-        seed=0,
+        torch.arange(count), step=1, masked=task_settings, seq_len=32, tokenizer=Places(), seed=0
     )
     assert len(data) == count - size + 1
     starts = torch.arange(len(data)).repeat(20)
@@ -227,7 +219,7 @@ def test_elsewhere_is_anywhere_but_near() -> None:
 # Tokens
 
 
-def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs: TextData) -> None:
+def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs):
     special = specials(pairs)
     typed = special.encode("a[MASK]b[SEP]")
     a, b = special.plain.encode("a")[0], special.plain.encode("b")[0]
@@ -237,7 +229,7 @@ def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs: TextDa
     assert list(special.array("[CLS]")) == special.plain.encode("[CLS]")
 
 
-def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
+def test_a_persons_own_text(pairs, singles):
     own = pairs.from_text("a[MASK]c[SEP]d")
     assert own["labels"] == ["[CLS]", "a", "[MASK]", "c", "[SEP]", "d", "[SEP]"]
     assert own["positions"].tolist() == [[2]]
@@ -245,7 +237,7 @@ def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
     assert "segments" not in singles.from_text("a")
 
 
-def test_a_text_too_short_for_an_elsewhere_is_refused() -> None:
+def test_a_text_too_short_for_an_elsewhere_is_refused():
     with pytest.raises(UserError, match=r"data.seq_len=64: the val split has .*at least 192"):
         masked(val_fraction=0.0003)
     masked(val_fraction=0.0003, next_sentence=False)

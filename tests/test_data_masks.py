@@ -20,20 +20,20 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def digits(**changes: Any) -> OverlappingDigits:
+def digits(**changes):
     data = ready("overlapping_digits", **(SMALL | changes))
     assert isinstance(data, OverlappingDigits)
     return data
 
 
-def batch(data: Any, split: str = "train") -> dict[str, torch.Tensor]:
+def batch(data, split="train"):
     every: dict[str, torch.Tensor] = data.splits[split][
         Request(0, torch.arange(data.length(split)))
     ]
     return every
 
 
-def test_a_mask_is_ink_and_a_click_is_in_its_middle() -> None:
+def test_a_mask_is_ink_and_a_click_is_in_its_middle():
     data = digits()
     every = batch(data)
     grey = torch.stack([data.visible(image)[..., 0] for image in every["images"]])
@@ -46,14 +46,14 @@ def test_a_mask_is_ink_and_a_click_is_in_its_middle() -> None:
     assert abs(float(every["images"].std()) - 1) < 1e-3
 
 
-def test_alone_on_the_canvas_a_digit_is_all_its_ink() -> None:
+def test_alone_on_the_canvas_a_digit_is_all_its_ink():
     data = digits(min_digits=1, max_digits=1, dimmest=1.0)
     every = batch(data)
     grey = torch.stack([data.visible(image)[..., 0] for image in every["images"]])
     assert torch.equal(every["masks"], grey > 0)
 
 
-def test_a_later_digit_hides_an_earlier_one() -> None:
+def test_a_later_digit_hides_an_earlier_one():
     """With two digits at the same place, each drawn many times, some of one are hidden."""
     alone = batch(digits(min_digits=1, max_digits=1, size=16))["masks"].sum((1, 2)).float()
     both = batch(digits(min_digits=2, max_digits=2, size=16))["masks"].sum((1, 2)).float()
@@ -62,13 +62,11 @@ def test_a_later_digit_hides_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("unfamiliar", [[8, 9], []])
-def test_training_has_no_unfamiliar_digit(
-    unfamiliar: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_has_no_unfamiliar_digit(unfamiliar, monkeypatch):
     chosen: dict[int, set[int]] = {}
     source = OverlappingDigits._enlarged
 
-    def told(self: OverlappingDigits, own: Any) -> Any:
+    def told(self, own):
         """Every pixel of a digit as bright as its class."""
         large = source(self, own)
         large[large >= INK] = 0
@@ -95,16 +93,16 @@ def test_training_has_no_unfamiliar_digit(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     make_files.mask_folder(tmp_path, np.random.default_rng(0))
     return tmp_path
 
 
-def own(folder: Path, **changes: Any) -> Any:
+def own(folder, **changes):
     return ready("mask_folder", root=str(folder), **({"size": 12, "min_pixels": 1} | changes))
 
 
-def test_every_value_of_a_mask_is_an_object(folder: Path) -> None:
+def test_every_value_of_a_mask_is_an_object(folder):
     data = own(folder)
     assert sum(data.length(split) for split in data.splits) == 2 * 24
     every = batch(data)
@@ -115,7 +113,7 @@ def test_every_value_of_a_mask_is_an_object(folder: Path) -> None:
     assert own(folder, min_pixels=40).length("train") < data.length("train")
 
 
-def test_numbers_palettes_and_colours_say_the_same(folder: Path) -> None:
+def test_numbers_palettes_and_colours_say_the_same(folder):
     first = batch(own(folder))["masks"]
     before = own(folder).fingerprint()
     for file in (folder / "masks").iterdir():
@@ -142,13 +140,13 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("line", SPOILT)
-def test_a_spoilt_folder_is_one_line(folder: Path, line: str) -> None:
+def test_a_spoilt_folder_is_one_line(folder, line):
     SPOILT[line](folder)
     with pytest.raises(UserError, match=line) as caught:
         own(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_too_small_objects_leave_nothing(folder: Path) -> None:
+def test_too_small_objects_leave_nothing(folder):
     with pytest.raises(UserError, match=r"have no object of data\.min_pixels=1000"):
         own(folder, min_pixels=1000)

@@ -2,7 +2,6 @@
 
 import random
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from make_data import make, ready
 
 from ablate.data import IGNORED, Request, pair_tokenizer
 from ablate.data.cmudict import CMUDict
-from ablate.data.loader import Loader
 from ablate.data.pair_tokenizer import SPECIALS, PairTokenizer, Words
 from ablate.data.pairs import BOS, EOS, PAD, UNKNOWN, Pair, Pairs
 from ablate.data.sequences import Sequences
@@ -24,7 +22,7 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", ",", "Käse", "!", "don't"]
 BPE = 280
 
 
-def sentence(most: int = 12) -> str:
+def sentence(most=12):
     return " ".join(RNG.choices(WORDS, k=RNG.randint(1, most)))
 
 
@@ -45,7 +43,7 @@ class Toy(Pairs):
         return Words(p.source for p in training), Words(p.target for p in training)
 
 
-def toy(count: int = 60, **options: Any) -> Toy:
+def toy(count=60, **options):
     splits = {"train": TRAINING[:count], "val": TRAINING[:7], "test": TRAINING[7:20]}
     data = Toy(splits, **options)
     data.setup()
@@ -55,7 +53,7 @@ def toy(count: int = 60, **options: Any) -> Toy:
 # tokenizers
 
 
-def tokenizers(texts: list[str]) -> dict[str, PairTokenizer]:
+def tokenizers(texts):
     return {
         "char": pair_tokenizer.make("char", texts),
         "word": pair_tokenizer.make("word", texts),
@@ -63,14 +61,14 @@ def tokenizers(texts: list[str]) -> dict[str, PairTokenizer]:
     }
 
 
-def both(pair: Pair) -> str:
+def both(pair):
     return " ".join(pair)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
 @example(["a ￭ ￭b c￭"])
-def test_a_text_comes_back(texts: list[str]) -> None:
+def test_a_text_comes_back(texts):
     for text in texts:
         for kind, tokenizer in tokenizers(texts).items():
             back = {"char": text, "word": " ".join(text.split()), "bpe": text.strip()}[kind]
@@ -83,7 +81,7 @@ def test_a_text_comes_back(texts: list[str]) -> None:
 @pytest.mark.parametrize("kind", ["char", "word", "bpe"])
 @given(st.text())
 @settings(max_examples=60, deadline=None)
-def test_no_text_makes_a_special_token(kind: str, text: str) -> None:
+def test_no_text_makes_a_special_token(kind, text):
     tokenizer = KNOWN[kind]
     for strange in (text, *SPECIALS, "<s>a</s>", ""):
         tokens = tokenizer.encode(strange)
@@ -95,14 +93,14 @@ def test_no_text_makes_a_special_token(kind: str, text: str) -> None:
 KNOWN = tokenizers([both(pair) for pair in TRAINING])
 
 
-def test_what_training_never_showed_is_unknown() -> None:
+def test_what_training_never_showed_is_unknown():
     assert KNOWN["word"].decode(KNOWN["word"].encode("the dog sat ,")) == "the <unk> sat ,"
     assert KNOWN["char"].decode(KNOWN["char"].encode("cñt")) == "c�t"
     assert KNOWN["bpe"].decode(KNOWN["bpe"].encode("cñt 猫")) == "cñt 猫"
     assert KNOWN["bpe"].decode([*KNOWN["bpe"].encode("cat"), UNKNOWN]) == "cat�"
 
 
-def test_words_part_at_punctuation_and_keep_their_accents() -> None:
+def test_words_part_at_punctuation_and_keep_their_accents():
     words = pair_tokenizer.make("word", ["naïve cafe\u0301s, don't! हिन्दी ❤\ufe0f2"])
     labels = [
         words.label(token) for token in words.encode("naïve cafe\u0301s, don't! हिन्दी ❤\ufe0f2")
@@ -112,13 +110,13 @@ def test_words_part_at_punctuation_and_keep_their_accents() -> None:
     ]  # fmt: skip
 
 
-def test_rare_words_are_unknown() -> None:
+def test_rare_words_are_unknown():
     words = pair_tokenizer.make("word", ["a a b", "b a c"], min_count=2)
     assert words.vocab_size == len(SPECIALS) + 2
     assert words.decode(words.encode("a b c")) == "a b <unk>"
 
 
-def test_the_first_word_of_a_sentence_is_the_token_that_it_is_elsewhere() -> None:
+def test_the_first_word_of_a_sentence_is_the_token_that_it_is_elsewhere():
     bpe = KNOWN["bpe"]
     assert bpe.encode("the the") == 2 * bpe.encode("the")
 
@@ -126,7 +124,7 @@ def test_the_first_word_of_a_sentence_is_the_token_that_it_is_elsewhere() -> Non
 # batches
 
 
-def test_a_batch_is_what_it_says() -> None:
+def test_a_batch_is_what_it_says():
     data = toy()
     for split, texts in data.texts.items():
         numbers = torch.tensor(RNG.sample(range(len(texts)), 5))
@@ -147,7 +145,7 @@ def test_a_batch_is_what_it_says() -> None:
         assert (batch["targets"][:, -1] != IGNORED).any()
 
 
-def test_sizes_are_those_of_the_longest_of_all_splits() -> None:
+def test_sizes_are_those_of_the_longest_of_all_splits():
     long = Pair(" ".join(["cat"] * 40), " ".join(["mat"] * 30))
     data = Toy({"train": TRAINING, "val": TRAINING[:3], "test": [long]})
     data.setup()
@@ -160,11 +158,11 @@ def test_sizes_are_those_of_the_longest_of_all_splits() -> None:
     }
 
 
-def batches(loader: Loader) -> list[list[int]]:
+def batches(loader):
     return [batch["index"].tolist() for batch in loader]
 
 
-def test_validation_goes_through_every_pair_once_in_order_of_length() -> None:
+def test_validation_goes_through_every_pair_once_in_order_of_length():
     data = toy()
     for split, loader in {"val": data.val_dataloader(), "test": data.test_dataloader()}.items():
         assert loader is not None
@@ -177,7 +175,7 @@ def test_validation_goes_through_every_pair_once_in_order_of_length() -> None:
 # what is dropped
 
 
-def test_what_is_dropped_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_dropped_is_said(capsys):
     train = [Pair("a", "b"), Pair("", "b"), Pair("a a a a", "b"), Pair("a", "b b b"), Pair("a", "")]
     data = Toy({"train": train, "val": train, "test": train}, max_length=2, batch_size=1)
     data.setup()
@@ -204,7 +202,7 @@ def test_what_is_dropped_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         ([Pair("a a a", "b")], "data.max_length=2: every training pair is longer"),
     ],
 )
-def test_nothing_left_is_refused(train: list[Pair], line: str) -> None:
+def test_nothing_left_is_refused(train, line):
     with pytest.raises(UserError, match=line):
         Toy({"train": train, "val": [Pair("a", "b")]}, max_length=2).setup()
 
@@ -212,7 +210,7 @@ def test_nothing_left_is_refused(train: list[Pair], line: str) -> None:
 # what it is identified by
 
 
-def test_the_fingerprint_is_over_content_and_split() -> None:
+def test_the_fingerprint_is_over_content_and_split():
     kept = {"train": TRAINING[:10], "val": TRAINING[10:12]}
     same = Toy(kept, batch_size=2, seed=9, max_length=3).fingerprint()
     assert Toy(kept).fingerprint() == same
@@ -221,7 +219,7 @@ def test_the_fingerprint_is_over_content_and_split() -> None:
     assert len({same, Toy(moved).fingerprint(), Toy(changed).fingerprint()}) == 3
 
 
-def test_other_data_is_measured_with_the_tokens_of_training() -> None:
+def test_other_data_is_measured_with_the_tokens_of_training():
     trained = toy()
     other = Toy({"train": [Pair("new words", "the cat")], "val": [Pair("the new", "cat words")]})
     other.measure_as(trained)
@@ -239,18 +237,18 @@ NAMES = ["reverse", "copy", "sort"]
 SMALL = {"train_examples": 300, "val_examples": 200, "test_examples": 150}
 
 
-def sequences(name: str, **changes: int) -> Sequences:
+def sequences(name, **changes):
     data = ready(name, **(SMALL | changes))
     assert isinstance(data, Sequences)
     return data
 
 
-def numbers(text: str) -> list[int]:
+def numbers(text):
     return [int(number) for number in text.split()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_targets_follow_from_sources(name: str) -> None:
+def test_targets_follow_from_sources(name):
     data = sequences(name)
     expected = {"reverse": lambda s: s[::-1], "copy": list, "sort": sorted}[name]
     for pairs in data.texts.values():
@@ -259,7 +257,7 @@ def test_targets_follow_from_sources(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lengths_and_numbers_are_as_configured_and_all_occur(name: str) -> None:
+def test_lengths_and_numbers_are_as_configured_and_all_occur(name):
     data = sequences(name, symbols=7, min_length=2, max_train_length=5, test_max_length=8)
     for split, longest in {"train": 5, "val": 8, "test": 8}.items():
         drawn = [numbers(pair.source) for pair in data.texts[split]]
@@ -276,7 +274,7 @@ def test_lengths_and_numbers_are_as_configured_and_all_occur(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_alignment_links_each_number_to_itself(name: str) -> None:
+def test_the_alignment_links_each_number_to_itself(name):
     data = sequences(name)
     for split, pairs in data.texts.items():
         for index, pair in enumerate(pairs):
@@ -297,7 +295,7 @@ def test_the_alignment_links_each_number_to_itself(name: str) -> None:
                 assert taken == [place for _, place in sorted(zip(source, places, strict=True))]
 
 
-def test_a_number_never_drawn_has_a_token_too() -> None:
+def test_a_number_never_drawn_has_a_token_too():
     data = ready("copy", symbols=500, train_examples=1, val_examples=1, test_examples=1)
     assert data.sizes["source_vocab"] == 504
 
@@ -319,14 +317,14 @@ record(2) R AH1 K AO0 R D
 """
 
 
-def cmudict(root: Path, **changes: Any) -> CMUDict:
+def cmudict(root, **changes):
     data = make("cmudict", root=str(root), **({"batch_size": 2} | changes))
     assert isinstance(data, CMUDict)
     return data
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     words = "".join(
         f"w{'abcdefghij'[n % 10]}{n} W {'AA1' if n % 2 else 'IY0'}\n" for n in range(200)
     )
@@ -334,11 +332,11 @@ def small(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def everything(data: CMUDict) -> set[Pair]:
+def everything(data):
     return {pair for pairs in data.read().values() for pair in pairs}
 
 
-def test_entries_are_read(small: Path) -> None:
+def test_entries_are_read(small):
     first = everything(cmudict(small))
     assert Pair("'bout", "B AW T") in first
     assert Pair("aalborg", "AO L B AO R G") in first
@@ -349,7 +347,7 @@ def test_entries_are_read(small: Path) -> None:
     assert {p.target for p in stressed if p.source == "a"} == {"AH0", "EY1"}
 
 
-def test_a_split_does_not_depend_on_the_other_words(small: Path) -> None:
+def test_a_split_does_not_depend_on_the_other_words(small):
     before = cmudict(small).read()
     path = small / "cmudict.dict"
     path.write_text("".join(sorted(path.read_text().splitlines(keepends=True), reverse=True)[::2]))
@@ -366,7 +364,7 @@ def test_a_split_does_not_depend_on_the_other_words(small: Path) -> None:
         ("", "is empty"),
     ],
 )
-def test_a_line_that_is_none_is_named(tmp_path: Path, content: str, line: str) -> None:
+def test_a_line_that_is_none_is_named(tmp_path, content, line):
     (tmp_path / "cmudict.dict").write_text(content)
     with pytest.raises(UserError, match=r"^data\.root=") as caught:
         cmudict(tmp_path).setup()

@@ -17,18 +17,18 @@ from ablate.training.build import build_data
 WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
+def sentences(count, seed=0):
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(3, 9))) + "." for _ in range(count)]
 
 
-def write(path: Path, lines: list[str]) -> str:
+def write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), newline="")
     return str(path)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
+def files(tmp_path):
     return {
         "source": write(tmp_path / "train.de", sentences(300)),
         "target": write(tmp_path / "train.en", sentences(300, seed=1)),
@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def more(tmp_path: Path) -> dict[str, str]:
+def more(tmp_path):
     """Files for validation and test."""
     return {
         f"{split}_{side}": write(tmp_path / f"{split}.{side}", sentences(20, seed))
@@ -46,13 +46,13 @@ def more(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def parallel(**changes: Any) -> Parallel:
+def parallel(**changes):
     data = make("parallel", **({"tokenizer": "word", "batch_size": 4} | changes))
     assert isinstance(data, Parallel)
     return data
 
 
-def ready(**changes: Any) -> Parallel:
+def ready(**changes):
     data = parallel(**changes)
     data.setup()
     return data
@@ -61,7 +61,7 @@ def ready(**changes: Any) -> Parallel:
 # the splits
 
 
-def test_given_files_are_the_splits(files: dict[str, str], more: dict[str, str]) -> None:
+def test_given_files_are_the_splits(files, more):
     data = ready(**files, **more)
     for split, pairs in data.texts.items():
         prefix = "" if split == "train" else f"{split}_"
@@ -72,9 +72,7 @@ def test_given_files_are_the_splits(files: dict[str, str], more: dict[str, str])
 
 
 @pytest.mark.parametrize("shares", [{}, {"val_fraction": 0.2}, {"test_fraction": 0.3}])
-def test_shares_are_taken_of_the_training_files(
-    files: dict[str, str], shares: dict[str, float]
-) -> None:
+def test_shares_are_taken_of_the_training_files(files, shares):
     data = ready(**files, **shares)
     lines = list(
         zip(*(Path(path).read_text().splitlines() for path in files.values()), strict=True)
@@ -86,7 +84,7 @@ def test_shares_are_taken_of_the_training_files(
     assert data.has_test == ("test_fraction" in shares)
 
 
-def test_a_source_stands_in_one_split_alone_and_stays_there(tmp_path: Path) -> None:
+def test_a_source_stands_in_one_split_alone_and_stays_there(tmp_path):
     lines = [*sentences(300), *sentences(300)]  # each twice
     options = {"val_fraction": 0.2, "test_fraction": 0.2}
     paths = [write(tmp_path / "a", lines), write(tmp_path / "b", sentences(600, seed=1))]
@@ -102,7 +100,7 @@ def test_a_source_stands_in_one_split_alone_and_stays_there(tmp_path: Path) -> N
         assert kept <= {pair.source for pair in after[split]}
 
 
-def test_gzip_and_plain_are_the_same(tmp_path: Path, files: dict[str, str]) -> None:
+def test_gzip_and_plain_are_the_same(tmp_path, files):
     plain = parallel(**files).fingerprint()
     packed = {}
     for side, path in files.items():
@@ -112,7 +110,7 @@ def test_gzip_and_plain_are_the_same(tmp_path: Path, files: dict[str, str]) -> N
     assert parallel(**packed, val_fraction=0.2).fingerprint() != plain
 
 
-def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+def test_only_a_newline_ends_a_line(tmp_path):
     odd = ["\ufeffone\u2028two\r", " \x85three ", "four\x0bfive\x1cs"]
     (tmp_path / "a").write_bytes("\n".join(odd).encode())  # without one at the end
     target = write(tmp_path / "b", ["1", "2", "3"])
@@ -127,9 +125,7 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["char", "word", "bpe"])
 @pytest.mark.parametrize("joint", [True, False])
-def test_tokens_come_from_the_training_split_alone(
-    tmp_path: Path, files: dict[str, str], more: dict[str, str], tokenizer: str, joint: bool
-) -> None:
+def test_tokens_come_from_the_training_split_alone(tmp_path, files, more, tokenizer, joint):
     """Whatever stands in validation and test, no vocabulary changes."""
     options: dict[str, Any] = {"tokenizer": tokenizer, "joint": joint}
     options["vocab_size"] = 300 if tokenizer == "bpe" else None
@@ -152,9 +148,7 @@ def test_tokens_come_from_the_training_split_alone(
 # mistakes
 
 
-def test_empty_and_long_lines_are_named_in_their_file(
-    tmp_path: Path, more: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_and_long_lines_are_named_in_their_file(tmp_path, more, capsys):
     source, target = sentences(9), sentences(9)
     source[3], target[5], target[7] = "  ", "", "eins " * 20
     paths = {"source": write(tmp_path / "a", source), "target": write(tmp_path / "b", target)}
@@ -172,9 +166,7 @@ def test_empty_and_long_lines_are_named_in_their_file(
     assert long.endswith(f"line 8 of {paths['source']} and {paths['target']}, 20 tokens")
 
 
-def test_lines_are_counted_in_the_file_where_it_was_split(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_are_counted_in_the_file_where_it_was_split(tmp_path, capsys):
     source = [*sentences(200), "zu lang " * 30]
     paths = {"source": write(tmp_path / "a", source), "target": write(tmp_path / "b", source)}
     data = ready(**paths, val_fraction=0.3, max_length=20)
@@ -196,11 +188,11 @@ def test_lines_are_counted_in_the_file_where_it_was_split(
     ],
 )
 def test_the_command_refuses_in_one_line_and_leaves_no_folder(
-    ablate_command: Any,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: str,
-    line: str,
-) -> None:
+    ablate_command,  # noqa: F811
+    monkeypatch,
+    overrides,
+    line,
+):
     """As it is typed, up to the model: whatever the data says ends the command."""
     write(Path("a"), sentences(40))
     write(Path("short"), sentences(39))

@@ -1,7 +1,5 @@
 """data=series: which values are read and which are targets, and what a file may not hold."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,13 +14,13 @@ SMALL = {"window": 6, "horizon": 4, "val_fraction": 0.2, "test_fraction": 0.25, 
 ENDS = {"train": 33, "val": 45, "test": 60}  # 60 - 12 - 15, 60 - 15, 60
 
 
-def write(path: Path, *columns: np.ndarray, names: str = "x,y") -> str:
+def write(path, *columns, names="x,y"):
     rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
     path.write_text("\n".join([names, *rows]) + "\n")
     return str(path)
 
 
-def counting(path: Path, **changes: object) -> Series:
+def counting(path, **changes):
     """A series whose values are their places, 0, 1, 2 .., and its negative in another column."""
     places = np.arange(float(COUNT))
     file = write(path / "series.csv", places, -places)
@@ -31,18 +29,18 @@ def counting(path: Path, **changes: object) -> Series:
     return data
 
 
-def everything(data: Series, split: str) -> dict[str, torch.Tensor]:
+def everything(data, split):
     return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
-def places(data: Series, values: torch.Tensor) -> np.ndarray:
+def places(data, values):
     """Which values of `counting` they are."""
     found = data.restore(values)[..., 0]
     np.testing.assert_allclose(found, np.round(found), atol=1e-4)
     return np.round(found)
 
 
-def test_the_default_is_the_sunspots_of_309_years() -> None:
+def test_the_default_is_the_sunspots_of_309_years():
     data = ready("series")
     assert isinstance(data, Series)
     spots = data.restore(data.values)[:, 0]
@@ -60,7 +58,7 @@ def test_the_default_is_the_sunspots_of_309_years() -> None:
     assert int(labels[-1]) == 1700 + data.starts["val"] + 2
 
 
-def test_training_sees_nothing_but_the_training_part(tmp_path: Path) -> None:
+def test_training_sees_nothing_but_the_training_part(tmp_path):
     data = counting(tmp_path)
     batch = everything(data, "train")
     values, targets = places(data, batch["values"]), places(data, batch["targets"])
@@ -72,9 +70,7 @@ def test_training_sees_nothing_but_the_training_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_every_value_of_a_split_is_a_target_once_and_no_other_is(
-    tmp_path: Path, split: str
-) -> None:
+def test_every_value_of_a_split_is_a_target_once_and_no_other_is(tmp_path, split):
     data = counting(tmp_path)
     start = {"val": ENDS["train"], "test": ENDS["val"]}[split]
     batch = everything(data, split)
@@ -89,7 +85,7 @@ def test_every_value_of_a_split_is_a_target_once_and_no_other_is(
         np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
-def test_normalisation_knows_the_training_part_alone(tmp_path: Path) -> None:
+def test_normalisation_knows_the_training_part_alone(tmp_path):
     rng = np.random.default_rng(0)
     series = rng.normal(size=(COUNT, 2)) * [3, 50] + [1, -7]
     later = series.copy()
@@ -114,7 +110,7 @@ def test_normalisation_knows_the_training_part_alone(tmp_path: Path) -> None:
     )
 
 
-def test_another_series_is_measured_with_the_runs_normalisation(tmp_path: Path) -> None:
+def test_another_series_is_measured_with_the_runs_normalisation(tmp_path):
     run, other = counting(tmp_path), make("series", **(SMALL | {"window": 12}))
     assert isinstance(other, Series)
     other.measure_as(run)
@@ -155,9 +151,7 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("content", "columns", "line"), WRONG_FILES)
-def test_a_wrong_file_is_one_line(
-    tmp_path: Path, content: str, columns: list[str] | None, line: str
-) -> None:
+def test_a_wrong_file_is_one_line(tmp_path, content, columns, line):
     (tmp_path / "series.csv").write_text(content)
     data = make("series", path=str(tmp_path / "series.csv"), columns=columns, **SMALL)
     with pytest.raises(UserError, match=line) as caught:
@@ -165,7 +159,7 @@ def test_a_wrong_file_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_what_files_may_look_like(tmp_path: Path) -> None:
+def test_what_files_may_look_like(tmp_path):
     """A byte order mark, quotes, spaces, lines of Windows, other columns, an end without a line."""
     rows = [f'"day, {n}", {n}.5 ,1e-1' for n in range(40)]
     file = tmp_path / "series.csv"

@@ -2,7 +2,6 @@
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import make_model
 import pytest
@@ -22,13 +21,13 @@ TOKENIZERS = ["char", "byte", "bpe"]
 
 
 @pytest.fixture
-def poem(tmp_path: Path) -> Path:
+def poem(tmp_path):
     path = tmp_path / "poem.txt"
     path.write_bytes(POEM.encode())
     return path
 
 
-def text(path: Path | str, **changes: Any) -> TextData:
+def text(path, **changes):
     size = {"vocab_size": 280} if changes.get("tokenizer") == "bpe" else {}
     data = make("text", path=str(path), **{"seq_len": 16, "batch_size": 4, **size, **changes})
     assert isinstance(data, TextData)
@@ -36,7 +35,7 @@ def text(path: Path | str, **changes: Any) -> TextData:
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_a_full_pass_predicts_every_token_but_the_first_once(poem: Path, tokenizer: str) -> None:
+def test_a_full_pass_predicts_every_token_but_the_first_once(poem, tokenizer):
     data = text(poem, tokenizer=tokenizer)
     data.setup()
     inputs, targets = [], []
@@ -50,14 +49,14 @@ def test_a_full_pass_predicts_every_token_but_the_first_once(poem: Path, tokeniz
 
 
 @pytest.mark.parametrize("length", [1, 7, 16, 287])
-def test_windows_of_any_length_cover_the_split(poem: Path, length: int) -> None:
+def test_windows_of_any_length_cover_the_split(poem, length):
     data = text(poem, seq_len=length)
     data.setup()
     targets = torch.cat([batch["targets"].flatten() for batch in data.val_dataloader()])
     assert int((targets != -100).sum()) == len(data.texts["val"]) - 1
 
 
-def test_training_windows_are_pieces_of_the_training_split(poem: Path) -> None:
+def test_training_windows_are_pieces_of_the_training_split(poem):
     data = text(poem)
     data.setup()
     for batch in data.train_dataloader():
@@ -66,7 +65,7 @@ def test_training_windows_are_pieces_of_the_training_split(poem: Path) -> None:
             assert data.tokenizer.decode(row) in data.texts["train"]
 
 
-def test_every_window_of_the_training_split_is_drawn(tmp_path: Path) -> None:
+def test_every_window_of_the_training_split_is_drawn(tmp_path):
     (tmp_path / "short.txt").write_text("abcdefgh")
     data = text(tmp_path / "short.txt", seq_len=2, val_fraction=0.4, batch_size=2)
     data.setup()
@@ -77,7 +76,7 @@ def test_every_window_of_the_training_split_is_drawn(tmp_path: Path) -> None:
     assert drawn == {0, 1}  # abc and bcd
 
 
-def test_the_split_is_nanogpts(shared_data: Path) -> None:
+def test_the_split_is_nanogpts(shared_data):
     data = ready("shakespeare", path=str(shared_data / "tinyshakespeare" / "input.txt"))
     assert isinstance(data, TextData)
     assert [len(part) for part in data.texts.values()] == [1_003_854, 111_540]
@@ -87,7 +86,7 @@ def test_the_split_is_nanogpts(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_text_survives_the_tokenizer(poem: Path, tokenizer: str) -> None:
+def test_text_survives_the_tokenizer(poem, tokenizer):
     data = text(poem, tokenizer=tokenizer)
     data.setup()
     tokens = data.tokenizer.encode(POEM)
@@ -96,7 +95,7 @@ def test_text_survives_the_tokenizer(poem: Path, tokenizer: str) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_the_tokenizer_sees_the_training_split_alone(tmp_path: Path, tokenizer: str) -> None:
+def test_the_tokenizer_sees_the_training_split_alone(tmp_path, tokenizer):
     vocabularies = []
     for ending in ("the quick brown fox " * 20, "zzzz wwww zzzz wwww " * 20):
         (tmp_path / "t.txt").write_text(
@@ -110,7 +109,7 @@ def test_the_tokenizer_sees_the_training_split_alone(tmp_path: Path, tokenizer: 
     assert vocabularies[0] == vocabularies[1]
 
 
-def test_unknown_characters_of_the_validation_split_share_one_token(tmp_path: Path) -> None:
+def test_unknown_characters_of_the_validation_split_share_one_token(tmp_path):
     (tmp_path / "t.txt").write_text("abcd " * 90 + "a? ! " * 10)
     data = text(tmp_path / "t.txt")
     data.setup()
@@ -119,7 +118,7 @@ def test_unknown_characters_of_the_validation_split_share_one_token(tmp_path: Pa
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
 
 
-def test_without_need_there_is_no_unknown_token(poem: Path) -> None:
+def test_without_need_there_is_no_unknown_token(poem):
     data = text(poem)
     data.setup()
     assert data.sizes["vocab_size"] == len(set(POEM))
@@ -129,9 +128,7 @@ def test_without_need_there_is_no_unknown_token(poem: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_characters_per_token_counts_what_is_predicted(
-    poem: Path, tokenizer: str, split: str
-) -> None:
+def test_characters_per_token_counts_what_is_predicted(poem, tokenizer, split):
     data = text(poem, tokenizer=tokenizer)
     data.setup()
     tokens = data.tokenizer.encode(data.texts[split])
@@ -141,7 +138,7 @@ def test_characters_per_token_counts_what_is_predicted(
     assert low <= data.characters_per_token(split) <= high
 
 
-def test_pydoc_is_long_english_from_this_python() -> None:
+def test_pydoc_is_long_english_from_this_python():
     data = ready("pydoc")
     assert isinstance(data, TextData)
     joined = "".join(data.texts.values())
@@ -153,13 +150,13 @@ def test_pydoc_is_long_english_from_this_python() -> None:
 # Texts with classes
 
 
-def texts(root: Path | None = None, **changes: Any) -> TextFiles:
+def texts(root=None, **changes):
     data = ready("text_files", root=root and str(root), tokenizer="char", **changes)
     assert isinstance(data, TextFiles)
     return data
 
 
-def read(data: TextFiles, split: str) -> list[tuple[str, str]]:
+def read(data, split):
     """Every text of a split, decoded, and the name of its class."""
     batch = data.splits[split][Request(0, torch.arange(data.length(split)))]
     return [
@@ -169,7 +166,7 @@ def read(data: TextFiles, split: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for name, words in {"cats": "the cat sat", "dogs": "a dog ran"}.items():
         (tmp_path / name).mkdir()
         for n in range(30):
@@ -177,7 +174,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two() -> None:
+def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two():
     found, chapters = paragraphs()
     assert len(set(found)) == len(found) > 1000
     assert set(chapters) == set(CHAPTERS)
@@ -190,7 +187,7 @@ def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two() -
         assert any(words[text] in whole[name] for name in CHAPTERS[its].split() if name in whole)
 
 
-def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all() -> None:
+def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all():
     few, more, whole = (texts(train_examples=count) for count in (20, 60, None))
     of_few, of_more, of_whole = (read(data, "train") for data in (few, more, whole))
     assert of_few == of_more[:20]
@@ -202,7 +199,7 @@ def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all() -> No
         texts(train_examples=9999)
 
 
-def test_no_text_stands_in_two_splits_and_every_class_in_all() -> None:
+def test_no_text_stands_in_two_splits_and_every_class_in_all():
     data = texts(seq_len=5000)
     found = {split: read(data, split) for split in data.splits}
     for one, other in combinations(found, 2):
@@ -212,7 +209,7 @@ def test_no_text_stands_in_two_splits_and_every_class_in_all() -> None:
     assert sum(map(len, found.values())) == len(paragraphs()[0])
 
 
-def test_a_folder_for_each_class(folder: Path) -> None:
+def test_a_folder_for_each_class(folder):
     data = texts(folder, seq_len=500)
     assert data.class_names == ["cats", "dogs"]
     for split in data.splits:
@@ -221,7 +218,7 @@ def test_a_folder_for_each_class(folder: Path) -> None:
     assert sum(data.length(split) for split in data.splits) == 60
 
 
-def test_a_batch_is_filled_up_to_its_longest_text_and_no_further(folder: Path) -> None:
+def test_a_batch_is_filled_up_to_its_longest_text_and_no_further(folder):
     data = texts(folder, seq_len=500)
     batch = data.splits["train"][Request(0, torch.arange(8))]
     lengths = batch["keep"].sum(1)
@@ -230,9 +227,7 @@ def test_a_batch_is_filled_up_to_its_longest_text_and_no_further(folder: Path) -
     assert batch["tokens"][~batch["keep"]].eq(0).all()
 
 
-def test_longer_texts_are_cut_and_that_is_said(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_longer_texts_are_cut_and_that_is_said(folder, caplog):
     whole, cut = texts(folder, seq_len=500), texts(folder, seq_len=4)
     assert [t[:4] for t, _ in read(whole, "val")] == [t for t, _ in read(cut, "val")]
     count = whole.length("train")
@@ -243,7 +238,7 @@ def test_longer_texts_are_cut_and_that_is_said(
     assert "data.seq_len=500" not in caplog.text
 
 
-def test_a_model_of_classes_does_not_see_padding() -> None:
+def test_a_model_of_classes_does_not_see_padding():
     """The logits of a text are those it has alone, whatever stands beside it."""
     model = make_model.gpt(classes=3, tie_embeddings=True)
     model = make_model.random_parts(model).eval()
@@ -265,9 +260,7 @@ def test_a_model_of_classes_does_not_see_padding() -> None:
         ({"root": "hollow"}, "the file is empty"),
     ],
 )
-def test_mistakes(
-    changes: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes(changes, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     for name, content in {"broken": b"\xff\xfe", "hollow": b""}.items():

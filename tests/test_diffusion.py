@@ -4,7 +4,6 @@ import math
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,14 +26,13 @@ from ablate.task.diffusion import FIXED, Diffusion, one_by_one, without_caption
 from ablate.task.noise.ddpm import DDPM
 from ablate.task.noise.rectified_flow import RectifiedFlow
 from ablate.training.build import build, build_data, make_task
-from ablate.training.load import Run
 
 WITH_FIGURES = True  # tests/conftest.py
 
 WIDE = (-math.inf, math.inf)
 
 
-def made(*more: str) -> Diffusion:
+def made(*more):
     cfg = ablate.compose(*tiny.drawings(Path("nowhere"), *more))
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
@@ -43,7 +41,7 @@ def made(*more: str) -> Diffusion:
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_noise_is_what_a_loop_of_small_steps_makes(schedule: Any) -> None:
+def test_noise_is_what_a_loop_of_small_steps_makes(schedule):
     """Ho et al. 2020, equation 2: x = sqrt(1 - beta) x + sqrt(beta) z. Mean and variance of the
     loop, whose betas are the schedule's by its paper."""
     steps = 50
@@ -59,7 +57,7 @@ def test_noise_is_what_a_loop_of_small_steps_makes(schedule: Any) -> None:
         assert float(process.add(zero, one, time)) ** 2 == pytest.approx(variance)
 
 
-def test_a_step_of_ddpm_is_bayes_rule() -> None:
+def test_a_step_of_ddpm_is_bayes_rule():
     """q(x_n-1 | x_n, image) as the product of two normal densities: the step before, and the
     likelihood of x_n after it; equations 6 and 7 are what comes of it."""
     steps, n = 30, 12
@@ -82,7 +80,7 @@ def test_a_step_of_ddpm_is_bayes_rule() -> None:
 
 
 @pytest.mark.parametrize("noise", options("task.noise"))
-def test_who_knows_the_image_draws_it(noise: str) -> None:
+def test_who_knows_the_image_draws_it(noise):
     """From pure noise, whatever the number of steps; on the way the image has the noise of its
     time."""
     process = part("task.noise", noise, **({"eta": 0.0} if noise == "ddpm" else {}))
@@ -96,11 +94,11 @@ def test_who_knows_the_image_draws_it(noise: str) -> None:
     torch.testing.assert_close(x, image)
 
 
-def test_eulers_error_on_a_known_field_halves_with_the_step() -> None:
+def test_eulers_error_on_a_known_field_halves_with_the_step():
     """dx/dt = a x from 1 to 0: x(0) = x(1) exp(-a)."""
     process, a = RectifiedFlow(), 1.5
 
-    def error(steps: int) -> float:
+    def error(steps):
         x, levels = torch.ones(()).double(), process.levels(steps)
         for now, after in pairwise(levels):
             x = process.step(x, a * x, now, after, fresh=None, bounds=WIDE)
@@ -109,14 +107,14 @@ def test_eulers_error_on_a_known_field_halves_with_the_step() -> None:
     assert [error(n) / error(2 * n) for n in (50, 100)] == pytest.approx([2, 2], abs=0.05)
 
 
-def test_a_predicted_image_is_clipped() -> None:
+def test_a_predicted_image_is_clipped():
     process = DDPM(timesteps=1000, schedule="linear", eta=0.0)
     x = torch.full((1, 1, 1, 1), 3.0)
     found = process.step(x, torch.zeros_like(x), 1.0, 0.0, fresh=None, bounds=(-1.0, 2.0))
     assert float(found) == 2
 
 
-def test_numbers_are_normal_and_of_their_key() -> None:
+def test_numbers_are_normal_and_of_their_key():
     like = torch.empty(1, 1, 64, 64)
     one, two, again = one_by_one(normal, [1, 2, 1], like)
     assert torch.equal(one, again)
@@ -129,12 +127,12 @@ def test_numbers_are_normal_and_of_their_key() -> None:
     assert many.isfinite().all()
 
 
-def batch_of(task: Diffusion, count: int = 4) -> dict[str, Tensor]:
+def batch_of(task, count=4):
     batch: dict[str, Tensor] = task.data.splits["train"][Request(0, torch.arange(count))]
     return batch
 
 
-def test_arms_share_noise_times_and_captions_left_out() -> None:
+def test_arms_share_noise_times_and_captions_left_out():
     found = []
     for more in ([], ["model.condition=in_context", "model.dropout=0.5"]):
         task = made(*more).train()
@@ -143,7 +141,7 @@ def test_arms_share_noise_times_and_captions_left_out() -> None:
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-def test_a_batch_in_parts_has_the_draws_of_the_whole() -> None:
+def test_a_batch_in_parts_has_the_draws_of_the_whole():
     task = made("task.drop_caption=0.5").train()
     batch = batch_of(task)
     whole = None
@@ -155,18 +153,18 @@ def test_a_batch_in_parts_has_the_draws_of_the_whole() -> None:
         assert all(torch.equal(found[name], whole[name][rows]) for name in found)
 
 
-def test_every_seed_is_validated_with_the_same_noise() -> None:
+def test_every_seed_is_validated_with_the_same_noise():
     first, other = made(), made("seed=1")
     other.model.load_state_dict(first.model.state_dict())
     batch, losses = next(iter(first.data.val_dataloader())), []
     for task in (first, other):
-        task.trainer = SimpleNamespace(testing=False)  # type: ignore[assignment]
+        task.trainer = SimpleNamespace(testing=False)
         task.evaluate(batch)
         losses.append(task.mean_loss.compute())
     assert torch.equal(*losses)
 
 
-def test_times_are_uniform_and_captions_left_out_as_often_as_asked() -> None:
+def test_times_are_uniform_and_captions_left_out_as_often_as_asked():
     task = made("task.drop_caption=0.25").train()
     batch = {name: value.repeat(100, *([1] * (value.dim() - 1))) for name, value in
              batch_of(task).items()}  # fmt: skip
@@ -183,7 +181,7 @@ def test_times_are_uniform_and_captions_left_out_as_often_as_asked() -> None:
     assert without_caption(torch.tensor([[BOS, 6, PAD]])).tolist() == [[BOS, PAD, PAD]]
 
 
-def test_guidance_is_a_line_through_what_is_said_without_and_with_a_caption() -> None:
+def test_guidance_is_a_line_through_what_is_said_without_and_with_a_caption():
     task = made("model.condition=adaln")
     x, words, times = torch.randn(2, 1, 12, 24), batch_of(task, 2)["target_in"], torch.rand(2)
     with torch.no_grad():
@@ -195,14 +193,14 @@ def test_guidance_is_a_line_through_what_is_said_without_and_with_a_caption() ->
 
 
 @pytest.mark.parametrize("noise", options("task.noise"))
-def test_a_sample_is_of_its_key_and_in_painting_keeps_the_rest(noise: str) -> None:
+def test_a_sample_is_of_its_key_and_in_painting_keeps_the_rest(noise):
     task = made(f"task.noise={noise}", "task.guidance=2", "model.condition=adaln")
     words = batch_of(task, 2)["target_in"]
     both = task.sample(words, [7, 8])
     torch.testing.assert_close(task.sample(words[1:], [8]), both[1:])
     assert not torch.allclose(task.sample(words, [7, 9])[1], both[1])
     for change in ({"guidance": 0.5}, {"steps": 2}):
-        assert not torch.allclose(task.sample(words, [7, 8], **change), both)  # type: ignore[arg-type]
+        assert not torch.allclose(task.sample(words, [7, 8], **change), both)
     known = batch_of(task, 2)["images"]
     anew = torch.zeros(2, 1, 12, 24, dtype=torch.bool)
     anew[..., 12:] = True
@@ -212,19 +210,19 @@ def test_a_sample_is_of_its_key_and_in_painting_keeps_the_rest(noise: str) -> No
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def judge(folder: Path) -> Path:
+def judge(folder):
     cfg = ablate.compose(*tiny.captions(folder))
     ablate.run(cfg)
     return Composition(cfg).folder
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path, judge: Path) -> Run:
+def run(folder, judge):
     cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
     result = ablate.run(cfg)
     assert result["status"] == "finished"
@@ -234,7 +232,7 @@ def run(folder: Path, judge: Path) -> Run:
     return made
 
 
-def test_a_run_is_measured_by_its_judge(run: Run) -> None:
+def test_a_run_is_measured_by_its_judge(run):
     metrics = run.result["metrics"]
     judged = ("exact_match", "der", "frechet")
     names = {"loss", *judged, *(f"{name}_reference" for name in judged)}
@@ -247,15 +245,13 @@ def test_a_run_is_measured_by_its_judge(run: Run) -> None:
     assert "test/frechet" not in evaluate(run, {"task.judge": None})
 
 
-def test_real_images_in_place_of_samples_are_read_as_real_ones(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_images_in_place_of_samples_are_read_as_real_ones(run, monkeypatch):
     """And have the distance of a part of the test images from all of them, here of all."""
     data = run.data
 
     index_of = {derive(FIXED, "sample", n): n for n in range(data.length("test"))}
 
-    def sample(self: Diffusion, words: Tensor, keys: list[int]) -> Tensor:
+    def sample(self, words, keys):
         return data.images(data.originals("test", torch.tensor([index_of[key] for key in keys])))
 
     monkeypatch.setattr(Diffusion, "sample", sample)
@@ -266,15 +262,15 @@ def test_real_images_in_place_of_samples_are_read_as_real_ones(
 
 
 @pytest.fixture
-def command(run: Run, monkeypatch: Any, capsys: Any) -> Command:
+def command(run, monkeypatch, capsys):
     return Command(run.task, run.path, monkeypatch, capsys)
 
 
-def pixels(file: Path) -> Any:
+def pixels(file):
     return np.asarray(Image.open(file))
 
 
-def test_it_writes_an_image_of_a_prompt(command: Command, tmp_path: Path) -> None:
+def test_it_writes_an_image_of_a_prompt(command, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     assert command("--prompt", "3 1", "--image", first) == (0, f"{first}\n", "")
     command("--prompt", "3 1", "--image", second)
@@ -285,8 +281,8 @@ def test_it_writes_an_image_of_a_prompt(command: Command, tmp_path: Path) -> Non
         assert (pixels(first) != pixels(second)).any()
 
 
-def test_it_draws_the_masked_part_anew(command: Command, run: Run, tmp_path: Path) -> None:
-    known = (255 * run.data.originals("val", torch.tensor([2]))[0]).round().numpy()  # type: ignore[attr-defined]
+def test_it_draws_the_masked_part_anew(command, run, tmp_path):
+    known = (255 * run.data.originals("val", torch.tensor([2]))[0]).round().numpy()
     Image.fromarray(known.astype(np.uint8)).save(tmp_path / "known.png")
     mask = np.zeros((12, 24), np.uint8)
     mask[:, :12] = 255
@@ -314,14 +310,14 @@ def test_it_draws_the_masked_part_anew(command: Command, run: Run, tmp_path: Pat
         (["--prompt", "3", "--guidance", "-1"], "--guidance -1.0 must not be negative"),
     ],
 )
-def test_what_it_refuses(command: Command, typed: list[str], line: str) -> None:
+def test_what_it_refuses(command, typed, line):
     code, _, error = command(*typed)
     assert code == 2
     assert line in error
     assert error.count("\n") == 1
 
 
-def test_a_judge_is_a_captioner_of_such_images(folder: Path, judge: Path, run: Run) -> None:
+def test_a_judge_is_a_captioner_of_such_images(folder, judge, run):
     for more, line in (
         ([f"task.judge={run.path}"], "must be a run of model=captioner"),
         ([f"task.judge={judge}", "data.height=16"], "reads images of 12 x 24 pixels, not 16 x 24"),

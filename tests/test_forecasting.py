@@ -2,9 +2,6 @@
 
 import csv
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from ablate import evaluate, generate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
 from ablate.task.forecasting import Errors
-from ablate.training.load import Run
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -26,7 +22,7 @@ COLUMNS = ["load", "price"]
 Numbers = NDArray[np.float64]
 
 
-def write(path: Path, *, seed: int = 0) -> Numbers:
+def write(path, *, seed=0):
     """Two columns of different sizes: a period of three and noise; n c."""
     rng = np.random.default_rng(seed)
     wave = 3 * np.sin(np.arange(COUNT) * 2 * np.pi / PERIOD)[:, None]
@@ -36,7 +32,7 @@ def write(path: Path, *, seed: int = 0) -> Numbers:
     return series
 
 
-def overrides(folder: Path, model: str) -> list[str]:
+def overrides(folder, model):
     """A run of a second."""
     return [
         f"model={model}_forecaster",
@@ -60,7 +56,7 @@ def overrides(folder: Path, model: str) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=["rnn", pytest.param("transformer", marks=pytest.mark.slow)])
-def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished(request, tmp_path_factory):
     """The series, n c, and the run that learned it."""
     folder = tmp_path_factory.mktemp(request.param)
     series = write(folder / "series.csv")
@@ -70,9 +66,9 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return series, ablate.load(Composition(cfg).folder)
 
 
-def rolled(run: Run, read: Numbers, steps: int) -> Numbers:
+def rolled(run, read, steps):
     """What the model says after the last of n c, each forecast read as a value; by hand."""
-    mean, deviation = run.data.mean, run.data.deviation  # type: ignore[attr-defined]
+    mean, deviation = run.data.mean, run.data.deviation
     known = [*(read - mean) / deviation]
     for _ in range(steps):
         window = torch.tensor(np.array(known[-WINDOW:]), dtype=torch.float32)[None]
@@ -81,13 +77,13 @@ def rolled(run: Run, read: Numbers, steps: int) -> Numbers:
     return np.array(known[len(read) :]) * deviation + mean
 
 
-def errors(pairs: Iterator[tuple[Numbers, Numbers]]) -> dict[str, Numbers]:
+def errors(pairs):
     """Of each column, over everything."""
     every = np.concatenate([forecast - truth for forecast, truth in pairs])
     return {"mae": np.abs(every).mean(0), "rmse": np.sqrt((every**2).mean(0))}
 
 
-def by_hand(run: Run, series: Numbers, split: str, *, horizon: int = HORIZON) -> dict[str, float]:
+def by_hand(run, series, split, *, horizon=HORIZON):
     """All measures of a split."""
     first, end = ENDS[split]
     forecasts = {
@@ -111,7 +107,7 @@ def by_hand(run: Run, series: Numbers, split: str, *, horizon: int = HORIZON) ->
     return found
 
 
-def test_every_measure_is_what_loops_find(finished: tuple[Numbers, Run]) -> None:
+def test_every_measure_is_what_loops_find(finished):
     series, run = finished
     measured = dict(run.result["metrics"])
     losses = {split: measured.pop(f"{split}/loss") for split in ENDS}
@@ -126,7 +122,7 @@ def test_every_measure_is_what_loops_find(finished: tuple[Numbers, Run]) -> None
     assert run.result["metric"]["name"] == "val/rmse"
 
 
-def test_during_training_only_one_step_is_measured(finished: tuple[Numbers, Run]) -> None:
+def test_during_training_only_one_step_is_measured(finished):
     _, run = finished
     with open(run.path / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -137,7 +133,7 @@ def test_during_training_only_one_step_is_measured(finished: tuple[Numbers, Run]
     assert run.result["metrics"]["val/rmse"] == pytest.approx(best, rel=1e-5)
 
 
-def test_errors_add_up_in_any_parts() -> None:
+def test_errors_add_up_in_any_parts():
     rng = torch.Generator().manual_seed(0)
     forecast, truth = torch.randn(2, 7, 3, 2, generator=rng)
     whole, parts = Errors(2), Errors(2)
@@ -148,9 +144,7 @@ def test_errors_add_up_in_any_parts() -> None:
         torch.testing.assert_close(parts.compute()[name], value)
 
 
-def test_another_horizon_and_another_series(
-    finished: tuple[Numbers, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_another_horizon_and_another_series(finished, tmp_path, monkeypatch, capsys):
     series, run = finished
     measured = evaluate.evaluate(run, {"data.horizon": 2})
     expected = by_hand(run, series, "test", horizon=2)
@@ -172,9 +166,7 @@ def test_another_horizon_and_another_series(
         evaluate.evaluate(run, {"data.path": str(tmp_path / "other.csv"), "data.columns": ["a"]})
 
 
-def test_the_forecast_continues_after_the_end(
-    finished: tuple[Numbers, Run], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_forecast_continues_after_the_end(finished, monkeypatch, capsys):
     series, run = finished
     monkeypatch.setattr("sys.argv", ["", str(run.path), "--steps", "10"])
     generate.main()
@@ -199,7 +191,7 @@ def test_the_forecast_continues_after_the_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["rnn_forecaster", "transformer_forecaster"])
-def test_sunspots_are_forecast_better_than_naively(model: str, tmp_path: Path) -> None:
+def test_sunspots_are_forecast_better_than_naively(model, tmp_path):
     cfg = ablate.compose(f"model={model}", "logger=none", f"output_dir={tmp_path}")
     metrics = ablate.run(cfg)["metrics"]
     for naive in ("naive", "seasonal"):

@@ -18,7 +18,7 @@ from ablate.task.seq2seq import SequenceToSequence
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> SequenceToSequence:
+def task(tmp_path_factory):
     """A model that writes something else for each source."""
     made = built(*tiny.pairs(tmp_path_factory.mktemp("run"))).eval()
     random_parts(made.model, std=1.0)
@@ -121,7 +121,7 @@ def test_a_stop_leaves_what_was_there(command, task, tmp_path, monkeypatch):
     source.write_text("1 2\n3\n")
     target.write_text("before\n")
 
-    def stop(texts: list[str]) -> list[str]:
+    def stop(texts):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(task, "translate", stop)

@@ -5,11 +5,9 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image, ImageCms
 
 from ablate.data import image_file
@@ -21,10 +19,10 @@ GREY = RAMP.astype(np.uint8)
 DEEP = (RAMP * 257).astype(np.uint16)  # the same between 0 and 65535
 
 
-def png(values: NDArray[np.uint16], kind: int, *chunks: tuple[bytes, bytes]) -> bytes:
+def png(values, kind, *chunks):
     """A PNG of 16 bits. kind: 0 grey, 2 RGB, 4 grey with alpha, 6 RGBA."""
 
-    def chunk(name: bytes, content: bytes) -> bytes:
+    def chunk(name, content):
         sum_ = struct.pack(">I", zlib.crc32(name + content))
         return struct.pack(">I", len(content)) + name + content + sum_
 
@@ -41,23 +39,23 @@ def png(values: NDArray[np.uint16], kind: int, *chunks: tuple[bytes, bytes]) -> 
     )
 
 
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+def saved(image, kind, **options):
     file = BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
 
 
-def rgba(alpha: NDArray[np.uint8]) -> Image.Image:
+def rgba(alpha):
     image = Image.fromarray(GREY).convert("RGBA")
     image.putalpha(Image.fromarray(alpha))
     return image
 
 
-def tiff(values: NDArray[np.generic], white_is_zero: bool = False) -> bytes:
+def tiff(values, white_is_zero=False):
     return saved(Image.fromarray(values), "TIFF", tiffinfo={262: 0} if white_is_zero else {})
 
 
-def lab() -> bytes:
+def lab():
     change = ImageCms.buildTransform(
         ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), "RGB", "LAB"
     )
@@ -92,7 +90,7 @@ SHOWN: dict[str, tuple[Callable[[], bytes], int]] = {
 }  # fmt: skip
 
 
-def read(tmp_path: Path, content: bytes, background: str | None = None) -> NDArray[np.int64]:
+def read(tmp_path, content, background=None):
     (tmp_path / "it").write_bytes(content)
     image = image_file.read(tmp_path / "it", key="data.root", background=background)
     assert image.mode == "RGB"
@@ -100,12 +98,12 @@ def read(tmp_path: Path, content: bytes, background: str | None = None) -> NDArr
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_ramp_is_read_as_a_ramp(tmp_path: Path, name: str) -> None:
+def test_a_ramp_is_read_as_a_ramp(tmp_path, name):
     made, off = SHOWN[name]
     assert np.abs(read(tmp_path, made()) - RAMP[..., None]).max() <= off
 
 
-def test_a_linear_png_is_shown_with_its_gamma(tmp_path: Path) -> None:
+def test_a_linear_png_is_shown_with_its_gamma(tmp_path):
     """Half of the light is 186 of 255 on a screen of 2.2."""
     linear = png(DEEP, 0, (b"gAMA", struct.pack(">I", 100000)))
     found = read(tmp_path, linear)[..., 0].ravel()
@@ -114,7 +112,7 @@ def test_a_linear_png_is_shown_with_its_gamma(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_transparent_pixels_show_the_background(tmp_path: Path, deep: bool) -> None:
+def test_transparent_pixels_show_the_background(tmp_path, deep):
     """A black shape whose form is in alpha alone."""
     if deep:
         both = np.stack([np.zeros_like(DEEP), DEEP], -1).reshape(SIDE, -1)
@@ -129,7 +127,7 @@ def test_transparent_pixels_show_the_background(tmp_path: Path, deep: bool) -> N
     assert read(tmp_path, content, "black").max() == 0
 
 
-def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path: Path) -> None:
+def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path):
     content = png(DEEP, 0, (b"tRNS", struct.pack(">H", 0)))
     with pytest.raises(UserError, match="has transparent pixels"):
         read(tmp_path, content)
@@ -137,7 +135,7 @@ def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path: Path) -> None:
     assert found.tolist() == [255, *range(1, 256)]
 
 
-def test_a_deep_image_is_turned_as_its_camera_was(tmp_path: Path) -> None:
+def test_a_deep_image_is_turned_as_its_camera_was(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     content = saved(Image.fromarray(DEEP), "PNG", exif=exif)
@@ -151,10 +149,7 @@ def test_a_deep_image_is_turned_as_its_camera_was(tmp_path: Path) -> None:
         (tiff((RAMP / 255).astype(np.float32)), "has floating-point pixels"),
         (
             saved(
-                Image.fromarray(GREY),
-                "TIFF",
-                save_all=True,
-                append_images=[Image.fromarray(GREY)],
+                Image.fromarray(GREY), "TIFF", save_all=True, append_images=[Image.fromarray(GREY)]
             ),
             "has 2 pages",
         ),
@@ -162,7 +157,7 @@ def test_a_deep_image_is_turned_as_its_camera_was(tmp_path: Path) -> None:
         (lab()[:200], "cannot decode the image"),
     ],
 )
-def test_what_nothing_explains_is_refused(tmp_path: Path, content: bytes, line: str) -> None:
+def test_what_nothing_explains_is_refused(tmp_path, content, line):
     with pytest.raises(UserError) as caught:
         read(tmp_path, content)
     assert str(tmp_path / "it") in str(caught.value)
@@ -171,7 +166,7 @@ def test_what_nothing_explains_is_refused(tmp_path: Path, content: bytes, line: 
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow says what is wrong with a tag
-def test_a_damaged_image_never_ends_in_a_traceback(tmp_path: Path) -> None:
+def test_a_damaged_image_never_ends_in_a_traceback(tmp_path):
     rng = np.random.default_rng(0)
     for made, _ in SHOWN.values():
         content = bytearray(made())

@@ -3,7 +3,6 @@
 The keys come from the YAML files, so that a new one without an entry here fails.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,6 @@ from make_data import make
 from make_files import FILES
 from make_model import CONF, options
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from ablate.config.facts import PAIRS, Facts
 from ablate.config.stated import stated
@@ -115,14 +113,23 @@ NEEDS: dict[str, dict[str, Any]] = {
 # which encodes the images (test_autoencoder.py).
 SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoencoder"}
 # Keys whose values are in the fingerprint, as what is read changes with them.
-PRINTED = {"path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits", "shift"}
+PRINTED = {
+    "path",
+    "columns",
+    "data_seed",
+    "val_fraction",
+    "val_examples",
+    "height",
+    "min_digits",
+    "shift",
+}
 
 
-def node(name: str) -> Any:
+def node(name):
     return OmegaConf.load(CONF / "data" / f"{name}.yaml")
 
 
-def keys(name: str) -> set[str]:
+def keys(name):
     return {str(key) for key in list(node(name)) if not str(key).startswith("_")}
 
 
@@ -137,7 +144,7 @@ CASES = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _files(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         make_files.write(tmp_path_factory.mktemp("data"), patch)
         Path("other.txt").write_text(Path("text.txt").read_text()[::-1])
@@ -146,7 +153,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def batches(name: str, /, **changes: Any) -> dict[str, Tensor]:
+def batches(name, /, **changes):
     """Everything that an epoch of training, a validation and a test see, by its place."""
     data = make(name, **FILES[name] | changes)
     data.setup()
@@ -163,16 +170,16 @@ def batches(name: str, /, **changes: Any) -> dict[str, Tensor]:
 
 
 @cache
-def usual(name: str, needed: str = "") -> dict[str, Tensor]:
+def usual(name, needed=""):
     """The batches that another value of a key is compared with."""
     return batches(name, **given(name, needed))
 
 
-def given(name: str, key: str) -> dict[str, Any]:
+def given(name, key):
     return {needed: v for needed, v in NEEDS.get(key, {}).items() if needed in keys(name)}
 
 
-def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+def equal(first, second):
     """NaN is what lies behind the end of a series."""
     return first.keys() == second.keys() and all(
         torch.equal(value.nan_to_num(), second[key].nan_to_num()) for key, value in first.items()
@@ -180,7 +187,7 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("name", "key"), CASES)
-def test_every_knob_changes_the_batches(name: str, key: str) -> None:
+def test_every_knob_changes_the_batches(name, key):
     needs = given(name, key)
     other = (
         OTHER
@@ -195,12 +202,12 @@ def test_every_knob_changes_the_batches(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "workers" in keys(name)])
-def test_workers_change_nothing(name: str) -> None:
+def test_workers_change_nothing(name):
     assert equal(batches(name, flip=True), batches(name, flip=True, workers=1))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "root" in keys(name)])
-def test_the_root_is_where_it_is_read(name: str) -> None:
+def test_the_root_is_where_it_is_read(name):
     before = usual(name)
     Path(FILES[name]["root"]).rename("moved")
     try:
@@ -210,13 +217,13 @@ def test_the_root_is_where_it_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "sha256" in keys(name)])
-def test_the_checksum_is_compared(name: str) -> None:
+def test_the_checksum_is_compared(name):
     with pytest.raises(UserError, match="is not the file with"):
         batches(name, sha256="0" * 64)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_seed_changes_the_order_and_nothing_else(name: str) -> None:
+def test_the_seed_changes_the_order_and_nothing_else(name):
     first, second = (make(name, seed=seed, **FILES[name]) for seed in (0, 2))
     for data in (first, second):
         data.setup()
@@ -231,7 +238,7 @@ def test_the_seed_changes_the_order_and_nothing_else(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if stated(node(name)._target_, "kind") == PAIRS]
 )
-def test_what_the_rules_know_about_the_vocabulary(name: str) -> None:
+def test_what_the_rules_know_about_the_vocabulary(name):
     for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
         data = make(name, **FILES[name] | joint)
         data.setup()

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -21,11 +19,11 @@ from ablate.training.build import build, build_data, make_task
 WITH_FIGURES = True  # tests/conftest.py
 
 
-def overrides(folder: Path, *more: str) -> list[str]:
+def overrides(folder, *more):
     return tiny.overrides(folder, "model=bert", *more)
 
 
-def built(folder: Path, *more: str) -> MaskedLM:
+def built(folder, *more):
     cfg = ablate.compose(*overrides(folder, *more))
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
@@ -34,7 +32,7 @@ def built(folder: Path, *more: str) -> MaskedLM:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     cfg = ablate.compose(*overrides(folder, "pos_enc=learned"))
     ablate.run(cfg)
@@ -50,7 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=" ".join,
 )
-def test_a_masked_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) -> None:
+def test_a_masked_token_is_never_seen(tmp_path, choices):
     """Another text under the same [MASK]s gives the same logits, to the last bit."""
     task = built(tmp_path, "task.mask_share=1", "task.random_share=0", *choices).eval()
     before = task.data.example()
@@ -68,7 +66,7 @@ def test_a_masked_token_is_never_seen(tmp_path: Path, choices: tuple[str, ...]) 
                 assert (one is two is None) or torch.equal(one, two)
 
 
-def _with_hidden(task: MaskedLM, example: dict[str, Any], tokens: torch.Tensor) -> dict[str, Any]:
+def _with_hidden(task, example, tokens):
     """The first validation example, made anew from a text with other tokens where it hides some."""
     split = task.data.splits["val"]
     original, split.text = split.text, torch.arange(len(split.text))
@@ -81,7 +79,7 @@ def _with_hidden(task: MaskedLM, example: dict[str, Any], tokens: torch.Tensor) 
         split.text = original
 
 
-def test_a_token_that_is_left_is_seen(tmp_path: Path) -> None:
+def test_a_token_that_is_left_is_seen(tmp_path):
     """As a check of the test above: what is not replaced changes the logits."""
     task = built(tmp_path, "task.mask_share=0", "task.random_share=0").eval()
     example = task.data.example()
@@ -91,7 +89,7 @@ def test_a_token_that_is_left_is_seen(tmp_path: Path) -> None:
     assert not torch.allclose(one, two)
 
 
-def test_the_loss_is_the_sum_of_both_and_the_curve_is_that_of_the_tokens(tmp_path: Path) -> None:
+def test_the_loss_is_the_sum_of_both_and_the_curve_is_that_of_the_tokens(tmp_path):
     task = built(tmp_path).eval()
     batch = next(iter(task.data.train_dataloader()))
     tokens, following = task(*task.inputs(batch))
@@ -107,7 +105,7 @@ def test_the_loss_is_the_sum_of_both_and_the_curve_is_that_of_the_tokens(tmp_pat
     torch.testing.assert_close(single.losses(batch), {"loss": loss})
 
 
-def test_measures_are_those_of_the_whole_split(tmp_path: Path) -> None:
+def test_measures_are_those_of_the_whole_split(tmp_path):
     task = built(tmp_path, "data.batch_size=5").eval()
     with torch.no_grad():
         for batch in task.data.val_dataloader():
@@ -125,7 +123,7 @@ def test_measures_are_those_of_the_whole_split(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
+def test_a_run_learns_and_says_what_it_measured(tmp_path):
     """Words of one text over and over: hidden letters follow from the rest."""
     long = ("trainer.max_steps=150", "trainer.val_check_interval=50", "optimizer.lr=0.01")
     wide = ("data.batch_size=16", "model.dim=32", "model.dropout=0", "data.seq_len=24")
@@ -138,9 +136,7 @@ def test_a_run_learns_and_says_what_it_measured(tmp_path: Path) -> None:
     assert metrics["val/accuracy"] > 0.35
 
 
-def test_evaluate_measures_the_same_again_and_other_texts(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_evaluate_measures_the_same_again_and_other_texts(finished, tmp_path, monkeypatch, capsys):
     trained = json.loads((finished / "result.json").read_text())["metrics"]
     out = call(monkeypatch, capsys, evaluate, finished, "--json")
     assert json.loads(out) == pytest.approx(trained, abs=1e-6)
@@ -152,7 +148,7 @@ def test_evaluate_measures_the_same_again_and_other_texts(
         evaluate.evaluate(ablate.load(finished), {"data.seq_len": 32})
 
 
-def test_generate_fills_in(finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_generate_fills_in(finished, monkeypatch, capsys):
     arguments = (finished, "--prompt", "the c[MASK]t s[MASK][MASK]")
     once = call(monkeypatch, capsys, generate, *arguments)
     assert once == call(monkeypatch, capsys, generate, *arguments)
@@ -170,12 +166,12 @@ def test_generate_fills_in(finished: Path, monkeypatch: pytest.MonkeyPatch, caps
             call(monkeypatch, capsys, generate, finished, *arguments)
 
 
-def test_the_surest_is_filled_in_first(tmp_path: Path) -> None:
+def test_the_surest_is_filled_in_first(tmp_path):
     task = built(tmp_path).eval()
     example = task.data.from_text("the c[MASK]t s[MASK][MASK]")
     read: list[torch.Tensor] = []
     forward = task.model.forward
-    task.model.forward = lambda *a, **k: read.append(a[0].clone()) or forward(*a, **k)  # type: ignore[assignment, func-returns-value]
+    task.model.forward = lambda *a, **k: read.append(a[0].clone()) or forward(*a, **k)
     filled = task.filled(example)
     mask = task.data.tokenizer.mask
     assert [(tokens == mask).sum().item() for tokens in read] == [3, 2, 1]

@@ -4,7 +4,6 @@ import json
 import math
 import signal
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ KNOBS = [
 ]
 
 
-def composed(folder: Path, *more: str, kind: str = "rlhf") -> Any:
+def composed(folder, *more, kind="rlhf"):
     values = FILES["preferences"] | {"seq_len": 12, "prompt": 4}
     return ablate.compose(
         *("data=preferences", f"task={kind}", "model.dim=8", "model.depth=1", "model.heads=2"),
@@ -53,14 +52,14 @@ def composed(folder: Path, *more: str, kind: str = "rlhf") -> Any:
     )
 
 
-def built(folder: Path, *more: str, kind: str = "rlhf") -> Any:
+def built(folder, *more, kind="rlhf"):
     cfg = composed(folder, *more, kind=kind)
     data = build_data(cfg)
     return make_task(cfg, data, build(cfg, data)).eval()
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory):
     """A language model, and a reward model on what it writes."""
     folder = tmp_path_factory.mktemp("runs")
     small = ("model.dim=8", "model.depth=1", "model.heads=2", "logger=none", "schedule.warmup=1")
@@ -74,12 +73,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"first": Composition(first).folder, "reward": Composition(reward).folder}
 
 
-def test_rules_count() -> None:
+def test_rules_count():
     assert RULES["words"]("The cat, the CAT; a dog_x2 ... ") == 3  # the, cat, dog
     assert RULES["letters"]("ab 1") == 5
 
 
-def test_made_preferences_follow_bradley_and_terry() -> None:
+def test_made_preferences_follow_bradley_and_terry():
     data: Any = ready("preferences", rule="letters", temperature=2.0, train_examples=4000)
     gold = data.splits["train"][Request(0, torch.arange(4000))]["gold"].double()
     gap = (gold[:, 0] - gold[:, 1]).abs()
@@ -90,7 +89,7 @@ def test_made_preferences_follow_bradley_and_terry() -> None:
     assert 0.5 < expected.mean() < 0.99
 
 
-def test_a_writer_writes_both_responses_once(runs: dict[str, Path]) -> None:
+def test_a_writer_writes_both_responses_once(runs):
     given = FILES["preferences"] | {"writer": str(runs["first"])}
     one, two = (ready("preferences", seed=seed, **given) for seed in (0, 1))
     plain = ready("preferences", **FILES["preferences"])
@@ -102,7 +101,7 @@ def test_a_writer_writes_both_responses_once(runs: dict[str, Path]) -> None:
     assert one.fingerprint() != plain.fingerprint()
 
 
-def test_pairs_of_a_file_are_cut_and_padded(tmp_path: Path) -> None:
+def test_pairs_of_a_file_are_cut_and_padded(tmp_path):
     path = tmp_path / "pairs.jsonl"
     write_preferences(path, 60)
     made: Any = make("preferences", path=str(path), tokenizer="byte", seq_len=8, prompt=3)
@@ -138,14 +137,14 @@ def test_pairs_of_a_file_are_cut_and_padded(tmp_path: Path) -> None:
         ("", "1 pairs are too few, which leaves none for"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, line: str, says: str) -> None:
+def test_a_wrong_file_is_refused(tmp_path, line, says):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + line)
     with pytest.raises(UserError, match=says):
         ready("preferences", path=str(path))
 
 
-def test_wrong_runs_are_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
+def test_wrong_runs_are_refused(tmp_path, runs):
     with pytest.raises(UserError, match="is not a language model trained on text"):
         ready("preferences", **FILES["preferences"] | {"writer": str(runs["reward"])}).example()
     with pytest.raises(UserError, match="reads at most 12 tokens"):
@@ -157,11 +156,11 @@ def test_wrong_runs_are_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
         task.scorer  # noqa: B018
 
 
-def numbers(seed: int, *shape: int) -> Tensor:
+def numbers(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_advantages_are_those_of_the_paper() -> None:
+def test_advantages_are_those_of_the_paper():
     rewards = numbers(0, 3, 4)
     for row, own in zip(rewards.tolist(), leave_one_out(rewards).tolist(), strict=True):
         for n, reward in enumerate(row):  # Ahmadian et al. 2024, section 3.2
@@ -169,7 +168,7 @@ def test_advantages_are_those_of_the_paper() -> None:
             assert own[n] == pytest.approx(reward - sum(others) / len(others))
 
 
-def test_the_clipped_surrogate_is_that_of_the_paper() -> None:
+def test_the_clipped_surrogate_is_that_of_the_paper():
     new, old, advantages = -numbers(1, 5, 6).abs(), -numbers(2, 5, 6).abs(), numbers(3, 5)
     terms = []
     for row in range(5):  # Schulman et al. 2017, equation 7
@@ -181,7 +180,7 @@ def test_the_clipped_surrogate_is_that_of_the_paper() -> None:
     assert float(clipped(new, old, advantages, 0.2)) == pytest.approx(-sum(terms) / 5)
 
 
-def test_dpo_is_the_formula_of_the_paper(tmp_path: Path) -> None:
+def test_dpo_is_the_formula_of_the_paper(tmp_path):
     """Rafailov et al. 2023, equation 7, token by token."""
     path = tmp_path / "pairs.jsonl"
     write_preferences(path)
@@ -189,7 +188,7 @@ def test_dpo_is_the_formula_of_the_paper(tmp_path: Path) -> None:
     task.model.initialise(1)
     batch = task.data.splits["train"][Request(0, torch.arange(6))]
 
-    def log_probability(model: LanguageModel, tokens: list[int], prompt: int) -> float:
+    def log_probability(model, tokens, prompt):
         found = 0.0
         for place in range(prompt, len(tokens)):
             logits = model(torch.tensor([tokens[:place]]))[0, -1].tolist()
@@ -230,12 +229,12 @@ GOLD = numbers(7, 9)
 WEIGHT = 0.3
 
 
-def along(model: LanguageModel) -> Tensor:
+def along(model):
     return of_response(log_probabilities(model, RESPONSES), RESPONSES, WRITTEN.expand(9, 3))
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
-def test_the_mean_gradient_is_that_of_the_expected_return(algorithm: str) -> None:
+def test_the_mean_gradient_is_that_of_the_expected_return(algorithm):
     """Over every outcome of two draws of the nine responses, times its probability."""
     policy, first = Table(0), Table(1)
     with torch.no_grad():
@@ -262,7 +261,7 @@ def test_the_mean_gradient_is_that_of_the_expected_return(algorithm: str) -> Non
     torch.testing.assert_close(mean, exact)
 
 
-def test_the_divergence_is_that_of_whole_responses(tmp_path: Path) -> None:
+def test_the_divergence_is_that_of_whole_responses(tmp_path):
     """Its mean over all responses, against the sum over them of p log(p / q)."""
     task = built(tmp_path)
     task.model, task.reference = Table(0), Table(1)
@@ -273,7 +272,7 @@ def test_the_divergence_is_that_of_whole_responses(tmp_path: Path) -> None:
     assert float((chances * along_each).sum()) == pytest.approx(float(exact))
 
 
-def test_rollouts_continue_their_prompts_as_one_by_one() -> None:
+def test_rollouts_continue_their_prompts_as_one_by_one():
     """Greedy draws do not depend on the other rows, nor on the padding of a prompt."""
     policy = Table(3)
     with torch.no_grad():
@@ -289,7 +288,7 @@ def test_rollouts_continue_their_prompts_as_one_by_one() -> None:
         assert written[row].nonzero().flatten().tolist() == list(range(length, length + 4))
 
 
-def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Path) -> None:
+def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path):
     """The draw of each token from the cached logits is that from the logits of the whole text."""
     task = built(tmp_path)
     batch = task.first_prompts(4)
@@ -302,7 +301,7 @@ def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Pat
         assert torch.equal(drawn, rolled.tokens[:, place + 1])
 
 
-def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path: Path) -> None:
+def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path):
     task = built(tmp_path, "task.samples=3", "task.kl=0.5")
     task.model.initialise(1)
     prompts = task.first_prompts(4)
@@ -321,9 +320,7 @@ def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path:
         assert found == pytest.approx(returns[n] - sum(others) / 2, abs=1e-5)
 
 
-def test_a_reward_model_gives_the_chosen_text_the_higher_score(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeypatch):
     task = built(tmp_path, kind="reward")
     batch = task.data.splits["train"][Request(0, torch.arange(4))]
     scores = task.model(batch["tokens"], batch["keep"]).flatten().tolist()
@@ -338,7 +335,7 @@ def test_a_reward_model_gives_the_chosen_text_the_higher_score(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     cfg = composed(tmp_path, "task.algorithm=ppo")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     ablate.run(cfg, whole)
@@ -356,9 +353,7 @@ QUICK = ("task.kl", "task.minibatches")
     ("kind", "key", "value"),
     [pytest.param(*k, marks=[] if k[1] in QUICK else [pytest.mark.slow]) for k in KNOBS],
 )
-def test_every_knob_changes_what_is_learned(
-    kind: str, key: str, value: str, tmp_path: Path, runs: dict[str, Path]
-) -> None:
+def test_every_knob_changes_what_is_learned(kind, key, value, tmp_path, runs):
     value = str(runs["reward"]) if value == "a run" else value
     base = ("task.algorithm=ppo",) if key in ("task.clip", "task.minibatches") else ()
     found = []
@@ -374,7 +369,7 @@ def test_every_knob_changes_what_is_learned(
         assert not torch.equal(plain, changed)
 
 
-def test_the_id_is_that_of_the_reward_models_weights(tmp_path: Path, runs: dict[str, Path]) -> None:
+def test_the_id_is_that_of_the_reward_models_weights(tmp_path, runs):
     linked = tmp_path / "elsewhere"
     linked.symlink_to(runs["reward"])
     plain, here, there = (
@@ -384,12 +379,7 @@ def test_the_id_is_that_of_the_reward_models_weights(tmp_path: Path, runs: dict[
     assert plain != here == there
 
 
-def test_the_three_phases(
-    tmp_path: Path,
-    runs: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
     start = (f"data.writer={runs['first']}", f"init_from={runs['first']}")
     cfg = composed(tmp_path, *start, f"task.reward={runs['reward']}")
     result = ablate.run(cfg, tmp_path / "run")
@@ -401,7 +391,7 @@ def test_the_three_phases(
     assert all(torch.equal(first[k], v) for k, v in run.task.reference.state_dict().items())
     assert not all(torch.equal(first[k], v) for k, v in run.model.state_dict().items())
 
-    def call(command: Any, run: Path, *arguments: str) -> str:
+    def call(command, run, *arguments):
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["ablate", str(run), *arguments])
         command.main()
@@ -428,9 +418,7 @@ def test_the_three_phases(
     assert again == written
 
 
-def test_a_causal_model_starts_a_bidirectional_reward_model(
-    tmp_path: Path, runs: dict[str, Path]
-) -> None:
+def test_a_causal_model_starts_a_bidirectional_reward_model(tmp_path, runs):
     start = (f"init_from={runs['first']}", "model.mask=none")
     task = built(tmp_path, *start, kind="reward")
     assert "head.weight" in task.model.started_from["new"]

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ from ablate.training.build import build, build_data, make_task
 WITH_FIGURES = True  # tests/conftest.py
 
 
-def made(folder: Path, *more: str) -> Segmentation:
+def made(folder, *more):
     cfg = ablate.compose(*tiny.masks(folder, *more))
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
@@ -41,14 +40,14 @@ def made(folder: Path, *more: str) -> Segmentation:
     return task
 
 
-def blobs(count: int = 5, height: int = 9, width: int = 13, seed: int = 0) -> torch.Tensor:
+def blobs(count=5, height=9, width=13, seed=0):
     rng = torch.Generator().manual_seed(seed)
     masks = torch.rand(count, height, width, generator=rng) < 0.8
     masks[:, 2, 3] = True
     return masks
 
 
-def test_depths_are_those_of_scipy() -> None:
+def test_depths_are_those_of_scipy():
     masks = torch.cat([blobs(), torch.ones(1, 9, 13).bool(), torch.zeros(1, 9, 13).bool()])
     padded = np.pad(masks.numpy(), ((0, 0), (1, 1), (1, 1)))
     expected = np.stack([distance_transform_edt(mask)[1:-1, 1:-1] for mask in padded])
@@ -58,14 +57,14 @@ def test_depths_are_those_of_scipy() -> None:
     assert torch.equal(deepest, depths(masks[:-1]).amax((1, 2)))
 
 
-def test_boxes_are_the_first_and_last_pixels() -> None:
+def test_boxes_are_the_first_and_last_pixels():
     masks = torch.zeros(2, 6, 8).bool()
     masks[0, 2:5, 3:7], masks[1, 5, 0] = True, True
     masks[0, 3, 4] = False
     assert boxes(masks).tolist() == [[[3, 2], [6, 4]], [[0, 5], [0, 5]]]
 
 
-def test_a_correction_is_in_the_middle_of_the_largest_error() -> None:
+def test_a_correction_is_in_the_middle_of_the_largest_error():
     masks, predicted = torch.zeros(2, 3, 9, 9).bool()
     masks[0, 1:8, 1:8] = predicted[0, 1:8, 4:8] = True  # misses a part three wide
     predicted[0, 0, 8] = True  # and has one pixel too much
@@ -80,7 +79,7 @@ def test_a_correction_is_in_the_middle_of_the_largest_error() -> None:
     assert min(x, y) >= 2 or max(x, y) >= 4
 
 
-def test_training_draws_prompts_of_the_object(tmp_path: Path) -> None:
+def test_training_draws_prompts_of_the_object(tmp_path):
     task = made(tmp_path)
     batch = task.data.splits["train"][Request(0, torch.arange(40))]
     points, labels = task.first_prompt(batch["masks"])
@@ -93,7 +92,7 @@ def test_training_draws_prompts_of_the_object(tmp_path: Path) -> None:
     assert torch.equal(points[~clicked], boxes(batch["masks"])[~clicked])
 
 
-def test_losses_are_their_formulas(tmp_path: Path) -> None:
+def test_losses_are_their_formulas(tmp_path):
     task = made(tmp_path, "model.masks=2", "task.focal=3", "task.iou=2")
     masks = blobs(3)
     logits = torch.randn(3, 1, 2, 9, 13)
@@ -118,7 +117,7 @@ def test_losses_are_their_formulas(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_overlap_and_dice() -> None:
+def test_overlap_and_dice():
     masks, other = blobs(seed=1), blobs(seed=2)
     expected = mean_iou(other[:, None].long(), masks[:, None].long(), num_classes=1)
     torch.testing.assert_close(overlap(other, masks), expected.flatten())
@@ -127,13 +126,13 @@ def test_overlap_and_dice() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masks")
     ablate.run(ablate.compose(*tiny.masks(folder)), folder / "run")
     return folder / "run"
 
 
-def test_measures_are_means_over_the_examples(finished: Path) -> None:
+def test_measures_are_means_over_the_examples(finished):
     run = ablate.load(finished)
     task, found = run.task, json.loads((finished / "result.json").read_text())
     assert isinstance(task, Segmentation)
@@ -156,16 +155,11 @@ def test_measures_are_means_over_the_examples(finished: Path) -> None:
     assert found["artefacts"] == ["figures/masks.png"]
 
 
-def test_generate_writes_masks(
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_generate_writes_masks(finished, tmp_path, monkeypatch, capsys):
     own = tmp_path / "own.png"
     Image.fromarray(np.arange(600, dtype=np.uint32).reshape(20, 30).astype(np.uint8)).save(own)
 
-    def call(*arguments: str, command: Any = generate) -> list[str]:
+    def call(*arguments, command=generate):
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["ablate", str(finished), *arguments])
         command.main()

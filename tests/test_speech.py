@@ -2,8 +2,6 @@
 
 import json
 import wave
-from pathlib import Path
-from typing import Any
 
 import jiwer
 import numpy as np
@@ -28,18 +26,18 @@ VOICE = {"voice": "en-us", "speed": 175, "pitch": 50}
 RNG = np.random.default_rng(0)
 
 
-def spoken(**changes: Any) -> Speech:
+def spoken(**changes):
     data = ready("speech", **COUNTS | changes)
     assert isinstance(data, Speech)
     return data
 
 
-def chirp(seconds: float = 0.5) -> np.ndarray[Any, Any]:
+def chirp(seconds=0.5):
     time = np.arange(int(seconds * mel.RATE)) / mel.RATE
     return 0.5 * np.sin(2 * np.pi * (300 + 900 * time) * time) + 0.001 * np.sin(1e4 * time**3)
 
 
-def test_log_mels_are_those_of_transformers() -> None:
+def test_log_mels_are_those_of_transformers():
     audio = pytest.importorskip("transformers.audio_utils")
     bank = audio.mel_filter_bank(
         mel.WINDOW // 2 + 1, mel.BANDS, 0.0, mel.HIGHEST, mel.RATE, norm=None, mel_scale="htk"
@@ -57,7 +55,7 @@ def test_log_mels_are_those_of_transformers() -> None:
     )
 
 
-def test_distortion_is_the_difference_in_decibels() -> None:
+def test_distortion_is_the_difference_in_decibels():
     """Of spectra that differ by a cosine over the bands, which one cepstrum is."""
     bands = np.arange(mel.BANDS) + 0.5
     first = RNG.normal(size=(6, mel.BANDS)).astype(np.float32)
@@ -69,7 +67,7 @@ def test_distortion_is_the_difference_in_decibels() -> None:
     assert mel.distortion(first, np.repeat(first, 3, axis=0)) == 0.0  # said three times as slowly
 
 
-def test_warping_finds_the_cheapest_path() -> None:
+def test_warping_finds_the_cheapest_path():
     costs = RNG.random((5, 7))
     best: dict[tuple[int, int], tuple[float, int]] = {(-1, -1): (0.0, 0)}
     for i, j in np.ndindex(costs.shape):
@@ -81,7 +79,7 @@ def test_warping_finds_the_cheapest_path() -> None:
     assert mel.warped(costs[:1]) == pytest.approx(costs[0].mean())
 
 
-def test_sound_has_the_spectrum_that_it_was_made_from() -> None:
+def test_sound_has_the_spectrum_that_it_was_made_from():
     x = mel.log_mel(chirp())
     again = mel.log_mel(vocoder.sound(x).numpy())
     assert len(again) == len(x)
@@ -90,7 +88,7 @@ def test_sound_has_the_spectrum_that_it_was_made_from() -> None:
     assert mel.frame_distortion(mel.cepstra(x), mel.cepstra(noise)).mean() > 5.0
 
 
-def test_codes_are_the_nearest_centres_whatever_the_threads() -> None:
+def test_codes_are_the_nearest_centres_whatever_the_threads():
     frames = RNG.normal(size=(200, mel.BANDS)).astype(np.float32)
     book = Codebook.learn([frames[:90], frames[90:]], 8, seed=3)
     distances = np.linalg.norm(frames[:, None] - book.centres[None], axis=-1)
@@ -104,9 +102,9 @@ def test_codes_are_the_nearest_centres_whatever_the_threads() -> None:
     assert (again.centres == book.centres).all()
 
 
-def test_the_same_list_is_said_alike_and_words_have_their_times() -> None:
+def test_the_same_list_is_said_alike_and_words_have_their_times():
     texts = ["three seven two", "one"]
-    first, second = (espeak.speak(texts, **VOICE) for _ in range(2))  # type: ignore[arg-type]
+    first, second = (espeak.speak(texts, **VOICE) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert (one.samples == other.samples).all()
         assert one.words == other.words
@@ -116,13 +114,13 @@ def test_the_same_list_is_said_alike_and_words_have_their_times() -> None:
     assert sorted(starts) == list(starts)
     assert starts[-1] < len(first[0].samples)
     with pytest.raises(UserError, match=r"data\.voice=xx"):
-        espeak.speak(texts, **VOICE | {"voice": "xx"})  # type: ignore[arg-type]
+        espeak.speak(texts, **VOICE | {"voice": "xx"})
 
 
 @pytest.mark.parametrize(
     ("texts", "direction"), [("numbers", "synthesis"), ("sentences", "recognition")]
 )
-def test_texts_and_their_speech(texts: str, direction: str) -> None:
+def test_texts_and_their_speech(texts, direction):
     data = spoken(texts=texts, direction=direction)
     everything = [pair for split in data.texts.values() for pair in split]
     assert len({frozenset(pair) for pair in everything}) == 60
@@ -150,13 +148,13 @@ def test_texts_and_their_speech(texts: str, direction: str) -> None:
         assert {w for text, *_ in data._spoken["train"] for w in text.split()} == set(DIGITS)
 
 
-def test_letters_are_linked_to_the_frames_of_their_word() -> None:
+def test_letters_are_linked_to_the_frames_of_their_word():
     data = spoken(tokenizer="char")
     links, text = data.alignment("val", 5), data.texts["val"][5].source
     assert [text[tokens.start : tokens.stop] for _, tokens in links or []] == text.split()
 
 
-def test_more_training_texts_leave_the_test_alone_and_codes_are_stated() -> None:
+def test_more_training_texts_leave_the_test_alone_and_codes_are_stated():
     few, many = spoken(), spoken(train_examples=44)
     assert [one.text for one in few._spoken["test"]] == [one.text for one in many._spoken["test"]]
     for one, other in zip(few._spoken["test"], many._spoken["test"], strict=True):
@@ -166,7 +164,7 @@ def test_more_training_texts_leave_the_test_alone_and_codes_are_stated() -> None
     assert few.codec == spoken(direction="recognition").codec != many.codec
 
 
-def test_a_finished_model_is_measured_with_its_own_codes() -> None:
+def test_a_finished_model_is_measured_with_its_own_codes():
     mine, slow = spoken(), make("speech", **COUNTS | {"speed": 120})
     slow.measure_as(mine)
     slow.setup()
@@ -184,13 +182,7 @@ def test_a_finished_model_is_measured_with_its_own_codes() -> None:
         ("recordings", {"root": "."}, "no recording NAME.wav"),
     ],
 )
-def test_a_mistake_is_one_line(
-    name: str,
-    changes: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mistake_is_one_line(name, changes, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = make(name, **(COUNTS if name == "speech" else {"codes": 4}) | changes)
     with pytest.raises(UserError, match=message):
@@ -198,7 +190,7 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize(("table", "ending"), [(True, "wav"), (False, "flac")])
-def test_recordings_of_ones_own(tmp_path: Path, table: bool, ending: str) -> None:
+def test_recordings_of_ones_own(tmp_path, table, ending):
     write_recordings(tmp_path / "own", table=table, ending=ending)
     data = ready("recordings", root=str(tmp_path / "own"), codes=8, tokenizer="word")
     assert isinstance(data, SpokenPairs)
@@ -219,7 +211,7 @@ def test_recordings_of_ones_own(tmp_path: Path, table: bool, ending: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def runs(tmp_path_factory):
     """A recogniser and a speaker that it judges, each trained for four steps."""
     folder = tmp_path_factory.mktemp("speech")
     hears = ablate.compose(*speech(folder, "task=seq2seq", "data.direction=recognition"))
@@ -229,7 +221,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return Composition(hears).folder, Composition(says).folder
 
 
-def test_speech_is_measured_by_the_recogniser(runs: tuple[Path, Path]) -> None:
+def test_speech_is_measured_by_the_recogniser(runs):
     hears, says = runs
     result = json.loads((says / "result.json").read_text())
     metrics, own = result["metrics"], json.loads((hears / "result.json").read_text())["metrics"]
@@ -248,7 +240,7 @@ def test_speech_is_measured_by_the_recogniser(runs: tuple[Path, Path]) -> None:
     assert not any("recogniser" in name for name in run.task.state_dict())
 
 
-def test_what_is_no_recogniser_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_is_no_recogniser_is_refused(runs, tmp_path):
     hears, says = runs
     for more, message in (
         ([f"task.recogniser={says}"], "no recogniser"),
@@ -258,11 +250,11 @@ def test_what_is_no_recogniser_is_refused(runs: tuple[Path, Path], tmp_path: Pat
             ablate.run(ablate.compose(*speech(tmp_path, *more)), tmp_path / "refused")
 
 
-def test_a_text_becomes_a_file_of_sound(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_text_becomes_a_file_of_sound(runs, tmp_path):
     task = ablate.load(runs[1]).task
     path = tmp_path / "said.wav"
     lines = list(task.generate({"text": "three seven", "audio": path}, tmp_path))
-    (codes,) = task.speak(["three seven"])  # type: ignore[operator]
+    (codes,) = task.speak(["three seven"])
     with wave.open(str(path)) as file:
         assert file.getframerate() == mel.RATE
         assert file.getnframes() == mel.HOP * (len(codes.split()) - 1)

@@ -59,8 +59,7 @@ OTHERS = ("vit", "timm", "rnn_lm", "rnn_seq2seq", "gpt_seq2seq", "transformer_fo
 
 
 @pytest.mark.parametrize(
-    "model",
-    [pytest.param(m, marks=[pytest.mark.slow] if m in OTHERS else []) for m in MODELS],
+    "model", [pytest.param(m, marks=[pytest.mark.slow] if m in OTHERS else []) for m in MODELS]
 )
 def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, monkeypatch):
     make_files.write(tmp_path, monkeypatch)

@@ -7,7 +7,6 @@ import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ WITH_FIGURES = True  # tests/conftest.py
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     write(SECTIONS[FAMILY], tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
@@ -34,7 +33,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "my/conf"
 
 
-def composed(own: Path, *more: str) -> Any:
+def composed(own, *more):
     typed = [
         "model=denoiser", "trainer.max_epochs=null", "trainer.max_steps=12",
         "trainer.val_check_interval=4", "trainer.check_val_every_n_epoch=null",
@@ -44,10 +43,8 @@ def composed(own: Path, *more: str) -> Any:
     return ablate.compose(*typed, config_dir=own)
 
 
-def test_it_trains_resumes_is_evaluated_and_generates(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from my.task import Denoising  # type: ignore[import-not-found]
+def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch, capsys):
+    from my.task import Denoising
 
     cfg, whole, killed = composed(own), tmp_path / "whole", tmp_path / "killed"
     result = ablate.run(cfg, whole)
@@ -61,7 +58,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(
     assert_equal(killed, whole)
     assert (killed / "figures/drawn.png").read_bytes() == (whole / "figures/drawn.png").read_bytes()
 
-    def call(command: Any, *arguments: str) -> str:
+    def call(command, *arguments):
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["ablate", str(whole), "--allow", "my", *arguments])
         command.main()
@@ -81,9 +78,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_average_is_measured_and_kept_and_the_reference_stays(
-    own: Path, tmp_path: Path
-) -> None:
+def test_the_average_is_measured_and_kept_and_the_reference_stays(own, tmp_path):
     cfg = composed(own)
     first = build(cfg, build_data(cfg)).state_dict()
     result = ablate.run(cfg, tmp_path / "run")
@@ -107,7 +102,7 @@ def test_the_average_is_measured_and_kept_and_the_reference_stays(
     assert not [name for name in names if name.startswith("average")]
 
 
-def test_the_average_is_the_sum_over_the_steps(own: Path) -> None:
+def test_the_average_is_the_sum_over_the_steps(own):
     cfg = composed(own)
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
@@ -121,19 +116,19 @@ def test_the_average_is_the_sum_over_the_steps(own: Path) -> None:
     assert not task.train().average.training
 
 
-def test_the_commands_know_no_task_by_its_class() -> None:
+def test_the_commands_know_no_task_by_its_class():
     for module in ("generate", "evaluate", "show", "figures/__init__", "cli/summary"):
         text = (Path(ablate.__file__).parent / f"{module}.py").read_text()
         assert "isinstance" not in text
         assert not re.search(r"from ablate\.(task|model)\S* import .*\b[A-Z]", text)
 
 
-def test_what_has_no_meaning_is_refused(own: Path) -> None:
+def test_what_has_no_meaning_is_refused(own):
     with pytest.raises(UserError, match=r"^task.ema=1.5: must be .* less than 1"):
         composed(own, "task.ema=1.5")
     cfg = composed(own)
     data = build_data(cfg)
     task = make_task(cfg, data, build(cfg, data))
-    task.trainer = SimpleNamespace(strategy=Sharded())  # type: ignore[assignment]
+    task.trainer = SimpleNamespace(strategy=Sharded())
     with pytest.raises(UserError, match="Denoising keeps a copy of its model"):
         task.configure_model()

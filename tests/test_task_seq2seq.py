@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from torchmetrics import Metric
 import ablate
 from ablate.config.composition import Composition
 from ablate.data import IGNORED
-from ablate.data.pairs import EOS, PAD, Pairs
+from ablate.data.pairs import EOS, PAD
 from ablate.decode.search import Hypothesis
 from ablate.errors import UserError
 from ablate.model.base import Seq2Seq, State
@@ -32,7 +31,7 @@ OUTPUTS = ["the cat sat on a mat", "a dog", "", "he saw it all , he said .", "ye
 REFERENCES = ["the cat sat on the mat", "a dog", "no no", "he saw all of it, he said.", "Yes"]
 
 
-def written(item: str | None = None, lower: bool = False, per_batch: int = 2) -> Written:
+def written(item=None, lower=False, per_batch=2):
     """After those outputs, some at a time."""
     measures = Written(item=item, lower=lower)
     lengths = torch.tensor([6, 2, 10, 11, 60])
@@ -43,7 +42,7 @@ def written(item: str | None = None, lower: bool = False, per_batch: int = 2) ->
 
 
 @pytest.mark.parametrize(("lower", "per_batch"), [(False, 1), (True, 2), (False, 5)])
-def test_corpus_scores_are_sacrebleus(lower: bool, per_batch: int) -> None:
+def test_corpus_scores_are_sacrebleus(lower, per_batch):
     measures = written(lower=lower, per_batch=per_batch)
     values = measures.compute()
     bleu = sacrebleu.BLEU(lowercase=lower)
@@ -55,7 +54,7 @@ def test_corpus_scores_are_sacrebleus(lower: bool, per_batch: int) -> None:
     assert ("case:lc" in measures.signatures()["bleu"]) == lower
 
 
-def test_words_lengths_and_matches() -> None:
+def test_words_lengths_and_matches():
     values = {name: float(value) for name, value in written().compute().items()}
     assert values["exact_match"] == pytest.approx(1 / 5)
     # the -> a; none; "no no" left out; "all of it, he said." of "it all , he said ."; yes -> Yes
@@ -70,13 +69,13 @@ def test_words_lengths_and_matches() -> None:
     assert float(written(lower=True).compute()["exact_match"]) == pytest.approx(2 / 5)
 
 
-def test_phonemes_make_up_a_word() -> None:
+def test_phonemes_make_up_a_word():
     plain, values = written().compute(), written(item="phoneme").compute()
     assert values["per"] == plain["wer"]
     assert values["wer"] == 1 - values["exact_match"]
 
 
-def test_every_state_adds_up_over_processes() -> None:
+def test_every_state_adds_up_over_processes():
     first, second = (Written(item=None, lower=False) for _ in range(2))
     lengths = torch.tensor([6, 2, 10, 11, 60])
     first.update(OUTPUTS[:2], REFERENCES[:2], lengths[:2])
@@ -92,7 +91,7 @@ def test_every_state_adds_up_over_processes() -> None:
     assert together == pytest.approx({n: float(v) for n, v in written().compute().items()})
 
 
-def test_reset_forgets() -> None:
+def test_reset_forgets():
     for metric in (Corpus(sacrebleu.BLEU()), ByLength()):
         before = [state.clone() for state in metric.metric_state.values()]
         arguments: Any = (["a b"], ["a b"])
@@ -103,7 +102,7 @@ def test_reset_forgets() -> None:
         assert all(map(torch.equal, metric.metric_state.values(), before))
 
 
-def test_links_point_at_the_field_of_the_token() -> None:
+def test_links_point_at_the_field_of_the_token():
     links = [(range(0, 2), range(3, 5)), (range(3, 4), range(0, 1))]
     weights = torch.zeros(5, 6)
     for target, source in enumerate([3, 5, 0, 0, 1]):
@@ -148,19 +147,17 @@ DATES = {"train_examples": 30, "val_examples": 9, "test_examples": 8, "batch_siz
 KEYS: dict[str, Any] = {"label_smoothing": 0.0, "beam": 1, "length_penalty": 0.0}
 
 
-def stub(fn: str = "validate", testing: bool = False) -> tuple[Stub, SequenceToSequence]:
+def stub(fn="validate", testing=False):
     """On dates, as a Trainer would hold it that does `fn`."""
     model, data = Stub(), ready("dates", **DATES)
     task = SequenceToSequence(
         model, data=data, optimizer=None, schedule=None, seed=0, max_length=None, **KEYS
     )
-    task.trainer = SimpleNamespace(  # type: ignore[assignment]
-        state=SimpleNamespace(fn=fn), testing=testing, world_size=1
-    )
+    task.trainer = SimpleNamespace(state=SimpleNamespace(fn=fn), testing=testing, world_size=1)
     return model, task
 
 
-def look(data: Pairs, split: str, batch: dict[str, Tensor], *, shift: int = 0) -> Tensor:
+def look(data, split, batch, *, shift=0):
     """b h i j; the mean of two heads looks `shift` tokens beside the field, each head elsewhere."""
     size = (len(batch["source"]), 2, batch["targets"].shape[1], batch["source"].shape[1])
     weights = torch.full(size, 0.01)
@@ -176,8 +173,8 @@ def look(data: Pairs, split: str, batch: dict[str, Tensor], *, shift: int = 0) -
     ("split", "testing", "applications"), [("test", True, 1), ("val", False, 3)]
 )
 def test_teacher_forcing_alignment_and_texts_of_a_whole_split(
-    split: str, testing: bool, applications: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    split, testing, applications, monkeypatch
+):
     model, task = stub("test" if testing else "validate", testing)
     model.applications = applications
     task.label_smoothing = 0.3  # of training alone
@@ -223,7 +220,7 @@ def test_teacher_forcing_alignment_and_texts_of_a_whole_split(
     assert values["aer"] == pytest.approx(wrong / linked)
 
 
-def test_while_it_trains_it_does_not_write() -> None:
+def test_while_it_trains_it_does_not_write():
     model, task = stub("fit")
     batch = next(iter(task.data.val_dataloader()))
     model.logits = torch.randn(*batch["targets"].shape, task.data.sizes["target_vocab"])
@@ -231,7 +228,7 @@ def test_while_it_trains_it_does_not_write() -> None:
     assert set(task.measures("val")) == {"loss", "perplexity", "token_accuracy"}
 
 
-def test_the_loss_is_smoothed_over_real_target_tokens() -> None:
+def test_the_loss_is_smoothed_over_real_target_tokens():
     model, task = stub("fit")
     task.label_smoothing = 0.1
     batch = next(iter(task.data.train_dataloader()))
@@ -247,7 +244,7 @@ def test_the_loss_is_smoothed_over_real_target_tokens() -> None:
     assert int(task.units(batch)) == len(expected)
 
 
-def test_a_text_is_read_as_the_data_reads_it() -> None:
+def test_a_text_is_read_as_the_data_reads_it():
     _, task = stub()
     batch = next(iter(task.data.val_dataloader()))
     texts = [task.data.texts["val"][index].source for index in batch["index"].tolist()]
@@ -262,10 +259,10 @@ def test_a_text_is_read_as_the_data_reads_it() -> None:
             assert value == example[name]
 
 
-def test_flops_are_those_of_pairs_of_mean_length(tmp_path: Path) -> None:
+def test_flops_are_those_of_pairs_of_mean_length(tmp_path):
     """The same for every seed, though batches of another seed are of other lengths."""
 
-    def flops(*more: str) -> int:
+    def flops(*more):
         cfg = ablate.compose(*pairs(tmp_path, *more))
         data = build_data(cfg)
         return count_flops(cfg, make_task(cfg, data, build(cfg, data)))
@@ -278,7 +275,7 @@ def test_flops_are_those_of_pairs_of_mean_length(tmp_path: Path) -> None:
     assert flops("data.min_length=4") > one
 
 
-def test_a_run_ends_with_all_measures(tmp_path: Path) -> None:
+def test_a_run_ends_with_all_measures(tmp_path):
     cfg = ablate.compose(*pairs(tmp_path))
     ablate.run(cfg)
     folder = Composition(cfg).folder
@@ -296,7 +293,7 @@ def test_a_run_ends_with_all_measures(tmp_path: Path) -> None:
     assert "val/bleu" not in header, "it wrote in the course of training"
     sample = (folder / "sample.txt").read_text().split("\n\n")
     run = ablate.load(folder)
-    for entry, pair in zip(sample, run.data.texts["val"], strict=False):  # type: ignore[attr-defined]
+    for entry, pair in zip(sample, run.data.texts["val"], strict=False):
         source, reference, output = entry.split("\n")
         assert source == f"source     {pair.source}"
         assert reference == f"reference  {pair.target}"
@@ -311,7 +308,7 @@ def test_a_run_ends_with_all_measures(tmp_path: Path) -> None:
     assert not {PAD, EOS} & {token for tokens in written for token in tokens}
 
 
-def test_no_attention_has_no_alignment_error_rate(tmp_path: Path) -> None:
+def test_no_attention_has_no_alignment_error_rate(tmp_path):
     cfg = ablate.compose(*pairs(tmp_path, "model.attention=none"))
     result = ablate.run(cfg)
     assert "val/bleu" in result["metrics"]
