@@ -12,7 +12,6 @@ import torch
 from make_model import options, part
 from PIL import Image
 from test_generate import Command
-from torch import Tensor
 
 import ablate
 from ablate.config.composition import Composition
@@ -35,9 +34,11 @@ WIDE = (-math.inf, math.inf)
 def made(*more):
     cfg = ablate.compose(*tiny.drawings(Path("nowhere"), *more))
     data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
-    assert isinstance(task, Diffusion)
-    return task.eval()
+    return make_task(cfg, data, build(cfg, data)).eval()
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -52,7 +53,7 @@ def test_noise_is_what_a_loop_of_small_steps_makes(schedule):
         linear = (1e-4 + (0.02 - 1e-4) * (n - 1) / (steps - 1)) * 1000 / steps
         beta = linear if schedule == "linear" else min(0.999, 1 - left[n] / left[n - 1])
         scale, variance = math.sqrt(1 - beta) * scale, (1 - beta) * variance + beta
-        one, zero, time = torch.ones(1).double(), torch.zeros(1).double(), torch.tensor(n / steps)
+        one, zero, time = double([1.0]), double([0.0]), torch.tensor(n / steps)
         assert float(process.add(one, zero, time)) == pytest.approx(scale)
         assert float(process.add(zero, one, time)) ** 2 == pytest.approx(variance)
 
@@ -67,16 +68,13 @@ def test_a_step_of_ddpm_is_bayes_rule():
     image, x = 0.3, -0.8
     precision = kept / (1 - kept) + 1 / (1 - before)
     mean = (math.sqrt(kept) * x / (1 - kept) + math.sqrt(before) * image / (1 - before)) / precision
-    said = torch.tensor((x - math.sqrt(here) * image) / math.sqrt(1 - here)).double()
+    said = double((x - math.sqrt(here) * image) / math.sqrt(1 - here))
     times = {"now": n / steps, "after": (n - 1) / steps, "bounds": WIDE}
-    found = [
-        float(
-            process.step(torch.tensor(x).double(), said, fresh=lambda z=z: torch.tensor(z), **times)
-        )
+    zero, one = (
+        float(process.step(double(x), said, fresh=lambda z=z: torch.tensor(z), **times))
         for z in (0.0, 1.0)
-    ]
-    assert found[0] == pytest.approx(mean)
-    assert found[1] - found[0] == pytest.approx(precision**-0.5)
+    )
+    assert (zero, one - zero) == pytest.approx((mean, precision**-0.5))
 
 
 @pytest.mark.parametrize("noise", options("task.noise"))
@@ -99,8 +97,8 @@ def test_eulers_error_on_a_known_field_halves_with_the_step():
     process, a = RectifiedFlow(), 1.5
 
     def error(steps):
-        x, levels = torch.ones(()).double(), process.levels(steps)
-        for now, after in pairwise(levels):
+        x = double(1.0)
+        for now, after in pairwise(process.levels(steps)):
             x = process.step(x, a * x, now, after, fresh=None, bounds=WIDE)
         return abs(float(x) - math.exp(-a))
 
@@ -115,8 +113,7 @@ def test_a_predicted_image_is_clipped():
 
 
 def test_numbers_are_normal_and_of_their_key():
-    like = torch.empty(1, 1, 64, 64)
-    one, two, again = one_by_one(normal, [1, 2, 1], like)
+    one, two, again = one_by_one(normal, [1, 2, 1], torch.empty(1, 1, 64, 64))
     assert torch.equal(one, again)
     assert not torch.equal(one, two)
     many = normal(Source(torch.tensor(5)), torch.empty(20, 1, 64, 64))
@@ -124,32 +121,31 @@ def test_numbers_are_normal_and_of_their_key():
     assert moments == pytest.approx([0, 1, 0, 3], abs=0.05)
     within = float((many.abs() < 1).float().mean())
     assert within == pytest.approx(math.erf(0.5**0.5), abs=0.005)
-    assert many.isfinite().all()
 
 
 def batch_of(task, count=4):
-    batch: dict[str, Tensor] = task.data.splits["train"][Request(0, torch.arange(count))]
-    return batch
+    return task.data.splits["train"][Request(0, torch.arange(count))]
+
+
+def prepared(task, batch, step=3, **of):
+    task.train()
+    task.draws.keys = task.draws.of_batch(seed=0, step=step, **of)
+    return task.prepare(batch, step)
 
 
 def test_arms_share_noise_times_and_captions_left_out():
-    found = []
-    for more in ([], ["model.condition=in_context", "model.dropout=0.5"]):
-        task = made(*more).train()
-        task.draws.keys = task.draws.of_batch(seed=0, step=3)
-        found.append(task.prepare(batch_of(task), 3))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    tasks = [made(*more) for more in ([], ["model.condition=in_context", "model.dropout=0.5"])]
+    one, other = (prepared(task, batch_of(task)) for task in tasks)
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_batch_in_parts_has_the_draws_of_the_whole():
-    task = made("task.drop_caption=0.5").train()
+    task = made("task.drop_caption=0.5")
     batch = batch_of(task)
-    whole = None
-    for first, count in ((0, 4), (0, 2), (2, 2)):
-        task.draws.keys = task.draws.of_batch(seed=0, step=3, example=first)
-        rows = slice(first, first + count)
-        found = task.prepare({name: value[rows] for name, value in batch.items()}, 3)
-        whole = found if whole is None else whole
+    whole = prepared(task, batch)
+    for rows in (slice(0, 2), slice(2, 4)):
+        given = {name: value[rows] for name, value in batch.items()}
+        found = prepared(task, given, example=rows.start)
         assert all(torch.equal(found[name], whole[name][rows]) for name in found)
 
 
@@ -165,16 +161,13 @@ def test_every_seed_is_validated_with_the_same_noise():
 
 
 def test_times_are_uniform_and_captions_left_out_as_often_as_asked():
-    task = made("task.drop_caption=0.25").train()
-    batch = {name: value.repeat(100, *([1] * (value.dim() - 1))) for name, value in
-             batch_of(task).items()}  # fmt: skip
-    task.draws.keys = task.draws.of_batch(seed=0, step=0)
-    found = task.prepare(batch, 0)
-    times = found["times"]
+    task = made("task.drop_caption=0.25")
+    batch = {name: torch.cat(100 * [value]) for name, value in batch_of(task).items()}
+    found = prepared(task, batch, step=0)
+    times, words = found["times"], found["words"]
     assert 0 < float(times.min()) < 0.02
     assert 0.98 < float(times.max()) <= 1
     assert float(times.mean()) == pytest.approx(0.5, abs=0.05)
-    words = found["words"]
     left_out = (words == without_caption(words)).all(1)
     assert float(left_out.float().mean()) == pytest.approx(0.25, abs=0.06)
     assert torch.equal(words[~left_out], batch["target_in"][~left_out])
@@ -224,8 +217,7 @@ def judge(folder):
 @pytest.fixture(scope="module")
 def run(folder, judge):
     cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
-    result = ablate.run(cfg)
-    assert result["status"] == "finished"
+    assert ablate.run(cfg)["status"] == "finished"
     made = ablate.load(Composition(cfg).folder)
     for name in ("samples", "denoising", "inpainting", "attention_layer_01", "text_layer_01"):
         assert (made.path / "figures" / f"{name}.png").exists()
@@ -237,10 +229,8 @@ def test_a_run_is_measured_by_its_judge(run):
     judged = ("exact_match", "der", "frechet")
     names = {"loss", *judged, *(f"{name}_reference" for name in judged)}
     assert {name.removeprefix("test/") for name in metrics if name.startswith("test/")} == names
-    assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["test/frechet"] > metrics["test/frechet_reference"] > 0
-    again = evaluate(run, {})
-    assert again == pytest.approx(metrics)
+    assert evaluate(run, {}) == pytest.approx(metrics)  # and none is NaN
     assert evaluate(run, {"task.samples": 3})["test/frechet"] != metrics["test/frechet"]
     assert "test/frechet" not in evaluate(run, {"task.judge": None})
 
@@ -248,7 +238,6 @@ def test_a_run_is_measured_by_its_judge(run):
 def test_real_images_in_place_of_samples_are_read_as_real_ones(run, monkeypatch):
     """And have the distance of a part of the test images from all of them, here of all."""
     data = run.data
-
     index_of = {derive(FIXED, "sample", n): n for n in range(data.length("test"))}
 
     def sample(self, words, keys):
@@ -273,12 +262,10 @@ def pixels(file):
 def test_it_writes_an_image_of_a_prompt(command, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     assert command("--prompt", "3 1", "--image", first) == (0, f"{first}\n", "")
-    command("--prompt", "3 1", "--image", second)
     assert pixels(first).shape == (12, 24)
-    assert (pixels(first) == pixels(second)).all()
-    for other in (["--seed", 1], ["--guidance", 0], ["--steps", 2]):
+    for other in ([], ["--seed", 1], ["--guidance", 0], ["--steps", 2]):
         command("--prompt", "3 1", "--image", second, *other)
-        assert (pixels(first) != pixels(second)).any()
+        assert (pixels(first) != pixels(second)).any() == bool(other)
 
 
 def test_it_draws_the_masked_part_anew(command, run, tmp_path):
@@ -292,8 +279,7 @@ def test_it_draws_the_masked_part_anew(command, run, tmp_path):
         ["--index", 2, "--mask", "left"],
         ["--inpaint", tmp_path / "known.png", "--mask", tmp_path / "mask.png"],
     ):
-        code, _, _ = command("--prompt", "3 1", "--image", drawn, *given)
-        assert code == 0
+        assert command("--prompt", "3 1", "--image", drawn, *given)[0] == 0
         assert (pixels(drawn)[:, 12:] == known[:, 12:]).all()
         assert (pixels(drawn)[:, :12] != known[:, :12]).any()
 
@@ -312,9 +298,8 @@ def test_it_draws_the_masked_part_anew(command, run, tmp_path):
 )
 def test_what_it_refuses(command, typed, line):
     code, _, error = command(*typed)
-    assert code == 2
+    assert (code, error.count("\n")) == (2, 1)
     assert line in error
-    assert error.count("\n") == 1
 
 
 def test_a_judge_is_a_captioner_of_such_images(folder, judge, run):
