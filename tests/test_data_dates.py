@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from datetime import date, timedelta
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from make_data import make, ready
 
 from ablate.data import date_forms
 from ablate.data.date_forms import ambiguous, fields_of, find_forms
-from ablate.data.dates import Dates
 from ablate.errors import UserError
 
 STYLES = ["full", "long", "medium", "short"]
@@ -22,13 +21,7 @@ SMALL = {"train_examples": 600, "val_examples": 200, "test_examples": 200}
 
 @pytest.fixture(scope="module")
 def data():
-    return dates(**SMALL)
-
-
-def dates(**changes):
-    made = ready("dates", **changes)
-    assert isinstance(made, Dates)
-    return made
+    return ready("dates", **SMALL)
 
 
 def form_of(locale, style):
@@ -36,13 +29,20 @@ def form_of(locale, style):
     return form
 
 
-def written(form, day):
-    return form.text(fields_of(day, first_year=2015))
+def fields(day):
+    return fields_of(day, first_year=2015)
 
 
-def targets(data, split):
-    assert isinstance(data, Dates)
-    return [pair.target for pair in data.texts[split]]
+def days(year, count=365):
+    return [date(year, 1, 1) + timedelta(n) for n in range(count)]
+
+
+def read(locales, when):
+    """The dates that a text names, by looking at what Babel writes for each."""
+    named = defaultdict(set)
+    for locale, style, day in product(locales, STYLES, when):
+        named[format_date(day, style, locale)].add(day)
+    return named
 
 
 # forms
@@ -51,12 +51,11 @@ def targets(data, split):
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", STYLES)
 def test_every_locale_is_written_as_babel_does(style, every):
-    days = [date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)]
     assert len(locale_identifiers()) > 500
     for locale in locale_identifiers()[::every]:
         form = form_of(locale, style)
-        for day in days:
-            assert written(form, day) == format_date(day, style, locale), (locale, day)
+        for day in (date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)):
+            assert form.text(fields(day)) == format_date(day, style, locale), (locale, day)
 
 
 # Counted by hand: first character and the one after the last of year, month and day.
@@ -74,12 +73,11 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("locale", "style", "text", "year", "month", "day"), BY_HAND)
 def test_fields_stand_where_a_person_finds_them(locale, style, text, year, month, day):
-    form, when = form_of(locale, style), date(2015, 3, 3)
-    assert written(form, when) == text
-    spans = form.spans(fields_of(when, first_year=2015))
-    assert spans["year"] == range(*year)
-    assert spans["month"] == range(*month)
-    assert spans["day"] == range(*day)
+    form, when = form_of(locale, style), fields(date(2015, 3, 3))
+    assert form.text(when) == text
+    spans = form.spans(when)
+    expected = [range(*year), range(*month), range(*day)]
+    assert [spans["year"], spans["month"], spans["day"]] == expected
 
 
 def test_a_form_is_found_once():
@@ -88,24 +86,19 @@ def test_a_form_is_found_once():
 
 
 def test_a_text_is_ambiguous_where_reading_all_texts_says_so():
-    """The reference writes every text with Babel and looks for those that name two dates."""
     locales = ["en_US", "es_ES", "it_IT", "de_DE", "sv_SE", "hr_HR"]
-    days = [date(year, 1, 1) + timedelta(n) for year in (1915, 2014, 2015) for n in range(365)]
+    when = days(1915) + days(2014) + days(2015)
     forms = find_forms(locales, STYLES, range(1915, 2016))
-    found = ambiguous(forms, days)
-    named: dict[str, set[date]] = defaultdict(set)
-    for locale, style, day in product(locales, STYLES, days):
-        named[format_date(day, style, locale)].add(day)
+    found, named = ambiguous(forms, when), read(locales, when)
     for form, row in zip(forms, found.tolist(), strict=True):
-        for day, answer in zip(days, row, strict=True):
+        for day, answer in zip(when, row, strict=True):
             text = format_date(day, form.style, form.locale)
             assert answer == (len(named[text]) > 1), text
     assert 0 < found.sum() < found.size
 
 
 def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces():
-    days = [date(2015, 1, 1) + timedelta(n) for n in range(731)]
-    numbers = [fields_of(day, first_year=2015) for day in days]
+    numbers = [fields(day) for day in days(2015, 731)]
     columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
     for form in find_forms(["en_US", "ja_JP", "ko_KR"], STYLES, range(2015, 2017)):
         alone = [date_forms._hash(form.text(n))[0] for n in numbers]
@@ -113,11 +106,10 @@ def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces():
 
 
 def test_hashes_only_say_where_to_look(monkeypatch):
-    days = [date(2015, 1, 1) + timedelta(n) for n in range(365)]
     forms = find_forms(["en_US", "es_ES", "ja_JP"], STYLES, range(2015, 2016))
-    good = ambiguous(forms, days)
+    good = ambiguous(forms, days(2015))
     monkeypatch.setattr(date_forms, "ODD", 1)  # the hash is now the sum of the characters
-    assert (ambiguous(forms, days) == good).all()
+    assert (ambiguous(forms, days(2015)) == good).all()
 
 
 # the data set
@@ -125,7 +117,7 @@ def test_hashes_only_say_where_to_look(monkeypatch):
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_alignment_finds_what_the_target_says(data, split):
-    months: dict[str, set[int]] = defaultdict(set)
+    months = defaultdict(set)
     for locale, width in product(data.locales, ("wide", "abbreviated")):
         for number, name in get_month_names(width, "format", locale).items():
             months[name].add(number)
@@ -141,7 +133,6 @@ def test_the_alignment_finds_what_the_target_says(data, split):
 
 def test_the_alignment_follows_what_was_dropped():
     data = make("dates", **SMALL)
-    assert isinstance(data, Dates)
     data.max_length = 12
     data.setup()
     assert 0 < len(data.texts["train"]) < 600
@@ -150,31 +141,25 @@ def test_the_alignment_follows_what_was_dropped():
         assert int(source[day.start : day.stop]) == int(target[8:])
 
 
-def test_no_date_is_in_two_splits(data):
-    of_split = [set(targets(data, split)) for split in SPLITS]
-    assert sum(map(len, of_split)) == len(set.union(*of_split))
-    assert [len(data.texts[split]) for split in SPLITS] == [600, 200, 200]
-
-
 def test_a_date_stays_in_its_split_whatever_is_chosen(data):
-    other = dates(**SMALL, data_seed=1, locales=["sv_SE"], styles=["long"], years=[1900, 2000])
-    for split, rest in (("train", ("val", "test")), ("val", ("test",))):
-        for far in rest:
-            assert not set(targets(data, split)) & set(targets(other, far))
-            assert not set(targets(other, split)) & set(targets(data, far))
+    other = ready(
+        "dates", **SMALL, data_seed=1, locales=["sv_SE"], styles=["long"], years=[1900, 2000]
+    )
+    assert [len(data.texts[split]) for split in SPLITS] == [600, 200, 200]
+    for one, far in permutations(SPLITS, 2):
+        there = {pair.target for pair in data.texts[one]}
+        for of in (data, other):
+            assert there.isdisjoint(pair.target for pair in of.texts[far])
 
 
 def test_no_text_comes_twice_or_has_two_readings():
-    locales, years = ["en_US", "en_GB", "es_ES", "fr_FR"], [2011, 2012]
-    data = dates(**SMALL, locales=locales, years=years)
-    named: dict[str, set[str]] = defaultdict(set)
-    for locale, style, n in product(locales, STYLES, range(731)):
-        day = date(2011, 1, 1) + timedelta(n)
-        named[format_date(day, style, locale)].add(day.isoformat())
+    locales = ["en_US", "en_GB", "es_ES", "fr_FR"]
+    data = ready("dates", **SMALL, locales=locales, years=[2011, 2012])
+    named = read(locales, days(2011, 731))
     pairs = [pair for split in SPLITS for pair in data.texts[split]]
     assert len({source for source, _ in pairs}) == len(pairs)
     for source, target in pairs:
-        assert named[source] == {target}
+        assert named[source] == {date.fromisoformat(target)}
     assert any(source.count("/") for source, _ in pairs)
 
 

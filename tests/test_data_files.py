@@ -89,6 +89,13 @@ def classes(root, *names, ending=".png"):
     return str(root)
 
 
+def read_all(data):
+    data.setup()
+    data.fingerprint()
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
+        list(loader or ())
+
+
 @kinds
 @pytest.mark.parametrize(("name", "ending"), [("image_folder", ".png"), ("text_files", ".txt")])
 def test_an_entry_of_a_folder_that_is_no_file_is_refused(tmp_path, kind, name, ending):
@@ -99,10 +106,7 @@ def test_an_entry_of_a_folder_that_is_no_file_is_refused(tmp_path, kind, name, e
     if kind == "bomb" and name == "image_folder":
         line = "cannot decode the image"
     with pytest.raises(UserError) as caught:
-        data.setup()
-        data.fingerprint()
-        for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
-            list(loader or ())
+        read_all(data)
     assert str(bad) in str(caught.value)
     assert line in str(caught.value)
 

@@ -6,12 +6,11 @@ The keys come from the YAML files, so that a new one without an entry here fails
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import make_files
 import pytest
 import torch
-from make_data import make
+from make_data import make, ready
 from make_files import FILES
 from make_model import CONF, options
 from omegaconf import OmegaConf
@@ -21,7 +20,7 @@ from ablate.config.stated import stated
 from ablate.errors import UserError
 
 # Another value of every key that changes what is read or how it is cut.
-OTHER: dict[str, Any] = {
+OTHER = {
     "path": "other.txt",
     "tokenizer": "byte",
     "vocab_size": 300,
@@ -33,7 +32,6 @@ OTHER: dict[str, Any] = {
     "val_examples": 6,
     "test_examples": 6,
     "data_seed": 1,
-    "flip": "the other",
     "randaugment": "rand-m9-mstd0.5",
     "shift": 2,
     "size": 20,
@@ -63,9 +61,7 @@ OTHER: dict[str, Any] = {
     **dict.fromkeys(("source", "val_source", "test_source"), "lines.en"),
     **dict.fromkeys(("target", "val_target", "test_target"), "lines.de"),
     "min_count": 3,
-    "joint": "the other",
     "max_length": 4,
-    "lower": "the other",
     "pair": ["en", "fr"],
     "stress": True,
     "variants": "all",
@@ -83,27 +79,27 @@ OTHER: dict[str, Any] = {
     "pitch": 80,
     "codes": 9,
 }
+TURNED = ("flip", "lower", "joint")  # true or false: the other
 # Where another value is needed, and what has to be set so that a key has an effect.
-OF_ONE: dict[str, dict[str, Any]] = {
+OF_ONE = {
     "series": {"path": "other.csv"},
     "preferences": {"path": "preferences.jsonl"},
     "recall": {"vocab_size": 16},
     "text_files": {"seq_len": 6},
-    **{name: {"tokenizer": "char", "max_length": 22} for name in ("multi30k", "parallel")},
-    **{name: {"tokenizer": "word", "max_length": 20} for name in ("speech", "recordings")},
+    **dict.fromkeys(("multi30k", "parallel"), {"tokenizer": "char", "max_length": 22}),
+    **dict.fromkeys(("speech", "recordings"), {"tokenizer": "word", "max_length": 20}),
     "overlapping_digits": {"size": 24, "min_digits": 1},
-    **{name: {"val_fraction": 0.02} for name in ("pydoc", "text", "shakespeare")},
+    **dict.fromkeys(("pydoc", "text", "shakespeare"), {"val_fraction": 0.02}),
 }
 VAL_FILES = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": None}
 TEST_FILES = {"test_source": "lines.de", "test_target": "lines.en"}
 CHARACTERS = {"tokenizer": "char", "vocab_size": None}
-NEEDS: dict[str, dict[str, Any]] = {
+NEEDS = {
     "vocab_size": {"tokenizer": "bpe"},
     "randaugment": {"size": 16},
     "train_examples": {"batch_size": 4},
     "min_count": {"tokenizer": "word", "vocab_size": None},
-    "max_length": CHARACTERS,
-    **dict.fromkeys(("val_fraction", "test_fraction"), CHARACTERS),
+    **dict.fromkeys(("max_length", "val_fraction", "test_fraction"), CHARACTERS),
     **dict.fromkeys(("val_source", "val_target"), VAL_FILES),
     **dict.fromkeys(("test_source", "test_target"), TEST_FILES),
 }
@@ -113,16 +109,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 # which encodes the images (test_autoencoder.py).
 SILENT = {"root", "sha256", "workers", "period", "background", "writer", "autoencoder"}
 # Keys whose values are in the fingerprint, as what is read changes with them.
-PRINTED = {
-    "path",
-    "columns",
-    "data_seed",
-    "val_fraction",
-    "val_examples",
-    "height",
-    "min_digits",
-    "shift",
-}
+PRINTED = {"path", "columns", "data_seed", "val_fraction", "val_examples", "height", "min_digits",
+           "shift"}  # fmt: skip
 
 
 def node(name):
@@ -134,6 +122,12 @@ def keys(name):
 
 
 NAMES = options("data")
+
+
+def with_key(key):
+    return pytest.mark.parametrize("name", [name for name in NAMES if key in keys(name)])
+
+
 # To say numbers takes seconds: by default for keys that only speech has.
 CASES = [
     pytest.param(name, key, marks=[pytest.mark.slow] if later else [])
@@ -155,17 +149,14 @@ def _files(tmp_path_factory):
 
 def batches(name, /, **changes):
     """Everything that an epoch of training, a validation and a test see, by its place."""
-    data = make(name, **FILES[name] | changes)
-    data.setup()
+    data = ready(name, **FILES[name] | changes)
     data.train_batches = min(data.batches_per_epoch(), 10)
     found = {}
-    loaders = {"train": data.train_dataloader(), "val": data.val_dataloader()}
-    if test := data.test_dataloader():
-        loaders["test"] = test
-    for split, loader in loaders.items():
-        assert loader.num_workers == changes.get("workers", 0)
-        for number, batch in enumerate(loader):
-            found |= {f"{split} {number} {key}": value for key, value in batch.items()}
+    for split in ("train", "val", "test"):
+        if loader := getattr(data, f"{split}_dataloader")():
+            assert loader.num_workers == changes.get("workers", 0)
+            for number, batch in enumerate(loader):
+                found |= {f"{split} {number} {key}": value for key, value in batch.items()}
     return found
 
 
@@ -189,11 +180,7 @@ def equal(first, second):
 @pytest.mark.parametrize(("name", "key"), CASES)
 def test_every_knob_changes_the_batches(name, key):
     needs = given(name, key)
-    other = (
-        OTHER
-        | OF_ONE.get(name, {})
-        | {key: not node(name).get(key) for key in ("flip", "lower", "joint")}
-    )
+    other = OTHER | OF_ONE.get(name, {}) | {key: not node(name).get(key) for key in TURNED}
     changed = needs | {key: other[key]}
     assert not equal(usual(name, key if needs else ""), batches(name, **changed))
     if key in PRINTED:
@@ -201,12 +188,12 @@ def test_every_knob_changes_the_batches(name, key):
         assert prints[0] != prints[1]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "workers" in keys(name)])
+@with_key("workers")
 def test_workers_change_nothing(name):
     assert equal(batches(name, flip=True), batches(name, flip=True, workers=1))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "root" in keys(name)])
+@with_key("root")
 def test_the_root_is_where_it_is_read(name):
     before = usual(name)
     Path(FILES[name]["root"]).rename("moved")
@@ -216,7 +203,7 @@ def test_the_root_is_where_it_is_read(name):
         Path("moved").rename(FILES[name]["root"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "sha256" in keys(name)])
+@with_key("sha256")
 def test_the_checksum_is_compared(name):
     with pytest.raises(UserError, match="is not the file with"):
         batches(name, sha256="0" * 64)
@@ -224,15 +211,12 @@ def test_the_checksum_is_compared(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_seed_changes_the_order_and_nothing_else(name):
-    first, second = (make(name, seed=seed, **FILES[name]) for seed in (0, 2))
-    for data in (first, second):
-        data.setup()
+    first, second = both = [ready(name, seed=seed, **FILES[name]) for seed in (0, 2)]
     assert first.fingerprint() == second.fingerprint()
-    one, two = (dict(enumerate(islice(data.train_dataloader(), 9))) for data in (first, second))
-    same = all(equal(one[number], two[number]) for number in one)
+    one, two = ([*islice(data.train_dataloader(), 9)] for data in both)
+    same = all(map(equal, one, two))
     assert same == ("graph" in first.kind)  # which is one batch
-    one, two = (next(iter(data.val_dataloader())) for data in (first, second))
-    assert equal(one, two)
+    assert equal(*(next(iter(data.val_dataloader())) for data in both))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +224,6 @@ def test_the_seed_changes_the_order_and_nothing_else(name):
 )
 def test_what_the_rules_know_about_the_vocabulary(name):
     for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
-        data = make(name, **FILES[name] | joint)
-        data.setup()
+        data = ready(name, **FILES[name] | joint)
         facts = Facts(OmegaConf.create({"data": {"_target_": node(name)._target_, **joint}}))
         assert facts.joint == data.sizes["joint"]

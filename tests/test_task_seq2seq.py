@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -179,9 +180,7 @@ def test_teacher_forcing_alignment_and_texts_of_a_whole_split(split, application
         model.weights = look(data, split, batch, shift=-40 if number == 0 else 0)
         indices = batch["index"].tolist()
         picked = [data.texts[split][index].target for index in indices]
-        lengths += [
-            len(data.source_tokenizer.encode(data.texts[split][n].source)) for n in indices
-        ]
+        lengths += [len(data.source_tokenizer.encode(data.texts[split][n].source)) for n in indices]
         said = [text if n % 2 else text[:-1] for n, text in enumerate(picked)]
         tokens = [data.target_tokenizer.encode(text) for text in said]
         found = [[Hypothesis(one, -1.0, -1.0)] for one in tokens]
@@ -293,7 +292,7 @@ def test_a_run_ends_with_all_measures(tmp_path):
     run.task.max_length = 2
     tokens = [found[0].tokens for found in run.task.search(read)]
     assert max(map(len, tokens)) <= 2
-    assert not {PAD, EOS} & set(sum(tokens, []))
+    assert not {PAD, EOS} & set(chain.from_iterable(tokens))
 
 
 def test_no_attention_has_no_alignment_error_rate(tmp_path):
