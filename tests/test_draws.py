@@ -1,10 +1,8 @@
 """Random numbers of training: of the step, the module and the place, and of nothing else."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from test_graph import gat, graph
 from test_kernel import KERNELS, Parts, Reference, make
 from test_rnn_seq2seq import source, target
 from tiny import images
-from torch import nn
 
 import ablate
 from ablate.random import draws, dropout
@@ -80,61 +77,48 @@ def test_uniform_numbers(dtype):
 # Kernels
 
 
-def random(attend, case):
-    """With dropout on the weights, or weights that are drawn."""
-    if case == "dropout":
-        return replace(attend, dropout=0.4, training=True, stream=KEY)
-    hard = part("model.normalizer", "hard")
-    return replace(attend, normalizer=hard, training=True, stream=KEY)
+RANDOM = {"dropout": {"dropout": 0.4}, "hard": {"normalizer": part("model.normalizer", "hard")}}
 
 
 def results(run, attend):
     out = run.resolve(Parts(attend.score, attend.pos))(attend)
     leaves = [attend.q, attend.k, attend.v, *attend.score.parameters()]
     loss = (out * normal(*out.shape, seed=9)).sum()
-    return [
-        out,
-        *(g for g in torch.autograd.grad(loss, leaves, allow_unused=True) if g is not None),
-    ]
+    return [out, *filter(torch.is_tensor, torch.autograd.grad(loss, leaves, allow_unused=True))]
 
 
-@pytest.mark.parametrize("case", ["dropout", "hard"])
+@pytest.mark.parametrize("case", RANDOM)
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("shape", ["square", "cached"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_draws_the_same(name, score, case, shape):
     if name == "sdpa" and (score == "additive" or case == "hard"):
         pytest.skip("sdpa refuses it")
-    attend = random(make(score, "alibi", "causal", shape=shape, padding="some"), case)
-    for mine, theirs in zip(
-        results(KERNELS[name], attend), results(Reference(), attend), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    attend = make(score, "alibi", "causal", shape=shape, padding="some")
+    attend = replace(attend, training=True, stream=KEY, **RANDOM[case])
+    expected = results(Reference(), attend)
+    torch.testing.assert_close(results(KERNELS[name], attend), expected, rtol=1e-10, atol=1e-12)
     other = replace(attend, stream=KEY + 1)
-    assert not torch.equal(results(KERNELS[name], other)[0], results(Reference(), attend)[0])
+    assert not torch.equal(results(KERNELS[name], other)[0], expected[0])
 
 
 def test_along_edges_as_between_all_nodes():
-    found = []
-    for kernel in ("sparse", "reference"):
-        model = gat(dropout=0.5, kernel=kernel).train()
-        ready(model)
-        found.append(model(*graph()))
-    torch.testing.assert_close(*found)
+    models = [ready(gat(dropout=0.5, kernel=kernel)) for kernel in ("sparse", "reference")]
+    torch.testing.assert_close(*(model(*graph()) for model in models))
 
 
 # Models
 
 
 def ready(model, step=3):
-    bound = Draws(model)
+    bound = Draws(model.train())
     bound.keys = bound.of_batch(0, step)
-    return bound
+    return model
 
 
 TWICE = {"dropout": 0.3, "depth": 3}
 CAPTIONS = (normal(2, 1, 12, 24).float(), 1 + tokens(2, 5) % 4)
-MODELS: list[tuple[Callable[..., nn.Module], dict[str, Any], tuple[Any, ...]]] = [
+MODELS = [
     (gpt, TWICE | {"drop_path": 0.2}, (tokens(2, 7),)),
     (gpt, TWICE | {"share_layers": True, "normalizer": "hard"}, (tokens(2, 7),)),
     (transformer, {"dropout": 0.3, "share_layers": True}, (1 + tokens(2, 8), tokens(2, 7))),
@@ -149,7 +133,7 @@ MODELS: list[tuple[Callable[..., nn.Module], dict[str, Any], tuple[Any, ...]]] =
 @pytest.fixture
 def used(monkeypatch):
     """The keys and first rows of all that is drawn."""
-    found: list[tuple[int, int]] = []
+    found = []
 
     def seen(key, *sizes):
         found.append((int(key), sizes[4] if len(sizes) > 4 else 0))
@@ -162,21 +146,16 @@ def used(monkeypatch):
 
 @pytest.mark.parametrize(("make", "changes", "inputs"), MODELS)
 def test_nothing_is_drawn_twice_in_a_step(make, changes, inputs, used):
-    model = make(**changes).train()
-    ready(model)
-    model(*inputs)
-    first = set(used)
-    assert len(used) == len(first) >= 2
-    ready(model, step=4)
-    model(*inputs)
-    assert len(set(used)) == len(used) == 2 * len(first)
+    model = make(**changes)
+    for step in (3, 4):
+        ready(model, step)(*inputs)
+        assert len(set(used)) == len(used) >= 2 * (step - 2)
 
 
 def masks(**changes):
     """What each module of a GPT drops in a step, 1 or 0; NaN of what was zero before, such as hard
     attention to a key that is dropped in every head."""
-    model, found = gpt(dropout=0.4, depth=2, drop_path=0.3, **changes).train(), {}
-    ready(model)
+    model, found = ready(gpt(dropout=0.4, depth=2, drop_path=0.3, **changes)), {}
     for name, module in model.named_modules():
         if isinstance(module, Dropout):
 
@@ -216,11 +195,8 @@ def test_a_run_ends_the_same_with_every_kernel(tmp_path):
     """A ViT with dropout, stochastic depth and augmentation, in float64."""
     losses = {}
     for kernel in ("reference", "chunked", "auto"):
-        cfg = ablate.compose(
-            *images(tmp_path, "model.dropout=0.2", "model.drop_path=0.1", "model.depth=2"),
-            f"kernel={kernel}",
-            "trainer.precision=64-true",
-            f"output_dir={tmp_path / kernel}",
-        )
+        keys = ["model.dropout=0.2", "model.drop_path=0.1", "model.depth=2", f"kernel={kernel}"]
+        folder = f"output_dir={tmp_path / kernel}"
+        cfg = ablate.compose(*images(tmp_path, *keys, "trainer.precision=64-true", folder))
         losses[kernel] = ablate.run(cfg)["metrics"]["val/loss"]
     assert max(losses.values()) - min(losses.values()) < 1e-9

@@ -86,10 +86,10 @@ OF_ONE = {
     "preferences": {"path": "preferences.jsonl"},
     "recall": {"vocab_size": 16},
     "text_files": {"seq_len": 6},
-    **dict.fromkeys(("multi30k", "parallel"), {"tokenizer": "char", "max_length": 22}),
-    **dict.fromkeys(("speech", "recordings"), {"tokenizer": "word", "max_length": 20}),
+    **{name: {"tokenizer": "char", "max_length": 22} for name in ("multi30k", "parallel")},
+    **{name: {"tokenizer": "word", "max_length": 20} for name in ("speech", "recordings")},
     "overlapping_digits": {"size": 24, "min_digits": 1},
-    **dict.fromkeys(("pydoc", "text", "shakespeare"), {"val_fraction": 0.02}),
+    **{name: {"val_fraction": 0.02} for name in ("pydoc", "text", "shakespeare")},
 }
 VAL_FILES = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": None}
 TEST_FILES = {"test_source": "lines.de", "test_target": "lines.en"}

@@ -32,16 +32,15 @@ ROTARY = "pos_enc=rotary"
 )
 def test_the_mean_over_examples_is_the_loss_of_the_run(choices, split, tmp_path):
     """Of sequences of several lengths the loss is a mean over tokens, and here one over pairs."""
-    more = [*choices, "debug=fast"] if choices else []
-    typed = more or overrides(tmp_path)
+    typed = [*choices, "debug=fast"] if choices else overrides(tmp_path)
     cfg = ablate.compose(*typed, "logger=none", f"output_dir={tmp_path}")
     run = ablate.run(cfg, tmp_path / "run")
     rows = list(csv.DictReader(write_predictions(load(tmp_path / "run")).open()))
     assert [int(row["example"]) for row in rows] == list(range(len(rows)))
-    mean = np.mean([float(row["loss"]) for row in rows])
+    found = [float(row["loss"]) for row in rows]
     tolerance = 0.1 if "data=reverse" in choices else 1e-3  # the last window of a text is shorter
-    assert mean == pytest.approx(run["metrics"][f"{split}/loss"], rel=tolerance)
-    assert losses(tmp_path / "run") == [float(row["loss"]) for row in rows]
+    assert np.mean(found) == pytest.approx(run["metrics"][f"{split}/loss"], rel=tolerance)
+    assert losses(tmp_path / "run") == found
 
 
 def test_means_are_over_the_targets_of_each_example():
@@ -72,14 +71,11 @@ def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     (found,) = over_examples(collect(root), read)
     assert (found.arm, found.examples, found.seeds) == (ROTARY, 400, 2)
     assert found.difference == pytest.approx(gap.mean())
-    assert found.interval is not None
-    assert found.interval.high - found.difference == pytest.approx(
-        1.966 * gap.std(ddof=1) / 20, rel=1e-3
-    )
+    wide = 1.966 * gap.std(ddof=1) / 20
+    assert found.interval.high - found.difference == pytest.approx(wide, rel=1e-3)
     assert found.better == pytest.approx((gap < 0).mean())
     page = write(root, losses=read).files[0].read_text()
     assert "Over examples" in page
+    few = lambda folder: read(folder)[: 9 if "rotary" in folder.name else 5]  # noqa: E731
     with pytest.raises(UserError, match="other examples"):
-        over_examples(
-            collect(root), lambda folder: read(folder)[: 9 if "rot" in str(folder) else 5]
-        )
+        over_examples(collect(root), few)

@@ -2,7 +2,6 @@
 
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +16,9 @@ DRAWS = 20000
 
 def frequencies(**changes):
     """How often each of the five tokens is drawn."""
-    keys: dict[str, Any] = {"temperature": 1.0, "top_k": None, "top_p": None}
-    rng = torch.Generator().manual_seed(0)
+    keys = {"temperature": 1.0, "top_k": None, "top_p": None} | changes
     logits = PROBABILITIES.log().expand(DRAWS, -1)
-    drawn = choose(logits, rng=rng, **(keys | changes))
-    assert drawn.shape == (DRAWS,)
+    drawn = choose(logits, rng=torch.Generator().manual_seed(0), **keys)
     return drawn.bincount(minlength=5) / DRAWS
 
 
@@ -75,7 +72,7 @@ def text(model, prompt, count, *, seed=0, **changes):
 
 
 def test_greedy_text_is_the_argmax_of_the_logits():
-    model: Any = random_parts(gpt(pos_enc="learned")).eval()
+    model = random_parts(gpt(pos_enc="learned")).eval()
     read = tokens(2, 3)
     for _ in range(3 * LENGTH):  # far beyond the context: the oldest token is forgotten
         best = model(read[:, -LENGTH:])[:, -1].argmax(-1)
@@ -83,7 +80,7 @@ def test_greedy_text_is_the_argmax_of_the_logits():
     assert torch.equal(text(model, read[:, :3], 3 * LENGTH, temperature=0.0), read[:, 3:])
 
 
-MODELS: dict[str, Any] = {
+MODELS = {
     **{pos_enc: partial(gpt, pos_enc=pos_enc) for pos_enc in ("learned", "rotary", "t5")},
     "window": partial(gpt, mask=part("model.mask", "window", size=3)),
     "prefix": partial(gpt, mask=part("model.mask", "prefix", size=3)),
@@ -94,7 +91,7 @@ MODELS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_cached_text_equals_uncached_and_is_repeated_by_its_seed(name):
-    model: Any = random_parts(MODELS[name]()).eval()
+    model = random_parts(MODELS[name]()).eval()
     for prompt in (tokens(2, 2), tokens(2, LENGTH + 4)):
         cached, plain, again, other = (
             text(model, prompt, 2 * LENGTH, use_cache=use_cache, seed=seed)

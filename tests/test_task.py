@@ -50,8 +50,9 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
     with pytest.raises(RunFailed, match=f"the loss is infinite or nan at step {step}: try"):
         ablate.run(cfg)
     assert len(seen) == looked_at
-    assert json.loads((Composition(cfg).folder / "result.json").read_text())["status"] == "failed"
-    assert list((Composition(cfg).folder / "checkpoints").iterdir()) == []
+    folder = Composition(cfg).folder
+    assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+    assert list((folder / "checkpoints").iterdir()) == []
 
 
 # The others have the tasks of these.
@@ -68,35 +69,27 @@ def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, mo
     network = build(cfg, data)
     (tmp_path / "checkpoints").mkdir()
     trainer, task, _, _ = prepare(cfg, tmp_path, data, network)
-    found, known = full_pass(trainer, task, data), measured(cfg, build_data)
-    rest = [name for name in known if name not in found]
-    assert set(found) <= set(known)
-    assert all("/accuracy/length_" in name for name in rest)  # lengths that do not occur
+    found, known = set(full_pass(trainer, task, data)), set(measured(cfg, build_data))
+    assert found <= known
+    assert all("/accuracy/length_" in name for name in known - found)  # which do not occur
 
 
 def task_of(processes, **values):
     """A classification on the digits as a Trainer with that many processes would hold it."""
     data = ready("digits", **values)
     settings = {"label_smoothing": 0.0, "mixup": 0.2, "cutmix": 0.0, "seed": 0}
-    task = Classification(
-        torch.nn.Linear(1, 1), data=data, optimizer=None, schedule=None, **settings
-    )
+    model = torch.nn.Linear(1, 1)
+    task = Classification(model, data=data, optimizer=None, schedule=None, **settings)
     task.trainer = SimpleNamespace(world_size=processes)
     return task
 
 
 def test_a_bad_loss_of_another_process_stops_this_one_too():
     task = task_of(2)
-    asked = []
-
-    def reduce(step, reduce_op):
-        asked.append(reduce_op)
-        return torch.minimum(step, torch.tensor(3))
-
+    reduce = lambda step, reduce_op: {"min": torch.minimum(step, torch.tensor(3))}[reduce_op]  # noqa: E731
     task.trainer.strategy = SimpleNamespace(reduce=reduce)
     with pytest.raises(RunFailed, match="at step 3"):
         task.require_finite_losses()
-    assert asked == ["min"]
 
 
 def test_pairs_are_mixed_within_a_process():

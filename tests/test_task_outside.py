@@ -34,13 +34,17 @@ def own(tmp_path, monkeypatch):
 
 
 def composed(own, *more):
-    typed = [
-        "model=denoiser", "trainer.max_epochs=null", "trainer.max_steps=12",
-        "trainer.val_check_interval=4", "trainer.check_val_every_n_epoch=null",
-        "trainer.log_every_n_steps=1", "checkpoint_every=3", "schedule.warmup=2", "logger=none",
-        f"output_dir={own.parents[1] / 'outputs'}", *more,
-    ]  # fmt: skip
+    steps = "trainer.max_epochs=null trainer.max_steps=12 trainer.val_check_interval=4"
+    often = "trainer.check_val_every_n_epoch=null trainer.log_every_n_steps=1 checkpoint_every=3"
+    rest = ("schedule.warmup=2", "logger=none", f"output_dir={own.parents[1] / 'outputs'}")
+    typed = ("model=denoiser", *steps.split(), *often.split(), *rest, *more)
     return ablate.compose(*typed, config_dir=own)
+
+
+def built(own):
+    cfg = composed(own)
+    data = build_data(cfg)
+    return make_task(cfg, data, build(cfg, data))
 
 
 def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch, capsys):
@@ -51,7 +55,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
     assert result["status"] == "finished"
     assert result["artefacts"] == ["figures/drawn.png"]
     header = (whole / "metrics.csv").read_text().splitlines()[0].split(",")
-    assert {"train/loss", "train/noise", "train/pull", "val/error"} <= set(header)
+    assert {"train/noise", "train/pull", "val/error"} <= set(header)
     place = {"place": (Denoising, "losses"), "when": lambda task, *_: task.global_step == 7}
     assert strike(cfg, killed, **place) == -signal.SIGKILL
     ablate.run(cfg, killed)
@@ -66,8 +70,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch
 
     show_result(result, whole, cfg.task._target_)
     assert f"python -m ablate.generate {whole} --seed 1\n" in capsys.readouterr().out
-    measured = json.loads(call(evaluate, "--json"))
-    assert measured == pytest.approx(result["metrics"])
+    assert json.loads(call(evaluate, "--json")) == pytest.approx(result["metrics"])
     other = Path(call(generate, "--seed", "3").strip())
     assert other.name == "drawn_3.png"
     assert other.read_bytes() != (whole / "figures/drawn.png").read_bytes()
@@ -103,9 +106,7 @@ def test_the_average_is_measured_and_kept_and_the_reference_stays(own, tmp_path)
 
 
 def test_the_average_is_the_sum_over_the_steps(own):
-    cfg = composed(own)
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+    task = built(own)
     weight, expected = task.model.into.weight, None
     for step in range(1, 4):
         with torch.no_grad():
@@ -126,9 +127,7 @@ def test_the_commands_know_no_task_by_its_class():
 def test_what_has_no_meaning_is_refused(own):
     with pytest.raises(UserError, match=r"^task.ema=1.5: must be .* less than 1"):
         composed(own, "task.ema=1.5")
-    cfg = composed(own)
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+    task = built(own)
     task.trainer = SimpleNamespace(strategy=Sharded())
     with pytest.raises(UserError, match="Denoising keeps a copy of its model"):
         task.configure_model()
