@@ -247,20 +247,14 @@ def paint(folder, count):
 
 
 @pytest.fixture
-def flat(tmp_path):
-    paint(tmp_path / "flat", 60)
-    return tmp_path / "flat"
-
-
-@pytest.fixture
 def given(tmp_path):
     for split, count in {"train": 24, "val": 5, "test": 6}.items():
         paint(tmp_path / "given" / split, count)
     return tmp_path / "given"
 
 
-def folder(root, make=ready, **changes):
-    return make("image_folder", root=str(root), size=18, batch_size=8, **changes)
+def folder(root, **changes):
+    return ready("image_folder", root=str(root), size=18, batch_size=8, **changes)
 
 
 def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
@@ -275,13 +269,6 @@ def test_given_splits_are_used_and_images_keep_their_colour_and_class(given):
             assert np.allclose(colour, np.array([*COLOURS.values()][target]) / 255, atol=0.03)
 
 
-def test_without_splits_a_hash_of_the_path_decides(flat, tmp_path):
-    found = lengths(folder(flat))
-    assert sum(found.values()) == 180
-    assert found["train"] > 100
-    assert lengths(folder(flat.rename(tmp_path / "moved"))) == found
-
-
 def test_validation_is_held_out_where_it_is_not_given(given, tmp_path):
     (given / "val").rename(tmp_path / "unused")
     assert lengths(folder(given)) == {"train": 66, "test": 18, "val": 6}
@@ -291,15 +278,18 @@ def test_validation_is_held_out_where_it_is_not_given(given, tmp_path):
     assert data.test_dataloader() is None
 
 
-def test_the_fingerprint_is_of_names_and_content(flat, tmp_path):
-    before = folder(flat, make).fingerprint()
-    assert folder(flat, make, flip=True, seed=3).fingerprint() == before
-    moved = flat.rename(tmp_path / "moved")
-    assert folder(moved, make).fingerprint() == before
-    (moved / "red" / "0.png").rename(moved / "red" / "zero.png")
-    renamed = folder(moved, make).fingerprint()
-    Image.new("RGB", (20, 20), (1, 2, 3)).save(moved / "red" / "zero.png")
-    assert len({before, renamed, folder(moved, make).fingerprint()}) == 3
+def test_a_hash_of_the_path_splits_and_the_fingerprint_is_of_names_and_content(tmp_path):
+    paint(tmp_path / "flat", 60)
+    found, print_ = lengths(folder(tmp_path / "flat")), folder(tmp_path / "flat").fingerprint()
+    assert sum(found.values()) == 180
+    assert found["train"] > 100
+    assert folder(tmp_path / "flat", flip=True, seed=3).fingerprint() == print_
+    root = (tmp_path / "flat").rename(tmp_path / "moved")
+    assert (lengths(folder(root)), folder(root).fingerprint()) == (found, print_)
+    (root / "red" / "0.png").rename(root / "red" / "zero.png")
+    renamed = folder(root).fingerprint()
+    Image.new("RGB", (20, 20), (1, 2, 3)).save(root / "red" / "zero.png")
+    assert len({print_, renamed, folder(root).fingerprint()}) == 3
 
 
 def test_grey_transparent_and_turned_images_become_colour_squares(given):
@@ -333,7 +323,7 @@ def test_bad_folders_are_refused(given, tmp_path):
         "few": "split would be empty",
         "given": "class pink of val is not in train",
     }.items():
-        assert line in refusal(folder(tmp_path / name, make))
+        assert line in refusal(make("image_folder", root=str(tmp_path / name)))
 
 
 def test_one_channel_without_contrast_is_not_divided_by_zero(tmp_path):
