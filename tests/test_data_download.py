@@ -90,25 +90,18 @@ def test_a_download_is_kept(server, sha256, capfd):
     assert "".join(again.texts.values()).encode() == CONTENT
 
 
-def test_the_fingerprint_does_not_need_the_download(server, hamlet):
-    server.shutdown()
-    before = text(url(server)).fingerprint()
-    assert before == text(hamlet).fingerprint() == text(hamlet, None).fingerprint()
-
-
 @pytest.mark.usefixtures("any_scheme")
-def test_a_download_without_sha256_has_the_fingerprint_of_its_content(server):
-    assert text(url(server), None).fingerprint() == text(url(server)).fingerprint()
+def test_the_fingerprint_is_that_of_the_content_and_with_a_sha256_needs_no_download(server, hamlet):
+    before = text("http://127.0.0.1:1/hamlet.txt").fingerprint()  # where nothing is
+    others = text(hamlet), text(hamlet, None), text(url(server)), text(url(server), None)
+    assert {data.fingerprint() for data in others} == {before}
 
 
-def test_a_wrong_sha256_is_refused_and_not_kept(server, own_cache):
+def test_a_wrong_sha256_is_refused_and_a_damaged_copy_downloaded_again(server, own_cache):
     line = refusal(text(url(server), "0" * 64))
     assert url(server) in line
     assert "does not have data.sha256=000" in line
     assert not kept(own_cache)
-
-
-def test_a_damaged_copy_is_downloaded_again(server, own_cache):
     text(url(server)).setup()
     (copy,) = kept(own_cache)
     copy.write_bytes(CONTENT[:100])

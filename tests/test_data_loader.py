@@ -78,10 +78,6 @@ def test_an_epoch_takes_every_example_once_but_for_an_incomplete_batch(kind, cou
     assert set(seen) <= set(range(count))
 
 
-def test_in_order_takes_every_example_once_in_order():
-    assert flat(batches(order("in order"))) == list(range(103))
-
-
 def test_windows_reach_both_ends():
     windows = Windows(5, 8, batches=50, seed=0, share=Share())
     assert set(flat(batches(windows))) == set(range(5))
@@ -111,7 +107,8 @@ def test_processes_share_out_every_global_batch(kind, world):
         assert all(len(batch) == 8 // world for share in shares for batch in share)
 
 
-def test_no_process_is_left_without_examples():
+def test_in_order_every_example_is_taken_and_no_process_left_without():
+    assert flat(batches(order("in order"))) == list(range(103))
     for count in range(4, 40):
         shares = [batches(InOrder(count, 8, share=Share(rank, 4))) for rank in range(4)]
         assert len({len(share) for share in shares}) == 1

@@ -106,23 +106,23 @@ def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles):
 # Passes, seeds, batches
 
 
-def test_each_pass_hides_others_and_the_seed_repeats_them(pairs):
-    second, again = batch(pairs, epoch=1), batch(masked(), epoch=1)
-    assert all(torch.equal(second[key], again[key]) for key in second)
-    for other in (batch(pairs), batch(masked(seed=1), epoch=1)):
-        assert not torch.equal(second["positions"], other["positions"])
+def same(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_validation_hides_the_same_in_every_pass_and_run(pairs):
-    first, second = batch(pairs, 50, split="val"), batch(masked(seed=5), 50, epoch=3, split="val")
-    assert all(torch.equal(first[key], second[key]) for key in first)
+def test_each_training_pass_hides_others_and_the_seed_repeats_them(pairs):
+    second, other = batch(pairs, epoch=1), masked(seed=5)
+    assert same(second, batch(masked(), epoch=1))
+    for examples in (batch(pairs), batch(other, epoch=1)):
+        assert not torch.equal(second["positions"], examples["positions"])
+    assert same(batch(pairs, 50, split="val"), batch(other, 50, epoch=3, split="val"))
 
 
 def test_an_example_does_not_depend_on_its_batch(pairs):
     whole = batch(pairs, 9)
     for row in range(9):
         alone = pairs.splits["train"][Request(0, torch.tensor([7 * row]))]
-        assert all(torch.equal(whole[key][row], alone[key][0]) for key in whole)
+        assert same({key: value[row : row + 1] for key, value in whole.items()}, alone)
 
 
 def test_numbers_are_splitmix64s():
@@ -136,10 +136,6 @@ def test_numbers_are_splitmix64s():
     assert expected[0] == 6457827717110365317
     found = uniform(1234567, torch.arange(3), 2).flatten().numpy()
     assert np.allclose(found, np.array(expected) / 2**64, rtol=0, atol=2**-52)
-    many = uniform(0, torch.arange(10_000), 20)
-    assert many.min() >= 0
-    assert many.max() < 1
-    assert abs(many.mean() - 0.5) < 4 * sqrt(1 / 12 / many.numel())
 
 
 # Pairs

@@ -24,6 +24,7 @@ def sentence():
 
 TRAINING = [Pair(sentence(), sentence()) for _ in range(60)]
 TEXTS = [" ".join(pair) for pair in TRAINING]
+SIZES = ("source_vocab", "target_vocab", "source_length", "target_length", "joint")
 
 
 class Toy(Pairs):
@@ -94,6 +95,9 @@ def test_what_training_never_showed_is_unknown():
     ):
         assert KNOWN[kind].decode(KNOWN[kind].encode(text)) == back
     assert KNOWN["bpe"].decode([*KNOWN["bpe"].encode("cat"), UNKNOWN]) == "cat�"
+    words = pair_tokenizer.make("word", ["a a b", "b a c"], min_count=2)  # c is too rare
+    assert words.vocab_size == len(SPECIALS) + 2
+    assert words.decode(words.encode("a b c")) == "a b <unk>"
 
 
 def test_words_part_at_punctuation_and_keep_their_accents():
@@ -101,12 +105,6 @@ def test_words_part_at_punctuation_and_keep_their_accents():
     words = pair_tokenizer.make("word", [text])
     parts = "naïve cafe\u0301s ￭, don ￭' ￭t ￭! हिन्दी ❤\ufe0f ￭2"
     assert [words.label(token) for token in words.encode(text)] == parts.split()
-
-
-def test_rare_words_are_unknown():
-    words = pair_tokenizer.make("word", ["a a b", "b a c"], min_count=2)
-    assert words.vocab_size == len(SPECIALS) + 2
-    assert words.decode(words.encode("a b c")) == "a b <unk>"
 
 
 def test_the_first_word_of_a_sentence_is_the_token_that_it_is_elsewhere():
@@ -140,13 +138,8 @@ def test_sizes_are_those_of_the_longest_of_all_splits():
     long = Pair(" ".join(["cat"] * 40), " ".join(["mat"] * 30))
     data = Toy({"train": TRAINING, "val": TRAINING[:3], "test": [long]})
     data.setup()
-    assert data.sizes == {
-        "source_vocab": data.source_tokenizer.vocab_size,
-        "target_vocab": data.target_tokenizer.vocab_size,
-        "source_length": 41,
-        "target_length": 31,
-        "joint": False,
-    }
+    vocabularies = (data.source_tokenizer.vocab_size, data.target_tokenizer.vocab_size)
+    assert data.sizes == dict(zip(SIZES, (*vocabularies, 41, 31, False), strict=True))
 
 
 def test_validation_goes_through_every_pair_once_in_order_of_length(toy):
@@ -179,16 +172,13 @@ def test_what_is_dropped_is_said(capsys):
     assert not capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("pair", "line"),
-    [
+def test_nothing_left_is_refused():
+    for pair, line in (
         (Pair("", "b"), "the training split has no pair with text on both sides"),
         (Pair("a a a", "b"), "data.max_length=2: every training pair is longer"),
-    ],
-)
-def test_nothing_left_is_refused(pair, line):
-    with pytest.raises(UserError, match=line):
-        Toy({"train": [pair], "val": [Pair("a", "b")]}, max_length=2).setup()
+    ):
+        with pytest.raises(UserError, match=line):
+            Toy({"train": [pair], "val": [Pair("a", "b")]}, max_length=2).setup()
 
 
 # what it is identified by
@@ -249,11 +239,7 @@ def test_lengths_and_numbers_are_as_configured_and_all_occur(name):
         assert len(drawn) == SMALL[f"{split}_examples"]
         assert {len(sequence) for sequence in drawn} == set(range(2, longest + 1))
         assert {number for sequence in drawn for number in sequence} == set(range(7))
-    assert data.sizes == {
-        **dict.fromkeys(("source_vocab", "target_vocab"), 11),
-        **dict.fromkeys(("source_length", "target_length"), 9),
-        "joint": True,
-    }
+    assert data.sizes == dict(zip(SIZES, (11, 11, 9, 9, True), strict=True))
 
 
 def test_a_number_never_drawn_has_a_token_too():

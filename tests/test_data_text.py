@@ -104,10 +104,7 @@ def test_unknown_characters_of_the_validation_split_share_one_token(text):
     assert data.sizes["vocab_size"] == 6
     assert data.tokenizer.encode("a?!") == [1, 5, 5]
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
-
-
-def test_without_need_there_is_no_unknown_token(text):
-    data = text()
+    data = text()  # without need there is none
     assert data.sizes["vocab_size"] == len(set(POEM))
     with pytest.raises(UserError, match=r"'\\u661f' is not in the training text"):
         data.tokenizer.encode("界世界星")

@@ -11,6 +11,7 @@ import tiny
 import torch
 from make_model import options, part
 from PIL import Image
+from test_figures import built
 from test_generate import Command
 
 import ablate
@@ -24,7 +25,6 @@ from ablate.random.seeding import derive
 from ablate.task.diffusion import FIXED, Diffusion, one_by_one, without_caption
 from ablate.task.noise.ddpm import DDPM
 from ablate.task.noise.rectified_flow import RectifiedFlow
-from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -32,9 +32,7 @@ WIDE = (-math.inf, math.inf)
 
 
 def made(*more):
-    cfg = ablate.compose(*tiny.drawings(Path("nowhere"), *more))
-    data = build_data(cfg)
-    return make_task(cfg, data, build(cfg, data)).eval()
+    return built(*tiny.drawings(Path("nowhere"), *more)).eval()
 
 
 def double(value):

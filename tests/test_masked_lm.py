@@ -5,6 +5,7 @@ import math
 import re
 
 import pytest
+import test_figures
 import tiny
 import torch
 from test_commands import call
@@ -14,25 +15,22 @@ import ablate
 from ablate import evaluate, generate
 from ablate.config.composition import Composition
 from ablate.errors import UserError
-from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
 
 
-def composed(folder, *more):
-    return ablate.compose(*tiny.overrides(folder, "model=bert", *more))
+def overrides(folder, *more):
+    return tiny.overrides(folder, "model=bert", *more)
 
 
 def built(folder, *more):
-    cfg = composed(folder, *more)
-    data = build_data(cfg)
-    return make_task(cfg, data, build(cfg, data)).eval()
+    return test_figures.built(*overrides(folder, *more)).eval()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    cfg = composed(folder, "pos_enc=learned")
+    cfg = ablate.compose(*overrides(folder, "pos_enc=learned"))
     ablate.run(cfg)
     return Composition(cfg).folder
 
@@ -120,7 +118,7 @@ def test_a_run_learns_and_says_what_it_measured(tmp_path):
     """Words of one text over and over: hidden letters follow from the rest."""
     long = ("trainer.max_steps=150", "trainer.val_check_interval=50", "optimizer.lr=0.01")
     wide = ("data.batch_size=16", "model.dim=32", "model.dropout=0", "data.seq_len=24")
-    metrics = ablate.run(composed(tmp_path, *long, *wide))["metrics"]
+    metrics = ablate.run(ablate.compose(*overrides(tmp_path, *long, *wide)))["metrics"]
     names = ("loss", "perplexity", "accuracy", "next_accuracy")
     assert set(metrics) == {f"val/{name}" for name in names}
     assert metrics["val/loss"] < 2.0 < math.log(16)

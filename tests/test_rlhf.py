@@ -75,12 +75,9 @@ def runs(tmp_path_factory):
     return {"first": Composition(writer).folder, "reward": Composition(reward).folder}
 
 
-def test_rules_count():
+def test_made_preferences_follow_bradley_and_terry_on_a_rule():
     assert RULES["words"]("The cat, the CAT; a dog_x2 ... ") == 3  # the, cat, dog
     assert RULES["letters"]("ab 1") == 5
-
-
-def test_made_preferences_follow_bradley_and_terry():
     data = ready("preferences", rule="letters", temperature=2.0, train_examples=4000)
     gold = first(data, 4000)["gold"].double()
     gap = (gold[:, 0] - gold[:, 1]).abs()

@@ -11,6 +11,7 @@ import tiny
 import torch
 from PIL import Image
 from scipy.ndimage import distance_transform_edt
+from test_figures import built
 from torchmetrics.functional.segmentation import mean_iou
 
 import ablate
@@ -28,15 +29,8 @@ from ablate.data.prompts import (
 )
 from ablate.errors import UserError
 from ablate.task.segmentation import overlap
-from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
-
-
-def made(folder, *more):
-    cfg = ablate.compose(*tiny.masks(folder, *more))
-    data = build_data(cfg)
-    return make_task(cfg, data, build(cfg, data))
 
 
 def blobs(count=5, seed=0):
@@ -79,7 +73,7 @@ def test_a_correction_is_in_the_middle_of_the_largest_error():
 
 
 def test_training_draws_prompts_of_the_object(tmp_path):
-    task = made(tmp_path)
+    task = built(*tiny.masks(tmp_path))
     masks = task.data.splits["train"][Request(0, torch.arange(40))]["masks"]
     points, labels = task.first_prompt(masks)
     clicked = labels[:, 0] == OBJECT
@@ -91,7 +85,7 @@ def test_training_draws_prompts_of_the_object(tmp_path):
 
 
 def test_losses_are_their_formulas(tmp_path):
-    task = made(tmp_path, "model.masks=2", "task.focal=3", "task.iou=2")
+    task = built(*tiny.masks(tmp_path, "model.masks=2", "task.focal=3", "task.iou=2"))
     masks = blobs(3)
     logits, iou = torch.randn(3, 1, 2, 9, 13), torch.rand(3, 1, 2)
     terms, errors = {}, []

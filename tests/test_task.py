@@ -10,6 +10,7 @@ import torch
 from make_axes import MODELS
 from make_data import ready
 from make_rows import base
+from test_figures import built
 from tiny import images, overrides, pairs
 
 import ablate
@@ -20,7 +21,7 @@ from ablate.study.plan.budget import measured
 from ablate.task import total
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
-from ablate.training.build import build, build_data, make_task
+from ablate.training.build import build, build_data
 from ablate.training.measure import full_pass
 from ablate.training.train import prepare
 
@@ -86,8 +87,8 @@ def task_of(processes, **values):
 
 def test_a_bad_loss_of_another_process_stops_this_one_too():
     task = task_of(2)
-    reduce = lambda step, reduce_op: {"min": torch.minimum(step, torch.tensor(3))}[reduce_op]  # noqa: E731
-    task.trainer.strategy = SimpleNamespace(reduce=reduce)
+    least = {"min": lambda step: torch.minimum(step, torch.tensor(3))}
+    task.trainer.strategy = SimpleNamespace(reduce=lambda step, reduce_op: least[reduce_op](step))
     with pytest.raises(RunFailed, match="at step 3"):
         task.require_finite_losses()
 
@@ -115,16 +116,13 @@ def test_pairs_are_mixed_within_a_process():
 def test_a_loss_is_said_to_be_none_where_the_model_sees_what_it_is_to_predict(
     tmp_path, make, choices, peeks
 ):
-    cfg = ablate.compose(*make(tmp_path, *choices))
-    data = build_data(cfg)
-    assert ("caution" in make_task(cfg, data, build(cfg, data)).notes()) == peeks
+    assert ("caution" in built(*make(tmp_path, *choices)).notes()) == peeks
 
 
 def test_the_loss_is_the_mean_over_all_targets(tmp_path):
     """The last window of validation is padded, so that its batch has fewer."""
-    cfg = ablate.compose(*overrides(tmp_path))
-    data = build_data(cfg)
-    task, batches = make_task(cfg, data, build(cfg, data)).eval(), [*data.val_dataloader()]
+    task = built(*overrides(tmp_path)).eval()
+    batches = [*task.data.val_dataloader()]
     assert len({int((batch["targets"] != IGNORED).sum()) for batch in batches}) > 1
     with torch.no_grad():
         for batch in batches:
