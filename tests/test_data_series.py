@@ -110,10 +110,11 @@ def test_another_series_is_measured_with_the_runs_normalisation(counting, tmp_pa
         two.setup()
 
 
+HAET = r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?"
 # Content of a file, the columns, and what the line says.
 WRONG_FILES = [
     ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y"),
-    ("heat,y\n1,2\n", ["haet"], r"no column 'haet' .*; allowed: heat, y; did you mean 'heat'\?"),
+    ("heat,y\n1,2\n", ["haet"], HAET),
     ("\n\n", ["x"], r"the first row must name the columns"),
     ("x;y\n1,5;2\n", ["x"], r"columns are separated by ';'; use commas, and write numbers"),
     ("when,x\n2020-01,2\n", ["when"], r"line 2, column 'when': '2020-01' is not a number"),

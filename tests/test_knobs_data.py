@@ -153,7 +153,8 @@ def batches(name, /, **changes):
     data.train_batches = min(data.batches_per_epoch(), 10)
     found = {}
     for split in ("train", "val", "test"):
-        if loader := getattr(data, f"{split}_dataloader")():
+        loader = getattr(data, f"{split}_dataloader")()
+        if loader is not None:
             assert loader.num_workers == changes.get("workers", 0)
             for number, batch in enumerate(loader):
                 found |= {f"{split} {number} {key}": value for key, value in batch.items()}

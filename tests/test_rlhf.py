@@ -176,11 +176,9 @@ def test_dpo_is_the_formula_of_the_paper(tmp_path):
     batch = first(task.data, 6)
 
     def log_probability(model, tokens, prompt):
-        found = 0.0
-        for place in range(prompt, len(tokens)):
-            logits = model(torch.tensor([tokens[:place]]))[0, -1].tolist()
-            found += logits[tokens[place]] - math.log(sum(map(math.exp, logits)))
-        return found
+        places = range(prompt, len(tokens))
+        said = [model(torch.tensor([tokens[:n]]))[0, -1].log_softmax(0) for n in places]
+        return sum(float(one[tokens[n]]) for one, n in zip(said, places, strict=True))
 
     losses = []
     for n, prompt in enumerate(batch["prompt"].tolist()):
