@@ -52,13 +52,8 @@ class Save(Callback):
         self.save(trainer, "validation")
 
 
-SILENT = (
-    "logger",
-    "enable_checkpointing",
-    "enable_progress_bar",
-    "enable_model_summary",
-    "use_distributed_sampler",
-)
+OFF = ["logger", "use_distributed_sampler"]
+OFF += [f"enable_{name}" for name in ("checkpointing", "progress_bar", "model_summary")]
 
 
 def train(*, steps, every, accumulate=1, checkpoint=None, save=None):
@@ -74,7 +69,7 @@ def train(*, steps, every, accumulate=1, checkpoint=None, save=None):
         devices=1,
         num_sanity_val_steps=0,
         callbacks=[Save(save)] if save else [],
-        **dict.fromkeys(SILENT, False),
+        **dict.fromkeys(OFF, False),
     )
     trainer.fit(model, data, ckpt_path=checkpoint, weights_only=False)
     return model

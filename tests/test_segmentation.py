@@ -16,17 +16,8 @@ from torchmetrics.functional.segmentation import mean_iou
 
 import ablate
 from ablate import generate, show
-from ablate.data import Request
-from ablate.data.prompts import (
-    BACKGROUND,
-    OBJECT,
-    PADDING,
-    boxes,
-    centres,
-    correction,
-    depths,
-    error_depths,
-)
+from ablate.data import Request, prompts
+from ablate.data.prompts import BACKGROUND, OBJECT, PADDING, boxes, correction
 from ablate.errors import UserError
 from ablate.task.segmentation import overlap
 
@@ -44,10 +35,10 @@ def test_depths_are_those_of_scipy():
     masks = torch.cat([blobs(), torch.ones(1, 9, 13).bool(), torch.zeros(1, 9, 13).bool()])
     padded = np.pad(masks.numpy(), ((0, 0), (1, 1), (1, 1)))
     expected = np.stack([distance_transform_edt(mask)[1:-1, 1:-1] for mask in padded])
-    np.testing.assert_allclose(depths(masks).sqrt(), expected, rtol=1e-6)
-    x, y = centres(masks[:-1]).T
-    deepest = depths(masks[:-1])[torch.arange(6), y, x]
-    assert torch.equal(deepest, depths(masks[:-1]).amax((1, 2)))
+    np.testing.assert_allclose(prompts.depths(masks).sqrt(), expected, rtol=1e-6)
+    x, y = prompts.centres(masks[:-1]).T
+    deepest = prompts.depths(masks[:-1])[torch.arange(6), y, x]
+    assert torch.equal(deepest, prompts.depths(masks[:-1]).amax((1, 2)))
 
 
 def test_boxes_are_the_first_and_last_pixels():
@@ -63,7 +54,7 @@ def test_a_correction_is_in_the_middle_of_the_largest_error():
     predicted[0, 0, 8] = True  # and has one pixel too much
     masks[1, :2, :2] = predicted[1, :7, :7] = True  # too much by a part five wide
     masks[2] = predicted[2] = True  # is right
-    point, label = correction(predicted, masks, error_depths(predicted, masks))
+    point, label = correction(predicted, masks, prompts.error_depths(predicted, masks))
     assert label.tolist() == [OBJECT, BACKGROUND, PADDING]
     assert point[0].tolist() == [2, 2]
     x, y = point[1].tolist()
