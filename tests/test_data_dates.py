@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from datetime import date, timedelta
-from itertools import product
-from typing import Any
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ from babel.dates import format_date, get_month_names
 from babel.localedata import locale_identifiers
 from make_data import make, ready
 
-from ablate.data import Data, date_forms
-from ablate.data.date_forms import Form, ambiguous, fields_of, find_forms
-from ablate.data.dates import Dates
+from ablate.data import date_forms
+from ablate.data.date_forms import ambiguous, fields_of, find_forms
 from ablate.errors import UserError
 
 STYLES = ["full", "long", "medium", "short"]
@@ -22,28 +20,29 @@ SMALL = {"train_examples": 600, "val_examples": 200, "test_examples": 200}
 
 
 @pytest.fixture(scope="module")
-def data() -> Dates:
-    return dates(**SMALL)
+def data():
+    return ready("dates", **SMALL)
 
 
-def dates(**changes: Any) -> Dates:
-    made = ready("dates", **changes)
-    assert isinstance(made, Dates)
-    return made
-
-
-def form_of(locale: str, style: str) -> Form:
+def form_of(locale, style):
     (form,) = find_forms([locale], [style], range(2015, 2017))
     return form
 
 
-def written(form: Form, day: date) -> str:
-    return form.text(fields_of(day, first_year=2015))
+def fields(day):
+    return fields_of(day, first_year=2015)
 
 
-def targets(data: Data, split: str) -> list[str]:
-    assert isinstance(data, Dates)
-    return [pair.target for pair in data.texts[split]]
+def days(year, count=365):
+    return [date(year, 1, 1) + timedelta(n) for n in range(count)]
+
+
+def read(locales, when):
+    """The dates that a text names, by looking at what Babel writes for each."""
+    named = defaultdict(set)
+    for locale, style, day in product(locales, STYLES, when):
+        named[format_date(day, style, locale)].add(day)
+    return named
 
 
 # forms
@@ -51,13 +50,12 @@ def targets(data: Data, split: str) -> list[str]:
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", STYLES)
-def test_every_locale_is_written_as_babel_does(style: str, every: int) -> None:
-    days = [date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)]
+def test_every_locale_is_written_as_babel_does(style, every):
     assert len(locale_identifiers()) > 500
     for locale in locale_identifiers()[::every]:
         form = form_of(locale, style)
-        for day in days:
-            assert written(form, day) == format_date(day, style, locale), (locale, day)  # type: ignore[arg-type]
+        for day in (date(2015, 1, 9), date(2015, 5, 31), date(2016, 2, 29), date(2016, 12, 25)):
+            assert form.text(fields(day)) == format_date(day, style, locale), (locale, day)
 
 
 # Counted by hand: first character and the one after the last of year, month and day.
@@ -74,68 +72,54 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("locale", "style", "text", "year", "month", "day"), BY_HAND)
-def test_fields_stand_where_a_person_finds_them(
-    locale: str,
-    style: str,
-    text: str,
-    year: tuple[int, int],
-    month: tuple[int, int],
-    day: tuple[int, int],
-) -> None:
-    form, when = form_of(locale, style), date(2015, 3, 3)
-    assert written(form, when) == text
-    spans = form.spans(fields_of(when, first_year=2015))
-    assert spans["year"] == range(*year)
-    assert spans["month"] == range(*month)
-    assert spans["day"] == range(*day)
+def test_fields_stand_where_a_person_finds_them(locale, style, text, year, month, day):
+    form, when = form_of(locale, style), fields(date(2015, 3, 3))
+    assert form.text(when) == text
+    spans = form.spans(when)
+    expected = [range(*year), range(*month), range(*day)]
+    assert [spans["year"], spans["month"], spans["day"]] == expected
 
 
-def test_a_form_is_found_once() -> None:
+def test_a_form_is_found_once():
     forms = find_forms(["en_GB", "fr_FR", "fr", "pt_BR"], ["short"], range(2015, 2017))
     assert [(form.locale, form.pattern) for form in forms] == [("en_GB", "dd/MM/y")]
 
 
-def test_a_text_is_ambiguous_where_reading_all_texts_says_so() -> None:
-    """The reference writes every text with Babel and looks for those that name two dates."""
+def test_a_text_is_ambiguous_where_reading_all_texts_says_so():
     locales = ["en_US", "es_ES", "it_IT", "de_DE", "sv_SE", "hr_HR"]
-    days = [date(year, 1, 1) + timedelta(n) for year in (1915, 2014, 2015) for n in range(365)]
+    when = days(1915) + days(2014) + days(2015)
     forms = find_forms(locales, STYLES, range(1915, 2016))
-    found = ambiguous(forms, days)
-    named: dict[str, set[date]] = defaultdict(set)
-    for locale, style, day in product(locales, STYLES, days):
-        named[format_date(day, style, locale)].add(day)  # type: ignore[arg-type]
+    found, named = ambiguous(forms, when), read(locales, when)
     for form, row in zip(forms, found.tolist(), strict=True):
-        for day, answer in zip(days, row, strict=True):
-            text = format_date(day, form.style, form.locale)  # type: ignore[arg-type]
+        for day, answer in zip(when, row, strict=True):
+            text = format_date(day, form.style, form.locale)
             assert answer == (len(named[text]) > 1), text
     assert 0 < found.sum() < found.size
 
 
-def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces() -> None:
-    days = [date(2015, 1, 1) + timedelta(n) for n in range(731)]
-    numbers = [fields_of(day, first_year=2015) for day in days]
+def test_equal_texts_have_equal_hashes_however_they_are_cut_into_pieces():
+    numbers = [fields(day) for day in days(2015, 731)]
     columns = {field: np.array([n[field] for n in numbers]) for field in numbers[0]}
     for form in find_forms(["en_US", "ja_JP", "ko_KR"], STYLES, range(2015, 2017)):
         alone = [date_forms._hash(form.text(n))[0] for n in numbers]
         assert form.hashes(columns).tolist() == alone
 
 
-def test_hashes_only_say_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    days = [date(2015, 1, 1) + timedelta(n) for n in range(365)]
+def test_hashes_only_say_where_to_look(monkeypatch):
     forms = find_forms(["en_US", "es_ES", "ja_JP"], STYLES, range(2015, 2016))
-    good = ambiguous(forms, days)
+    good = ambiguous(forms, days(2015))
     monkeypatch.setattr(date_forms, "ODD", 1)  # the hash is now the sum of the characters
-    assert (ambiguous(forms, days) == good).all()
+    assert (ambiguous(forms, days(2015)) == good).all()
 
 
 # the data set
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_alignment_finds_what_the_target_says(data: Dates, split: str) -> None:
-    months: dict[str, set[int]] = defaultdict(set)
+def test_the_alignment_finds_what_the_target_says(data, split):
+    months = defaultdict(set)
     for locale, width in product(data.locales, ("wide", "abbreviated")):
-        for number, name in get_month_names(width, "format", locale).items():  # type: ignore[arg-type]
+        for number, name in get_month_names(width, "format", locale).items():
             months[name].add(number)
     for index, (source, target) in enumerate(data.texts[split]):
         links = data.alignment(split, index)
@@ -147,9 +131,8 @@ def test_the_alignment_finds_what_the_target_says(data: Dates, split: str) -> No
         assert when.month in ([int(month)] if month.isdigit() else months[month])
 
 
-def test_the_alignment_follows_what_was_dropped() -> None:
+def test_the_alignment_follows_what_was_dropped():
     data = make("dates", **SMALL)
-    assert isinstance(data, Dates)
     data.max_length = 12
     data.setup()
     assert 0 < len(data.texts["train"]) < 600
@@ -158,35 +141,29 @@ def test_the_alignment_follows_what_was_dropped() -> None:
         assert int(source[day.start : day.stop]) == int(target[8:])
 
 
-def test_no_date_is_in_two_splits(data: Dates) -> None:
-    of_split = [set(targets(data, split)) for split in SPLITS]
-    assert sum(map(len, of_split)) == len(set.union(*of_split))
+def test_a_date_stays_in_its_split_whatever_is_chosen(data):
+    other = ready(
+        "dates", **SMALL, data_seed=1, locales=["sv_SE"], styles=["long"], years=[1900, 2000]
+    )
     assert [len(data.texts[split]) for split in SPLITS] == [600, 200, 200]
+    for one, far in permutations(SPLITS, 2):
+        there = {pair.target for pair in data.texts[one]}
+        for of in (data, other):
+            assert there.isdisjoint(pair.target for pair in of.texts[far])
 
 
-def test_a_date_stays_in_its_split_whatever_is_chosen(data: Dates) -> None:
-    other = dates(**SMALL, data_seed=1, locales=["sv_SE"], styles=["long"], years=[1900, 2000])
-    for split, rest in (("train", ("val", "test")), ("val", ("test",))):
-        for far in rest:
-            assert not set(targets(data, split)) & set(targets(other, far))
-            assert not set(targets(other, split)) & set(targets(data, far))
-
-
-def test_no_text_comes_twice_or_has_two_readings() -> None:
-    locales, years = ["en_US", "en_GB", "es_ES", "fr_FR"], [2011, 2012]
-    data = dates(**SMALL, locales=locales, years=years)
-    named: dict[str, set[str]] = defaultdict(set)
-    for locale, style, n in product(locales, STYLES, range(731)):
-        day = date(2011, 1, 1) + timedelta(n)
-        named[format_date(day, style, locale)].add(day.isoformat())  # type: ignore[arg-type]
+def test_no_text_comes_twice_or_has_two_readings():
+    locales = ["en_US", "en_GB", "es_ES", "fr_FR"]
+    data = ready("dates", **SMALL, locales=locales, years=[2011, 2012])
+    named = read(locales, days(2011, 731))
     pairs = [pair for split in SPLITS for pair in data.texts[split]]
     assert len({source for source, _ in pairs}) == len(pairs)
     for source, target in pairs:
-        assert named[source] == {target}
+        assert named[source] == {date.fromisoformat(target)}
     assert any(source.count("/") for source, _ in pairs)
 
 
-def test_a_format_that_says_more_than_a_date_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_that_says_more_than_a_date_is_refused(monkeypatch):
     """No locale of today has one."""
     monkeypatch.delitem(date_forms.LETTERS, "G")
     with pytest.raises(UserError, match=r"full dates of th_TH \(EEEE.* G y\) are no plain day"):

@@ -1,73 +1,58 @@
 """Masked text: shares, segments, passes, and that what is hidden is nowhere to be read."""
 
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from make_data import make
-from torch import Tensor
 
-from ablate.data import Batch, Request
+from ablate.data import Request
 from ablate.data.masked import Masked, MaskedText, WithSpecials, uniform
-from ablate.data.text import TextData
 from ablate.errors import UserError
 
-PUBLISHED: dict[str, Any] = {
-    "next_sentence": True,
-    "mask_rate": 0.15,
-    "mask_share": 0.8,
-    "random_share": 0.1,
-}
+PUBLISHED = {"next_sentence": True, "mask_rate": 0.15, "mask_share": 0.8, "random_share": 0.1}
 LENGTH = 64
 
 
-def masked(seed: int = 0, **changes: Any) -> TextData:
+def masked(seed=0, **changes):
     """pydoc, cut for BERT; changes: of the data and of what is masked."""
-    task_settings = {key: changes.pop(key, value) for key, value in PUBLISHED.items()}
-    data = make("pydoc", seed=seed, seq_len=changes.pop("seq_len", LENGTH), **changes)
-    assert isinstance(data, TextData)
-    data.task_settings = Masked(**task_settings)
+    of_task = {key: changes.pop(key, value) for key, value in PUBLISHED.items()}
+    data = make("pydoc", seed=seed, seq_len=LENGTH, **changes)
+    data.task_settings = Masked(**of_task)
     data.setup()
     return data
 
 
-def batch(data: TextData, rows: int = 400, *, epoch: int = 0, split: str = "train") -> Batch:
-    examples: Batch = data.splits[split][Request(epoch, torch.arange(rows) * 7)]
-    return examples
+def batch(data, rows=400, *, epoch=0, split="train"):
+    return data.splits[split][Request(epoch, torch.arange(rows) * 7)]
 
 
-def restored(examples: Batch) -> Tensor:
+def restored(examples):
     """The tokens with what was hidden put back."""
     return examples["tokens"].scatter(1, examples["positions"], examples["targets"])
 
 
-def specials(data: TextData) -> WithSpecials:
-    assert isinstance(data.tokenizer, WithSpecials)
-    return data.tokenizer
-
-
-def assert_share(hits: Tensor, share: float) -> None:
+def assert_share(hits, share):
     """Within four standard deviations of as many independent draws."""
     assert abs(hits.float().mean() - share) < 4 * sqrt(share * (1 - share) / hits.numel())
 
 
 @pytest.fixture(scope="module")
-def pairs() -> TextData:
+def pairs():
     return masked()
 
 
 @pytest.fixture(scope="module")
-def singles() -> TextData:
+def singles():
     return masked(next_sentence=False)
 
 
 # What is hidden
 
 
-def test_the_published_shares(pairs: TextData) -> None:
-    examples, special = batch(pairs, 4000), specials(pairs)
+def test_the_published_shares(pairs):
+    examples, special = batch(pairs, 4000), pairs.tokenizer
     assert examples["targets"].shape == (4000, round(0.15 * 61))
     read = examples["tokens"].gather(1, examples["positions"])
     hidden, changed = read == special.mask, read != examples["targets"]
@@ -76,19 +61,18 @@ def test_the_published_shares(pairs: TextData) -> None:
     assert_share(~changed, 0.1 * (1 + 1 / special.text_size))
 
 
-def test_another_token_is_any_of_the_text() -> None:
+def test_another_token_is_any_of_the_text():
     data = masked(mask_share=0.0, random_share=1.0)
-    examples, special = batch(data, 4000), specials(data)
+    examples, size = batch(data, 4000), data.tokenizer.text_size
     counts = examples["tokens"].gather(1, examples["positions"]).flatten().bincount()
-    assert len(counts) == special.text_size  # and none is special
-    expected = counts.sum() / special.text_size
+    assert len(counts) == size  # and none is special
+    expected = counts.sum() / size
     # Chi-squared: its mean is the degrees of freedom, its variance twice that.
-    freedom = special.text_size - 1
     chi = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi - freedom) < 4 * sqrt(2 * freedom)
+    assert abs(chi - (size - 1)) < 4 * sqrt(2 * (size - 1))
 
 
-def test_every_position_is_masked_equally_often(singles: TextData) -> None:
+def test_every_position_is_masked_equally_often(singles):
     counts = batch(singles, 6000)["positions"].flatten().bincount(minlength=LENGTH)
     assert counts[0] == counts[-1] == 0  # [CLS] and [SEP]
     share = round(0.15 * 62) / 62
@@ -97,59 +81,51 @@ def test_every_position_is_masked_equally_often(singles: TextData) -> None:
 
 @pytest.mark.parametrize("name", ["pairs", "singles"])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_special_tokens_are_never_masked_nor_predicted(
-    name: str, split: str, request: pytest.FixtureRequest
-) -> None:
+def test_special_tokens_are_never_masked_nor_predicted(name, split, request):
     data = request.getfixturevalue(name)
-    rows = min(2000, data.length(split) // 7)
-    examples, special = batch(data, rows, split=split), specials(data)
-    whole = restored(examples)
+    examples = batch(data, min(2000, data.length(split) // 7), split=split)
+    whole, special = restored(examples), data.tokenizer
     assert (examples["targets"] < special.text_size).all()
     assert (whole[:, 0] == special.cls).all()
     assert (whole[:, -1] == special.sep).all()
     assert ((whole >= special.text_size).sum(1) == (3 if name == "pairs" else 2)).all()
-    distinct = examples["positions"].sort(1).values.diff(dim=1)
-    assert (distinct > 0).all()
+    assert (examples["positions"].sort(1).values.diff(dim=1) > 0).all()  # none twice
 
 
-def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles: TextData) -> None:
-    examples = batch(singles)
+def test_where_nothing_is_predicted_the_text_is_read_as_it_is(singles):
     starts = torch.arange(400)[:, None] * 7 + torch.arange(62)
-    assert torch.equal(restored(examples)[:, 1:-1], singles.tokens["train"][starts].long())
-
-
-# Passes, seeds, batches
-
-
-def test_each_pass_hides_others_and_the_seed_repeats_them(pairs: TextData) -> None:
-    first, second = batch(pairs), batch(pairs, epoch=1)
-    assert not torch.equal(first["positions"], second["positions"])
-    again = batch(masked(), epoch=1)
-    assert all(torch.equal(second[key], again[key]) for key in second)
-    other = batch(masked(seed=1), epoch=1)
-    assert not torch.equal(second["positions"], other["positions"])
-
-
-def test_validation_hides_the_same_in_every_pass_and_run(pairs: TextData) -> None:
-    first, second = batch(pairs, 50, split="val"), batch(masked(seed=5), 50, epoch=3, split="val")
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
-def test_an_example_does_not_depend_on_its_batch(pairs: TextData) -> None:
-    whole = batch(pairs, 9)
-    for row in range(9):
-        alone = pairs.splits["train"][Request(0, torch.tensor([7 * row]))]
-        assert all(torch.equal(whole[key][row], alone[key][0]) for key in whole)
-
-
-def test_validation_reads_the_split_once(singles: TextData) -> None:
+    text = singles.tokens["train"][starts].long()
+    assert torch.equal(restored(batch(singles))[:, 1:-1], text)
+    # Validation reads the split once.
     read = torch.cat([restored(examples)[:, 1:-1] for examples in singles.val_dataloader()])
     tokens = singles.tokens["val"]
     assert len(tokens) - read.numel() < 62
     assert torch.equal(read.flatten(), tokens[: read.numel()].long())
 
 
-def test_numbers_are_splitmix64s() -> None:
+# Passes, seeds, batches
+
+
+def same(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_each_training_pass_hides_others_and_the_seed_repeats_them(pairs):
+    second, other = batch(pairs, epoch=1), masked(seed=5)
+    assert same(second, batch(masked(), epoch=1))
+    for examples in (batch(pairs), batch(other, epoch=1)):
+        assert not torch.equal(second["positions"], examples["positions"])
+    assert same(batch(pairs, 50, split="val"), batch(other, 50, epoch=3, split="val"))
+
+
+def test_an_example_does_not_depend_on_its_batch(pairs):
+    whole = batch(pairs, 9)
+    for row in range(9):
+        alone = pairs.splits["train"][Request(0, torch.tensor([7 * row]))]
+        assert same({key: value[row : row + 1] for key, value in whole.items()}, alone)
+
+
+def test_numbers_are_splitmix64s():
     """Against the published sequence of seed 1234567, in integers of Python."""
     state, expected = 1234567, []
     for _ in range(6):
@@ -160,63 +136,50 @@ def test_numbers_are_splitmix64s() -> None:
     assert expected[0] == 6457827717110365317
     found = uniform(1234567, torch.arange(3), 2).flatten().numpy()
     assert np.allclose(found, np.array(expected) / 2**64, rtol=0, atol=2**-52)
-    many = uniform(0, torch.arange(10_000), 20)
-    assert many.min() >= 0
-    assert many.max() < 1
-    assert abs(many.mean() - 0.5) < 4 * sqrt(1 / 12 / many.numel())
 
 
 # Pairs
 
 
-def test_half_of_the_second_segments_follow_and_are_said_to(pairs: TextData) -> None:
-    examples, special = batch(pairs, 2000), specials(pairs)
+def test_half_of_the_second_segments_follow_and_are_said_to(pairs):
+    examples, sep = batch(pairs, 2000), pairs.tokenizer.sep
     assert_share(examples["next"] == 0, 0.5)
-    whole, text = restored(examples), pairs.tokens["train"]
-    for row in range(2000):
-        tokens, start = whole[row], 7 * row
-        first = int((tokens == special.sep).nonzero()[0]) - 1
-        both = torch.cat([tokens[1 : first + 1], tokens[first + 2 : -1]])
-        assert torch.equal(both[:first], text[start : start + first].long())
-        follows = torch.equal(both[first:], text[start + first : start + 61].long())
-        assert follows == (examples["next"][row] == 0)
-        assert int(examples["segments"][row].sum()) == 61 - first + 1
-        assert (examples["segments"][row].diff() >= 0).all()
-        assert examples["segments"][row, first + 1] == 0  # the first [SEP]
+    text = pairs.tokens["train"].long()
+    for start, tokens, following, segments in zip(
+        range(0, 14_000, 7), restored(examples), examples["next"], examples["segments"], strict=True
+    ):
+        first = int((tokens == sep).nonzero()[0]) - 1
+        assert torch.equal(tokens[1 : first + 1], text[start : start + first])
+        follows = torch.equal(tokens[first + 2 : -1], text[start + first : start + 61])
+        assert follows == (following == 0)
+        assert segments.tolist() == [0] * (first + 2) + [1] * (62 - first)  # 0: the first [SEP]
 
 
-def test_the_first_segment_ends_anywhere_in_the_middle_half(pairs: TextData) -> None:
+def test_the_first_segment_ends_anywhere_in_the_middle_half(pairs):
     lengths = LENGTH - 2 - batch(pairs, 5000)["segments"].sum(1)
     assert set(lengths.tolist()) == set(range(15, 47))
     assert abs(lengths.float().mean() - 30.5) < 0.6
 
 
-def test_elsewhere_is_anywhere_but_near() -> None:
+def test_elsewhere_is_anywhere_but_near():
     """In a text whose tokens are their own places."""
     count, size = 1000, 29
-    task_settings = Masked(next_sentence=True, mask_rate=0.02, mask_share=0.0, random_share=0.0)
 
     class Places(WithSpecials):
-        def __init__(self) -> None:
+        def __init__(self):
             self.text_size, self.vocab_size = count, count + 3
             self.cls, self.sep, self.mask = range(count, count + 3)
 
-    data = MaskedText(
-        torch.arange(count),
-        step=1,
-        masked=task_settings,
-        seq_len=32,
-        tokenizer=Places(),
-        seed=0,
-    )
+    shown = Masked(next_sentence=True, mask_rate=0.02, mask_share=0.0, random_share=0.0)
+    options = {"step": 1, "seq_len": 32, "tokenizer": Places(), "seed": 0}
+    data = MaskedText(torch.arange(count), masked=shown, **options)
     assert len(data) == count - size + 1
     starts = torch.arange(len(data)).repeat(20)
     found = [data[Request(epoch, torch.arange(len(data)))] for epoch in range(20)]
     joined = {key: torch.cat([one[key] for one in found]) for key in found[0]}
     away = joined["next"] == 1
     last = joined["tokens"][:, -2][away]  # of the second segment
-    lengths = joined["segments"].sum(1)[away] - 1
-    begins = last - lengths + 1
+    begins = last - joined["segments"].sum(1)[away] + 2
     assert (begins >= 0).all()
     assert ((begins >= starts[away] + size) | (last < starts[away])).all()
     counts = begins.bincount(minlength=len(data))
@@ -227,17 +190,13 @@ def test_elsewhere_is_anywhere_but_near() -> None:
 # Tokens
 
 
-def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs: TextData) -> None:
-    special = specials(pairs)
+def test_special_tokens_in_what_a_person_types_and_not_in_the_text(pairs, singles):
+    special = pairs.tokenizer
     typed = special.encode("a[MASK]b[SEP]")
     a, b = special.plain.encode("a")[0], special.plain.encode("b")[0]
     assert typed == [a, special.mask, b, special.sep]
     assert special.decode([special.cls, *typed]) == "[CLS]a[MASK]b[SEP]"
-    assert special.label(special.mask) == "[MASK]"
     assert list(special.array("[CLS]")) == special.plain.encode("[CLS]")
-
-
-def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
     own = pairs.from_text("a[MASK]c[SEP]d")
     assert own["labels"] == ["[CLS]", "a", "[MASK]", "c", "[SEP]", "d", "[SEP]"]
     assert own["positions"].tolist() == [[2]]
@@ -245,7 +204,7 @@ def test_a_persons_own_text(pairs: TextData, singles: TextData) -> None:
     assert "segments" not in singles.from_text("a")
 
 
-def test_a_text_too_short_for_an_elsewhere_is_refused() -> None:
+def test_a_text_too_short_for_an_elsewhere_is_refused():
     with pytest.raises(UserError, match=r"data.seq_len=64: the val split has .*at least 192"):
         masked(val_fraction=0.0003)
     masked(val_fraction=0.0003, next_sentence=False)

@@ -1,9 +1,5 @@
 """Images whose objects have masks: overlapping digits, and one's own folder."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import make_files
 import numpy as np
 import pytest
@@ -15,79 +11,63 @@ from ablate.data import Request
 from ablate.data.overlapping_digits import INK, OverlappingDigits
 from ablate.errors import UserError
 
-SMALL: dict[str, Any] = {
-    "size": 24, "scale": 2, "train_examples": 60, "val_examples": 40, "test_examples": 10,
-}  # fmt: skip
+COUNTS = {"train_examples": 60, "val_examples": 40, "test_examples": 10}
 
 
-def digits(**changes: Any) -> OverlappingDigits:
-    data = ready("overlapping_digits", **(SMALL | changes))
-    assert isinstance(data, OverlappingDigits)
-    return data
+def digits(**changes):
+    return ready("overlapping_digits", **COUNTS | {"size": 24, "scale": 2} | changes)
 
 
-def batch(data: Any, split: str = "train") -> dict[str, torch.Tensor]:
-    every: dict[str, torch.Tensor] = data.splits[split][
-        Request(0, torch.arange(data.length(split)))
-    ]
-    return every
+def batch(data, split="train"):
+    return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
-def test_a_mask_is_ink_and_a_click_is_in_its_middle() -> None:
+def grey(data, every):
+    return torch.stack([data.visible(image)[..., 0] for image in every["images"]])
+
+
+def test_a_mask_is_ink_and_a_click_is_in_its_middle():
     data = digits()
     every = batch(data)
-    grey = torch.stack([data.visible(image)[..., 0] for image in every["images"]])
-    assert (grey[every["masks"]] >= INK * 0.5 - 1e-2).all()
-    rows = torch.arange(60)
+    assert (grey(data, every)[every["masks"]] >= INK * 0.5 - 1e-2).all()
     x, y = every["points"][:, 0].mT
-    assert every["masks"][rows, y, x].all()
+    assert every["masks"][torch.arange(60), y, x].all()
     assert every["labels"].tolist() == [[1, -1]] * 60
     assert every["images"].mean().abs() < 1e-5
     assert abs(float(every["images"].std()) - 1) < 1e-3
+    alone = digits(min_digits=1, max_digits=1, dimmest=1.0)  # all its ink
+    assert torch.equal(batch(alone)["masks"], grey(alone, batch(alone)) > 0)
 
 
-def test_alone_on_the_canvas_a_digit_is_all_its_ink() -> None:
-    data = digits(min_digits=1, max_digits=1, dimmest=1.0)
-    every = batch(data)
-    grey = torch.stack([data.visible(image)[..., 0] for image in every["images"]])
-    assert torch.equal(every["masks"], grey > 0)
-
-
-def test_a_later_digit_hides_an_earlier_one() -> None:
+def test_a_later_digit_hides_an_earlier_one():
     """With two digits at the same place, each drawn many times, some of one are hidden."""
-    alone = batch(digits(min_digits=1, max_digits=1, size=16))["masks"].sum((1, 2)).float()
-    both = batch(digits(min_digits=2, max_digits=2, size=16))["masks"].sum((1, 2)).float()
+    alone, both = (
+        batch(digits(min_digits=n, max_digits=n, size=16))["masks"].sum((1, 2)).float()
+        for n in (1, 2)
+    )
     assert both.mean() < 0.85 * alone.mean()
     assert both.min() > 0
 
 
 @pytest.mark.parametrize("unfamiliar", [[8, 9], []])
-def test_training_has_no_unfamiliar_digit(
-    unfamiliar: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: dict[int, set[int]] = {}
-    source = OverlappingDigits._enlarged
+def test_training_has_no_unfamiliar_digit(unfamiliar, monkeypatch):
+    enlarged = OverlappingDigits._enlarged
 
-    def told(self: OverlappingDigits, own: Any) -> Any:
+    def told(self, own):
         """Every pixel of a digit as bright as its class."""
-        large = source(self, own)
-        large[large >= INK] = 0
-        return np.where(
-            large == 0, (own.labels[:, None, None] + 10) / 20 * (source(self, own) >= INK), 0
-        )
+        return (own.labels[:, None, None] + 10) / 20 * (enlarged(self, own) >= INK)
 
     monkeypatch.setattr(OverlappingDigits, "_enlarged", told)
     data = digits(unfamiliar=unfamiliar, dimmest=1.0)
-    for split, wanted in (("train", False), ("val", True)):
+    chosen = {0: set(), 1: set()}
+    for split in ("train", "val"):
         every = batch(data, split)
-        assert bool(every["unfamiliar"].any()) == (wanted and bool(unfamiliar))
-        for image, mask, strange in zip(
-            every["images"], every["masks"], every["unfamiliar"], strict=True
+        assert bool(every["unfamiliar"].any()) == (split == "val" and bool(unfamiliar))
+        for shown, mask, strange in zip(
+            grey(data, every), every["masks"], every["unfamiliar"], strict=True
         ):
-            kind = round(float(data.visible(image)[..., 0][mask].mean()) * 20 - 10)
-            chosen.setdefault(int(strange), set()).add(kind)
-    assert chosen.get(1, set()) == set(unfamiliar)
-    assert chosen[0] == set(range(10)) - set(unfamiliar)
+            chosen[int(strange)].add(round(float(shown[mask].mean()) * 20 - 10))
+    assert chosen == {0: set(range(10)) - set(unfamiliar), 1: set(unfamiliar)}
     assert data.unfamiliar == bool(unfamiliar)
 
 
@@ -95,29 +75,27 @@ def test_training_has_no_unfamiliar_digit(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     make_files.mask_folder(tmp_path, np.random.default_rng(0))
     return tmp_path
 
 
-def own(folder: Path, **changes: Any) -> Any:
+def own(folder, **changes):
     return ready("mask_folder", root=str(folder), **({"size": 12, "min_pixels": 1} | changes))
 
 
-def test_every_value_of_a_mask_is_an_object(folder: Path) -> None:
+def test_every_value_of_a_mask_is_an_object(folder):
     data = own(folder)
     assert sum(data.length(split) for split in data.splits) == 2 * 24
-    every = batch(data)
-    assert (every["masks"].flatten(1).sum(1) > 0).all()
+    masks = batch(data)["masks"]
+    assert (masks.flatten(1).sum(1) > 0).all()
     assert not data.unfamiliar
-    pairs = every["masks"].view(-1, 2, 12, 12)
-    assert not (pairs[:, 0] & pairs[:, 1]).any()  # the two of one image
+    assert not masks.view(-1, 2, 12, 12).all(1).any()  # the two of one image
     assert own(folder, min_pixels=40).length("train") < data.length("train")
 
 
-def test_numbers_palettes_and_colours_say_the_same(folder: Path) -> None:
-    first = batch(own(folder))["masks"]
-    before = own(folder).fingerprint()
+def test_numbers_palettes_and_colours_say_the_same(folder):
+    first, before = batch(own(folder))["masks"], own(folder).fingerprint()
     for file in (folder / "masks").iterdir():
         mask = Image.open(file)
         mask.putpalette([0, 0, 0, 200, 0, 0, 0, 0, 90] + [0] * (3 * 253))
@@ -129,26 +107,25 @@ def test_numbers_palettes_and_colours_say_the_same(folder: Path) -> None:
     assert batch(own(folder))["masks"].sum() == first.sum()
 
 
-MASK = Path("masks", "0.png")
-SPOILT: dict[str, Callable[[Path], object]] = {
-    "is 5 pixels wide and 5 high, and its image 12 and 9": lambda folder: Image.new(
-        "L", (5, 5)
-    ).save(folder / MASK),
-    "more than 8 bits": lambda folder: Image.new("I;16", (12, 9)).save(folder / MASK),
-    "cannot decode the mask": lambda folder: (folder / MASK).write_bytes(b"no image"),
-    "0.png has no mask": lambda folder: (folder / MASK).unlink(),
-    "no images in images": lambda folder: (folder / "images").rename(folder / "pictures"),
-}
-
-
-@pytest.mark.parametrize("line", SPOILT)
-def test_a_spoilt_folder_is_one_line(folder: Path, line: str) -> None:
-    SPOILT[line](folder)
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (lambda mask: Image.new("L", (5, 5)).save(mask),
+         "is 5 pixels wide and 5 high, and its image 12 and 9"),
+        (lambda mask: Image.new("I;16", (12, 9)).save(mask), "more than 8 bits"),
+        (lambda mask: mask.write_bytes(b"no image"), "cannot decode the mask"),
+        (lambda mask: mask.unlink(), "0.png has no mask"),
+        (lambda mask: (mask.parents[1] / "images").rename(mask.parents[1] / "pictures"),
+         "no images in images"),
+    ],
+)  # fmt: skip
+def test_a_spoilt_folder_is_one_line(folder, spoil, line):
+    spoil(folder / "masks" / "0.png")
     with pytest.raises(UserError, match=line) as caught:
         own(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_too_small_objects_leave_nothing(folder: Path) -> None:
+def test_too_small_objects_leave_nothing(folder):
     with pytest.raises(UserError, match=r"have no object of data\.min_pixels=1000"):
         own(folder, min_pixels=1000)

@@ -1,9 +1,7 @@
 """What a person can get wrong with data: each mistake is one line."""
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import make_files
 import pytest
@@ -17,13 +15,13 @@ from ablate.errors import UserError
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _files(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         make_files.write(tmp_path_factory.mktemp("data"), patch)
         yield
 
 
-def refusal(name: str, **changes: Any) -> str:
+def refusal(name, **changes):
     """The line that the constructor says, or reading."""
     content = option_content(CONF / f"{name}.yaml")[0]
     with pytest.raises(UserError) as caught:
@@ -35,7 +33,8 @@ def refusal(name: str, **changes: Any) -> str:
 BOTH = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": 0.1}
 SUNSPOTS = {"path": None, "columns": None, "window": 22, "horizon": 11}
 ONE_YEAR = {"years": [2015, 2015], "locales": ["sv_SE"], "test_examples": 100}
-MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+CENTURIES = {"years": [1900, 2099], "styles": ["short"]}
+MISTAKES = [
     ("text", {"tokenizer": "bpee"}, "must be char, byte or bpe, or hf:NAME_OR_PATH; did you"),
     ("text", {"vocab_size": 300}, "data.vocab_size=300: data.tokenizer=char has a fixed vocab"),
     ("text", {"tokenizer": "bpe", "vocab_size": 9000}, "the training text gives at most"),
@@ -63,11 +62,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("dates", {"locales": ["fr_FR", "fr_FR"]}, "data.locales: names fr_FR twice"),
     ("dates", {"styles": ["full", "full"]}, "data.styles: names full twice"),
     ("dates", {"years": [2049, 1950]}, "must be the first year and the last"),
-    (
-        "dates",
-        {"years": [1900, 2099], "styles": ["short"]},
-        "short dates of en_US (M/d/yy) can be read as other dates",
-    ),
+    ("dates", CENTURIES, "short dates of en_US (M/d/yy) can be read as other dates"),
     ("dates", ONE_YEAR, "data.test_examples=100: data.locales, data.styles"),
     ("series", SUNSPOTS | {"columns": ["x"]}, "data.columns=[x]: the sunspots have one column"),
     ("series", {"columns": ["a", "a"]}, "names a column twice"),
@@ -91,7 +86,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "line"), MISTAKES)
-def test_a_value_that_cannot_be_is_refused(name: str, changes: dict[str, Any], line: str) -> None:
+def test_a_value_that_cannot_be_is_refused(name, changes, line):
     assert line in refusal(name, **changes)
 
 
@@ -108,22 +103,22 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("content", "line"), TEXTS)
-def test_a_bad_text_is_refused(tmp_path: Path, content: bytes, line: str) -> None:
+def test_a_bad_text_is_refused(tmp_path, content, line):
     path = tmp_path / "t"
     path.write_bytes(content)
     assert line in refusal("text", path=str(path), seq_len=16, val_fraction=0.1)
 
 
 @pytest.mark.parametrize("key", ["source", "target", "val_source", "test_target"])
-def test_a_missing_file_of_pairs_is_named_with_its_key(key: str) -> None:
+def test_a_missing_file_of_pairs_is_named_with_its_key(key):
     files = {f"{split}_{side}": "lines.de" for split in ("val", "test")
              for side in ("source", "target")}  # fmt: skip
     changes = files | {"val_fraction": None, key: "gone"}
     assert refusal("parallel", **changes).startswith(f"data.{key}=gone: no such file")
 
 
-def test_a_file_without_permission_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(path: Path) -> bytes:
+def test_a_file_without_permission_is_refused(monkeypatch):
+    def denied(path):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", denied)
@@ -131,7 +126,7 @@ def test_a_file_without_permission_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "root" in FILES[name]])
-def test_a_folder_without_the_files_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_folder_without_the_files_is_refused(name, tmp_path):
     assert str(tmp_path) in refusal(name, root=str(tmp_path))
     line = refusal(name, root="nowhere")
     assert "data.root=nowhere" in line

@@ -4,55 +4,58 @@ import gzip
 import random
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import ablate_command, fail, runs, seen  # noqa: F401  # fixtures
 from make_data import make
 
 from ablate.data.pairs import Pair
-from ablate.data.parallel import Parallel
 from ablate.training.build import build_data
 
 WORDS = ["ein", "Hund", "läuft", "im", "Park", "mit", "zwei", "roten", "Bällen", "und", "Katzen"]
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
+def sentences(count, seed=0):
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(3, 9))) + "." for _ in range(count)]
 
 
-def write(path: Path, lines: list[str]) -> str:
-    path.write_text("".join(f"{line}\n" for line in lines), newline="")
-    return str(path)
+def lines_of(path):
+    return Path(path).read_text().splitlines()
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    return {
-        "source": write(tmp_path / "train.de", sentences(300)),
-        "target": write(tmp_path / "train.en", sentences(300, seed=1)),
-    }
+def write(tmp_path):
+    def written(name, lines):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), newline="")
+        return str(tmp_path / name)
+
+    return written
 
 
 @pytest.fixture
-def more(tmp_path: Path) -> dict[str, str]:
+def both(write):
+    """The keys of a source and its target with these lines."""
+
+    def written(source, target=None):
+        target = sentences(len(source), seed=1) if target is None else target
+        return {"source": write("train.de", source), "target": write("train.en", target)}
+
+    return written
+
+
+@pytest.fixture
+def more(write):
     """Files for validation and test."""
-    return {
-        f"{split}_{side}": write(tmp_path / f"{split}.{side}", sentences(20, seed))
-        for seed, (split, side) in enumerate(
-            [(split, side) for split in ("val", "test") for side in ("source", "target")], 2
-        )
-    }
+    keys = ("val_source", "val_target", "test_source", "test_target")
+    return {key: write(key, sentences(20, seed)) for seed, key in enumerate(keys, 2)}
 
 
-def parallel(**changes: Any) -> Parallel:
-    data = make("parallel", **({"tokenizer": "word", "batch_size": 4} | changes))
-    assert isinstance(data, Parallel)
-    return data
+def parallel(**changes):
+    return make("parallel", **({"tokenizer": "word", "batch_size": 4} | changes))
 
 
-def ready(**changes: Any) -> Parallel:
+def ready(**changes):
     data = parallel(**changes)
     data.setup()
     return data
@@ -61,63 +64,56 @@ def ready(**changes: Any) -> Parallel:
 # the splits
 
 
-def test_given_files_are_the_splits(files: dict[str, str], more: dict[str, str]) -> None:
-    data = ready(**files, **more)
+def test_given_files_are_the_splits(both, more):
+    files = both(sentences(300)) | more
+    data = ready(**files)
+    assert list(data.texts) == ["train", "val", "test"]
     for split, pairs in data.texts.items():
         prefix = "" if split == "train" else f"{split}_"
         for side in ("source", "target"):
-            path = Path((files | more)[f"{prefix}{side}"])
-            assert [getattr(pair, side) for pair in pairs] == path.read_text().splitlines()
-    assert list(data.texts) == ["train", "val", "test"]
+            assert [getattr(pair, side) for pair in pairs] == lines_of(files[f"{prefix}{side}"])
 
 
 @pytest.mark.parametrize("shares", [{}, {"val_fraction": 0.2}, {"test_fraction": 0.3}])
-def test_shares_are_taken_of_the_training_files(
-    files: dict[str, str], shares: dict[str, float]
-) -> None:
+def test_shares_are_taken_of_the_training_files(both, shares):
+    files = both(sentences(300))
     data = ready(**files, **shares)
-    lines = list(
-        zip(*(Path(path).read_text().splitlines() for path in files.values()), strict=True)
-    )
-    wanted = {"val": shares.get("val_fraction", 0.05), "test": shares.get("test_fraction", 0.0)}
-    for split, share in wanted.items():
+    for split, share in {"val": 0.05, "test": 0.0}.items():
+        share = shares.get(f"{split}_fraction", share)
         assert abs(len(data.texts.get(split, [])) - 300 * share) < 20
-    assert sorted(pair for pairs in data.texts.values() for pair in pairs) == sorted(lines)
+    lines = sorted(zip(*map(lines_of, files.values()), strict=True))
+    assert sorted(pair for pairs in data.texts.values() for pair in pairs) == lines
     assert data.has_test == ("test_fraction" in shares)
 
 
-def test_a_source_stands_in_one_split_alone_and_stays_there(tmp_path: Path) -> None:
+def test_a_source_stands_in_one_split_alone_and_stays_there(both):
     lines = [*sentences(300), *sentences(300)]  # each twice
-    options = {"val_fraction": 0.2, "test_fraction": 0.2}
-    paths = [write(tmp_path / "a", lines), write(tmp_path / "b", sentences(600, seed=1))]
-    before = ready(source=paths[0], target=paths[1], **options).texts
-    sources = {split: {pair.source for pair in pairs} for split, pairs in before.items()}
-    assert sum(map(len, sources.values())) == len(set(lines))
-    paths = [
-        write(tmp_path / "a", [*sentences(50, seed=7), *lines[::-1]]),
-        write(tmp_path / "b", sentences(650, seed=1)),
-    ]
-    after = ready(source=paths[0], target=paths[1], **options).texts
-    for split, kept in sources.items():
-        assert kept <= {pair.source for pair in after[split]}
+
+    def split(source):
+        texts = ready(**both(source), val_fraction=0.2, test_fraction=0.2).texts
+        return {split: {pair.source for pair in pairs} for split, pairs in texts.items()}
+
+    before, after = split(lines), split([*sentences(50, seed=7), *lines[::-1]])
+    assert sum(map(len, before.values())) == len(set(lines))
+    assert all(kept <= after[split] for split, kept in before.items())
 
 
-def test_gzip_and_plain_are_the_same(tmp_path: Path, files: dict[str, str]) -> None:
+def test_gzip_and_plain_are_the_same(both):
+    files = both(sentences(300))
     plain = parallel(**files).fingerprint()
-    packed = {}
+    packed = {side: f"{path}.gz" for side, path in files.items()}
     for side, path in files.items():
-        packed[side] = f"{path}.gz"
         Path(packed[side]).write_bytes(gzip.compress(Path(path).read_bytes()))
     assert parallel(**packed).fingerprint() == plain
     assert parallel(**packed, val_fraction=0.2).fingerprint() != plain
 
 
-def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+def test_only_a_newline_ends_a_line(tmp_path, write):
     odd = ["\ufeffone\u2028two\r", " \x85three ", "four\x0bfive\x1cs"]
     (tmp_path / "a").write_bytes("\n".join(odd).encode())  # without one at the end
-    target = write(tmp_path / "b", ["1", "2", "3"])
-    val = {"val_source": target, "val_target": target}
-    texts = ready(source=str(tmp_path / "a"), target=target, tokenizer="char", **val).texts
+    target = write("b", ["1", "2", "3"])
+    files = {"source": str(tmp_path / "a"), "target": target}
+    texts = ready(**files, val_source=target, val_target=target, tokenizer="char").texts
     sources = [pair.source for pair in texts["train"]]
     assert sources == ["one\u2028two", "three", "four\x0bfive\x1cs"]
 
@@ -127,24 +123,20 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["char", "word", "bpe"])
 @pytest.mark.parametrize("joint", [True, False])
-def test_tokens_come_from_the_training_split_alone(
-    tmp_path: Path, files: dict[str, str], more: dict[str, str], tokenizer: str, joint: bool
-) -> None:
+def test_tokens_come_from_the_training_split_alone(both, write, more, tokenizer, joint):
     """Whatever stands in validation and test, no vocabulary changes."""
-    options: dict[str, Any] = {"tokenizer": tokenizer, "joint": joint}
-    options["vocab_size"] = 300 if tokenizer == "bpe" else None
-    made = ready(**files, **more, **options)
-    strange = ["ξένος κόσμος " * 9, *(["zwölf Boxkämpfer"] * 40)]
+    size = 300 if tokenizer == "bpe" else None
+    options = both(sentences(300)) | {"tokenizer": tokenizer, "joint": joint, "vocab_size": size}
+    made = ready(**options, **more)
     for key in more:
-        write(Path(more[key]), strange)
-    other = ready(**files, **more, **options)
+        write(key, ["ξένος κόσμος " * 9, *(["zwölf Boxkämpfer"] * 40)])
+    other = ready(**options, **more)
     assert other.texts["val"] != made.texts["val"]
     text = "zwei rote Boxkämpfer, ξένος!"
     for side in ("source_tokenizer", "target_tokenizer"):
         first, second = getattr(made, side), getattr(other, side)
         assert first.vocab_size == second.vocab_size
-        labels = [first.label(token) for token in range(first.vocab_size)]
-        assert labels == [second.label(token) for token in range(first.vocab_size)]
+        assert all(first.label(n) == second.label(n) for n in range(first.vocab_size))
         assert first.encode(text) == second.encode(text)
     assert (made.source_tokenizer is made.target_tokenizer) == joint == made.sizes["joint"]
 
@@ -152,67 +144,61 @@ def test_tokens_come_from_the_training_split_alone(
 # mistakes
 
 
-def test_empty_and_long_lines_are_named_in_their_file(
-    tmp_path: Path, more: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_and_long_lines_are_named_in_their_file(both, write, more, capsys):
     source, target = sentences(9), sentences(9)
     source[3], target[5], target[7] = "  ", "", "eins " * 20
-    paths = {"source": write(tmp_path / "a", source), "target": write(tmp_path / "b", target)}
-    write(Path(more["test_source"]), ["", *sentences(19)])
+    paths = both(source, target)
+    write("test_source", ["", *sentences(19)])
     data = ready(**paths, **more, max_length=15)
     assert len(data.texts["train"]) == 6
     assert data.texts["test"][0] == Pair("", sentences(20, 5)[0])
     empty, test, long = capsys.readouterr().out.splitlines()
-    assert empty.endswith(
-        f"2 with an empty side, dropped; the first is line 4 of {paths['source']} and "
-        f"{paths['target']}"
-    )
+    both_files = f"{paths['source']} and {paths['target']}"
+    assert empty.endswith(f"2 with an empty side, dropped; the first is line 4 of {both_files}")
     assert test.endswith(f"line 1 of {more['test_source']} and {more['test_target']}")
     assert "1 dropped, longer than data.max_length=15" in long
-    assert long.endswith(f"line 8 of {paths['source']} and {paths['target']}, 20 tokens")
+    assert long.endswith(f"line 8 of {both_files}, 20 tokens")
 
 
-def test_lines_are_counted_in_the_file_where_it_was_split(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_are_counted_in_the_file_where_it_was_split(both, capsys):
     source = [*sentences(200), "zu lang " * 30]
-    paths = {"source": write(tmp_path / "a", source), "target": write(tmp_path / "b", source)}
+    paths = both(source, source)
     data = ready(**paths, val_fraction=0.3, max_length=20)
-    said = capsys.readouterr().out
     assert len(data.texts["val"]) > 20  # so that line and number in the split differ
-    assert f"line 201 of {paths['source']} and {paths['target']}, 60 tokens" in said
+    line = f"line 201 of {paths['source']} and {paths['target']}, 60 tokens"
+    assert line in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ("data=parallel data.source=a data.target=short", "data.source=a has 40 lines and"),
-        ("data=parallel data.source=a", "data.target is missing; write data.target=VALUE"),
+        ("data.source=a data.target=short", "data.source=a has 40 lines and"),
+        ("data.source=a", "data.target is missing; write data.target=VALUE"),
         (
-            "data=parallel data.source=a data.target=a data.max_lenght=9",
+            "data.source=a data.target=a data.max_lenght=9",
             "data.max_lenght=9: no key data.max_lenght (data=parallel); allowed: ",
         ),
         ("model=rnn_forecaster data.path=csv data.columns=[y]", "column 'y': 'warm' is not a"),
     ],
 )
 def test_the_command_refuses_in_one_line_and_leaves_no_folder(
-    ablate_command: Any,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: str,
-    line: str,
-) -> None:
+    ablate_command,  # noqa: F811
+    monkeypatch,
+    overrides,
+    line,
+):
     """As it is typed, up to the model: whatever the data says ends the command."""
-    write(Path("a"), sentences(40))
-    write(Path("short"), sentences(39))
-    write(Path("csv"), ["x,y", "1,2", ",warm"])
+    for name, lines in {
+        "a": sentences(40), "short": sentences(39), "csv": ["x,y", "1,2", ",warm"],
+    }.items():  # fmt: skip
+        Path(name).write_text("\n".join([*lines, ""]))
     before = sorted(Path().iterdir())
     reads = lambda composition, run_dir: build_data(composition.cfg)  # noqa: E731
     monkeypatch.setattr(sys.modules["ablate.training.train"], "train", reads)
-    model = [] if "model=" in overrides else ["model=rnn_seq2seq"]
+    model = [] if "model=" in overrides else ["model=rnn_seq2seq", "data=parallel"]
     code, out, err = ablate_command(*model, *overrides.split(), "logger=none")
-    assert (code, out) == (2, "")
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("ablate: ")
-    assert err.count("\n") == 1
     assert line in err
     assert "no key data.source" not in err  # which is there, without a value
     assert sorted(Path().iterdir()) == before

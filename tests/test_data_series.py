@@ -1,55 +1,54 @@
 """data=series: which values are read and which are targets, and what a file may not hold."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from make_data import make, ready
 
 from ablate.data.loader import Request
-from ablate.data.series import Series
 from ablate.errors import UserError
 
 COUNT = 60
 SMALL = {"window": 6, "horizon": 4, "val_fraction": 0.2, "test_fraction": 0.25, "batch_size": 4}
 ENDS = {"train": 33, "val": 45, "test": 60}  # 60 - 12 - 15, 60 - 15, 60
+PLACES = np.arange(float(COUNT))
 
 
-def write(path: Path, *columns: np.ndarray, names: str = "x,y") -> str:
-    rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
-    path.write_text("\n".join([names, *rows]) + "\n")
-    return str(path)
+@pytest.fixture
+def series(tmp_path):
+    """Of these columns, x and y."""
+
+    def made(x, y, columns=("x",)):
+        rows = [f"{one},{other}\n" for one, other in zip(x, y, strict=True)]
+        (tmp_path / "series.csv").write_text("".join(["x,y\n", *rows]))
+        return ready("series", path=str(tmp_path / "series.csv"), columns=[*columns], **SMALL)
+
+    return made
 
 
-def counting(path: Path, **changes: object) -> Series:
+@pytest.fixture
+def counting(series):
     """A series whose values are their places, 0, 1, 2 .., and its negative in another column."""
-    places = np.arange(float(COUNT))
-    file = write(path / "series.csv", places, -places)
-    data = ready("series", path=file, columns=["x"], **(SMALL | changes))
-    assert isinstance(data, Series)
-    return data
+    return series(PLACES, -PLACES)
 
 
-def everything(data: Series, split: str) -> dict[str, torch.Tensor]:
+def everything(data, split):
     return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
-def places(data: Series, values: torch.Tensor) -> np.ndarray:
+def places(data, values):
     """Which values of `counting` they are."""
     found = data.restore(values)[..., 0]
     np.testing.assert_allclose(found, np.round(found), atol=1e-4)
     return np.round(found)
 
 
-def test_the_default_is_the_sunspots_of_309_years() -> None:
+def test_the_default_is_the_sunspots_of_309_years():
     data = ready("series")
-    assert isinstance(data, Series)
     spots = data.restore(data.values)[:, 0]
     assert len(spots) == 309
     # R. Wolf's first and the data centre's last: 1700, 1701, 1705, 1957 (the highest), 2008.
-    years = {1700: 5.0, 1701: 11.0, 1705: 58.0, 1957: 190.2, 2008: 2.9}
-    for year, value in years.items():
+    for year, value in {1700: 5.0, 1701: 11.0, 1705: 58.0, 1957: 190.2, 2008: 2.9}.items():
         assert spots[year - 1700] == pytest.approx(value, abs=1e-4)
         assert data.time(year - 1700) == str(year)
     assert spots.argmax() == 257
@@ -60,82 +59,62 @@ def test_the_default_is_the_sunspots_of_309_years() -> None:
     assert int(labels[-1]) == 1700 + data.starts["val"] + 2
 
 
-def test_training_sees_nothing_but_the_training_part(tmp_path: Path) -> None:
-    data = counting(tmp_path)
-    batch = everything(data, "train")
-    values, targets = places(data, batch["values"]), places(data, batch["targets"])
+def test_training_sees_every_stretch_of_the_training_part_once(counting):
+    batch = everything(counting, "train")
+    values, targets = (places(counting, batch[name]) for name in ("values", "targets"))
+    firsts = np.arange(ENDS["train"] - SMALL["window"])
+    np.testing.assert_array_equal(values, firsts[:, None] + np.arange(SMALL["window"]))
     np.testing.assert_array_equal(targets, values + 1)
-    assert targets.max() == ENDS["train"] - 1
-    # Every stretch there is, once.
-    np.testing.assert_array_equal(values[:, 0], np.arange(ENDS["train"] - SMALL["window"]))
-    np.testing.assert_array_equal(values - values[:, :1], np.tile(np.arange(6), (len(values), 1)))
 
 
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_every_value_of_a_split_is_a_target_once_and_no_other_is(
-    tmp_path: Path, split: str
-) -> None:
-    data = counting(tmp_path)
-    start = {"val": ENDS["train"], "test": ENDS["val"]}[split]
-    batch = everything(data, split)
-    values, future = places(data, batch["values"]), data.restore(batch["future"])[..., 0]
-    np.testing.assert_array_equal(np.round(future[:, 0]), np.arange(start, ENDS[split]))
+@pytest.mark.parametrize(("before", "split"), [("train", "val"), ("val", "test")])
+def test_every_value_of_a_split_is_a_target_once_and_no_other_is(counting, before, split):
+    batch = everything(counting, split)
+    targets = np.arange(ENDS[before], ENDS[split])[:, None]
+    future = targets + np.arange(float(SMALL["horizon"]))
+    future[future >= ENDS[split]] = np.nan  # another split's, or not there
+    found = counting.restore(batch["future"])[..., 0]
+    np.testing.assert_allclose(found, future, atol=1e-4)
     # The values before it, which may lie in the split before.
-    np.testing.assert_array_equal(values[:, -1], np.arange(start - 1, ENDS[split] - 1))
-    np.testing.assert_array_equal(values[:, 0], values[:, -1] - SMALL["window"] + 1)
-    for first, row in zip(range(start, ENDS[split]), future, strict=True):
-        expected = np.arange(first, first + SMALL["horizon"], dtype=float)
-        expected[expected >= ENDS[split]] = np.nan  # another split's, or not there
-        np.testing.assert_allclose(row, expected, atol=1e-4)
+    values = places(counting, batch["values"])
+    np.testing.assert_array_equal(values, targets + np.arange(-SMALL["window"], 0))
 
 
-def test_normalisation_knows_the_training_part_alone(tmp_path: Path) -> None:
+def test_normalisation_knows_the_training_part_alone(series):
     rng = np.random.default_rng(0)
-    series = rng.normal(size=(COUNT, 2)) * [3, 50] + [1, -7]
-    later = series.copy()
+    first = rng.normal(size=(COUNT, 2)) * [3, 50] + [1, -7]
+    later = first.copy()
     later[ENDS["train"] :] *= 100
-    one, other = (
-        ready("series", path=write(tmp_path / f"{n}.csv", *v.T), columns=["x", "y"], **SMALL)
-        for n, v in enumerate((series, later))
-    )
-    assert isinstance(one, Series)
-    assert isinstance(other, Series)
-    training = series[: ENDS["train"]]
+    training = first[: ENDS["train"]]
+    one, other = (series(*values.T, columns=["x", "y"]) for values in (first, later))
     for data in (one, other):
         np.testing.assert_allclose(data.mean, training.mean(0), rtol=1e-12)
         np.testing.assert_allclose(data.deviation, training.std(0), rtol=1e-12)
-    assert torch.equal(everything(one, "train")["values"], everything(other, "train")["values"])
-    np.testing.assert_allclose(one.restore(one.values), series, rtol=1e-5, atol=1e-5)
-    part = everything(one, "train")
-    np.testing.assert_allclose(
-        part["values"][0, :, 1].numpy(),
-        (series[:6, 1] - training.mean(0)[1]) / training.std(0)[1],
-        rtol=1e-5,
-    )
+    read = everything(one, "train")["values"]
+    assert torch.equal(read, everything(other, "train")["values"])
+    np.testing.assert_allclose(one.restore(one.values), first, rtol=1e-5, atol=1e-5)
+    expected = (first[:6] - training.mean(0)) / training.std(0)
+    np.testing.assert_allclose(read[0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_another_series_is_measured_with_the_runs_normalisation(tmp_path: Path) -> None:
-    run, other = counting(tmp_path), make("series", **(SMALL | {"window": 12}))
-    assert isinstance(other, Series)
-    other.measure_as(run)
+def test_another_series_is_measured_with_the_runs_normalisation(counting, tmp_path):
+    other = make("series", **(SMALL | {"window": 12}))
+    other.measure_as(counting)
     other.setup()
-    assert (other.mean, other.deviation) == (run.mean, run.deviation)
+    assert (other.mean, other.deviation) == (counting.mean, counting.deviation)
     spots = other.restore(other.values)[:, 0]
     assert spots[1957 - 1700] == pytest.approx(190.2, abs=1e-3)
     two = make("series", path=str(tmp_path / "series.csv"), columns=["x", "y"], **SMALL)
-    two.measure_as(run)
+    two.measure_as(counting)
     with pytest.raises(UserError, match=r"trained on 1 column\(s\), these are 2: x, y"):
         two.setup()
 
 
+HAET = r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?"
 # Content of a file, the columns, and what the line says.
 WRONG_FILES = [
     ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y"),
-    (
-        "heat,y\n1,2\n",
-        ["haet"],
-        r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?",
-    ),
+    ("heat,y\n1,2\n", ["haet"], HAET),
     ("\n\n", ["x"], r"the first row must name the columns"),
     ("x;y\n1,5;2\n", ["x"], r"columns are separated by ';'; use commas, and write numbers"),
     ("when,x\n2020-01,2\n", ["when"], r"line 2, column 'when': '2020-01' is not a number"),
@@ -155,25 +134,20 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("content", "columns", "line"), WRONG_FILES)
-def test_a_wrong_file_is_one_line(
-    tmp_path: Path, content: str, columns: list[str] | None, line: str
-) -> None:
+def test_a_wrong_file_is_one_line(tmp_path, content, columns, line):
     (tmp_path / "series.csv").write_text(content)
-    data = make("series", path=str(tmp_path / "series.csv"), columns=columns, **SMALL)
     with pytest.raises(UserError, match=line) as caught:
-        data.setup()
+        ready("series", path=str(tmp_path / "series.csv"), columns=columns, **SMALL)
     assert "\n" not in str(caught.value)
 
 
-def test_what_files_may_look_like(tmp_path: Path) -> None:
+def test_what_files_may_look_like(tmp_path):
     """A byte order mark, quotes, spaces, lines of Windows, other columns, an end without a line."""
     rows = [f'"day, {n}", {n}.5 ,1e-1' for n in range(40)]
     file = tmp_path / "series.csv"
     file.write_bytes(("\ufeff" + "\r\n".join(['when, "x",y', *rows])).encode())
     data = ready("series", path=str(file), columns=["x"], **SMALL)
-    assert isinstance(data, Series)
     np.testing.assert_allclose(data.restore(data.values)[:, 0], np.arange(40) + 0.5, rtol=1e-5)
     file.write_bytes(file.read_bytes() + b"\r\n\r\n\r\n")
-    assert ready("series", path=str(file), columns=["x"], **SMALL).fingerprint() == (
-        data.fingerprint()
-    )
+    again = make("series", path=str(file), columns=["x"], **SMALL)
+    assert again.fingerprint() == data.fingerprint()

@@ -2,19 +2,15 @@
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import make_model
 import pytest
 import torch
 from make_data import make, ready
-from torch import Tensor
 
 from ablate.data import Request, Share
 from ablate.data.chapters import CHAPTERS, paragraphs
 from ablate.data.pydoc import topics
-from ablate.data.text import TextData
-from ablate.data.text_files import TextFiles
 from ablate.errors import UserError
 
 POEM = "The quick brown fox — déjà vu — jumps over the lazy dog.\nŻółć, größe, 世界!\n" * 40
@@ -22,23 +18,27 @@ TOKENIZERS = ["char", "byte", "bpe"]
 
 
 @pytest.fixture
-def poem(tmp_path: Path) -> Path:
-    path = tmp_path / "poem.txt"
-    path.write_bytes(POEM.encode())
-    return path
+def text(tmp_path):
+    def made(content=POEM, **changes):
+        (tmp_path / "text.txt").write_bytes(content.encode())
+        size = {"vocab_size": 280} if changes.get("tokenizer") == "bpe" else {}
+        options = {"seq_len": 16, "batch_size": 4, **size, **changes}
+        return ready("text", path=str(tmp_path / "text.txt"), **options)
+
+    return made
 
 
-def text(path: Path | str, **changes: Any) -> TextData:
-    size = {"vocab_size": 280} if changes.get("tokenizer") == "bpe" else {}
-    data = make("text", path=str(path), **{"seq_len": 16, "batch_size": 4, **size, **changes})
-    assert isinstance(data, TextData)
-    return data
+def everything(data, split):
+    return data.splits[split][Request(0, torch.arange(data.length(split)))]
 
 
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_a_full_pass_predicts_every_token_but_the_first_once(poem: Path, tokenizer: str) -> None:
-    data = text(poem, tokenizer=tokenizer)
-    data.setup()
+@pytest.mark.parametrize(
+    "changes",
+    [{"tokenizer": name} for name in TOKENIZERS] + [{"seq_len": n} for n in (1, 7, 287)],
+    ids=str,
+)
+def test_a_full_pass_predicts_every_token_but_the_first_once(text, changes):
+    data = text(**changes)
     inputs, targets = [], []
     for batch in data.val_dataloader():
         counted = batch["targets"] != -100
@@ -49,27 +49,16 @@ def test_a_full_pass_predicts_every_token_but_the_first_once(poem: Path, tokeniz
     assert inputs == expected[:-1]
 
 
-@pytest.mark.parametrize("length", [1, 7, 16, 287])
-def test_windows_of_any_length_cover_the_split(poem: Path, length: int) -> None:
-    data = text(poem, seq_len=length)
-    data.setup()
-    targets = torch.cat([batch["targets"].flatten() for batch in data.val_dataloader()])
-    assert int((targets != -100).sum()) == len(data.texts["val"]) - 1
-
-
-def test_training_windows_are_pieces_of_the_training_split(poem: Path) -> None:
-    data = text(poem)
-    data.setup()
+def test_training_windows_are_pieces_of_the_training_split(text):
+    data = text()
     for batch in data.train_dataloader():
         assert torch.equal(batch["tokens"][:, 1:], batch["targets"][:, :-1])
         for row in torch.cat([batch["tokens"], batch["targets"][:, -1:]], dim=1).tolist():
             assert data.tokenizer.decode(row) in data.texts["train"]
 
 
-def test_every_window_of_the_training_split_is_drawn(tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("abcdefgh")
-    data = text(tmp_path / "short.txt", seq_len=2, val_fraction=0.4, batch_size=2)
-    data.setup()
+def test_every_window_of_the_training_split_is_drawn(text):
+    data = text("abcdefgh", seq_len=2, val_fraction=0.4, batch_size=2)
     order, drawn = data.train_order(Share()), set()
     for epoch in range(20):
         order.set_epoch(epoch)
@@ -77,9 +66,8 @@ def test_every_window_of_the_training_split_is_drawn(tmp_path: Path) -> None:
     assert drawn == {0, 1}  # abc and bcd
 
 
-def test_the_split_is_nanogpts(shared_data: Path) -> None:
+def test_the_split_is_nanogpts(shared_data):
     data = ready("shakespeare", path=str(shared_data / "tinyshakespeare" / "input.txt"))
-    assert isinstance(data, TextData)
     assert [len(part) for part in data.texts.values()] == [1_003_854, 111_540]
     assert data.sizes == {"vocab_size": 65, "length": 64}
     assert data.length("train") == 1_003_854 - 64
@@ -87,65 +75,44 @@ def test_the_split_is_nanogpts(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_text_survives_the_tokenizer(poem: Path, tokenizer: str) -> None:
-    data = text(poem, tokenizer=tokenizer)
-    data.setup()
+def test_text_survives_the_tokenizer(text, tokenizer):
+    data = text(tokenizer=tokenizer)
     tokens = data.tokenizer.encode(POEM)
     assert data.tokenizer.decode(tokens) == POEM
     assert max(tokens) < data.sizes["vocab_size"] == data.tokenizer.vocab_size
+    low, high = {"char": (1, 1), "byte": (0.7, 0.9), "bpe": (1.05, 9)}[tokenizer]
+    for split, part in data.texts.items():
+        tokens = data.tokenizer.encode(part)
+        predicted = len(part) - len(data.tokenizer.decode(tokens[:1]))
+        assert low <= data.characters_per_token(split) == predicted / (len(tokens) - 1) <= high
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_the_tokenizer_sees_the_training_split_alone(tmp_path: Path, tokenizer: str) -> None:
+def test_the_tokenizer_sees_the_training_split_alone(text, tokenizer):
     vocabularies = []
     for ending in ("the quick brown fox " * 20, "zzzz wwww zzzz wwww " * 20):
-        (tmp_path / "t.txt").write_text(
-            "The lazy dog jumps over it, qu, brown fox.\n" * 84 + ending
-        )
-        data = text(tmp_path / "t.txt", tokenizer=tokenizer)
-        data.setup()
+        content = "The lazy dog jumps over it, qu, brown fox.\n" * 84 + ending
+        data = text(content, tokenizer=tokenizer)
         assert "zzzz" not in data.texts["train"]
         known = data.tokenizer.vocab_size - bool(getattr(data.tokenizer, "unknown", False))
         vocabularies.append([data.tokenizer.decode([token]) for token in range(known)])
     assert vocabularies[0] == vocabularies[1]
 
 
-def test_unknown_characters_of_the_validation_split_share_one_token(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("abcd " * 90 + "a? ! " * 10)
-    data = text(tmp_path / "t.txt")
-    data.setup()
+def test_unknown_characters_of_the_validation_split_share_one_token(text):
+    data = text("abcd " * 90 + "a? ! " * 10)
     assert data.sizes["vocab_size"] == 6
     assert data.tokenizer.encode("a?!") == [1, 5, 5]
     assert data.tokenizer.decode([1, 5]) == "a\N{REPLACEMENT CHARACTER}"
-
-
-def test_without_need_there_is_no_unknown_token(poem: Path) -> None:
-    data = text(poem)
-    data.setup()
+    data = text()  # without need there is none
     assert data.sizes["vocab_size"] == len(set(POEM))
     with pytest.raises(UserError, match=r"'\\u661f' is not in the training text"):
         data.tokenizer.encode("界世界星")
 
 
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_characters_per_token_counts_what_is_predicted(
-    poem: Path, tokenizer: str, split: str
-) -> None:
-    data = text(poem, tokenizer=tokenizer)
-    data.setup()
-    tokens = data.tokenizer.encode(data.texts[split])
-    predicted = len(data.texts[split]) - len(data.tokenizer.decode(tokens[:1]))
-    assert data.characters_per_token(split) == predicted / (len(tokens) - 1)
-    low, high = {"char": (1, 1), "byte": (0.7, 0.9), "bpe": (1.05, 9)}[tokenizer]
-    assert low <= data.characters_per_token(split) <= high
-
-
-def test_pydoc_is_long_english_from_this_python() -> None:
+def test_pydoc_is_long_english_from_this_python():
     data = ready("pydoc")
-    assert isinstance(data, TextData)
-    joined = "".join(data.texts.values())
-    assert len(joined) > 400_000
+    assert sum(map(len, data.texts.values())) > 400_000
     assert data.texts["train"].startswith('assert\n\nThe "assert" statement')
     assert data.fingerprint() == make("pydoc", seed=5).fingerprint()
 
@@ -153,23 +120,20 @@ def test_pydoc_is_long_english_from_this_python() -> None:
 # Texts with classes
 
 
-def texts(root: Path | None = None, **changes: Any) -> TextFiles:
-    data = ready("text_files", root=root and str(root), tokenizer="char", **changes)
-    assert isinstance(data, TextFiles)
-    return data
+def texts(root=None, **changes):
+    return ready("text_files", root=root and str(root), tokenizer="char", **changes)
 
 
-def read(data: TextFiles, split: str) -> list[tuple[str, str]]:
+def read(data, split):
     """Every text of a split, decoded, and the name of its class."""
-    batch = data.splits[split][Request(0, torch.arange(data.length(split)))]
     return [
         (data.tokenizer.decode(tokens[keep].tolist()), data.class_names[target])
-        for tokens, keep, target in zip(*batch.values(), strict=True)
+        for tokens, keep, target in zip(*everything(data, split).values(), strict=True)
     ]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for name, words in {"cats": "the cat sat", "dogs": "a dog ran"}.items():
         (tmp_path / name).mkdir()
         for n in range(30):
@@ -177,20 +141,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two() -> None:
+def test_a_chapter_has_the_paragraphs_of_its_topics_and_no_paragraph_has_two():
     found, chapters = paragraphs()
     assert len(set(found)) == len(found) > 1000
     assert set(chapters) == set(CHAPTERS)
     chapter = dict(zip(found, chapters, strict=True))
     (rule,) = [text for text in found if text.startswith('The "pass" statement is a null')] or [""]
     assert chapter.get(rule, "simple_statements") == "simple_statements"
-    words = {text: " ".join(text.split()) for text in found}
     whole = {name: " ".join(text.split()) for name, text in topics().items()}
     for text, its in chapter.items():
-        assert any(words[text] in whole[name] for name in CHAPTERS[its].split() if name in whole)
+        words = " ".join(text.split())
+        assert any(words in whole[name] for name in CHAPTERS[its].split() if name in whole)
 
 
-def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all() -> None:
+def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all():
     few, more, whole = (texts(train_examples=count) for count in (20, 60, None))
     of_few, of_more, of_whole = (read(data, "train") for data in (few, more, whole))
     assert of_few == of_more[:20]
@@ -202,7 +166,7 @@ def test_fewer_labelled_texts_are_among_more_and_the_tokenizer_reads_all() -> No
         texts(train_examples=9999)
 
 
-def test_no_text_stands_in_two_splits_and_every_class_in_all() -> None:
+def test_no_text_stands_in_two_splits_and_every_class_in_all():
     data = texts(seq_len=5000)
     found = {split: read(data, split) for split in data.splits}
     for one, other in combinations(found, 2):
@@ -212,71 +176,52 @@ def test_no_text_stands_in_two_splits_and_every_class_in_all() -> None:
     assert sum(map(len, found.values())) == len(paragraphs()[0])
 
 
-def test_a_folder_for_each_class(folder: Path) -> None:
+def test_a_folder_for_each_class_whose_longer_texts_are_cut(folder, caplog):
     data = texts(folder, seq_len=500)
     assert data.class_names == ["cats", "dogs"]
-    for split in data.splits:
-        for text, name in read(data, split):
-            assert text.startswith({"cats": "the cat", "dogs": "a dog"}[name])
-    assert sum(data.length(split) for split in data.splits) == 60
-
-
-def test_a_batch_is_filled_up_to_its_longest_text_and_no_further(folder: Path) -> None:
-    data = texts(folder, seq_len=500)
+    found = [pair for split in data.splits for pair in read(data, split)]
+    assert len(found) == 60
+    for text, name in found:
+        assert text.startswith({"cats": "the cat", "dogs": "a dog"}[name])
     batch = data.splits["train"][Request(0, torch.arange(8))]
     lengths = batch["keep"].sum(1)
-    assert batch["tokens"].shape == (8, lengths.max())
+    assert batch["tokens"].shape == (8, lengths.max())  # as long as the longest text
     assert batch["keep"].equal(torch.arange(int(lengths.max())) < lengths[:, None])
     assert batch["tokens"][~batch["keep"]].eq(0).all()
+    assert not caplog.text
+    cut = texts(folder, seq_len=4)
+    assert [t[:4] for t, _ in read(data, "val")] == [t for t, _ in read(cut, "val")]
+    count = data.length("train")
+    line = f"{count} of the {count} texts of train are longer than the 4 tokens data.seq_len=4"
+    assert line in caplog.text
 
 
-def test_longer_texts_are_cut_and_that_is_said(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole, cut = texts(folder, seq_len=500), texts(folder, seq_len=4)
-    assert [t[:4] for t, _ in read(whole, "val")] == [t for t, _ in read(cut, "val")]
-    count = whole.length("train")
-    assert (
-        f"{count} of the {count} texts of train are longer than the 4 tokens data.seq_len=4"
-        in caplog.text
-    )
-    assert "data.seq_len=500" not in caplog.text
-
-
-def test_a_model_of_classes_does_not_see_padding() -> None:
+def test_a_model_of_classes_does_not_see_padding():
     """The logits of a text are those it has alone, whatever stands beside it."""
-    model = make_model.gpt(classes=3, tie_embeddings=True)
-    model = make_model.random_parts(model).eval()
+    model = make_model.random_parts(make_model.gpt(classes=3, tie_embeddings=True)).eval()
     tokens = make_model.tokens(2, 6)
     keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     together = model(tokens, keep)
     assert together.shape == (2, 3)
-    alone: Tensor = model(tokens[1:, :4], keep[1:, :4])
-    torch.testing.assert_close(together[1:], alone)
+    torch.testing.assert_close(together[1:], model(tokens[1:, :4], keep[1:, :4]))
     other = torch.where(keep, tokens, (tokens + 1) % 11)
     torch.testing.assert_close(model(other, keep), together)
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("content", "says"),
     [
-        ({"root": "empty"}, "no texts in CLASS; known endings: .gz .txt"),
-        ({"root": "broken"}, "not UTF-8 at byte offset 0"),
-        ({"root": "hollow"}, "the file is empty"),
+        (None, "no texts in CLASS; known endings: .gz .txt"),
+        (b"\xff\xfe", "not UTF-8 at byte offset 0"),
+        (b"", "the file is empty"),
     ],
 )
-def test_mistakes(
-    changes: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    for name, content in {"broken": b"\xff\xfe", "hollow": b""}.items():
-        for n in range(60):
-            folder = Path(name, f"class {n % 2}")
-            folder.mkdir(parents=True, exist_ok=True)
-            Path(folder, f"{n}.txt").write_bytes(content)
-    data = make("text_files", **changes)
+def test_mistakes(content, says, tmp_path):
+    for n in range(60 if content is not None else 0):
+        folder = Path(tmp_path, f"class {n % 2}")
+        folder.mkdir(exist_ok=True)
+        (folder / f"{n}.txt").write_bytes(content)
     with pytest.raises(UserError) as caught:
-        data.setup()
+        texts(tmp_path)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,30 +1,16 @@
 """Random numbers of training: of the step, the module and the place, and of nothing else."""
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from make_model import (
-    captioner,
-    dit,
-    gpt,
-    normal,
-    part,
-    rnn_lm,
-    rnn_seq2seq,
-    tokens,
-    transformer,
-)
+from make_model import captioner, dit, gpt, normal, part, rnn_lm, rnn_seq2seq, tokens, transformer
 from test_graph import gat, graph
-from test_kernel import KERNELS, Attend, Kernel, Parts, Reference, make
+from test_kernel import KERNELS, Parts, Reference, make
 from test_rnn_seq2seq import source, target
 from tiny import images
-from torch import Tensor, nn
 
 import ablate
 from ablate.random import draws, dropout
@@ -34,7 +20,7 @@ from ablate.random.dropout import Dropout
 KEY = torch.tensor(-0x123456789ABCDEF)
 
 
-def number(key: int, example: int, head: int, row: int, word: int) -> int:
+def number(key, example, head, row, word):
     """splitmix64 with the state key + counter * golden, in Python's integers."""
     counter = word + (row << 18) + (head << 38) + (example << 46)
     x = (key + counter * 0x9E3779B97F4A7C15) % 2**64
@@ -43,14 +29,14 @@ def number(key: int, example: int, head: int, row: int, word: int) -> int:
     return x ^ x >> 31
 
 
-def test_numbers_are_those_of_splitmix64() -> None:
+def test_numbers_are_those_of_splitmix64():
     """Of its reference code, https://prng.di.unimi.it/splitmix64.c, with the seed 1234567."""
     first = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     lanes = draw(torch.tensor(1234567), 1, 1, 1, 20)[0, 0, 0, 4:]  # whose first state is one on
     assert [int(x) % 2**64 for x in lanes.view(torch.int64)] == first
 
 
-def test_a_number_is_of_its_place() -> None:
+def test_a_number_is_of_its_place():
     sizes = (3, 2, 5, 11)
     found = draw(KEY, *sizes)
     for b, h, i, j in product(*map(range, sizes)):
@@ -58,7 +44,7 @@ def test_a_number_is_of_its_place() -> None:
         assert int(found[b, h, i, j]) % 2**16 == lane
 
 
-def test_a_part_is_that_of_the_whole() -> None:
+def test_a_part_is_that_of_the_whole():
     whole = draw(KEY, 3, 2, 9, 21)
     for row, column, columns in ((0, 0, 5), (2, 4, 8), (3, 5, 13), (8, 20, 1)):
         rows = min(4, 9 - row)
@@ -69,13 +55,13 @@ def test_a_part_is_that_of_the_whole() -> None:
     assert torch.equal(draw_at(KEY, rows, columns, 2), whole[0][:, rows, columns].T)
 
 
-def test_other_devices_compute_the_same() -> None:
+def test_other_devices_compute_the_same():
     found = draws._numbers_elsewhere(KEY, 3, 2, 4, 5, 1, 6)
     assert torch.equal(found, draws._numbers(int(KEY), 3, 2, 4, 5, 1, 6))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_uniform_numbers(dtype: torch.dtype) -> None:
+def test_uniform_numbers(dtype):
     like = torch.empty(4, 3, 50, 100, dtype=dtype)
     found = uniform(Source(KEY), like)
     assert found.dtype == torch.promote_types(dtype, torch.float32)
@@ -91,61 +77,48 @@ def test_uniform_numbers(dtype: torch.dtype) -> None:
 # Kernels
 
 
-def random(attend: Attend, case: str) -> Attend:
-    """With dropout on the weights, or weights that are drawn."""
-    if case == "dropout":
-        return replace(attend, dropout=0.4, training=True, stream=KEY)
-    hard = part("model.normalizer", "hard")
-    return replace(attend, normalizer=hard, training=True, stream=KEY)
+RANDOM = {"dropout": {"dropout": 0.4}, "hard": {"normalizer": part("model.normalizer", "hard")}}
 
 
-def results(run: Kernel, attend: Attend) -> list[Tensor]:
+def results(run, attend):
     out = run.resolve(Parts(attend.score, attend.pos))(attend)
     leaves = [attend.q, attend.k, attend.v, *attend.score.parameters()]
     loss = (out * normal(*out.shape, seed=9)).sum()
-    return [
-        out,
-        *(g for g in torch.autograd.grad(loss, leaves, allow_unused=True) if g is not None),
-    ]
+    return [out, *filter(torch.is_tensor, torch.autograd.grad(loss, leaves, allow_unused=True))]
 
 
-@pytest.mark.parametrize("case", ["dropout", "hard"])
+@pytest.mark.parametrize("case", RANDOM)
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("shape", ["square", "cached"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_draws_the_same(name: str, score: str, case: str, shape: str) -> None:
+def test_every_kernel_draws_the_same(name, score, case, shape):
     if name == "sdpa" and (score == "additive" or case == "hard"):
         pytest.skip("sdpa refuses it")
-    attend = random(make(score, "alibi", "causal", shape=shape, padding="some"), case)
-    for mine, theirs in zip(
-        results(KERNELS[name], attend), results(Reference(), attend), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    attend = make(score, "alibi", "causal", shape=shape, padding="some")
+    attend = replace(attend, training=True, stream=KEY, **RANDOM[case])
+    expected = results(Reference(), attend)
+    torch.testing.assert_close(results(KERNELS[name], attend), expected, rtol=1e-10, atol=1e-12)
     other = replace(attend, stream=KEY + 1)
-    assert not torch.equal(results(KERNELS[name], other)[0], results(Reference(), attend)[0])
+    assert not torch.equal(results(KERNELS[name], other)[0], expected[0])
 
 
-def test_along_edges_as_between_all_nodes() -> None:
-    found = []
-    for kernel in ("sparse", "reference"):
-        model = gat(dropout=0.5, kernel=kernel).train()
-        ready(model)
-        found.append(model(*graph()))
-    torch.testing.assert_close(*found)
+def test_along_edges_as_between_all_nodes():
+    models = [ready(gat(dropout=0.5, kernel=kernel)) for kernel in ("sparse", "reference")]
+    torch.testing.assert_close(*(model(*graph()) for model in models))
 
 
 # Models
 
 
-def ready(model: nn.Module, step: int = 3) -> Draws:
-    bound = Draws(model)
+def ready(model, step=3):
+    bound = Draws(model.train())
     bound.keys = bound.of_batch(0, step)
-    return bound
+    return model
 
 
 TWICE = {"dropout": 0.3, "depth": 3}
 CAPTIONS = (normal(2, 1, 12, 24).float(), 1 + tokens(2, 5) % 4)
-MODELS: list[tuple[Callable[..., nn.Module], dict[str, Any], tuple[Any, ...]]] = [
+MODELS = [
     (gpt, TWICE | {"drop_path": 0.2}, (tokens(2, 7),)),
     (gpt, TWICE | {"share_layers": True, "normalizer": "hard"}, (tokens(2, 7),)),
     (transformer, {"dropout": 0.3, "share_layers": True}, (1 + tokens(2, 8), tokens(2, 7))),
@@ -158,11 +131,11 @@ MODELS: list[tuple[Callable[..., nn.Module], dict[str, Any], tuple[Any, ...]]] =
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+def used(monkeypatch):
     """The keys and first rows of all that is drawn."""
-    found: list[tuple[int, int]] = []
+    found = []
 
-    def seen(key: Tensor, *sizes: int) -> Tensor:
+    def seen(key, *sizes):
         found.append((int(key), sizes[4] if len(sizes) > 4 else 0))
         return draw(key, *sizes)
 
@@ -172,31 +145,21 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize(("make", "changes", "inputs"), MODELS)
-def test_nothing_is_drawn_twice_in_a_step(
-    make: Callable[..., nn.Module],
-    changes: dict[str, Any],
-    inputs: tuple[Any, ...],
-    used: list[tuple[int, int]],
-) -> None:
-    model = make(**changes).train()
-    ready(model)
-    model(*inputs)
-    first = set(used)
-    assert len(used) == len(first) >= 2
-    ready(model, step=4)
-    model(*inputs)
-    assert len(set(used)) == len(used) == 2 * len(first)
+def test_nothing_is_drawn_twice_in_a_step(make, changes, inputs, used):
+    model = make(**changes)
+    for step in (3, 4):
+        ready(model, step)(*inputs)
+        assert len(set(used)) == len(used) >= 2 * (step - 2)
 
 
-def masks(**changes: Any) -> dict[str, Tensor]:
+def masks(**changes):
     """What each module of a GPT drops in a step, 1 or 0; NaN of what was zero before, such as hard
     attention to a key that is dropped in every head."""
-    model, found = gpt(dropout=0.4, depth=2, drop_path=0.3, **changes).train(), {}
-    ready(model)
+    model, found = ready(gpt(dropout=0.4, depth=2, drop_path=0.3, **changes)), {}
     for name, module in model.named_modules():
         if isinstance(module, Dropout):
 
-            def look(_: nn.Module, args: Any, out: Tensor, name: str = name) -> None:
+            def look(_, args, out, name=name):
                 found[name] = (out == 0).float().where(args[0] != 0, math.nan)
 
             module.register_forward_hook(look)
@@ -216,7 +179,7 @@ def masks(**changes: Any) -> dict[str, Tensor]:
     ],
     ids=str,
 )
-def test_arms_drop_the_same_units(change: dict[str, Any]) -> None:
+def test_arms_drop_the_same_units(change):
     plain, other = masks(), masks(**change)
     assert len(plain) >= 9
     common = plain.keys() & other.keys()
@@ -228,15 +191,12 @@ def test_arms_drop_the_same_units(change: dict[str, Any]) -> None:
             assert torch.equal(plain[name][told], other[name][told]), name
 
 
-def test_a_run_ends_the_same_with_every_kernel(tmp_path: Path) -> None:
+def test_a_run_ends_the_same_with_every_kernel(tmp_path):
     """A ViT with dropout, stochastic depth and augmentation, in float64."""
     losses = {}
     for kernel in ("reference", "chunked", "auto"):
-        cfg = ablate.compose(
-            *images(tmp_path, "model.dropout=0.2", "model.drop_path=0.1", "model.depth=2"),
-            f"kernel={kernel}",
-            "trainer.precision=64-true",
-            f"output_dir={tmp_path / kernel}",
-        )
+        keys = ["model.dropout=0.2", "model.drop_path=0.1", "model.depth=2", f"kernel={kernel}"]
+        folder = f"output_dir={tmp_path / kernel}"
+        cfg = ablate.compose(*images(tmp_path, *keys, "trainer.precision=64-true", folder))
         losses[kernel] = ablate.run(cfg)["metrics"]["val/loss"]
     assert max(losses.values()) - min(losses.values()) < 1e-9

@@ -14,15 +14,13 @@ from test_figures import built, drawn
 from ablate import generate
 from ablate.decode.search import beam_search
 from ablate.task import translate
-from ablate.task.seq2seq import SequenceToSequence
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> SequenceToSequence:
+def task(tmp_path_factory):
     """A model that writes something else for each source."""
     made = built(*tiny.pairs(tmp_path_factory.mktemp("run"))).eval()
     random_parts(made.model, std=1.0)
-    assert isinstance(made, SequenceToSequence)
     return made
 
 
@@ -53,15 +51,12 @@ def command(task, tmp_path, monkeypatch, capsys):
     return Command(task, tmp_path, monkeypatch, capsys)
 
 
+BEAM = {"size": 4, "length_penalty": 0.8, "n_best": 3}
+
+
 @pytest.mark.parametrize(
     ("arguments", "options"),
-    [
-        ("", {"size": 1}),
-        (
-            "--beam 4 --length-penalty 0.8 --n-best 3",
-            {"size": 4, "length_penalty": 0.8, "n_best": 3},
-        ),
-    ],
+    [("", {"size": 1}), ("--beam 4 --length-penalty 0.8 --n-best 3", BEAM)],
 )
 def test_the_best_of_a_beam_and_their_scores(command, task, arguments, options):
     read = task.read(["3 1 2"])
@@ -78,7 +73,8 @@ def test_several_sources_each_with_its_drawing(command, tmp_path):
     assert code == 0
     first, one, second, two = out.splitlines()
     assert [one, two] == [str(folder / number / "alignment.png") for number in "12"]
-    assert all(drawn(Path(path)) for path in (one, two))
+    assert drawn(Path(one))
+    assert drawn(Path(two))
     assert command("--source", "3 1 2")[1] == f"{first}\n"
     shown = command("--source", "4", "--show")[1].splitlines()
     assert shown == [second, str(folder / "alignment.png")]
@@ -121,7 +117,7 @@ def test_a_stop_leaves_what_was_there(command, task, tmp_path, monkeypatch):
     source.write_text("1 2\n3\n")
     target.write_text("before\n")
 
-    def stop(texts: list[str]) -> list[str]:
+    def stop(texts):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(task, "translate", stop)

@@ -2,14 +2,11 @@
 
 import struct
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image, ImageCms
 
 from ablate.data import image_file
@@ -21,78 +18,69 @@ GREY = RAMP.astype(np.uint8)
 DEEP = (RAMP * 257).astype(np.uint16)  # the same between 0 and 65535
 
 
-def png(values: NDArray[np.uint16], kind: int, *chunks: tuple[bytes, bytes]) -> bytes:
+def png(values, kind, *chunks):
     """A PNG of 16 bits. kind: 0 grey, 2 RGB, 4 grey with alpha, 6 RGBA."""
 
-    def chunk(name: bytes, content: bytes) -> bytes:
+    def chunk(name, content):
         sum_ = struct.pack(">I", zlib.crc32(name + content))
         return struct.pack(">I", len(content)) + name + content + sum_
 
     height, width = len(values), values.shape[1] // {0: 1, 2: 3, 4: 2, 6: 4}[kind]
     head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    middle = b"".join(chunk(*one) for one in chunks)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + middle
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    parts = ((b"IHDR", head), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+def saved(image, kind, **options):
     file = BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
 
 
-def rgba(alpha: NDArray[np.uint8]) -> Image.Image:
+def rgba(alpha):
     image = Image.fromarray(GREY).convert("RGBA")
     image.putalpha(Image.fromarray(alpha))
     return image
 
 
-def tiff(values: NDArray[np.generic], white_is_zero: bool = False) -> bytes:
-    return saved(Image.fromarray(values), "TIFF", tiffinfo={262: 0} if white_is_zero else {})
+def tiff(values, **options):
+    return saved(Image.fromarray(values), "TIFF", **options)
 
 
-def lab() -> bytes:
+def lab():
     change = ImageCms.buildTransform(
         ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), "RGB", "LAB"
     )
-    made = ImageCms.applyTransform(Image.fromarray(GREY).convert("RGB"), change)
-    assert made is not None
-    return saved(made, "TIFF")
+    return saved(ImageCms.applyTransform(Image.fromarray(GREY).convert("RGB"), change), "TIFF")
 
 
+def gamma(value):
+    return b"gAMA", struct.pack(">I", value)
+
+
+WHITE_IS_0 = {"tiffinfo": {262: 0}}
 OPAQUE = np.full_like(GREY, 255)
 # Files that show the ramp, with the difference that a lossy way may make.
-SHOWN: dict[str, tuple[Callable[[], bytes], int]] = {
+SHOWN = {
     "8-bit grey PNG": (lambda: saved(Image.fromarray(GREY), "PNG"), 0),
     "16-bit grey PNG": (lambda: png(DEEP, 0), 0),
     "16-bit RGB PNG": (lambda: png(np.repeat(DEEP, 3, 1), 2), 0),
     "16-bit grey TIFF": (lambda: tiff(DEEP), 0),
-    "16-bit grey TIFF, white is 0": (lambda: tiff(65535 - DEEP, white_is_zero=True), 0),
+    "16-bit grey TIFF, white is 0": (lambda: tiff(65535 - DEEP, **WHITE_IS_0), 0),
     # Pillow inverts 8 bits where it writes them so, and 16 bits not.
-    "8-bit grey TIFF, white is 0": (lambda: tiff(GREY, white_is_zero=True), 0),
-    "16-bit PGM": (
-        lambda: b"P5 16 16 65535\n" + DEEP.astype(">u2").tobytes(),
-        0,
-    ),
+    "8-bit grey TIFF, white is 0": (lambda: tiff(GREY, **WHITE_IS_0), 0),
+    "16-bit PGM": (lambda: b"P5 16 16 65535\n" + DEEP.astype(">u2").tobytes(), 0),
     "RGBA, opaque": (lambda: saved(rgba(OPAQUE), "PNG"), 0),
     "CMYK": (lambda: saved(Image.fromarray(GREY).convert("CMYK"), "TIFF"), 1),
     "YCbCr": (lambda: saved(Image.fromarray(GREY).convert("RGB"), "JPEG", quality=100), 3),
     "palette": (lambda: saved(Image.fromarray(GREY).convert("P"), "PNG"), 0),
-    "gamma of a screen": (lambda: png(DEEP, 0, (b"gAMA", struct.pack(">I", 45455))), 0),
-    "gamma beside sRGB": (
-        lambda: png(DEEP, 0, (b"sRGB", b"\0"), (b"gAMA", struct.pack(">I", 100000))),
-        0,
-    ),
-}  # fmt: skip
+    "gamma of a screen": (lambda: png(DEEP, 0, gamma(45455)), 0),
+    "gamma beside sRGB": (lambda: png(DEEP, 0, (b"sRGB", b"\0"), gamma(100000)), 0),
+}
 
 
-def read(tmp_path: Path, content: bytes, background: str | None = None) -> NDArray[np.int64]:
+def read(tmp_path, content, background=None):
     (tmp_path / "it").write_bytes(content)
     image = image_file.read(tmp_path / "it", key="data.root", background=background)
     assert image.mode == "RGB"
@@ -100,25 +88,23 @@ def read(tmp_path: Path, content: bytes, background: str | None = None) -> NDArr
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_ramp_is_read_as_a_ramp(tmp_path: Path, name: str) -> None:
+def test_a_ramp_is_read_as_a_ramp(tmp_path, name):
     made, off = SHOWN[name]
     assert np.abs(read(tmp_path, made()) - RAMP[..., None]).max() <= off
 
 
-def test_a_linear_png_is_shown_with_its_gamma(tmp_path: Path) -> None:
+def test_a_linear_png_is_shown_with_its_gamma(tmp_path):
     """Half of the light is 186 of 255 on a screen of 2.2."""
-    linear = png(DEEP, 0, (b"gAMA", struct.pack(">I", 100000)))
-    found = read(tmp_path, linear)[..., 0].ravel()
-    assert found[[0, 128, 255]].tolist() == [0, 186, 255]
+    found = read(tmp_path, png(DEEP, 0, gamma(100000)))[..., 0].ravel()
+    assert found[128] == 186
     assert np.abs(found - 255 * (np.arange(256) / 255) ** (1 / 2.2)).max() <= 0.5
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_transparent_pixels_show_the_background(tmp_path: Path, deep: bool) -> None:
+def test_transparent_pixels_show_the_background(tmp_path, deep):
     """A black shape whose form is in alpha alone."""
     if deep:
-        both = np.stack([np.zeros_like(DEEP), DEEP], -1).reshape(SIDE, -1)
-        content = png(both, 4)
+        content = png(np.stack([0 * DEEP, DEEP], -1).reshape(SIDE, -1), 4)
     else:
         shape = Image.new("RGBA", (SIDE, SIDE))
         shape.putalpha(Image.fromarray(GREY))
@@ -129,7 +115,7 @@ def test_transparent_pixels_show_the_background(tmp_path: Path, deep: bool) -> N
     assert read(tmp_path, content, "black").max() == 0
 
 
-def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path: Path) -> None:
+def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path):
     content = png(DEEP, 0, (b"tRNS", struct.pack(">H", 0)))
     with pytest.raises(UserError, match="has transparent pixels"):
         read(tmp_path, content)
@@ -137,7 +123,7 @@ def test_a_transparent_grey_of_16_bits_is_transparent(tmp_path: Path) -> None:
     assert found.tolist() == [255, *range(1, 256)]
 
 
-def test_a_deep_image_is_turned_as_its_camera_was(tmp_path: Path) -> None:
+def test_a_deep_image_is_turned_as_its_camera_was(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     content = saved(Image.fromarray(DEEP), "PNG", exif=exif)
@@ -149,29 +135,22 @@ def test_a_deep_image_is_turned_as_its_camera_was(tmp_path: Path) -> None:
     [
         (tiff(DEEP.astype(np.int32)), "has 32-bit pixels, and nothing says which number is white"),
         (tiff((RAMP / 255).astype(np.float32)), "has floating-point pixels"),
-        (
-            saved(
-                Image.fromarray(GREY),
-                "TIFF",
-                save_all=True,
-                append_images=[Image.fromarray(GREY)],
-            ),
-            "has 2 pages",
-        ),
+        (tiff(GREY, save_all=True, append_images=[Image.fromarray(GREY)]), "has 2 pages"),
         (b"\x89PNG\r\n\x1a\n", "cannot decode the image"),
         (lab()[:200], "cannot decode the image"),
     ],
 )
-def test_what_nothing_explains_is_refused(tmp_path: Path, content: bytes, line: str) -> None:
+def test_what_nothing_explains_is_refused(tmp_path, content, line):
     with pytest.raises(UserError) as caught:
         read(tmp_path, content)
-    assert str(tmp_path / "it") in str(caught.value)
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = str(caught.value)
+    assert str(tmp_path / "it") in said
+    assert line in said
+    assert "\n" not in said
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow says what is wrong with a tag
-def test_a_damaged_image_never_ends_in_a_traceback(tmp_path: Path) -> None:
+def test_a_damaged_image_never_ends_in_a_traceback(tmp_path):
     rng = np.random.default_rng(0)
     for made, _ in SHOWN.values():
         content = bytearray(made())

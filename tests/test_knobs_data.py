@@ -3,27 +3,24 @@
 The keys come from the YAML files, so that a new one without an entry here fails.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import make_files
 import pytest
 import torch
-from make_data import make
+from make_data import make, ready
 from make_files import FILES
 from make_model import CONF, options
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from ablate.config.facts import PAIRS, Facts
 from ablate.config.stated import stated
 from ablate.errors import UserError
 
 # Another value of every key that changes what is read or how it is cut.
-OTHER: dict[str, Any] = {
+OTHER = {
     "path": "other.txt",
     "tokenizer": "byte",
     "vocab_size": 300,
@@ -35,7 +32,6 @@ OTHER: dict[str, Any] = {
     "val_examples": 6,
     "test_examples": 6,
     "data_seed": 1,
-    "flip": "the other",
     "randaugment": "rand-m9-mstd0.5",
     "shift": 2,
     "size": 20,
@@ -65,9 +61,7 @@ OTHER: dict[str, Any] = {
     **dict.fromkeys(("source", "val_source", "test_source"), "lines.en"),
     **dict.fromkeys(("target", "val_target", "test_target"), "lines.de"),
     "min_count": 3,
-    "joint": "the other",
     "max_length": 4,
-    "lower": "the other",
     "pair": ["en", "fr"],
     "stress": True,
     "variants": "all",
@@ -85,8 +79,9 @@ OTHER: dict[str, Any] = {
     "pitch": 80,
     "codes": 9,
 }
+TURNED = ("flip", "lower", "joint")  # true or false: the other
 # Where another value is needed, and what has to be set so that a key has an effect.
-OF_ONE: dict[str, dict[str, Any]] = {
+OF_ONE = {
     "series": {"path": "other.csv"},
     "preferences": {"path": "preferences.jsonl"},
     "recall": {"vocab_size": 16},
@@ -99,13 +94,12 @@ OF_ONE: dict[str, dict[str, Any]] = {
 VAL_FILES = {"val_source": "lines.de", "val_target": "lines.en", "val_fraction": None}
 TEST_FILES = {"test_source": "lines.de", "test_target": "lines.en"}
 CHARACTERS = {"tokenizer": "char", "vocab_size": None}
-NEEDS: dict[str, dict[str, Any]] = {
+NEEDS = {
     "vocab_size": {"tokenizer": "bpe"},
     "randaugment": {"size": 16},
     "train_examples": {"batch_size": 4},
     "min_count": {"tokenizer": "word", "vocab_size": None},
-    "max_length": CHARACTERS,
-    **dict.fromkeys(("val_fraction", "test_fraction"), CHARACTERS),
+    **dict.fromkeys(("max_length", "val_fraction", "test_fraction"), CHARACTERS),
     **dict.fromkeys(("val_source", "val_target"), VAL_FILES),
     **dict.fromkeys(("test_source", "test_target"), TEST_FILES),
 }
@@ -121,15 +115,21 @@ PRINTED = {
 }
 
 
-def node(name: str) -> Any:
+def node(name):
     return OmegaConf.load(CONF / "data" / f"{name}.yaml")
 
 
-def keys(name: str) -> set[str]:
+def keys(name):
     return {str(key) for key in list(node(name)) if not str(key).startswith("_")}
 
 
 NAMES = options("data")
+
+
+def with_key(key):
+    return pytest.mark.parametrize("name", [name for name in NAMES if key in keys(name)])
+
+
 # To say numbers takes seconds: by default for keys that only speech has.
 CASES = [
     pytest.param(name, key, marks=[pytest.mark.slow] if later else [])
@@ -140,7 +140,7 @@ CASES = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _files(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         make_files.write(tmp_path_factory.mktemp("data"), patch)
         Path("other.txt").write_text(Path("text.txt").read_text()[::-1])
@@ -149,33 +149,31 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def batches(name: str, /, **changes: Any) -> dict[str, Tensor]:
+def batches(name, /, **changes):
     """Everything that an epoch of training, a validation and a test see, by its place."""
-    data = make(name, **FILES[name] | changes)
-    data.setup()
+    data = ready(name, **FILES[name] | changes)
     data.train_batches = min(data.batches_per_epoch(), 10)
     found = {}
-    loaders = {"train": data.train_dataloader(), "val": data.val_dataloader()}
-    if test := data.test_dataloader():
-        loaders["test"] = test
-    for split, loader in loaders.items():
-        assert loader.num_workers == changes.get("workers", 0)
-        for number, batch in enumerate(loader):
-            found |= {f"{split} {number} {key}": value for key, value in batch.items()}
+    for split in ("train", "val", "test"):
+        loader = getattr(data, f"{split}_dataloader")()
+        if loader is not None:
+            assert loader.num_workers == changes.get("workers", 0)
+            for number, batch in enumerate(loader):
+                found |= {f"{split} {number} {key}": value for key, value in batch.items()}
     return found
 
 
 @cache
-def usual(name: str, needed: str = "") -> dict[str, Tensor]:
+def usual(name, needed=""):
     """The batches that another value of a key is compared with."""
     return batches(name, **given(name, needed))
 
 
-def given(name: str, key: str) -> dict[str, Any]:
+def given(name, key):
     return {needed: v for needed, v in NEEDS.get(key, {}).items() if needed in keys(name)}
 
 
-def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+def equal(first, second):
     """NaN is what lies behind the end of a series."""
     return first.keys() == second.keys() and all(
         torch.equal(value.nan_to_num(), second[key].nan_to_num()) for key, value in first.items()
@@ -183,13 +181,9 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("name", "key"), CASES)
-def test_every_knob_changes_the_batches(name: str, key: str) -> None:
+def test_every_knob_changes_the_batches(name, key):
     needs = given(name, key)
-    other = (
-        OTHER
-        | OF_ONE.get(name, {})
-        | {key: not node(name).get(key) for key in ("flip", "lower", "joint")}
-    )
+    other = OTHER | OF_ONE.get(name, {}) | {key: not node(name).get(key) for key in TURNED}
     changed = needs | {key: other[key]}
     assert not equal(usual(name, key if needs else ""), batches(name, **changed))
     if key in PRINTED:
@@ -197,13 +191,13 @@ def test_every_knob_changes_the_batches(name: str, key: str) -> None:
         assert prints[0] != prints[1]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "workers" in keys(name)])
-def test_workers_change_nothing(name: str) -> None:
+@with_key("workers")
+def test_workers_change_nothing(name):
     assert equal(batches(name, flip=True), batches(name, flip=True, workers=1))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "root" in keys(name)])
-def test_the_root_is_where_it_is_read(name: str) -> None:
+@with_key("root")
+def test_the_root_is_where_it_is_read(name):
     before = usual(name)
     Path(FILES[name]["root"]).rename("moved")
     try:
@@ -212,31 +206,27 @@ def test_the_root_is_where_it_is_read(name: str) -> None:
         Path("moved").rename(FILES[name]["root"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "sha256" in keys(name)])
-def test_the_checksum_is_compared(name: str) -> None:
+@with_key("sha256")
+def test_the_checksum_is_compared(name):
     with pytest.raises(UserError, match="is not the file with"):
         batches(name, sha256="0" * 64)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_seed_changes_the_order_and_nothing_else(name: str) -> None:
-    first, second = (make(name, seed=seed, **FILES[name]) for seed in (0, 2))
-    for data in (first, second):
-        data.setup()
+def test_the_seed_changes_the_order_and_nothing_else(name):
+    first, second = both = [ready(name, seed=seed, **FILES[name]) for seed in (0, 2)]
     assert first.fingerprint() == second.fingerprint()
-    one, two = (dict(enumerate(islice(data.train_dataloader(), 9))) for data in (first, second))
-    same = all(equal(one[number], two[number]) for number in one)
+    one, two = ([*islice(data.train_dataloader(), 9)] for data in both)
+    same = all(map(equal, one, two))
     assert same == ("graph" in first.kind)  # which is one batch
-    one, two = (next(iter(data.val_dataloader())) for data in (first, second))
-    assert equal(one, two)
+    assert equal(*(next(iter(data.val_dataloader())) for data in both))
 
 
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if stated(node(name)._target_, "kind") == PAIRS]
 )
-def test_what_the_rules_know_about_the_vocabulary(name: str) -> None:
+def test_what_the_rules_know_about_the_vocabulary(name):
     for joint in [{"joint": both} for both in (True, False)] if "joint" in keys(name) else [{}]:
-        data = make(name, **FILES[name] | joint)
-        data.setup()
+        data = ready(name, **FILES[name] | joint)
         facts = Facts(OmegaConf.create({"data": {"_target_": node(name)._target_, **joint}}))
         assert facts.joint == data.sizes["joint"]

@@ -2,7 +2,6 @@
 
 import csv
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,23 +30,20 @@ ROTARY = "pos_enc=rotary"
         (["model=rnn_seq2seq", "data=reverse"], "test"),
     ],
 )
-def test_the_mean_over_examples_is_the_loss_of_the_run(
-    choices: list[str], split: str, tmp_path: Path
-) -> None:
+def test_the_mean_over_examples_is_the_loss_of_the_run(choices, split, tmp_path):
     """Of sequences of several lengths the loss is a mean over tokens, and here one over pairs."""
-    more = [*choices, "debug=fast"] if choices else []
-    typed = more or overrides(tmp_path)
+    typed = [*choices, "debug=fast"] if choices else overrides(tmp_path)
     cfg = ablate.compose(*typed, "logger=none", f"output_dir={tmp_path}")
     run = ablate.run(cfg, tmp_path / "run")
     rows = list(csv.DictReader(write_predictions(load(tmp_path / "run")).open()))
     assert [int(row["example"]) for row in rows] == list(range(len(rows)))
-    mean = np.mean([float(row["loss"]) for row in rows])
+    found = [float(row["loss"]) for row in rows]
     tolerance = 0.1 if "data=reverse" in choices else 1e-3  # the last window of a text is shorter
-    assert mean == pytest.approx(run["metrics"][f"{split}/loss"], rel=tolerance)
-    assert losses(tmp_path / "run") == [float(row["loss"]) for row in rows]
+    assert np.mean(found) == pytest.approx(run["metrics"][f"{split}/loss"], rel=tolerance)
+    assert losses(tmp_path / "run") == found
 
 
-def test_means_are_over_the_targets_of_each_example() -> None:
+def test_means_are_over_the_targets_of_each_example():
     logits = torch.log(torch.tensor([[[0.5, 0.5], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]]))
     found = by_example(logits, torch.tensor([[1, 0], [1, -100]]))
     expected = [-(math.log(0.5) + math.log(0.9)) / 2, -math.log(0.8)]
@@ -55,7 +51,7 @@ def test_means_are_over_the_targets_of_each_example() -> None:
     assert found["right"].tolist() == [0.5, 1.0]
 
 
-def test_a_task_without_losses_of_examples_refuses(tmp_path: Path) -> None:
+def test_a_task_without_losses_of_examples_refuses(tmp_path):
     cfg = ablate.compose("model=rnn_forecaster", "debug=fast", "logger=none")
     ablate.run(cfg, tmp_path / "run")
     with pytest.raises(UserError, match="Forecasting has no loss of single examples"):
@@ -63,26 +59,23 @@ def test_a_task_without_losses_of_examples_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "predictions.csv").exists()
 
 
-def test_the_interval_over_examples_is_that_of_their_differences(tmp_path: Path) -> None:
+def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):
     """Two seeds whose difference is the same in the mean; example by example it is not."""
     root = make_study(tmp_path / "s", {"baseline": arm([1.0, 1.1]), ROTARY: arm([1.2, 1.3])})
     rng = np.random.default_rng(0)
     easy, gap = rng.uniform(0, 3, 400), rng.normal(0.2, 1.0, 400)
 
-    def read(folder: Path) -> list[float]:
+    def read(folder):
         return list(easy + (gap if "rotary" in folder.name else 0.0))
 
     (found,) = over_examples(collect(root), read)
     assert (found.arm, found.examples, found.seeds) == (ROTARY, 400, 2)
     assert found.difference == pytest.approx(gap.mean())
-    assert found.interval is not None
-    assert found.interval.high - found.difference == pytest.approx(
-        1.966 * gap.std(ddof=1) / 20, rel=1e-3
-    )
+    wide = 1.966 * gap.std(ddof=1) / 20
+    assert found.interval.high - found.difference == pytest.approx(wide, rel=1e-3)
     assert found.better == pytest.approx((gap < 0).mean())
     page = write(root, losses=read).files[0].read_text()
     assert "Over examples" in page
+    few = lambda folder: read(folder)[: 9 if "rotary" in folder.name else 5]  # noqa: E731
     with pytest.raises(UserError, match="other examples"):
-        over_examples(
-            collect(root), lambda folder: read(folder)[: 9 if "rot" in str(folder) else 5]
-        )
+        over_examples(collect(root), few)

@@ -4,15 +4,13 @@ import json
 import math
 import signal
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from make_data import make, ready
 from make_files import FILES, write_preferences
 from test_resume import assert_equal, strike
-from torch import Tensor, nn
+from torch import nn
 
 import ablate
 from ablate import evaluate, generate, show
@@ -40,48 +38,48 @@ KNOBS = [
     ("rlhf", "task.clip", "0.001"),
     ("rlhf", "task.minibatches", "2"),
 ]
+SMALL = ["model.dim=8", "model.depth=1", "model.heads=2", "logger=none", "schedule.warmup=1"]
 
 
-def composed(folder: Path, *more: str, kind: str = "rlhf") -> Any:
-    values = FILES["preferences"] | {"seq_len": 12, "prompt": 4}
+def composed(folder, *more, kind="rlhf"):
+    data = FILES["preferences"] | {"seq_len": 12, "prompt": 4}
     return ablate.compose(
-        *("data=preferences", f"task={kind}", "model.dim=8", "model.depth=1", "model.heads=2"),
-        *(f"data.{key}={value}" for key, value in values.items()),
+        *("data=preferences", f"task={kind}", *SMALL, "checkpoint_every=2", "optimizer.lr=0.01"),
+        *(f"data.{key}={value}" for key, value in data.items()),
         *("trainer.max_steps=6", "trainer.val_check_interval=3", "trainer.log_every_n_steps=1"),
-        *("schedule.warmup=1", "checkpoint_every=2", "logger=none", "optimizer.lr=0.01"),
         *(f"output_dir={folder}", *more),
     )
 
 
-def built(folder: Path, *more: str, kind: str = "rlhf") -> Any:
+def built(folder, *more, kind="rlhf"):
     cfg = composed(folder, *more, kind=kind)
     data = build_data(cfg)
     return make_task(cfg, data, build(cfg, data)).eval()
 
 
+def first(data, count, split="train"):
+    return data.splits[split][Request(0, torch.arange(count))]
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory):
     """A language model, and a reward model on what it writes."""
     folder = tmp_path_factory.mktemp("runs")
-    small = ("model.dim=8", "model.depth=1", "model.heads=2", "logger=none", "schedule.warmup=1")
     steps = ("trainer.max_steps=2", "trainer.val_check_interval=2")
     text = ("data.seq_len=12", "data.batch_size=2", "data.val_fraction=0.002")
-    first = ablate.compose(*small, *steps, *text, f"output_dir={folder}")
-    ablate.run(first)
-    start = (f"data.writer={Composition(first).folder}", f"init_from={Composition(first).folder}")
+    writer = ablate.compose(*SMALL, *steps, *text, f"output_dir={folder}")
+    ablate.run(writer)
+    start = (f"data.writer={Composition(writer).folder}", f"init_from={Composition(writer).folder}")
     reward = composed(folder, *steps, *start, kind="reward")
     ablate.run(reward)
-    return {"first": Composition(first).folder, "reward": Composition(reward).folder}
+    return {"first": Composition(writer).folder, "reward": Composition(reward).folder}
 
 
-def test_rules_count() -> None:
+def test_made_preferences_follow_bradley_and_terry_on_a_rule():
     assert RULES["words"]("The cat, the CAT; a dog_x2 ... ") == 3  # the, cat, dog
     assert RULES["letters"]("ab 1") == 5
-
-
-def test_made_preferences_follow_bradley_and_terry() -> None:
-    data: Any = ready("preferences", rule="letters", temperature=2.0, train_examples=4000)
-    gold = data.splits["train"][Request(0, torch.arange(4000))]["gold"].double()
+    data = ready("preferences", rule="letters", temperature=2.0, train_examples=4000)
+    gold = first(data, 4000)["gold"].double()
     gap = (gold[:, 0] - gold[:, 1]).abs()
     right = ((gold[:, 0] > gold[:, 1]).double() + 0.5 * (gap == 0)).mean()
     expected = (gap / 2).sigmoid()
@@ -90,40 +88,37 @@ def test_made_preferences_follow_bradley_and_terry() -> None:
     assert 0.5 < expected.mean() < 0.99
 
 
-def test_a_writer_writes_both_responses_once(runs: dict[str, Path]) -> None:
+def test_a_writer_writes_both_responses_once(runs):
     given = FILES["preferences"] | {"writer": str(runs["first"])}
     one, two = (ready("preferences", seed=seed, **given) for seed in (0, 1))
     plain = ready("preferences", **FILES["preferences"])
-    everything = Request(0, torch.arange(8))
-    first, second, other = (data.splits["train"][everything] for data in (one, two, plain))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["tokens"], other["tokens"])
-    assert torch.equal(first["tokens"][::2, :3], first["tokens"][1::2, :3])  # one prompt for both
+    mine, again, other = (first(data, 8) for data in (one, two, plain))
+    assert all(torch.equal(mine[name], again[name]) for name in mine)
+    assert not torch.equal(mine["tokens"], other["tokens"])
+    assert torch.equal(mine["tokens"][::2, :3], mine["tokens"][1::2, :3])  # one prompt for both
     assert one.fingerprint() != plain.fingerprint()
 
 
-def test_pairs_of_a_file_are_cut_and_padded(tmp_path: Path) -> None:
+def test_pairs_of_a_file_are_cut_and_padded(tmp_path):
     path = tmp_path / "pairs.jsonl"
     write_preferences(path, 60)
-    made: Any = make("preferences", path=str(path), tokenizer="byte", seq_len=8, prompt=3)
-    made.setup()
+    made = ready("preferences", path=str(path), tokenizer="byte", seq_len=8, prompt=3)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert sum(made.length(split) for split in ("train", "val", "test")) == len(lines)
-    batch = made.splits["train"][Request(0, torch.arange(made.length("train")))]
+    assert sum(map(made.length, ("train", "val", "test"))) == len(lines)
+    batch = first(made, made.length("train"))
     found = set()
     for n, length in enumerate(batch["prompt"].tolist()):
         texts = []
         for row in (2 * n, 2 * n + 1):
-            ids = batch["tokens"][row][batch["keep"][row]].tolist()
-            assert not batch["tokens"][row][~batch["keep"][row]].any()
+            keep = batch["keep"][row]
+            assert not batch["tokens"][row][~keep].any()
+            ids = batch["tokens"][row][keep].tolist()
             texts += [bytes(ids[:length]).decode(), bytes(ids[length:]).decode()]
         assert texts[0] == texts[2]
         found.add((texts[0], texts[1], texts[3]))
-    everything = {(x["prompt"][-3:], x["chosen"][:5], x["rejected"][:5]) for x in lines}
-    assert found <= everything
+    assert found <= {(x["prompt"][-3:], x["chosen"][:5], x["rejected"][:5]) for x in lines}
     assert batch["gold"].isnan().all()
-    few: Any = make("preferences", path=str(path), tokenizer="byte", train_examples=7)
-    few.setup()
+    few = ready("preferences", path=str(path), tokenizer="byte", train_examples=7)
     assert (few.length("train"), few.length("val")) == (7, made.length("val"))
     assert few.splits["train"].pairs == made.splits["train"].pairs[:7]
     assert few.fingerprint() != made.fingerprint()
@@ -138,14 +133,14 @@ def test_pairs_of_a_file_are_cut_and_padded(tmp_path: Path) -> None:
         ("", "1 pairs are too few, which leaves none for"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, line: str, says: str) -> None:
+def test_a_wrong_file_is_refused(tmp_path, line, says):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + line)
     with pytest.raises(UserError, match=says):
         ready("preferences", path=str(path))
 
 
-def test_wrong_runs_are_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
+def test_wrong_runs_are_refused(tmp_path, runs):
     with pytest.raises(UserError, match="is not a language model trained on text"):
         ready("preferences", **FILES["preferences"] | {"writer": str(runs["reward"])}).example()
     with pytest.raises(UserError, match="reads at most 12 tokens"):
@@ -157,53 +152,43 @@ def test_wrong_runs_are_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
         task.scorer  # noqa: B018
 
 
-def numbers(seed: int, *shape: int) -> Tensor:
+def numbers(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_advantages_are_those_of_the_paper() -> None:
-    rewards = numbers(0, 3, 4)
-    for row, own in zip(rewards.tolist(), leave_one_out(rewards).tolist(), strict=True):
-        for n, reward in enumerate(row):  # Ahmadian et al. 2024, section 3.2
-            others = [r for m, r in enumerate(row) if m != n]
-            assert own[n] == pytest.approx(reward - sum(others) / len(others))
-
-
-def test_the_clipped_surrogate_is_that_of_the_paper() -> None:
+def test_the_clipped_surrogate_is_that_of_the_paper():
+    """Schulman et al. 2017, equation 7."""
     new, old, advantages = -numbers(1, 5, 6).abs(), -numbers(2, 5, 6).abs(), numbers(3, 5)
     terms = []
-    for row in range(5):  # Schulman et al. 2017, equation 7
-        for token in range(6):
-            ratio = math.exp(float(new[row, token] - old[row, token]))
-            held = min(max(ratio, 1 - 0.2), 1 + 0.2)
-            advantage = float(advantages[row])
-            terms.append(min(ratio * advantage, held * advantage))
+    for row, token in product(range(5), range(6)):
+        ratio = math.exp(float(new[row, token] - old[row, token]))
+        held = min(max(ratio, 1 - 0.2), 1 + 0.2)
+        terms.append(min(ratio * float(advantages[row]), held * float(advantages[row])))
     assert float(clipped(new, old, advantages, 0.2)) == pytest.approx(-sum(terms) / 5)
 
 
-def test_dpo_is_the_formula_of_the_paper(tmp_path: Path) -> None:
+def test_dpo_is_the_formula_of_the_paper(tmp_path):
     """Rafailov et al. 2023, equation 7, token by token."""
     path = tmp_path / "pairs.jsonl"
     write_preferences(path)
     task = built(tmp_path, f"data.path={path}", kind="dpo").double()
     task.model.initialise(1)
-    batch = task.data.splits["train"][Request(0, torch.arange(6))]
+    batch = first(task.data, 6)
 
-    def log_probability(model: LanguageModel, tokens: list[int], prompt: int) -> float:
-        found = 0.0
-        for place in range(prompt, len(tokens)):
-            logits = model(torch.tensor([tokens[:place]]))[0, -1].tolist()
-            found += logits[tokens[place]] - math.log(sum(map(math.exp, logits)))
-        return found
+    def log_probability(model, tokens, prompt):
+        places = range(prompt, len(tokens))
+        said = [model(torch.tensor([tokens[:n]]))[0, -1].log_softmax(0) for n in places]
+        return sum(float(one[tokens[n]]) for one, n in zip(said, places, strict=True))
 
     losses = []
     for n, prompt in enumerate(batch["prompt"].tolist()):
-        ratios = []
-        for row in (2 * n, 2 * n + 1):
-            tokens = batch["tokens"][row][batch["keep"][row]].tolist()
-            both = (log_probability(m, tokens, prompt) for m in (task.model, task.reference))
-            ratios.append(next(both) - next(both))
-        losses.append(math.log(1 + math.exp(-task.beta * (ratios[0] - ratios[1]))))
+        chosen, rejected = (
+            log_probability(task.model, tokens, prompt)
+            - log_probability(task.reference, tokens, prompt)
+            for row in (2 * n, 2 * n + 1)
+            for tokens in [batch["tokens"][row][batch["keep"][row]].tolist()]
+        )
+        losses.append(math.log(1 + math.exp(-task.beta * (chosen - rejected))))
     assert max(losses) - min(losses) > 1e-4
     assert task.loss(batch).item() == pytest.approx(sum(losses) / 6, rel=1e-9)
 
@@ -213,48 +198,45 @@ class Table(LanguageModel):
 
     length = None
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__()
         self.logits = nn.Parameter(numbers(seed, 3, 3))
 
-    def forward(self, tokens: Tensor, *, cache: Any = None) -> Tensor:
+    def forward(self, tokens, *, cache=None):
         return self.logits[tokens]
 
-    def new_cache(self) -> None:
+    def new_cache(self):
         return None
 
 
 RESPONSES = torch.tensor([[0, *two] for two in product(range(3), repeat=2)])  # to the prompt 0
-WRITTEN = torch.tensor([[False, True, True]])
+WRITTEN = torch.tensor([[False, True, True]]).expand(9, 3)
 GOLD = numbers(7, 9)
 WEIGHT = 0.3
 
 
-def along(model: LanguageModel) -> Tensor:
-    return of_response(log_probabilities(model, RESPONSES), RESPONSES, WRITTEN.expand(9, 3))
+def along(model):
+    return of_response(log_probabilities(model, RESPONSES), RESPONSES, WRITTEN)
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
-def test_the_mean_gradient_is_that_of_the_expected_return(algorithm: str) -> None:
+def test_the_mean_gradient_is_that_of_the_expected_return(algorithm):
     """Over every outcome of two draws of the nine responses, times its probability."""
-    policy, first = Table(0), Table(1)
+    policy, reference = Table(0), Table(1)
     with torch.no_grad():
-        old, there = along(policy), along(first)
-    gap = (old - there).sum(1)
+        old, there = along(policy), along(reference)
+    returns = GOLD - WEIGHT * (old - there).sum(1)
     chances = old.sum(1).exp()
     assert float(chances.sum()) == pytest.approx(1)
     mean = torch.zeros(3, 3, dtype=torch.float64)
     for two in map(list, product(range(9), repeat=2)):
-        returns = GOLD[two] - WEIGHT * gap[two]
-        advantages = leave_one_out(returns[None]).flatten()
+        advantages = leave_one_out(returns[two][None]).flatten()
         new = along(policy)[two]
-        loss = (
-            policy_gradient(new, advantages)
-            if algorithm == "rloo"
-            else clipped(new, old[two], advantages, 0.2)
-        )
-        (gradient,) = torch.autograd.grad(-loss, policy.logits)
-        mean += chances[two].prod() * gradient
+        if algorithm == "rloo":
+            loss = policy_gradient(new, advantages)
+        else:
+            loss = clipped(new, old[two], advantages, 0.2)
+        mean += chances[two].prod() * torch.autograd.grad(-loss, policy.logits)[0]
     here = along(policy).sum(1)
     expected = (here.exp() * (GOLD - WEIGHT * (here - there.sum(1)))).sum()
     (exact,) = torch.autograd.grad(expected, policy.logits)
@@ -262,18 +244,16 @@ def test_the_mean_gradient_is_that_of_the_expected_return(algorithm: str) -> Non
     torch.testing.assert_close(mean, exact)
 
 
-def test_the_divergence_is_that_of_whole_responses(tmp_path: Path) -> None:
+def test_the_divergence_is_that_of_whole_responses(tmp_path):
     """Its mean over all responses, against the sum over them of p log(p / q)."""
     task = built(tmp_path)
     task.model, task.reference = Table(0), Table(1)
-    chances = along(task.model).sum(1).exp()
     here, there = (along(model).sum(1) for model in (task.model, task.reference))
-    exact = (chances * (here - there)).sum()
-    along_each = task.divergence(Rollout(RESPONSES, WRITTEN.expand(9, 3)))
-    assert float((chances * along_each).sum()) == pytest.approx(float(exact))
+    mean = (here.exp() * task.divergence(Rollout(RESPONSES, WRITTEN))).sum()
+    torch.testing.assert_close(mean, (here.exp() * (here - there)).sum())
 
 
-def test_rollouts_continue_their_prompts_as_one_by_one() -> None:
+def test_rollouts_continue_their_prompts_as_one_by_one():
     """Greedy draws do not depend on the other rows, nor on the padding of a prompt."""
     policy = Table(3)
     with torch.no_grad():
@@ -289,7 +269,7 @@ def test_rollouts_continue_their_prompts_as_one_by_one() -> None:
         assert written[row].nonzero().flatten().tolist() == list(range(length, length + 4))
 
 
-def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Path) -> None:
+def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path):
     """The draw of each token from the cached logits is that from the logits of the whole text."""
     task = built(tmp_path)
     batch = task.first_prompts(4)
@@ -302,18 +282,19 @@ def test_cached_rollouts_have_the_probabilities_that_training_sees(tmp_path: Pat
         assert torch.equal(drawn, rolled.tokens[:, place + 1])
 
 
-def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path: Path) -> None:
+def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path):
+    """Ahmadian et al. 2024, section 3.2."""
     task = built(tmp_path, "task.samples=3", "task.kl=0.5")
     task.model.initialise(1)
     prompts = task.first_prompts(4)
     made = task.prepare(prompts, 0)
+    rolled = Rollout(made["tokens"], made["written"])
     with torch.no_grad():
         here, there = (
-            of_response(log_probabilities(m, made["tokens"]), made["tokens"], made["written"])
-            for m in (task.model, task.reference)
+            of_response(log_probabilities(model, rolled.tokens), *rolled)
+            for model in (task.model, task.reference)
         )
     torch.testing.assert_close(made["old"], here)
-    rolled = Rollout(made["tokens"], made["written"])
     gold = task.scores(rolled, prompts["prompt"].repeat_interleave(3))["gold"]
     returns = (gold - 0.5 * (here.sum(1) - there.sum(1))).tolist()
     for n, found in enumerate(made["advantages"].tolist()):
@@ -321,11 +302,9 @@ def test_advantages_of_a_step_are_those_of_its_responses_to_one_prompt(tmp_path:
         assert found == pytest.approx(returns[n] - sum(others) / 2, abs=1e-5)
 
 
-def test_a_reward_model_gives_the_chosen_text_the_higher_score(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeypatch):
     task = built(tmp_path, kind="reward")
-    batch = task.data.splits["train"][Request(0, torch.arange(4))]
+    batch = first(task.data, 4)
     scores = task.model(batch["tokens"], batch["keep"]).flatten().tolist()
     pairs = zip(scores[::2], scores[1::2], strict=True)
     losses = [math.log(1 + math.exp(rejected - chosen)) for chosen, rejected in pairs]
@@ -338,7 +317,7 @@ def test_a_reward_model_gives_the_chosen_text_the_higher_score(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     cfg = composed(tmp_path, "task.algorithm=ppo")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     ablate.run(cfg, whole)
@@ -356,9 +335,7 @@ QUICK = ("task.kl", "task.minibatches")
     ("kind", "key", "value"),
     [pytest.param(*k, marks=[] if k[1] in QUICK else [pytest.mark.slow]) for k in KNOBS],
 )
-def test_every_knob_changes_what_is_learned(
-    kind: str, key: str, value: str, tmp_path: Path, runs: dict[str, Path]
-) -> None:
+def test_every_knob_changes_what_is_learned(kind, key, value, tmp_path, runs):
     value = str(runs["reward"]) if value == "a run" else value
     base = ("task.algorithm=ppo",) if key in ("task.clip", "task.minibatches") else ()
     found = []
@@ -367,78 +344,65 @@ def test_every_knob_changes_what_is_learned(
         state = read_state(tmp_path / name / "checkpoints/last.ckpt")["state_dict"]
         found.append((state["model.embedding.weight"], set(result["metrics"])))
     (plain, measured), (changed, more_measured) = found
-    if (kind, key) == ("dpo", "task.reward"):  # it is measured, and teaches nothing
-        assert torch.equal(plain, changed)
+    only_measured = (kind, key) == ("dpo", "task.reward")  # and teaches nothing
+    assert torch.equal(plain, changed) == only_measured
+    if only_measured:
         assert more_measured - measured == {"val/reward", "test/reward"}
-    else:
-        assert not torch.equal(plain, changed)
 
 
-def test_the_id_is_that_of_the_reward_models_weights(tmp_path: Path, runs: dict[str, Path]) -> None:
+def test_the_id_is_that_of_the_reward_models_weights(tmp_path, runs):
     linked = tmp_path / "elsewhere"
     linked.symlink_to(runs["reward"])
-    plain, here, there = (
-        Composition(composed(tmp_path, *more)).id
-        for more in ((), (f"task.reward={runs['reward']}",), (f"task.reward={linked}",))
-    )
+    options = [], [f"task.reward={runs['reward']}"], [f"task.reward={linked}"]
+    plain, here, there = (Composition(composed(tmp_path, *more)).id for more in options)
     assert plain != here == there
 
 
-def test_the_three_phases(
-    tmp_path: Path,
-    runs: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_three_phases(tmp_path, runs, monkeypatch, capsys):
     start = (f"data.writer={runs['first']}", f"init_from={runs['first']}")
-    cfg = composed(tmp_path, *start, f"task.reward={runs['reward']}")
-    result = ablate.run(cfg, tmp_path / "run")
+    folder, reward = tmp_path / "run", runs["reward"]
+    result = ablate.run(composed(tmp_path, *start, f"task.reward={reward}"), folder)
     assert {"val/gold", "val/reward", "val/kl", "val/objective"} <= set(result["metrics"])
     assert result["artefacts"] == ["sample.txt", "figures/gold_and_reward.png"]
-    assert "first model (gold" in (tmp_path / "run/sample.txt").read_text()
-    run = ablate.load(tmp_path / "run")
-    first = ablate.load(runs["first"]).model.state_dict()
-    assert all(torch.equal(first[k], v) for k, v in run.task.reference.state_dict().items())
-    assert not all(torch.equal(first[k], v) for k, v in run.model.state_dict().items())
+    assert "first model (gold" in (folder / "sample.txt").read_text()
+    run = ablate.load(folder)
+    before = ablate.load(runs["first"]).model.state_dict()
+    assert all(torch.equal(before[k], v) for k, v in run.task.reference.state_dict().items())
+    assert not all(torch.equal(before[k], v) for k, v in run.model.state_dict().items())
 
-    def call(command: Any, run: Path, *arguments: str) -> str:
+    def call(command, *arguments):
         capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["ablate", str(run), *arguments])
+        monkeypatch.setattr("sys.argv", ["ablate", *map(str, arguments)])
         command.main()
         return capsys.readouterr().out
 
-    measured = json.loads(call(evaluate, tmp_path / "run", "--json"))
-    assert measured == pytest.approx(result["metrics"])
-    written = call(generate, tmp_path / "run", "--prompt", "abc", "--tokens", "5")
+    assert json.loads(call(evaluate, folder, "--json")) == pytest.approx(result["metrics"])
+    written = call(generate, folder, "--prompt", "abc", "--tokens", 5)
     assert written.startswith("abc")
-    score, text = call(generate, runs["reward"], "--prompt", "abc").split("\t")
-    scorer: Any = ablate.load(runs["reward"]).task
+    score, text = call(generate, reward, "--prompt", "abc").split("\t")
+    scorer = ablate.load(reward).task
     assert float(score) == pytest.approx(scorer.scored(scorer.data.from_text("abc")), abs=1e-4)
     assert text == "abc\n"
-    for folder in (tmp_path / "run", runs["reward"]):
-        assert "attention_layer_01.png" in call(show, folder)
-        assert "attention_layer_01.png" in call(show, folder, "--text", "abc")
-    for folder in runs.values():
-        folder.rename(folder.with_suffix(".moved"))
+    for path, more in product((folder, reward), ([], ["--text", "abc"])):
+        assert "attention_layer_01.png" in call(show, path, *more)
+    for path in runs.values():
+        path.rename(path.with_suffix(".moved"))
     try:  # what it writes needs no other run
-        again = call(generate, tmp_path / "run", "--prompt", "abc", "--tokens", "5")
+        assert call(generate, folder, "--prompt", "abc", "--tokens", 5) == written
     finally:
-        for folder in runs.values():
-            folder.with_suffix(".moved").rename(folder)
-    assert again == written
+        for path in runs.values():
+            path.with_suffix(".moved").rename(path)
 
 
-def test_a_causal_model_starts_a_bidirectional_reward_model(
-    tmp_path: Path, runs: dict[str, Path]
-) -> None:
-    start = (f"init_from={runs['first']}", "model.mask=none")
-    task = built(tmp_path, *start, kind="reward")
+def test_a_causal_model_starts_a_bidirectional_reward_model(tmp_path, runs):
+    start = f"init_from={runs['first']}"
+    task = built(tmp_path, start, "model.mask=none", kind="reward")
     assert "head.weight" in task.model.started_from["new"]
-    batch = task.data.splits["val"][Request(0, torch.arange(2))]
+    batch = first(task.data, 2, "val")
     tokens = batch["tokens"].clone()
     tokens[:, 0] = (tokens[:, 0] + 1) % 5
     scores, other = (task.model(t, batch["keep"]) for t in (batch["tokens"], tokens))
     assert scores.shape == (4, 1)
     assert not torch.equal(scores, other)
     with pytest.raises(UserError, match=r"model\.mask is causal there and window here"):
-        built(tmp_path, start[0], "model.mask=window", kind="dpo")
+        built(tmp_path, start, "model.mask=window", kind="dpo")

@@ -2,32 +2,27 @@
 
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from make_model import SIZES, gpt, normal, part, random_parts, rnn_lm, tokens
-from torch import Tensor
 
 from ablate.decode.sample import choose, sample, truncated
-from ablate.model.base import LanguageModel
 
 LENGTH = SIZES["gpt"]["length"]
 PROBABILITIES = torch.tensor([0.1, 0.4, 0.05, 0.25, 0.2])
 DRAWS = 20000
 
 
-def frequencies(**changes: Any) -> Tensor:
+def frequencies(**changes):
     """How often each of the five tokens is drawn."""
-    keys: dict[str, Any] = {"temperature": 1.0, "top_k": None, "top_p": None}
-    rng = torch.Generator().manual_seed(0)
+    keys = {"temperature": 1.0, "top_k": None, "top_p": None} | changes
     logits = PROBABILITIES.log().expand(DRAWS, -1)
-    drawn = choose(logits, rng=rng, **(keys | changes))
-    assert drawn.shape == (DRAWS,)
+    drawn = choose(logits, rng=torch.Generator().manual_seed(0), **keys)
     return drawn.bincount(minlength=5) / DRAWS
 
 
-def kept(*places: int, power: float = 1.0) -> Tensor:
+def kept(*places, power=1.0):
     """The chances when only those tokens can be drawn."""
     chances = torch.zeros(5)
     chances[list(places)] = PROBABILITIES[list(places)] ** power
@@ -50,13 +45,13 @@ def kept(*places: int, power: float = 1.0) -> Tensor:
     ],
     ids=str,
 )
-def test_tokens_are_drawn_with_the_right_chances(changes: dict[str, Any], expected: Tensor) -> None:
+def test_tokens_are_drawn_with_the_right_chances(changes, expected):
     found = frequencies(**changes)
     assert torch.equal(found > 0, expected > 0)
     torch.testing.assert_close(found, expected, atol=0.015, rtol=0)
 
 
-def test_the_order_is_that_of_transformers() -> None:
+def test_the_order_is_that_of_transformers():
     """Temperature, then top-k, then top-p of what top-k has left together."""
     warpers = pytest.importorskip("transformers.generation.logits_process")
     logits = 3 * normal(40, 50)
@@ -71,15 +66,13 @@ def test_the_order_is_that_of_transformers() -> None:
 # Whole texts
 
 
-def text(
-    model: LanguageModel, prompt: Tensor, count: int, *, seed: int = 0, **changes: Any
-) -> Tensor:
+def text(model, prompt, count, *, seed=0, **changes):
     rng = torch.Generator().manual_seed(seed)
     return torch.stack(list(sample(model, prompt, tokens=count, rng=rng, **changes)), dim=1)
 
 
-def test_greedy_text_is_the_argmax_of_the_logits() -> None:
-    model: Any = random_parts(gpt(pos_enc="learned")).eval()
+def test_greedy_text_is_the_argmax_of_the_logits():
+    model = random_parts(gpt(pos_enc="learned")).eval()
     read = tokens(2, 3)
     for _ in range(3 * LENGTH):  # far beyond the context: the oldest token is forgotten
         best = model(read[:, -LENGTH:])[:, -1].argmax(-1)
@@ -87,7 +80,7 @@ def test_greedy_text_is_the_argmax_of_the_logits() -> None:
     assert torch.equal(text(model, read[:, :3], 3 * LENGTH, temperature=0.0), read[:, 3:])
 
 
-MODELS: dict[str, Any] = {
+MODELS = {
     **{pos_enc: partial(gpt, pos_enc=pos_enc) for pos_enc in ("learned", "rotary", "t5")},
     "window": partial(gpt, mask=part("model.mask", "window", size=3)),
     "prefix": partial(gpt, mask=part("model.mask", "prefix", size=3)),
@@ -97,8 +90,8 @@ MODELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_cached_text_equals_uncached_and_is_repeated_by_its_seed(name: str) -> None:
-    model: Any = random_parts(MODELS[name]()).eval()
+def test_cached_text_equals_uncached_and_is_repeated_by_its_seed(name):
+    model = random_parts(MODELS[name]()).eval()
     for prompt in (tokens(2, 2), tokens(2, LENGTH + 4)):
         cached, plain, again, other = (
             text(model, prompt, 2 * LENGTH, use_cache=use_cache, seed=seed)
@@ -116,7 +109,7 @@ def test_cached_text_equals_uncached_and_is_repeated_by_its_seed(name: str) -> N
         (rnn_lm, [3, 1, 1, 1, 1, 1, 1], [3, 4, 5, 6, 7, 8, 9]),  # which forgets nothing
     ],
 )
-def test_the_cache_saves_reading_again(make: Any, cached: list[int], plain: list[int]) -> None:
+def test_the_cache_saves_reading_again(make, cached, plain):
     model, read = make(), []
     model.embedding.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
     text(model, tokens(1, 3), LENGTH)

@@ -10,6 +10,7 @@ import torch
 from make_axes import MODELS
 from make_data import ready
 from make_rows import base
+from test_figures import built
 from tiny import images, overrides, pairs
 
 import ablate
@@ -20,7 +21,7 @@ from ablate.study.plan.budget import measured
 from ablate.task import total
 from ablate.task.causal_lm import CausalLM
 from ablate.task.classification import Classification
-from ablate.training.build import build, build_data, make_task
+from ablate.training.build import build, build_data
 from ablate.training.measure import full_pass
 from ablate.training.train import prepare
 
@@ -50,8 +51,9 @@ def test_the_first_bad_loss_is_named_when_it_is_looked_at(
     with pytest.raises(RunFailed, match=f"the loss is infinite or nan at step {step}: try"):
         ablate.run(cfg)
     assert len(seen) == looked_at
-    assert json.loads((Composition(cfg).folder / "result.json").read_text())["status"] == "failed"
-    assert list((Composition(cfg).folder / "checkpoints").iterdir()) == []
+    folder = Composition(cfg).folder
+    assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+    assert list((folder / "checkpoints").iterdir()) == []
 
 
 # The others have the tasks of these.
@@ -59,8 +61,7 @@ OTHERS = ("vit", "timm", "rnn_lm", "rnn_seq2seq", "gpt_seq2seq", "transformer_fo
 
 
 @pytest.mark.parametrize(
-    "model",
-    [pytest.param(m, marks=[pytest.mark.slow] if m in OTHERS else []) for m in MODELS],
+    "model", [pytest.param(m, marks=[pytest.mark.slow] if m in OTHERS else []) for m in MODELS]
 )
 def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, monkeypatch):
     make_files.write(tmp_path, monkeypatch)
@@ -69,35 +70,27 @@ def test_the_names_of_all_measures_are_known_before_training(model, tmp_path, mo
     network = build(cfg, data)
     (tmp_path / "checkpoints").mkdir()
     trainer, task, _, _ = prepare(cfg, tmp_path, data, network)
-    found, known = full_pass(trainer, task, data), measured(cfg, build_data)
-    rest = [name for name in known if name not in found]
-    assert set(found) <= set(known)
-    assert all("/accuracy/length_" in name for name in rest)  # lengths that do not occur
+    found, known = set(full_pass(trainer, task, data)), set(measured(cfg, build_data))
+    assert found <= known
+    assert all("/accuracy/length_" in name for name in known - found)  # which do not occur
 
 
 def task_of(processes, **values):
     """A classification on the digits as a Trainer with that many processes would hold it."""
     data = ready("digits", **values)
     settings = {"label_smoothing": 0.0, "mixup": 0.2, "cutmix": 0.0, "seed": 0}
-    task = Classification(
-        torch.nn.Linear(1, 1), data=data, optimizer=None, schedule=None, **settings
-    )
+    model = torch.nn.Linear(1, 1)
+    task = Classification(model, data=data, optimizer=None, schedule=None, **settings)
     task.trainer = SimpleNamespace(world_size=processes)
     return task
 
 
 def test_a_bad_loss_of_another_process_stops_this_one_too():
     task = task_of(2)
-    asked = []
-
-    def reduce(step, reduce_op):
-        asked.append(reduce_op)
-        return torch.minimum(step, torch.tensor(3))
-
-    task.trainer.strategy = SimpleNamespace(reduce=reduce)
+    least = {"min": lambda step: torch.minimum(step, torch.tensor(3))}
+    task.trainer.strategy = SimpleNamespace(reduce=lambda step, reduce_op: least[reduce_op](step))
     with pytest.raises(RunFailed, match="at step 3"):
         task.require_finite_losses()
-    assert asked == ["min"]
 
 
 def test_pairs_are_mixed_within_a_process():
@@ -123,16 +116,13 @@ def test_pairs_are_mixed_within_a_process():
 def test_a_loss_is_said_to_be_none_where_the_model_sees_what_it_is_to_predict(
     tmp_path, make, choices, peeks
 ):
-    cfg = ablate.compose(*make(tmp_path, *choices))
-    data = build_data(cfg)
-    assert ("caution" in make_task(cfg, data, build(cfg, data)).notes()) == peeks
+    assert ("caution" in built(*make(tmp_path, *choices)).notes()) == peeks
 
 
 def test_the_loss_is_the_mean_over_all_targets(tmp_path):
     """The last window of validation is padded, so that its batch has fewer."""
-    cfg = ablate.compose(*overrides(tmp_path))
-    data = build_data(cfg)
-    task, batches = make_task(cfg, data, build(cfg, data)).eval(), [*data.val_dataloader()]
+    task = built(*overrides(tmp_path)).eval()
+    batches = [*task.data.val_dataloader()]
     assert len({int((batch["targets"] != IGNORED).sum()) for batch in batches}) > 1
     with torch.no_grad():
         for batch in batches:

@@ -7,7 +7,6 @@ import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ WITH_FIGURES = True  # tests/conftest.py
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     write(SECTIONS[FAMILY], tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "my"]:
@@ -34,34 +33,36 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "my/conf"
 
 
-def composed(own: Path, *more: str) -> Any:
-    typed = [
-        "model=denoiser", "trainer.max_epochs=null", "trainer.max_steps=12",
-        "trainer.val_check_interval=4", "trainer.check_val_every_n_epoch=null",
-        "trainer.log_every_n_steps=1", "checkpoint_every=3", "schedule.warmup=2", "logger=none",
-        f"output_dir={own.parents[1] / 'outputs'}", *more,
-    ]  # fmt: skip
+def composed(own, *more):
+    steps = "trainer.max_epochs=null trainer.max_steps=12 trainer.val_check_interval=4"
+    often = "trainer.check_val_every_n_epoch=null trainer.log_every_n_steps=1 checkpoint_every=3"
+    rest = ("schedule.warmup=2", "logger=none", f"output_dir={own.parents[1] / 'outputs'}")
+    typed = ("model=denoiser", *steps.split(), *often.split(), *rest, *more)
     return ablate.compose(*typed, config_dir=own)
 
 
-def test_it_trains_resumes_is_evaluated_and_generates(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from my.task import Denoising  # type: ignore[import-not-found]
+def built(own):
+    cfg = composed(own)
+    data = build_data(cfg)
+    return make_task(cfg, data, build(cfg, data))
+
+
+def test_it_trains_resumes_is_evaluated_and_generates(own, tmp_path, monkeypatch, capsys):
+    from my.task import Denoising
 
     cfg, whole, killed = composed(own), tmp_path / "whole", tmp_path / "killed"
     result = ablate.run(cfg, whole)
     assert result["status"] == "finished"
     assert result["artefacts"] == ["figures/drawn.png"]
     header = (whole / "metrics.csv").read_text().splitlines()[0].split(",")
-    assert {"train/loss", "train/noise", "train/pull", "val/error"} <= set(header)
+    assert {"train/noise", "train/pull", "val/error"} <= set(header)
     place = {"place": (Denoising, "losses"), "when": lambda task, *_: task.global_step == 7}
     assert strike(cfg, killed, **place) == -signal.SIGKILL
     ablate.run(cfg, killed)
     assert_equal(killed, whole)
     assert (killed / "figures/drawn.png").read_bytes() == (whole / "figures/drawn.png").read_bytes()
 
-    def call(command: Any, *arguments: str) -> str:
+    def call(command, *arguments):
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["ablate", str(whole), "--allow", "my", *arguments])
         command.main()
@@ -69,8 +70,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(
 
     show_result(result, whole, cfg.task._target_)
     assert f"python -m ablate.generate {whole} --seed 1\n" in capsys.readouterr().out
-    measured = json.loads(call(evaluate, "--json"))
-    assert measured == pytest.approx(result["metrics"])
+    assert json.loads(call(evaluate, "--json")) == pytest.approx(result["metrics"])
     other = Path(call(generate, "--seed", "3").strip())
     assert other.name == "drawn_3.png"
     assert other.read_bytes() != (whole / "figures/drawn.png").read_bytes()
@@ -81,9 +81,7 @@ def test_it_trains_resumes_is_evaluated_and_generates(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_average_is_measured_and_kept_and_the_reference_stays(
-    own: Path, tmp_path: Path
-) -> None:
+def test_the_average_is_measured_and_kept_and_the_reference_stays(own, tmp_path):
     cfg = composed(own)
     first = build(cfg, build_data(cfg)).state_dict()
     result = ablate.run(cfg, tmp_path / "run")
@@ -107,10 +105,8 @@ def test_the_average_is_measured_and_kept_and_the_reference_stays(
     assert not [name for name in names if name.startswith("average")]
 
 
-def test_the_average_is_the_sum_over_the_steps(own: Path) -> None:
-    cfg = composed(own)
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
+def test_the_average_is_the_sum_over_the_steps(own):
+    task = built(own)
     weight, expected = task.model.into.weight, None
     for step in range(1, 4):
         with torch.no_grad():
@@ -121,19 +117,17 @@ def test_the_average_is_the_sum_over_the_steps(own: Path) -> None:
     assert not task.train().average.training
 
 
-def test_the_commands_know_no_task_by_its_class() -> None:
+def test_the_commands_know_no_task_by_its_class():
     for module in ("generate", "evaluate", "show", "figures/__init__", "cli/summary"):
         text = (Path(ablate.__file__).parent / f"{module}.py").read_text()
         assert "isinstance" not in text
         assert not re.search(r"from ablate\.(task|model)\S* import .*\b[A-Z]", text)
 
 
-def test_what_has_no_meaning_is_refused(own: Path) -> None:
+def test_what_has_no_meaning_is_refused(own):
     with pytest.raises(UserError, match=r"^task.ema=1.5: must be .* less than 1"):
         composed(own, "task.ema=1.5")
-    cfg = composed(own)
-    data = build_data(cfg)
-    task = make_task(cfg, data, build(cfg, data))
-    task.trainer = SimpleNamespace(strategy=Sharded())  # type: ignore[assignment]
+    task = built(own)
+    task.trainer = SimpleNamespace(strategy=Sharded())
     with pytest.raises(UserError, match="Denoising keeps a copy of its model"):
         task.configure_model()
