@@ -176,7 +176,7 @@ def test_lines_are_counted_in_the_file_where_it_was_split(both, capsys):
         ("data.source=a", "data.target is missing; write data.target=VALUE"),
         (
             "data.source=a data.target=a data.max_lenght=9",
-            "data.max_lenght=9: no key data.max_lenght (data=parallel); allowed: ",
+            "data.max_lenght=9: no key data.max_lenght (data=parallel; ",
         ),
         ("model=rnn_forecaster data.path=csv data.columns=[y]", "column 'y': 'warm' is not a"),
     ],

@@ -68,7 +68,7 @@ def option_hint(
         return _question(f"{group}={name}" for name in named)
     if near := suggest(typed, options):
         return near.removeprefix("; ")
-    return _question(f"{other}={typed}" for other in elsewhere[:3])
+    return _question(f"{other}={typed}" for other in elsewhere[:3] if typed != "none")
 
 
 def _question(texts: Iterable[str]) -> str:
