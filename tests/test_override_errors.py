@@ -75,7 +75,7 @@ MISTAKES = {
     # how it is written
     "model/attention=dot": "'model/attention=dot': write model.attention=dot",
     "+model.attention=dot": "write model.attention=dot, without a sign",
-    "~logger": "nothing can be removed; write logger=OPTION, one of none, tensorboard, wandb",
+    "~logger": "nothing can be removed; write logger=OPTION, one of lightning, many, none, ",
     "~model.heads": "nothing can be removed; give another value",
     "model=transformer model.cross_attention=null": "no such option; allowed: | , same, ",
     "[": "cannot read '[' | write KEY=VALUE",

@@ -208,7 +208,7 @@ def test_an_error_names_the_slot_of_the_score():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["model.cross_attention=none"], r"no such option; allowed: .*same, .*uniform"),
+        (["model.cross_attention=none"], r"no such option .*allowed: .*same, .*uniform"),
         (["model.cross_attention=additive", "model.cross_attention.hiden=3"], r"n 'model.*hidden'"),
         (["model.depth=3"], r"no key model\.depth"),
         (["model.encoder=3"], r"model\.encoder=3: is no value; set model\.encoder\.depth"),
