@@ -53,7 +53,7 @@ def test_a_run_leaves_what_the_contract_says(finished):
     assert list((folder / "figures").glob("*.png"))
     assert not list(folder.rglob("*.tmp"))
     saved = json.loads((folder / "result.json").read_text())
-    assert saved == json.loads(json.dumps(result))
+    assert {**saved, "folder": str(folder)} == json.loads(json.dumps(result))
     expected = {"status": "finished", "error": None, "run_id": Composition(cfg).id, "steps": 12}
     assert saved.items() >= expected.items()
     kernel = "sdpa (training: reference, for dropout; evaluation: flash)"
@@ -98,6 +98,16 @@ def test_a_finished_run_is_not_trained_again_nor_another_in_its_folder(finished)
         ablate.run(other, folder)
     with pytest.raises(UserError, match=r"no config\.yaml"):
         ablate.load(folder.parent)
+
+
+def test_a_loaded_run_is_one_line_and_draws_its_maps(finished, tmp_path):
+    _, folder, result = finished
+    run = ablate.load(result["folder"])
+    loss = f"{result['metrics']['val/loss']:.4g}"
+    assert repr(run) == f"Run(gpt on text, seed 0, val/loss {loss}, {folder})"
+    paths = run.show(1, tmp_path / "maps")
+    assert [path.parent for path in paths] == [tmp_path / "maps"]
+    assert paths[0].read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from ablate.terminal.say import say
 from ablate.training.transfer import few, token_config
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What `load` returns. The model is on the CPU and in evaluation mode."""
 
@@ -34,6 +34,23 @@ class Run:
     @property
     def model(self) -> Model:
         return self.task.model
+
+    def show(self, index: int = 0, folder: str | Path | None = None) -> list[Path]:
+        """Draw what every head attends to in a validation example, a PNG for each layer; return
+        their paths. folder: where they are written; None: figures/ of the run."""
+        from ablate.task.attention import attention_figures
+
+        where = Path(folder) if folder is not None else self.path / "figures"
+        return attention_figures(self.task, where, examples=[self.task.numbered(index)])
+
+    def __repr__(self) -> str:
+        choices, metric = self.config.choices, self.result.get("metric") or {}
+        value = metric.get("value")
+        measured = "not measured" if value is None else f"{metric['name']} {value:.4g}"
+        return (
+            f"Run({choices.model} on {choices.data}, seed {self.config.seed}, {measured},"
+            f" {self.path})"
+        )
 
 
 def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:

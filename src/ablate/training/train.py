@@ -62,9 +62,10 @@ warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
-    """Check and train a composed config; return the content of result.json."""
+    """Check and train a composed config; return the content of result.json, and `folder`."""
     composition = Composition(cfg)
-    return train(composition, run_dir or composition.folder)
+    folder = run_dir or composition.folder
+    return {**train(composition, folder), "folder": str(folder)}
 
 
 def train(composition: Composition, run_dir: Path) -> dict[str, Any]:
