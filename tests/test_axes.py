@@ -20,7 +20,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "axes.md").read_text()
 ELSEWHERE = {"model.cross_attention"}  # its options are those of model.attention
 # Groups whose options are another question, machine or view, in one row each or none.
 WHOLE = {"model", "data", "task", "optimizer", "schedule", "kernel", "trainer"}
-UNSEEN = {"debug", "experiment", "hydra", "logger", "sweep"}
+UNSEEN = {"callbacks", "debug", "experiment", "hydra", "logger", "sweep"}
 
 
 @pytest.fixture

@@ -202,7 +202,14 @@ def test_every_group_and_switch_of_a_model_is_an_axis(model: str) -> None:
     """A switch is true or false, or one of some names, in the model, its data, task and trainer;
     those of an option, as of model.mixer, are in test_knobs.py."""
     axes = axes_of(model)
-    groups = set(base(model).choices) - {"model", "experiment", "sweep", "logger", "debug"}
+    groups = set(base(model).choices) - {
+        "model",
+        "experiment",
+        "sweep",
+        "logger",
+        "callbacks",
+        "debug",
+    }
     assert groups == axes.keys() & {*GROUPS}
     assert ONLY[model].keys() <= axes.keys()
     own = [base(model)] + [
