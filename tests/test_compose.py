@@ -54,7 +54,7 @@ NEEDS = (
     | {f"pos_enc={name}_2d": ["model=vit"] for name in ("learned", "relative", "sinusoidal")}
     | {
         "data=text": ["data.path=FILE"],
-        "logger=lightning": ["logger.logger={_target_: lightning.pytorch.loggers.CSVLogger}"],
+        "logger=lightning": ["logger.instance={_target_: lightning.pytorch.loggers.CSVLogger}"],
         "data=image_folder": ["data.root=DIR", "model=vit"],
         "data=mask_folder": ["data.root=DIR", "model=sam"],
         "data=recordings": ["data.root=DIR", "model=transformer"],

@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 
 class Lightning(RunLogger):
-    """logger: the node of the logger, with its class in `_target_`. It is opened with the run's
+    """instance: the node of the logger, with its class in `_target_`. It is opened with the run's
     config as hyperparameters, and gets the final metrics at the end."""
 
-    def __init__(self, *, logger: Mapping[str, Any], **run: Any) -> None:
+    def __init__(self, *, instance: Mapping[str, Any], **run: Any) -> None:
         super().__init__(**run)
-        self.node = logger
+        self.node = instance
 
     @cached_property
     def _logger(self) -> Logger:
         name = self.node.get("_target_") if isinstance(self.node, Mapping) else None
         if not isinstance(name, str):
             raise UserError(
-                "logger.logger: needs _target_, the class of a logger, such as"
+                "logger.instance: needs _target_, the class of a logger, such as"
                 " lightning.pytorch.loggers.MLFlowLogger"
             )
         try:
             logger: Logger = instantiate(self.node, _convert_="all")
         except InstantiationException as error:
             cause = error.__cause__ or error
-            raise UserError(f"logger.logger: {name}: {first_line(cause)}") from error
+            raise UserError(f"logger.instance: {name}: {first_line(cause)}") from error
         for method in ("log_metrics", "log_hyperparams", "finalize"):
             if not hasattr(logger, method):
-                raise UserError(f"logger.logger: {name} has no {method}: is no Lightning logger")
+                raise UserError(f"logger.instance: {name} has no {method}: is no Lightning logger")
         logger.log_hyperparams(self.config)
         return logger
 
