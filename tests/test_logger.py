@@ -71,7 +71,7 @@ def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
     loggers = [make("wandb", tmp_path / n, run_id=n * 12, dir=everywhere) for n in "ab"]
     for number, logger in enumerate(loggers):  # both are open at the same time
         for step in range(3):
-            logger.instances[0].log_metrics({"train/loss": 4.0 - step + number}, step=10 * step)
+            logger.loggers[0].log_metrics({"train/loss": 4.0 - step + number}, step=10 * step)
         logger.figure("map", png(tmp_path))
     for number, (name, logger) in enumerate(zip("ab", loggers, strict=True)):
         logger.finish(RESULT)
@@ -200,10 +200,10 @@ def test_a_dead_wandb_process_does_not_stop_the_run(tmp_path, caplog):
     import wandb
 
     logger = make("wandb", tmp_path)
-    logger.instances[0].log_metrics({"train/loss": 1.0}, step=0)
+    logger.loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     wandb.teardown()
     for step in (1, 2):
-        logger.instances[0].log_metrics({"train/loss": 1.0}, step=step)
+        logger.loggers[0].log_metrics({"train/loss": 1.0}, step=step)
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
     assert caplog.text.count("W&B has stopped; the run continues without it") == 1
@@ -226,7 +226,7 @@ def test_finish_never_raises(tmp_path, caplog):
 def test_tensorboard_files_hold_the_run(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logger = make("tensorboard", tmp_path)
-    logger.instances[0].log_metrics({"train/loss": 2.5}, step=4)
+    logger.loggers[0].log_metrics({"train/loss": 2.5}, step=4)
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
     read = events.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -245,8 +245,8 @@ CSV = {"_target_": "lightning.pytorch.loggers.CSVLogger", "name": "mine", "versi
 def test_several_loggers_hold_the_same(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logger = make("many", tmp_path)
-    assert len(logger.instances) == 2
-    for each in logger.instances:
+    assert len(logger.loggers) == 2
+    for each in logger.loggers:
         each.log_metrics({"train/loss": 2.5}, step=4)
     logger.figure("map", png(tmp_path))
     logger.finish(RESULT)
@@ -262,7 +262,7 @@ def test_several_loggers_hold_the_same(tmp_path):
 
 def test_a_logger_of_lightning_holds_metrics_config_and_result(tmp_path):
     logger = make("lightning", tmp_path, instance={**CSV, "save_dir": str(tmp_path)})
-    logger.instances[0].log_metrics({"train/loss": 2.5}, step=4)
+    logger.loggers[0].log_metrics({"train/loss": 2.5}, step=4)
     logger.finish(RESULT | {"steps": 5})
     folder = tmp_path / "mine/version_3"
     first, *rows = (folder / "metrics.csv").read_text().splitlines()
