@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 from tiny import in_a_process, overrides
 
-from ablate import diff, evaluate, generate, report, show
+from ablate import diff, evaluate, export, generate, report, show
 from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
 from ablate.cli import folder
@@ -24,7 +24,7 @@ pytest_plugins = ["command_line"]
 def test_every_command_is_a_word_of_ablate(ablate_command, monkeypatch):
     """`ablate show RUN_DIR` hands `show` what `python -m ablate.show RUN_DIR` would."""
     for word, module in zip(
-        sorted(COMMANDS), (diff, evaluate, generate, report, show), strict=True
+        sorted(COMMANDS), (diff, evaluate, export, generate, report, show), strict=True
     ):
         assert module.__name__ == f"ablate.{word}"
         monkeypatch.setattr(module, "main", lambda: print(sys.argv[1:]))

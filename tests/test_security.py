@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -80,8 +80,9 @@ def attacks(place, made):
         "a secret": {"data.path": "http://127.0.0.1:9/${oc.env:HOME}"},
         "an interpolated class": {"data._target_": "${oc.decode:torch.hub.load}"},
         "an interpolated part": {"data.extra": "${oc.create:{_target_:stranger.Part}}"},
+        "a debugger": {"debug": run},
         "a logger": {"logger": run},
-        "a callback": {"debug": run},
+        "a callback": {"callbacks": {"x": run}},
     }
 
 
@@ -108,7 +109,8 @@ def test_nothing_that_a_config_names_is_run(folder, whole, name, way, file, monk
     for key, value in attacks(folder, made)[name].items():
         OmegaConf.update(config, key, value, merge=False, force_add=True)
     (folder / file).write_text(OmegaConf.to_yaml(config))
-    with refused(file):
+    # What watches a training is not built when its run is read, and left out.
+    with nullcontext() if name in ("a logger", "a callback") else refused(file):
         WAYS[way](folder, whole)
     assert not made.exists()
 

@@ -30,6 +30,7 @@ OTHERWISE = {
 }
 OFF = ("off", "no", "false", "null", "None", "disabled")
 OPTIONS = {("logger", "csv"): "every run writes metrics.csv, with logger=none too"}
+NOT_OF_A_RUN = ("hydra", "study", "choices")
 COMMENT = re.compile(r"^# (?!@package)(.*)$", re.MULTILINE)
 
 
@@ -84,7 +85,7 @@ def _comment(file: Path) -> str:
 def _leaves(node: DictConfig, path: str) -> Iterable[str]:
     for key in node:
         child = node._get_node(key)
-        if isinstance(child, DictConfig) and not child._is_none() and str(key) != "hydra":
+        if isinstance(child, DictConfig) and not child._is_none() and str(key) not in NOT_OF_A_RUN:
             yield from _leaves(child, f"{path}{key!s}.")
         elif path:
             yield f"{path}{key!s}"

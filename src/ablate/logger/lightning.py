@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
+from ablate.config.rules import Keys
 from ablate.errors import UserError
 from ablate.logger import RunLogger, first_line
 
@@ -21,7 +22,7 @@ class Lightning(RunLogger):
     """instance: the node of the logger, with its class in `_target_`. It is opened with the run's
     config as hyperparameters, and gets the final metrics at the end."""
 
-    def __init__(self, *, instance: Mapping[str, Any], **run: Any) -> None:
+    def __init__(self, *, instance: Annotated[Mapping[str, Any], Keys()], **run: Any) -> None:
         super().__init__(**run)
         self.node = instance
 

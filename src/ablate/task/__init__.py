@@ -351,7 +351,7 @@ class Task(L.LightningModule):
     def _report(self, split: str) -> None:
         measures = {f"{split}/{name}": value for name, value in self.measures(split).items()}
         # In training Curves logs them; else they are what trainer.validate and test return.
-        self.log_dict(measures, logger=self.trainer.state.fn != "fit")
+        self.log_dict(measures, logger=False if self.trainer.state.fn == "fit" else None)
         self.reset_measures()
 
     def reset_measures(self) -> None:
