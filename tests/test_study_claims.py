@@ -195,6 +195,10 @@ def test_claims_made_when_runs_exist_are_marked_for_ever():
     kept = [e for e in plan if not e["dropped"]]
     assert marks(kept) == {"2.": (True, False), "1.": (False, False), "0.": (True, False)}
     assert all(e["made"] == made[e["claim"]["says"]] for e in plan if "by" not in e["claim"])
+    numbered = claim(rising_over={64: 0, 256: 1})  # blocks, which are texts in plan.json
+    plan = recorded([numbered], None, begun=False)
+    plan = recorded([numbered], json.loads(json.dumps(plan)), begun=True)
+    assert [(e["after"], e["dropped"]) for e in plan] == [(False, False)]
 
 
 def with_claims(study, *claims, after=False):

@@ -41,6 +41,7 @@ It is fixed with the plan; one that is added or changed when runs exist is marke
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -244,4 +245,5 @@ def recorded(
 
 
 def _identity(node: Mapping[str, Any]) -> str:
-    return repr(sorted((key, repr(value)) for key, value in node.items() if value is not None))
+    """As plan.json holds it, whose keys are texts: a block may be named by a number."""
+    return json.dumps({k: v for k, v in node.items() if v is not None}, sort_keys=True)
