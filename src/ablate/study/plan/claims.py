@@ -246,4 +246,5 @@ def recorded(
 
 def _identity(node: Mapping[str, Any]) -> str:
     """As plan.json holds it, whose keys are texts: a block may be named by a number."""
-    return json.dumps({k: v for k, v in node.items() if v is not None}, sort_keys=True)
+    written = json.loads(json.dumps({k: v for k, v in node.items() if v is not None}))
+    return json.dumps(written, sort_keys=True)
