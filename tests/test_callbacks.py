@@ -126,6 +126,28 @@ def test_what_is_no_callback_is_refused(own, tmp_path, typed, says):
 
 
 @quick
+@pytest.mark.parametrize("there", [True, False])
+def test_device_stats_reach_the_logger_or_name_their_package(tmp_path, monkeypatch, there):
+    if there:
+        pytest.importorskip("psutil")
+        pytest.importorskip("tensorboard")
+    else:
+        monkeypatch.setattr("ablate.training.callbacks.find_spec", lambda name: None)
+    stats = ("callbacks=device_stats", "logger=tensorboard")
+    typed = [text for text in overrides(tmp_path, *stats) if text != "logger=none"]
+    if not there:
+        with pytest.raises(UserError, match="pip install psutil"):
+            ablate.run(ablate.compose(*typed), tmp_path / "run")
+        return
+    assert ablate.run(ablate.compose(*typed), tmp_path / "run")["status"] == "finished"
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    read.Reload()
+    assert any("cpu_percent" in tag for tag in read.Tags()["scalars"])
+
+
+@quick
 def test_a_metric_that_is_not_there_is_named(tmp_path):
     cfg = ablate.compose(
         *overrides(tmp_path, *STOPPING, "callbacks.early_stopping.monitor=val/lss")

@@ -8,12 +8,13 @@ resumed ends as one that was not stopped, if all that the callback remembers is 
 """
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 import lightning.pytorch as L
 from hydra.errors import InstantiationException
 from lightning.pytorch import callbacks as lightning_callbacks
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, DeviceStatsMonitor
 
 from ablate.config.make import make
 from ablate.config.rules import Count, Real
@@ -60,6 +61,8 @@ def _callback(where: str, node: Any, logged: bool) -> Callback:
     for kind in type(callback).__mro__:
         if kind.__module__.startswith("lightning.") and kind.__name__ in REFUSED:
             raise UserError(f"{where}: {kind.__name__} {REFUSED[kind.__name__]}")
+    if isinstance(callback, DeviceStatsMonitor) and find_spec("psutil") is None:
+        raise UserError(f"{where}: DeviceStatsMonitor needs a package: pip install psutil")
     if not logged and type(callback).__name__ in ("LearningRateMonitor", "DeviceStatsMonitor"):
         raise UserError(
             f"{where}: {type(callback).__name__} needs a logger; logger=tensorboard, logger=wandb"
