@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from ablate.config.keys import nearest, option_content
-from ablate.config.meant import key_hint, leaf_hint, option_hint
 from ablate.config.overrides import parse, require_few
+from ablate.config.synonyms import key_hint, leaf_hint, option_hint
 from ablate.config.tree import Tree, config_dir
 from ablate.errors import UserError, suggest
 
