@@ -88,7 +88,7 @@ NEEDS = (
     [
         [],
         ["model=gpt", "model.attention=additive", "pos_enc=learned", "model.attention.hidden=8"],
-        ["+trainer.profiler=simple", "seed=3", "hydra.run.dir=here", "debug=fast"],
+        ["+trainer.benchmark=true", "seed=3", "hydra.run.dir=here", "debug=fast"],
         ["model={depth:1,dim:32}", "hydra/job_logging=none", "model.dim=64"],
         ["sweep=normalizers", "study.seeds=[1,2]", "++notes.mine=1"],
     ],

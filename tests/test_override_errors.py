@@ -46,6 +46,7 @@ MISTAKES = {
     "data.window=3": "it is a key of data=series",
     "+trainer.max_time=1": "would cut training or measuring short",
     "+trainer.limit_val_batches=3": "debug=fast",
+    "+trainer.profiler=simple": "debug=profile shows where the time goes",
     # options of other names
     "pos_enc=rope": "did you mean pos_enc=rotary?",
     "model.attention=bahdanau": "did you mean model.attention=additive?",

@@ -47,6 +47,7 @@ GIVEN = {
         "min_epochs",
         "min_steps",
         "overfit_batches",
+        "profiler",
         "reload_dataloaders_every_n_epochs",
         "enable_checkpointing",
         "enable_model_summary",
@@ -72,6 +73,7 @@ INSTEAD = {
     **{f"trainer.limit_{s}_batches": f"{CUT}; debug=fast" for s in ("train", "val", "test")},
     "trainer.callbacks": "the group callbacks, +callbacks.NAME._target_=CLASS",
     "trainer.logger": "the group logger",
+    "trainer.profiler": "its table would go nowhere; debug=profile shows where the time goes",
     "trainer.enable_checkpointing": "a run always keeps its best and last weights",
 }
 

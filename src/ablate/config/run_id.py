@@ -45,7 +45,6 @@ EXCLUDED = (
     "data.workers",
     "model.activation_checkpointing",
     "trainer.log_every_n_steps",
-    "trainer.profiler",
 )
 
 NO_DATA, NO_WEIGHTS = "no data", "no weights"
