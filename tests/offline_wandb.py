@@ -33,6 +33,7 @@ class OfflineRun:
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    artifacts: dict[str, list[str]] = field(default_factory=dict)  # name -> files
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, value) of a metric."""
@@ -70,6 +71,12 @@ def _read(file: Path) -> OfflineRun:
             run.history.append(_values(record.history.item))
         elif kind == "environment":
             run.arguments += record.environment.args
+        elif kind == "request" and record.request.WhichOneof("request_type") == "log_artifact":
+            artifact = record.request.log_artifact.artifact
+            run.artifacts[artifact.name] = [item.path for item in artifact.manifest.contents]
+        elif kind == "artifact":
+            artifact = record.artifact
+            run.artifacts[artifact.name] = [item.path for item in artifact.manifest.contents]
         elif kind == "exit":
             run.exit_code = record.exit.exit_code
     return run

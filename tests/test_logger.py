@@ -17,6 +17,7 @@ from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
+from ablate.training.logged_extras import require_extras
 
 ROOT = Path(__file__).parents[1]
 ALONE = Role("a_study")
@@ -319,3 +320,58 @@ def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
     assert again == done
     assert only_run(folder).series("val/loss")  # and no second one
     assert capsys.readouterr().out.count("logged the finished run") <= 1
+
+
+MAP = "figures/attention_layer_01"
+EXTRAS = ("logger=wandb", "logger.mode=offline", "logger.log_model=true",
+          "logger.log_predictions=true")  # fmt: skip
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_weights_predictions_and_maps_are_logged_when_asked(tmp_path, capsys, later):
+    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
+    folder = tmp_path / "run"
+    plain = ablate.run(compose(*typed, "logger=none"), folder if later else tmp_path / "plain")
+    done = ablate.run(compose(*typed, *EXTRAS, "logger.log_maps=true"), folder)
+    assert done["metrics"] == plain["metrics"]
+    run = only_run(folder)
+    rows = list(csv.DictReader((folder / "predictions.csv").open()))
+    (table,) = (row["predictions"] for row in run.history if "predictions" in row)
+    assert (table["nrows"], table["ncols"]) == (len(rows), len(rows[0]))
+    files = ["checkpoints/best.safetensors", "config.yaml", "result.json"]
+    assert sorted(run.artifacts[f"run-{done['run_id']}"]) == files
+    steps = [row["trainer/global_step"] for row in run.history if MAP in row]
+    assert steps == ([] if later else [3, 6])  # figures of the end are not drawn here
+    assert ("only while a run trains" in capsys.readouterr().out) == later
+
+
+def test_tensorboard_has_the_maps_of_every_validation(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    typed = [text for text in overrides(tmp_path, *STEPS) if text != "logger=none"]
+    ablate.run(compose(*typed, "logger=many", "logger.tensorboard.log_maps=true",
+                       "logger.wandb.mode=offline"), tmp_path / "run")  # fmt: skip
+    read = events.EventAccumulator(str(tmp_path / "run/tensorboard"))
+    read.Reload()
+    assert [image.step for image in read.Images(MAP)] == [3, 6]
+    images = [row for row in only_run(tmp_path / "run").history if MAP in row]
+    assert not images
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "says"),
+    [
+        ("log_maps", ["model.mixer=convolution"], "this model has no attention maps"),
+        ("log_predictions", ["model=autoencoder"], "Autoencoding has no loss of single examples"),
+    ],
+)
+def test_what_a_run_does_not_have_is_not_logged(tmp_path, key, typed, says):
+    typed = [*typed, "logger=wandb", "logger.mode=offline", f"logger.{key}=true", *STEPS[:2]]
+    with pytest.raises(UserError, match=f"logger.{key}=true: {says}"):
+        ablate.run(compose(*typed), tmp_path)
+    assert not offline_wandb.run_folders(tmp_path)
+
+
+def test_maps_of_several_processes_are_not_logged():
+    logger = SimpleNamespace(log_maps=True, log_predictions=False)
+    with pytest.raises(UserError, match="log_maps=true: works in one process, not in 2"):
+        require_extras(logger, None, SimpleNamespace(world_size=2))

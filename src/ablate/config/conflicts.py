@@ -135,7 +135,8 @@ CONFLICTS = [
             and c("trainer.check_val_every_n_epoch") is not None
         ),
         "trainer.val_check_interval={trainer.val_check_interval} counts batches and"
-        " trainer.check_val_every_n_epoch={trainer.check_val_every_n_epoch} epochs; set one null",
+        " trainer.check_val_every_n_epoch={trainer.check_val_every_n_epoch} epochs; set one null,"
+        " such as trainer.check_val_every_n_epoch=null",
     ),
     Conflict(
         lambda c: (

@@ -27,8 +27,13 @@ OFF = "W&B is switched off (WANDB_MODE)"
 class RunLogger(ABC):
     """Send one run to a tracking tool. `config` is the resolved config with `choices` and `ablate`.
 
-    Nothing is opened before Lightning or one of the methods needs it.
+    Nothing is opened before Lightning or one of the methods needs it. log_maps: attention maps are
+    added at every validation, not only at the end. log_predictions: the run writes predictions.csv,
+    which `close` adds.
     """
+
+    log_maps = False
+    log_predictions = False
 
     def __init__(self, *, run_dir: Path, run_id: str, role: Role, config: dict[str, Any]) -> None:
         self.run_dir = Path(run_dir).resolve()
@@ -47,8 +52,8 @@ class RunLogger(ABC):
         """One line that tells the user where to see the run."""
 
     @abstractmethod
-    def figure(self, name: str, path: Path) -> None:
-        """Add a PNG."""
+    def figure(self, name: str, path: Path, step: int | None = None) -> None:
+        """Add a PNG, by default to the last step."""
 
     @abstractmethod
     def close(self, result: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ class Lightning(RunLogger):
         name, version = (getattr(self._logger, key, None) for key in ("name", "version"))
         return " ".join(str(part) for part in (type(self._logger).__name__, name, version) if part)
 
-    def figure(self, name: str, path: Path) -> None:
+    def figure(self, name: str, path: Path, step: int | None = None) -> None:
         """Lightning's loggers have no common way to log an image."""
 
     def close(self, result: dict[str, Any]) -> None:

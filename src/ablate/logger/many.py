@@ -30,6 +30,8 @@ class Many(RunLogger):
         self.each: list[RunLogger] = [
             instantiate(node, _partial_=True, _recursive_=False)(**run) for node in nodes
         ]
+        self.log_maps = any(each.log_maps for each in self.each)
+        self.log_predictions = any(each.log_predictions for each in self.each)
 
     @property
     def loggers(self) -> list[Logger]:
@@ -39,9 +41,10 @@ class Many(RunLogger):
     def where(self) -> str:
         return "; ".join(each.where for each in self.each)
 
-    def figure(self, name: str, path: Path) -> None:
+    def figure(self, name: str, path: Path, step: int | None = None) -> None:
         for each in self.each:
-            each.figure(name, path)
+            if step is None or each.log_maps:
+                each.figure(name, path, step)
 
     def close(self, result: dict[str, Any]) -> None:
         for each in self.each:

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(RunLogger):
-    """Log metrics as scalars and figures as images; config and results go to HPARAMS and text."""
+    """Log metrics as scalars and figures as images; config and results go to HPARAMS and text.
+
+    log_maps: attention maps at every validation, too.
+    """
+
+    def __init__(self, *, log_maps: bool = False, **run: Any) -> None:
+        super().__init__(**run)
+        self.log_maps = log_maps
 
     @property
     def loggers(self) -> Sequence[TensorBoardLogger]:
@@ -40,10 +47,11 @@ class TensorBoard(RunLogger):
     def where(self) -> str:
         return f"tensorboard --logdir {shlex.quote(self._logger.log_dir)}"
 
-    def figure(self, name: str, path: Path) -> None:
+    def figure(self, name: str, path: Path, step: int | None = None) -> None:
         from matplotlib.image import imread
 
-        self._logger.experiment.add_image(f"figures/{name}", imread(path), dataformats="HWC")
+        image = imread(path)
+        self._logger.experiment.add_image(f"figures/{name}", image, step, dataformats="HWC")
 
     def close(self, result: dict[str, Any]) -> None:
         self._logger.log_hyperparams(self.config, metrics=result.get("metrics", {}))

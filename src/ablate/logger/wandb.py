@@ -6,6 +6,7 @@ is then written offline, with one warning.
 
 from __future__ import annotations
 
+import csv
 import logging
 import netrc
 import os
@@ -24,6 +25,7 @@ from ablate.config.rules import ListOf, Text
 from ablate.errors import UserError, suggest
 from ablate.logger import OFF, RunLogger, first_line
 from ablate.redact import without_credentials
+from ablate.run_files import PREDICTIONS, RESULT, best_weights
 
 if TYPE_CHECKING:
     import wandb
@@ -63,6 +65,8 @@ class WandB(RunLogger):
     dir: holds W&B's folder; None: the run's folder.
     mode: auto follows WANDB_MODE, else is online if there is a key. online and offline override
     WANDB_MODE; online without a key raises UserError.
+    log_model: the best weights and the config, which `ablate.load` reads, as an artifact.
+    log_predictions: predictions.csv as a table. log_maps: attention maps at every validation.
     """
 
     def __init__(
@@ -77,6 +81,9 @@ class WandB(RunLogger):
         tags: str | Annotated[Sequence[str], ListOf(Text(), least=0)] | None = None,
         notes: str | None = None,
         dir: str | None = None,
+        log_model: bool = False,
+        log_predictions: bool = False,
+        log_maps: bool = False,
         **run: Any,
     ) -> None:
         super().__init__(**run)
@@ -93,6 +100,8 @@ class WandB(RunLogger):
         self.name, self.group, self.job_type, self.notes = name, group, job_type, notes
         split = tags.split(",") if isinstance(tags, str) else tags or ()
         self.tags = [tag.strip() for tag in split if tag.strip()]
+        self.log_model, self.log_predictions = log_model, log_predictions
+        self.log_maps = log_maps
         self.folder = writable(Path(dir).expanduser().absolute()) if dir else self.run_dir
         self._check_project()
         self._lost = False
@@ -146,13 +155,18 @@ class WandB(RunLogger):
             return f"W&B offline; to send it: wandb sync {folder}/offline-run-*-{self.run_id}"
         return str(self.run.url)
 
-    def figure(self, name: str, path: Path) -> None:
+    def figure(self, name: str, path: Path, step: int | None = None) -> None:
         import wandb
 
-        self._send(lambda: self.run.log({f"figures/{name}": wandb.Image(str(path))}))
+        at = {} if step is None else {"trainer/global_step": step}
+        self._send(lambda: self.run.log({f"figures/{name}": wandb.Image(str(path)), **at}))
 
     def close(self, result: dict[str, Any]) -> None:
         finished = result.get("status") == "finished"
+        if finished and self.log_predictions:
+            self._send(self._predictions)
+        if finished and self.log_model:
+            self._send(self._model)
         self.run.summary.update(
             {**result.get("metrics", {}), "result": without_credentials(result)}
         )
@@ -166,6 +180,23 @@ class WandB(RunLogger):
                 END,
                 shlex.quote(str(folder)),
             )
+
+    def _predictions(self) -> None:
+        import wandb
+
+        with (self.run_dir / PREDICTIONS).open(newline="") as file:
+            names, *rows = csv.reader(file)
+        values: list[list[object]] = [[float(value) for value in row] for row in rows]
+        self.run.log({"predictions": wandb.Table(columns=list(names), data=values)})
+
+    def _model(self) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(f"run-{self.run_id}", type="model", metadata=self.config)
+        weights = best_weights(self.run_dir)
+        for path in (weights, self.run_dir / "config.yaml", self.run_dir / RESULT):
+            artifact.add_file(str(path), name=str(path.relative_to(self.run_dir)))
+        self.run.log_artifact(artifact, aliases=["best"])
 
     def _check_project(self) -> None:
         """Raise UserError for a project that W&B refuses, or would ignore in one of its sweeps."""

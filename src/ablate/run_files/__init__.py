@@ -20,6 +20,7 @@ from ablate.errors import UserError
 
 # In a run's folder: its result, and its progress while it trains.
 RESULT, PROGRESS = "result.json", "progress.json"
+PREDICTIONS = "predictions.csv"
 PLAN = "plan.json"  # in a study's folder
 # Weights of a run with the best validation; the second is from before 2026-11-23.
 BEST, FIRST_BEST = "best.safetensors", "best.ckpt"

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import torch
 
-from ablate.run_files import read_text, write_text
+from ablate.run_files import PREDICTIONS, read_text, write_text
 from ablate.training.load import Run, load
-
-FILE = "predictions.csv"
 
 
 def write_predictions(run: Run) -> Path:
@@ -29,7 +27,7 @@ def write_predictions(run: Run) -> Path:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["example", *columns])
     table.writerows(enumerate_rows(columns))
-    path = run.path / FILE
+    path = run.path / PREDICTIONS
     write_text(path, text.getvalue())
     return path
 
@@ -40,7 +38,7 @@ def enumerate_rows(columns: dict[str, list[float]]) -> list[list[float]]:
 
 def losses(run_dir: Path, allow: Collection[str] = ()) -> list[float]:
     """The loss of each example, from predictions.csv, which is written if there is none."""
-    path = run_dir / FILE
+    path = run_dir / PREDICTIONS
     if not path.exists():
         write_predictions(load(run_dir, allow=allow))
     return [float(row["loss"]) for row in csv.DictReader(StringIO(read_text(path)))]

@@ -36,12 +36,15 @@ from ablate.logger import OFF, RunLogger, wandb_node
 from ablate.logger.role import Role
 from ablate.model.layers.stack import kernels
 from ablate.redact import redact, without_credentials
-from ablate.run_files import RESULT, read_mapping, write_json, write_text
+from ablate.run_files import PREDICTIONS, RESULT, read_mapping, write_json, write_text
 from ablate.run_files.records import read_result
 from ablate.run_files.shape import misfit
 from ablate.task import Task
 from ablate.terminal.say import say
 from ablate.training.checkpoint import LAST
+from ablate.training.load import load
+from ablate.training.logged_extras import AttentionMaps, require_extras
+from ablate.training.predictions import write_predictions
 from ablate.training.transfer import keep_tokens
 from ablate.version import NAME, PACKAGE, checkout
 
@@ -210,7 +213,7 @@ def unwritable_as_run_failed() -> Iterator[None]:
 @contextmanager
 def recorded(
     composition: Composition, run_dir: Path, task: Task, trainer: L.Trainer, flops: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[dict[str, Any], RunLogger | None]]:
     """Write config.yaml, provenance.json and result.json, also after errors; close the logger."""
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     # A resumed run adds the time of the interrupted one; a killed process recorded none.
@@ -246,9 +249,13 @@ def recorded(
         write_json(run_dir / "provenance.json", now)
         write_json(run_dir / "result.json", result)
     try:
-        if trainer.is_global_zero and (logger := start_logger(cfg, run_dir, result)):
+        if trainer.is_global_zero and (made := start_logger(cfg, run_dir, result)):
+            require_extras(made, task, trainer)
+            logger = made
             trainer.loggers = list(logger.loggers)
-        yield result
+            if logger.log_maps:
+                trainer.callbacks.append(AttentionMaps(logger))  # type: ignore[attr-defined]
+        yield result, logger
         result["status"] = "finished"
     except BaseException as error:
         status = "refused" if isinstance(error, UserError) else "failed"
@@ -272,6 +279,10 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
         return
     if (logger := start_logger(cfg, run_dir, result)) is None:
         return
+    if logger.log_maps:
+        say("logger.log_maps=true: only while a run trains; the figures of its end are logged")
+    if logger.log_predictions and not (run_dir / PREDICTIONS).exists():
+        write_predictions(load(run_dir, allow=[*own_parts(config_values(cfg))]))
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:

@@ -19,6 +19,7 @@ from ablate.data import Data
 from ablate.errors import UserError
 from ablate.figures.curves import draw_curves
 from ablate.fsdp import Sharded
+from ablate.logger import RunLogger
 from ablate.model.base import Model
 from ablate.model.layers.stack import kernels
 from ablate.run_files import RESULT, best_weights, write_json
@@ -34,8 +35,9 @@ from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
-from ablate.training.load import load, load_weights, require_fitting
+from ablate.training.load import Run, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
+from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_devices, check_output
 from ablate.training.progress import ProgressFile
 from ablate.training.record import (
@@ -132,6 +134,7 @@ class RunContext:
     curves: Curves
     checkpoints: Checkpoints
     result: dict[str, Any]
+    logger: RunLogger | None
 
 
 @contextmanager
@@ -156,7 +159,7 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
     with (
         only_one(run_dir, trainer),
         unwritable_as_run_failed(),
-        recorded(composition, run_dir, task, trainer, flops) as result,
+        recorded(composition, run_dir, task, trainer, flops) as (result, logger),
     ):
         checkpoints.run_id = result["run_id"]
         if cache is not None:
@@ -165,7 +168,9 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
             composition.values["choices"], run_dir, data, trainer, result["parameters"]["total"]
         )
         on_first_process(print)(printable(line), flush=True)
-        yield RunContext(composition, run_dir, data, trainer, task, curves, checkpoints, result)
+        yield RunContext(
+            composition, run_dir, data, trainer, task, curves, checkpoints, result, logger
+        )
 
 
 def finish(run: RunContext) -> None:
@@ -180,6 +185,9 @@ def finish(run: RunContext) -> None:
     if wanted := conditions(run.composition.cfg):
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
+    if run.logger and run.logger.log_predictions:
+        measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)
+        write_predictions(measured_run)
 
 
 def headline(

@@ -1,0 +1,42 @@
+"""What a logger sends beside metrics when its keys ask for it: attention maps at every validation
+(`log_maps`), and the predictions of the best weights (`log_predictions`)."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import lightning.pytorch as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
+
+from ablate.errors import UserError
+from ablate.logger import RunLogger
+from ablate.task import Task
+from ablate.task.attention import attention_figures
+
+
+class AttentionMaps(Callback):
+    """Log the maps of the first validation example after every validation."""
+
+    def __init__(self, logger: RunLogger) -> None:
+        self.logger = logger
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.state.fn != TrainerFn.FITTING:  # those of the best weights come at the end
+            return
+        assert isinstance(pl_module, Task)
+        with TemporaryDirectory() as folder:
+            for path in attention_figures(pl_module, Path(folder)):
+                self.logger.figure(path.stem, path, step=trainer.global_step)
+
+
+def require_extras(logger: RunLogger, task: Task, trainer: L.Trainer) -> None:
+    """Raise UserError for what this model, task or number of processes does not have."""
+    asked = {"log_maps": logger.log_maps, "log_predictions": logger.log_predictions}
+    for key in (key for key, wanted in asked.items() if wanted and trainer.world_size > 1):
+        raise UserError(f"logger.{key}=true: works in one process, not in {trainer.world_size}")
+    if logger.log_maps and not any(hasattr(m, "recorded") for m in task.model.modules()):
+        raise UserError("logger.log_maps=true: this model has no attention maps")
+    if logger.log_predictions and type(task).predictions is Task.predictions:
+        raise UserError(
+            f"logger.log_predictions=true: {type(task).__name__} has no loss of single examples"
+        )
