@@ -14,7 +14,9 @@ PAGE = ROOT / "docs" / "add_a_part.md"
 SECTIONS = dict(
     section.split("\n", 1) for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 )
-OWN, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, WINDOWS, MIXER, FAMILY = SECTIONS
+OWN, SCORE, DATA, OPTIMIZER, KEY, ATTENTION, WINDOWS, MIXER, FAMILY, IMAGES, METRIC, CALLBACK = (
+    SECTIONS
+)
 
 
 def blocks(section: str) -> list[tuple[str, str]]:
@@ -84,6 +86,26 @@ def test_a_mixer_of_ones_own_trains_alone_and_beside_attention(tmp_path: Path) -
         train(tmp_path, mixer, "model.depth=2")
     with pytest.raises(AssertionError, match="mixer=decay reads earlier positions alone"):
         train(tmp_path, "model.mixer=decay", "model=bert", "pos_enc=learned")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "typed", "column"),
+    [
+        (IMAGES, ["model=vit", "data=stripes", "model.patch=4"], "val/accuracy/columns"),
+        (METRIC, ["model=vit", "task=calibrated"], "val/calibration"),
+        (CALLBACK, ["callbacks=gradient_norm"], "train/gradient_norm"),
+    ],
+)
+def test_data_a_metric_and_a_callback_of_ones_own(
+    tmp_path: Path, section: str, typed: list[str], column: str
+) -> None:
+    write(SECTIONS[section], tmp_path)
+    train(tmp_path, *typed)
+    (curves,) = tmp_path.glob("outputs/debug/*/metrics.csv")
+    columns, *rows = curves.read_text(encoding="utf-8").splitlines()
+    last = dict(zip(columns.split(","), rows[-1].split(","), strict=True))
+    assert float(last[column]) >= 0
 
 
 @pytest.mark.slow

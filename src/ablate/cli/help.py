@@ -9,11 +9,11 @@ from textwrap import fill
 
 from omegaconf import DictConfig, OmegaConf
 
-from ablate.cli.search import header, keys_text, meanings, search_text
+from ablate.cli.search import keys_text, meanings, search_text
 from ablate.config.keys import groups, parts_in
 from ablate.config.rules import OneOf
 from ablate.config.stated import parameter_rules
-from ablate.config.tree import Tree, config_dir, open_tree
+from ablate.config.tree import Tree, config_dir, header, open_tree
 
 WIDTH = 100
 

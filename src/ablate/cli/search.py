@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import NamedTuple
 
 from ablate.config.keys import OURS
-from ablate.config.tree import Tree, config_dir
+from ablate.config.tree import Tree, config_dir, header
 from ablate.errors import UserError, suggest
 from ablate.version import PACKAGE
 
@@ -52,7 +52,7 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     group, _, option = word.partition("=")
     if group not in (*tree.groups, *tree.hydra_groups):
         return ""
-    text = dict(_files(tree, folders)).get(word)
+    text = dict(option_files(tree, folders)).get(word)
     if text is None:
         allowed = tree.options(group)
         raise UserError(
@@ -92,15 +92,15 @@ def _groups(tree: Tree) -> Iterator[Entry]:
 
 
 def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
-    for option, text in _files(tree, folders):
+    for option, text in option_files(tree, folders):
         target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
-        yield Entry(option, header(text), _docstring(target[1] if target else ""))
+        yield Entry(option, header(text), docstring_of(target[1] if target else ""))
 
 
 def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
     yield from _in_file((config_dir() / "config.yaml").read_text(), "")
     yield from _in_file((config_dir() / "_block.yaml").read_text(), "model.")
-    for option, text in _files(tree, folders):
+    for option, text in option_files(tree, folders):
         group = option.partition("=")[0].replace("/", ".")
         yield from _in_file(text, "" if "@package _global_" in text else f"{group}.")
 
@@ -117,13 +117,7 @@ def _in_file(text: str, prefix: str) -> Iterator[Entry]:
             yield Entry(prefix + ".".join(path), comment)
 
 
-def header(text: str) -> str:
-    """The comment at the top of an option's file."""
-    lines = text.splitlines()[:2]
-    return next((line[2:] for line in lines if line.startswith("# ") and "@pack" not in line), "")
-
-
-def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str]]:
+def option_files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str]]:
     """Every option as GROUP=OPTION, with the text of its file."""
     for group in (*tree.groups, *tree.hydra_groups):
         for option in tree.options(group):
@@ -132,10 +126,11 @@ def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str]]:
                 yield f"{group}={option}", file.read_text()
 
 
-def _docstring(target: str) -> str:
-    """The docstrings of a class of ours and of its module, without an import."""
+def docstring_of(target: str) -> str:
+    """The docstrings of a class of ours and of its module, without an import; "" of others."""
     module, _, name = target.rpartition(".")
-    file = PACKAGE.parent / f"{module.replace('.', '/')}.py"
+    place = PACKAGE.parent / module.replace(".", "/")
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not target.startswith(OURS) or not file.is_file():
         return ""
     tree = ast.parse(file.read_text())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from ablate.config.tree import header
 from ablate.errors import suggest
 
 RESUME = "the same command resumes a run; init_from=RUN_DIR starts from its weights"
@@ -31,7 +32,6 @@ OTHERWISE = {
 OFF = ("off", "no", "false", "null", "None", "disabled")
 OPTIONS = {("logger", "csv"): "every run writes metrics.csv, with logger=none too"}
 NOT_OF_A_RUN = ("hydra", "study", "choices")
-COMMENT = re.compile(r"^# (?!@package)(.*)$", re.MULTILINE)
 
 
 def key_hint(typed: str, value: str, groups: Sequence[str]) -> str:
@@ -78,8 +78,7 @@ def _question(texts: Iterable[str]) -> str:
 
 
 def _comment(file: Path) -> str:
-    lines: Iterable[str] = COMMENT.findall(file.read_text()) if file.is_file() else ()
-    return " ".join(lines)
+    return header(file.read_text()) if file.is_file() else ""
 
 
 def _leaves(node: DictConfig, path: str) -> Iterable[str]:

@@ -35,6 +35,12 @@ def config_dir() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "conf"
 
 
+def header(text: str) -> str:
+    """The comment at the top of an option's file."""
+    lines = text.splitlines()[:2]
+    return next((line[2:] for line in lines if line.startswith("# ") and "@pack" not in line), "")
+
+
 class Repository(ConfigRepository):
     """Parses each file once: Hydra, which copies its repository, for every composition."""
 

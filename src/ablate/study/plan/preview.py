@@ -1,11 +1,9 @@
 """study.dry_run: the plan as a table, before anything is launched."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig
 from rich.table import Column, Table
 
 from ablate.config.overrides import value_text
@@ -21,7 +19,7 @@ from ablate.study.plan.request import StudyRequest
 from ablate.study.plan.tune import Tuning
 from ablate.terminal.console import Console
 
-KEYS = 4  # at most so many keys in an arm's row
+KEYS = 4  # at most so many keys of an arm
 
 
 def show(
@@ -41,7 +39,7 @@ def show(
     results = (state.result for state in states.values() if state.result)
     finished = [run for result in results if (run := done(result))]
     console.print(_arms(layout, counting, states, finished, title=f"{request.name} (dry run)"))
-    for line in notes(request, layout, tuning):
+    for line in [*_also(layout), *notes(request, layout, tuning)]:
         console.print(line, markup=False, soft_wrap=True)
     ended = sum(states[name].name == "finished" for name in {cell.folder for cell in cells})
     total = len({cell.folder for cell in cells})
@@ -65,7 +63,6 @@ def _arms(
 ) -> Table:
     table = Table(
         Column("arm", overflow="fold"),
-        Column("what differs", overflow="fold"),
         Column("parameters", justify="right"),
         Column("FLOPs a step", justify="right"),
         Column("a run", justify="right"),
@@ -81,7 +78,6 @@ def _arms(
         time = _run_seconds(composed, finished)
         table.add_row(
             composed.name,
-            _differs(composed, layout.baseline.config),
             f"{budget.parameters:,}",
             f"{budget.flops_per_step:.3g}",
             "?" if time is None else duration(round(time)),
@@ -90,21 +86,23 @@ def _arms(
     return table
 
 
-def _differs(composed: Composed, baseline: DictConfig) -> str:
-    if composed.arm.is_baseline:
-        return "the baseline"
-    if composed.same_as:
-        return f"the same runs as {composed.same_as}"
-    assert composed.budget is not None
-    pairs = composed.differs(baseline)
-    lines = [f"{key}: {_short(old)} → {_short(new)}" for key, (old, new) in pairs.items()]
-    more = [f"and {len(lines) - KEYS} more"] if len(lines) > KEYS else []
-    effect = ["no effect: the baseline's model"] if composed.budget.no_effect else []
-    return "\n".join([*lines[:KEYS], *more, *effect])
-
-
-def _short(value: Any) -> str:
-    return "-" if value is None else value_text(value)
+def _also(layout: Layout) -> Iterator[str]:
+    """What an arm changes beside what its name says: other keys than those of its factors, and of
+    the options that these choose."""
+    for composed in layout.arms:
+        if composed.same_as:
+            yield f"{composed.name}: the same runs as {composed.same_as}"
+            continue
+        pairs = composed.differs(layout.baseline.config)
+        followed = tuple(f"{key}." for key in (*composed.arm.changes, *pairs))
+        texts = [
+            f"{key}={value_text(new)} (baseline {value_text(old)})"
+            for key, (old, new) in pairs.items()
+            if key not in composed.arm.changes and not key.startswith(followed)
+        ]
+        if texts and not composed.arm.is_baseline:
+            more = f" and {len(texts) - KEYS} more" if len(texts) > KEYS else ""
+            yield f"{composed.name}: {', '.join(texts[:KEYS])}{more}"
 
 
 def notes(request: StudyRequest, layout: Layout, tuning: Tuning | None) -> list[str]:

@@ -19,6 +19,8 @@ from ablate.terminal.console import Console
 from ablate.terminal.say import say
 
 CLAIMS = {"confirmed": "green", "refuted": "red"}
+WIDE = 100  # columns of a terminal that shows relative differences, too
+LONGEST_NAME = 32  # of an arm that is not broken, in columns
 STYLES = {"better": "green", "worse": "red", "equivalent": "cyan", "refused": "yellow"}
 
 
@@ -26,12 +28,15 @@ def show(
     report: Report, crossed: Effects | str | None, files: Iterable[Path], refusals: Iterable[str]
 ) -> None:
     """Print to standard output; the rules that kept arms from comparison go to standard error."""
+    console = Console(highlight=False, markup=False)
+    is_wide = console.width >= WIDE
+    longest = max(len(row.arm.name) for row in report.rows)
     table = Table(
-        Column("arm", overflow="fold"),
+        Column("arm", overflow="fold", min_width=min(longest, LONGEST_NAME)),
         Column("n", justify="right"),
         Column(report.metric, justify="right"),
         Column("difference", justify="right"),
-        Column("relative", justify="right"),
+        *([Column("relative", justify="right")] if is_wide else []),
         Column("verdict", overflow="fold"),
         title=f"{report.study.name}: {report.metric}, {direction(report.mode)}",
         caption=reference(report),
@@ -45,11 +50,10 @@ def show(
             str(row.summary.n),
             mean if row.summary.sd is None else f"{mean} ± {sd}",
             difference_words(row, report),
-            relative(row, report),
+            *([relative(row, report)] if is_wide else []),
             _verdict(row),
             style="bold" if row.arm.is_baseline else STYLES.get(row.kind),
         )
-    console = Console(highlight=False, markup=False)
     console.print(table, markup=False)
     for entry in report.claims:
         line = f"{entry.verdict}: {entry.sentence}: {entry.evidence}"

@@ -1,0 +1,26 @@
+"""The site: `pip install -e '.[docs]' && sphinx-build -W docs outputs/site`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference
+
+from ablate import __version__
+
+project, author, release = "ablate", "ablate's authors", __version__
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+html_theme = "furo"
+html_title = f"ablate {__version__}"
+exclude_patterns = ["_build"]
+# Docstrings are plain text with `code`.
+default_role = "code"
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+nb_execution_mode = "auto"  # notebooks without outputs run when the site is built
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+myst_heading_anchors = 3
+
+reference.write(Path(__file__).parent / "options")

@@ -1,0 +1,85 @@
+"""Makes the reference of every axis and option from conf/, the docstrings, formulas.md and axes.md.
+
+Called by conf.py when the site is built: a page for each group in docs/options/, which git ignores.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ablate.cli.search import docstring_of, header, keys_text, meanings, option_files
+from ablate.config.tree import Tree, config_dir, open_tree
+
+HERE = Path(__file__).parent
+ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
+# Groups that are a folder of files to type as they stand, each with a comment of its own.
+FILES = ("sweep", "experiment", "debug")
+
+
+def write(folder: Path) -> None:
+    """Write a page for each group, and index.md, which lists them."""
+    folder.mkdir(exist_ok=True)
+    with open_tree(None) as tree:
+        pages = {group: page(group, tree) for group in (*tree.groups, "hydra/launcher")}
+    for group, text in pages.items():
+        (folder / f"{name(group)}.md").write_text(text)
+    lines = [f"- [`{group}`]({name(group)}.md): {about(group)}" for group in pages]
+    contents = "\n".join(["```{toctree}", ":hidden:", *map(name, pages), "```"])
+    head = "# Options\n\nEvery axis, GROUP=OPTION on the command line."
+    (folder / "index.md").write_text("\n\n".join([head, "\n".join(lines), contents, ""]))
+
+
+def name(group: str) -> str:
+    return group.replace("/", "_")
+
+
+def about(group: str) -> str:
+    return meanings().get(group) or first_sentence(
+        docstring_of(f"ablate.{group.removeprefix('hydra/')}.X")
+    )
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def page(group: str, tree: Tree) -> str:
+    folders = [config_dir()]
+    files = {key: text for key, text in option_files(tree, folders) if key.startswith(f"{group}=")}
+    parts = [f"# {group}", about(group)]
+    for key, text in files.items():
+        option = key.partition("=")[2]
+        parts += [f"## {option}", header(text) + "."]
+        target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
+        if target:
+            parts += [*formulas(target[1]), docstring_of(target[1])]
+        if (changes := also(group).get(option)) and changes != "nothing else":
+            parts.append(f"Beside its name it changes: {changes}.")
+        body = keys_text(key, tree, folders).partition("\n")[2]
+        if group in FILES:
+            parts.append(f"`python -m ablate {key}`")
+        parts.append(f"```yaml\n{body}\n```")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def formulas(target: str) -> Iterator[str]:
+    """The formulas of an option's module, from formulas.md."""
+    module = target.rpartition(".")[0]
+    for row in ROW.findall((HERE / "formulas.md").read_text()):
+        cells = re.split(r" (?<!\\)\| ", row)
+        if len(cells) > 3 and cells[3].startswith(f"[{module}]"):
+            yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. [All formulas](../formulas.md)"
+
+
+def also(group: str) -> dict[str, str]:
+    """What an option changes beside its name, from the tables of axes.md."""
+    found: dict[str, str] = {}
+    current: list[str] = []
+    for line in (HERE / "axes.md").read_text().splitlines():
+        if line.startswith("`"):
+            current = re.findall(r"`([\w.]+)`", line.partition(". ")[0])
+        elif line.startswith("## "):
+            current = []
+        elif (row := re.match(r"\| `([\w]+)` \| (.*) \|$", line)) and group in current:
+            found[row[1]] = row[2]
+    return found
