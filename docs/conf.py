@@ -13,12 +13,14 @@ project, author, release = "ablate", "ablate's authors", __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = f"ablate {__version__}"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "outputs"]
 # Docstrings are plain text with `code`.
 default_role = "code"
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
 nb_execution_mode = "auto"  # notebooks without outputs run when the site is built
+nb_execution_in_temp = True
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 myst_heading_anchors = 3

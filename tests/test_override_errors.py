@@ -212,7 +212,11 @@ def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
         override_errors.refuse_unread([typed], tree)
 
 
-def test_a_factor_is_no_key() -> None:
-    line = "study.factors.model.attention=[dot,general]"
-    with pytest.raises(UserError, match=r"'study\.factors=\{NAME: \[OPTION, \.\.\.\]\}'"):
-        compose("sweep=attention_scores", line)
+def test_a_study_is_narrowed_and_widened_by_its_factors() -> None:
+    typed = ("study.factors.model.attention=[dot,general]", "study.factors.model.heads=[1]")
+    factors = compose("sweep=attention_scores", *typed).study.factors
+    assert factors["model.attention"] == ["dot", "general"]
+    assert factors["model.heads"] == [1]
+    assert compose("sweep=mixers", "study.tune.optimizer.lr=[1e-3]").study.tune == {
+        "optimizer.lr": [0.001]
+    }

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ablate.cli.command import Arguments, command
 from ablate.config.composition import compose
 from ablate.config.keys import changed_keys
+from ablate.config.overrides import value_text
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
@@ -112,7 +113,7 @@ def largest_gap(a: Side, b: Side) -> float:
 def show(difference: Difference) -> None:
     table = Table(*(Column(name, overflow="fold") for name in ("", "first", "second")))
     for key, (before, after) in difference.keys.items():
-        table.add_row(key, str(before), str(after))
+        table.add_row(key, value_text(before), value_text(after))
     table.add_section()
     table.add_row("parameters", *(f"{count:,}" for count in difference.parameters))
     table.add_row("FLOPs a step", *(f"{count:,}" for count in difference.flops))

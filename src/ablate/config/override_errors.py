@@ -224,12 +224,6 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsew
         allowed = sorted(tree.hydra_groups if part.startswith("hydra/") else names)
         near = _first(hint or elsewhere or suggest(part, allowed))
         return f"no key or group {part}{near}; allowed: {', '.join(allowed)}"
-    if path == "study.factors":
-        factors = ", ".join(map(str, node))
-        return (
-            f"a factor is not a key of study.factors (there: {factors}); fewer options are written"
-            " 'study.factors={NAME: [OPTION, ...]}'"
-        )
     root: Any = node._get_root()
     option = root.hydra.runtime.choices.get(path)
     named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]

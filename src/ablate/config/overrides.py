@@ -16,12 +16,17 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _SPECIAL = re.compile(r"[\\()\[\]{}:=, \t]")
 _PATH = re.compile(r"[^\s'\"\\,\[\]{}()$]*/[^\s'\"\\,\[\]{}()$]*")
 MOST = 10_000  # values of one key, and seeds of a study
+# study.factors.model.attention=[dot]: keys of these nodes are keys of the config, dots included.
+_DOTTED = re.compile(r"\+*(study\.(?:factors|blocks|tune))\.([\w.]+)=(\[.*\])")
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
 
 
 def readable(text: str) -> str:
-    """An override whose value is a path with = or ~ in it, such as a run's folder, in the quotes
-    that Hydra's grammar wants; any other as it is."""
+    """An override as Hydra's grammar wants it: a path with = or ~ in it, such as a run's folder, in
+    quotes; a factor of a study as the item of a mapping."""
+    if dotted := _DOTTED.fullmatch(text):
+        node, name, options = dotted.groups()
+        return f"++{node}={{{name}:{options}}}"  # of one that is not there, too
     key, _, value = text.partition("=")
     return f"{key}='{value}'" if {"=", "~"} & {*value} and _PATH.fullmatch(value) else text
 

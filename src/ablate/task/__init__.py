@@ -156,7 +156,7 @@ class Task(L.LightningModule):
         raise NotImplementedError
 
     def units(self, batch: Batch) -> int | Tensor:
-        """The number of `unit`s in a batch."""
+        """How many of `unit` are in a batch."""
         raise NotImplementedError
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
