@@ -6,6 +6,7 @@ Called by conf.py when the site is built: a page for each group in docs/options/
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 from ablate.cli.search import docstring_of, header, keys_text, meanings, option_files
 from ablate.config.tree import Tree, config_dir, open_tree
@@ -34,9 +35,8 @@ def name(group: str) -> str:
 
 
 def about(group: str) -> str:
-    return meanings().get(group) or first_sentence(
-        docstring_of(f"ablate.{group.removeprefix('hydra/')}.X")
-    )
+    module = f"ablate.{group.removeprefix('hydra/')}"
+    return meanings().get(group) or first_sentence(docstring_of(f"{module}.X"))
 
 
 def first_sentence(text: str) -> str:
@@ -55,7 +55,8 @@ def page(group: str, tree: Tree) -> str:
             parts += [*formulas(target[1]), docstring_of(target[1])]
         if (changes := also(group).get(option)) and changes != "nothing else":
             parts.append(f"Beside its name it changes: {changes}.")
-        body = keys_text(key, tree, folders).partition("\n")[2]
+        body = dedent(keys_text(key, tree, folders).partition("\n")[2])
+        body = body.removeprefix(f"# {header(text)}").strip("\n")
         if group in FILES:
             parts.append(f"`python -m ablate {key}`")
         parts.append(f"```yaml\n{body}\n```")
@@ -68,7 +69,7 @@ def formulas(target: str) -> Iterator[str]:
     for row in ROW.findall((HERE / "formulas.md").read_text()):
         cells = re.split(r" (?<!\\)\| ", row)
         if len(cells) > 3 and cells[3].startswith(f"[{module}]"):
-            yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. [All formulas](../formulas.md)"
+            yield f"**Formula** ({cells[0]}): {cells[1]}. {cells[2]}. [Worked](../formulas.md)"
 
 
 def also(group: str) -> dict[str, str]:
