@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from tiny import overrides
 
 import ablate
+from ablate import report
 from ablate.config.composition import compose
 from ablate.errors import UserError
 from ablate.logger import RunLogger
@@ -343,6 +344,20 @@ def test_weights_predictions_and_maps_are_logged_when_asked(tmp_path, capsys, la
     steps = [row["trainer/global_step"] for row in run.history if MAP in row]
     assert steps == ([] if later else [3, 6])  # figures of the end are not drawn here
     assert ("only while a run trains" in capsys.readouterr().out) == later
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_finished_run_is_sent_when_asked(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    done = ablate.run(compose(*overrides(tmp_path, *STEPS)), folder)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr("sys.argv", ["ablate", str(folder), "--wandb"])
+    for _ in range(2):
+        report.main()
+    run = only_run(folder)
+    assert run.series("val/loss") == logged(folder, "val/loss")
+    assert run.summary["val/loss"] == done["metrics"]["val/loss"]
+    assert capsys.readouterr().out.count("run was logged: W&B offline") == 1
 
 
 def test_tensorboard_has_the_maps_of_every_validation(tmp_path):

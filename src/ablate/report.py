@@ -4,12 +4,14 @@ Writes report.html, report.md, report.json, table.tex, runs.csv and figures/ int
 folder, and prints the table. --wandb sends the report to Weights & Biases, too. --status only says
 how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted. Of a folder
 of runs without a plan, such as outputs/runs, it prints a table of what differs and what came out.
+--wandb of the folder of one run sends that run.
 """
 
 from pathlib import Path
 
 from ablate.cli.command import Arguments, command
 from ablate.errors import RunFailed, UserError
+from ablate.run_files import RESULT
 from ablate.study.analysis.claims import REFUTED
 from ablate.study.analysis.collect import PLAN, not_a_study
 from ablate.study.analysis.comparable import RULES
@@ -22,7 +24,7 @@ def main() -> None:
     parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--status", action="store_true", help="progress of the runs, no report")
-    group.add_argument("--wandb", action="store_true", help="send the report to Weights & Biases")
+    group.add_argument("--wandb", action="store_true", help="send it to Weights & Biases")
     group.add_argument(
         "--check", action="store_true", help="exit with 1 if a claim of the study is refuted"
     )
@@ -50,6 +52,11 @@ def main() -> None:
         if not (args.study_dir / PLAN).exists():
             raise UserError(not_a_study(args.study_dir))
         Console().print(status_table(args.study_dir))
+        return
+    if args.wandb and not (args.study_dir / PLAN).exists() and (args.study_dir / RESULT).is_file():
+        from ablate.training.record import send_run
+
+        send_run(args.study_dir)
         return
     from ablate.study.report.any_runs import has_runs, show_runs
 

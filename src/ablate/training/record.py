@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ablate.config.check import put, run_folders
-from ablate.config.composition import Composition
+from ablate.config.composition import Composition, compose
 from ablate.config.keys import OURS, targets
 from ablate.config.public import public
 from ablate.config.run_id import FILES
+from ablate.config.saved import read_config
 from ablate.config.schema import look_up
 from ablate.data import digest, source
 from ablate.errors import RunFailed, UserError, unwrap
@@ -294,6 +295,20 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
     logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
     write_json(run_dir / RESULT, result)
     say(f"logged the finished run: {result['logged_to']}")
+
+
+def send_run(run_dir: Path) -> None:
+    """Send a finished run to W&B, with the keys of conf/logger/wandb.yaml. UserError unless it is
+    finished; one that was logged is not sent again."""
+    result, wrong = read_result(run_dir)
+    if wrong or result.get("status") != "finished":
+        raise UserError(f"{run_dir} is not finished; {wrong or 'the same command resumes it'}")
+    if result.get("logged_to") not in (None, OFF):
+        say(f"{run_dir} was logged: {result['logged_to']}")
+        return
+    cfg = read_config(run_dir / "config.yaml")
+    cfg.logger = OmegaConf.to_container(compose("logger=wandb").logger, resolve=True)
+    log_finished(cfg, run_dir, result)
 
 
 def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunLogger | None:
