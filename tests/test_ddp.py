@@ -5,6 +5,7 @@ trainer=ddp, whose processes have a whole model each, and trainer=fsdp, which sp
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from functools import cache
@@ -251,3 +252,56 @@ def test_when_one_process_dies_the_other_does_not_wait_for_ever(started, tmp_pat
     ended = command(line, tmp_path, "none")
     assert ended.code == 0, ended.errors
     assert (tmp_path / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
+
+
+def torchrun(line, folder, *options, disaster="none", nodes=1):
+    """The same started by torchrun, an agent for each node: their exit codes, and all errors."""
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    if disaster != "none":
+        environment["ACCIDENT"] = disaster
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *options,
+             *([f"--node-rank={rank}"] if nodes > 1 else []), f"--nproc-per-node={2 // nodes}",
+             "-m", "ablate", *line, f"hydra.run.dir={folder}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, env=environment,
+        )
+        for rank in range(nodes)
+    ]  # fmt: skip
+    errors = [agent.communicate(timeout=300)[1] for agent in agents]
+    return [agent.returncode for agent in agents], "".join(errors)
+
+
+@pytest.mark.parametrize(
+    ("name", "restarts", "disaster"),
+    [
+        ("straight", 0, "none"),
+        ("straight", 3, "die-once 1 6"),
+        ("split straight", 3, "die-once 1 6"),
+    ],
+)
+def test_torchrun_starts_the_same_run_and_restarts_it(started, tmp_path, name, restarts, disaster):
+    """restarts: more than one, since gloo's connection fails in some restarts on a busy machine."""
+    straight, _ = started(name)
+    tiny, more, _ = RUNS[name]
+    options = ("--standalone", f"--max-restarts={restarts}")
+    codes, errors = torchrun(
+        tiny(straight.parent, *more), tmp_path / "run", *options, disaster=disaster
+    )
+    assert codes == [0], errors
+    assert (tmp_path / "run" / "met").exists() == (restarts > 0)
+    require_same_to_the_last_bit(tmp_path / "run", straight)
+
+
+def test_two_nodes_train_as_one_does(started, tmp_path):
+    straight, _ = started("straight")
+    line = overrides(straight.parent, *PRONE, "trainer.devices=1", "trainer.num_nodes=2")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
+    codes, errors = torchrun(line, tmp_path / "run", *options, nodes=2)
+    assert codes == [0, 0], errors
+    require_same_to_the_last_bit(tmp_path / "run", straight)
