@@ -49,6 +49,17 @@ def test_the_command_line_wins_over_the_baseline_and_arms_win_over_both(tmp_path
     assert len([t for t in layout.arms[1].overrides if key_of(t) == "model.dropout"]) == 1
 
 
+def test_cells_have_the_ids_of_their_runs(tmp_path):
+    """Each composition is resolved once, unless a value of it is made of the seed."""
+    plan = "{factors: {model.attention: [dot]}, seeds: 3}"
+    for more in ((), ("schedule.warmup=${seed}",)):
+        layout = laid_out(tmp_path, plan, *more)
+        for cell in Cells().by_seed(layout.arms, [1, 2]):
+            (arm,) = (arm for arm in layout.arms if arm.name == cell.arm)
+            arm.config.seed = cell.seed
+            assert cell.run_id == Composition(arm.config).id
+
+
 # Of a mapping: Hydra's grammar has no quotes for them.
 KEYS = st.integers() | st.from_regex(r"[A-Za-z_][A-Za-z0-9_.=:,() -]*x", fullmatch=True)
 

@@ -51,10 +51,26 @@ NO_DATA, NO_WEIGHTS = "no data", "no weights"
 LONGEST_SLUG = 80  # characters of an arm's name in the name of a folder
 
 
+class Counted:
+    """What counts in the ids of a composition's runs, resolved once for all seeds.
+
+    data: the resolved values of its data.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        values = plain(cfg)
+        self.data = values["data"]
+        self._content = content(values)
+        self._revisions = revisions(self._content)
+
+    def run_id(self, seed: int, data: str) -> str:
+        """Return 12 hexadecimal digits. data: the fingerprint of the data."""
+        return digest({**self._content, "seed": seed}, data, self._revisions)
+
+
 def run_id(cfg: Mapping[str, Any], data: str) -> str:
     """Return 12 hexadecimal digits. data: its fingerprint."""
-    counted = content(cfg)
-    return digest(counted, data, revisions(counted))
+    return Counted(cfg).run_id(cfg["seed"], data)
 
 
 def folder_name(arm: str | None, run_id: str) -> str:

@@ -18,6 +18,7 @@ from ablate.model.mask import Mask
 from ablate.model.mixer.fixed import Fixed
 
 ROWS = 1024  # queries whose pairs with keys are counted at once
+COSTS: dict[str, int] = {}  # of a pair, by the kind of layer; arms of a study share kinds
 
 
 def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
@@ -43,8 +44,7 @@ def flops_per_step(make_model: Callable[[], nn.Module], *inputs: Tensor) -> int:
     with FlopCounterMode(display=False) as counter:
         computed = outputs(model(*(tensor.to("meta") for tensor in inputs)))
         torch.stack([tensor.sum() for tensor in computed]).sum().backward()
-    costs: dict[str, int] = {}  # of a pair, counted once for layers of one kind
-    return counter.get_total_flops() - sum(layer.excluded(costs) for layer in counted)
+    return counter.get_total_flops() - sum(layer.excluded() for layer in counted)
 
 
 class Counted(Reference):
@@ -64,13 +64,13 @@ class Counted(Reference):
         self.last = attend
         return super().__call__(attend)
 
-    def excluded(self, costs: dict[str, int]) -> int:
+    def excluded(self) -> int:
         """What the reference kernel spends on excluded pairs, forward and backward."""
         if not self.pairs or self.last is None:
             return 0
-        if (kind := _kind(self.last)) not in costs:
-            costs[kind] = cost_of_pair(self.last)
-        return self.pairs * costs[kind]
+        if (kind := _kind(self.last)) not in COSTS:
+            COSTS[kind] = cost_of_pair(self.last)
+        return self.pairs * COSTS[kind]
 
 
 class CountedFixed:
@@ -87,7 +87,7 @@ class CountedFixed:
         products = 3 if layer.weight.requires_grad else 1  # one forward, two backward
         self.flops += 2 * products * b * d * pairs
 
-    def excluded(self, costs: dict[str, int]) -> int:
+    def excluded(self) -> int:
         return self.flops
 
 

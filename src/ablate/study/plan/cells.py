@@ -12,7 +12,7 @@ from ablate.config.check import check
 from ablate.config.composition import complete
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain
 from ablate.config.overrides import equal, merged, parse_one, value_text
-from ablate.config.run_id import fingerprint, folder_name, run_id
+from ablate.config.run_id import Counted, fingerprint, folder_name
 from ablate.config.tree import Tree
 from ablate.errors import UserError
 from ablate.study.plan.design import Arm, Factor
@@ -165,10 +165,11 @@ def _unlisted_option(factor: Factor, cfg: DictConfig) -> str:
 
 
 class Cells:
-    """Make cells; each data set is fingerprinted once."""
+    """Make cells; each composition is resolved once, and each data set fingerprinted once."""
 
     def __init__(self) -> None:
         self._data: dict[str, str] = {}
+        self._counted: dict[int, tuple[DictConfig, Counted | None]] = {}
 
     def of(
         self, composed: Composed, seed: int, *, kind: str = "run", config: DictConfig | None = None,
@@ -177,7 +178,7 @@ class Cells:
         """Make a cell. config, more: those of a tuning trial, if they are not the arm's own."""
         cfg = composed.config if config is None else config
         cfg.seed = seed
-        name = run_id(cfg, self._fingerprint(cfg))
+        name = self._content(cfg).run_id(seed, self._fingerprint(cfg))
         folder = folder_name(composed.name, name)
         identity = (f"seed={seed}", f"study.arm={value_text(composed.name)}")
         return Cell(
@@ -212,9 +213,15 @@ class Cells:
             fingerprints[str(seed)] = self._fingerprint(cfg)
         return fingerprints
 
+    def _content(self, cfg: DictConfig) -> Counted:
+        """What counts in the id of a composition; only the seed differs from call to call."""
+        if id(cfg) not in self._counted:  # which keeps cfg, so that no other gets its id
+            has_seed = "${seed" in str(OmegaConf.to_container(cfg, throw_on_missing=False))
+            self._counted[id(cfg)] = cfg, None if has_seed else Counted(cfg)
+        return self._counted[id(cfg)][1] or Counted(cfg)
+
     def _fingerprint(self, cfg: DictConfig) -> str:
-        content = OmegaConf.to_container(cfg.data, resolve=True)
-        key = json.dumps([content, cfg.seed], sort_keys=True)
+        key = json.dumps([self._content(cfg).data, cfg.seed], sort_keys=True)
         if key not in self._data:
             self._data[key] = fingerprint(cfg)
         return self._data[key]
