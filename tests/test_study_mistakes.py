@@ -39,7 +39,7 @@ MISTAKES = [
      ["the baseline is not among the cells that can be run", "excluded by"]),
     # seeds
     ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", "", ["holds the seed 1 twice"]),
-    (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds=[..]"]),
+    (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds; write study.seeds=[3]"]),
     # plans
     ("{design: factorial}", "", ["study.design needs study.factors"]),
     ("{factors: {model.heads: [3]}, on_invalid: skip}", "", ["no arm is left beside the baseline"]),
@@ -65,6 +65,7 @@ OF_THE_COMMAND = [
     (ONE, "+hydra.launcher.slot=2", ["launcher.slot: no such key", "did you mean 'slots'?"]),
     (ONE, "~hydra.launcher.grace", ["hydra.launcher.grace is missing"]),
     (ONE, "model.norm=pre,post", ["'model.norm=pre,post' names several values in a study"]),
+    (ONE, "seed=range(3)", ["the seeds of a study are study.seeds; write study.seeds=[0,1,2]"]),
     (ONE, "study.seeds=1,2", ["write study.seeds=[1,2]"]),
     (ONE, "hydra/launcher=joblib", ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, "hydra.mode=RUN", ["study.factors is a plan of several runs"]),
