@@ -61,7 +61,7 @@ OF_THE_COMMAND = [
     ("{factors: {pos_enc: [none]}, match: flops, match_by: model.ffn_dm}", "", ["'model.ffn_dim'"]),
     (ONE, "study.match_by=model.dim", ["study.match_by=model.dim has no effect without"]),
     (ONE, "hydra.launcher.slots=0", ["slots=0: must be a whole number from 1 to 10,000, or"]),
-    (ONE, "study.pack=8", ["no key study.pack; ", "; hydra.launcher.slots=N trains N runs at"]),
+    (ONE, "study.pack=8", ["no key study.pack (hydra.launcher.slots=N trains N runs at"]),
     (ONE, "+hydra.launcher.slot=2", ["launcher.slot: no such key", "did you mean 'slots'?"]),
     (ONE, "~hydra.launcher.grace", ["hydra.launcher.grace is missing"]),
     (ONE, "model.norm=pre,post", ["'model.norm=pre,post' names several values in a study"]),
@@ -74,8 +74,8 @@ OF_THE_COMMAND = [
     ("", "-m seed=1,2 study.seeds=3", ["give one"]),
     ("", "-m optimizer.lr=interval(0,1)", ["has no separate values"]),
     ("", "-m pos_enc=glob(q*)", ["matches no option"]),
-    ("", "study.seeds=3", ["study.seeds says how several runs are planned"]),
-    ("", "hydra/launcher=slurm", ["hydra/launcher says where several runs are trained"]),
+    ("", "study.seeds=3", ["study.seeds applies to multi-run studies only"]),
+    ("", "hydra/launcher=slurm", ["hydra/launcher applies to multi-run studies only"]),
 ]  # fmt: skip
 
 
