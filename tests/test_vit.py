@@ -62,7 +62,7 @@ def test_the_class_token_starts_as_almost_nothing():
     [
         (
             "",
-            ["1,025 tokens (model.patch=2)", "model.patch=4 (256 patches), or a smaller data.size"],
+            ["1,025 tokens (model.patch=2)", "=4 (256 patches), or a smaller data.size"],
         ),
         ("debug=fast", ["1,025 tokens"]),
         ("model.stride=1", ["3,970 tokens", "model.patch=4 model.stride=null"]),
