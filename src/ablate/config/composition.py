@@ -32,7 +32,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         try:
             cfg = tree.load(overrides)
         except COMPOSITION_ERRORS as error:
-            raise explain(error, overrides, tree, many=False) from error
+            raise explain(error, overrides, tree, many=False) from None
     complete(cfg, cfg.hydra.runtime)
     check(cfg)
     return cfg
