@@ -203,3 +203,20 @@ def test_a_refusal_in_a_notebook_is_its_line_alone(typed, part, tmp_path):
         build(compose("data=text", f"data.path={tmp_path}/t", "data.seq_len=4", *typed.split()))
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("model=vit", (None, 5)),
+        ("model=vit trainer.val_check_interval=75", (75, None)),
+        ("model=vit trainer.val_check_interval=null", (None, 5)),
+        ("model=gpt trainer.check_val_every_n_epoch=1", (None, 1)),
+        ("model=vit debug=fast trainer.check_val_every_n_epoch=1", (None, 1)),
+        ("model=vit sweep=local_attention trainer.val_check_interval=7", (7, None)),
+    ],
+)
+def test_when_to_validate_is_what_was_typed(typed, expected):
+    """A default of the other kind was refused beside it, which nobody had typed."""
+    trainer = compose(*typed.split()).trainer
+    assert (trainer.val_check_interval, trainer.check_val_every_n_epoch) == expected
