@@ -184,6 +184,8 @@ def finish(run: RunContext) -> None:
         )
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
+    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+        run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
     if wanted := conditions(run.composition.cfg):
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
