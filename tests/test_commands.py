@@ -1,9 +1,11 @@
 """evaluate, generate, diff: what a person does with a finished run."""
 
 import json
+import re
 from functools import cache
 
 import pytest
+from refusals import refused
 from tiny import images, overrides, pairs, write_text
 
 import ablate
@@ -188,3 +190,16 @@ def test_diff_finds_a_change_without_effect(tmp_path, monkeypatch, capsys):
     assert not same.keys
     with pytest.raises(UserError, match=r"cannot split .* into overrides: No closing quotation"):
         call(monkeypatch, capsys, diff, "' seed=1", "seed=2")
+
+
+def test_diff_compares_the_folders_of_runs(finished, monkeypatch, capsys):
+    run = finished("rotary")
+    out = call(monkeypatch, capsys, diff, run, run)
+    assert "No effect: the same parameters" in out
+    typed = " ".join(overrides(run.parents[2], "pos_enc=none"))
+    out = call(monkeypatch, capsys, diff, run, typed)
+    assert re.search(r"pos_enc +│ rotary +│ none ", out), out
+    with refused(
+        f"result.json is not the folder of a run: it has no config.yaml; the run is {run}"
+    ):
+        call(monkeypatch, capsys, diff, run, run / "result.json")

@@ -6,6 +6,7 @@ import pytest
 from hydra.types import RunMode
 from make_model import CONF, KERNEL_NEEDS, options
 from omegaconf import OmegaConf
+from refusals import refused
 
 from ablate.config.composition import compose
 from ablate.config.facts import LABELLED, PREFERENCES
@@ -17,6 +18,7 @@ from ablate.study.plan.cells import Composer
 from ablate.study.plan.claims import parse_claims
 from ablate.study.plan.layout import lay_out
 from ablate.study.plan.request import parse_request
+from ablate.training.build import build
 
 
 def reader(data: str) -> list[str]:
@@ -184,3 +186,37 @@ def test_every_sweep_composes_every_run(name, monkeypatch):
             assert not layout.invalid
             names = [composed.name for composed in layout.arms]
             parse_claims(asked.node["claims"], names, layout.baseline.name, blocks.names)
+
+
+@pytest.mark.parametrize(
+    ("typed", "part"),
+    [
+        ("model.dpeth=3", "no key model.dpeth"),
+        ("pos_enc=rop", "pos_enc=rop: no such option"),
+        ("model.embedding=onehot model.tie_embeddings=false model.dim=4 model.heads=1", "needs a"),
+    ],
+)
+def test_a_refusal_in_a_notebook_is_its_line_alone(typed, part, tmp_path):
+    """A notebook prints the errors that an error is chained to, which were 8,000 letters."""
+    (tmp_path / "t").write_text("abcdefghij" * 20)
+    with refused(part) as caught:
+        build(compose("data=text", f"data.path={tmp_path}/t", "data.seq_len=4", *typed.split()))
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("model=vit", (None, 5)),
+        ("model=vit trainer.val_check_interval=75", (75, None)),
+        ("model=vit trainer.val_check_interval=null", (None, 5)),
+        ("model=gpt trainer.check_val_every_n_epoch=1", (None, 1)),
+        ("model=vit debug=fast trainer.check_val_every_n_epoch=1", (None, 1)),
+        ("model=vit sweep=local_attention trainer.val_check_interval=7", (7, None)),
+    ],
+)
+def test_when_to_validate_is_what_was_typed(typed, expected):
+    """A default of the other kind was refused beside it, which nobody had typed."""
+    trainer = compose(*typed.split()).trainer
+    assert (trainer.val_check_interval, trainer.check_val_every_n_epoch) == expected

@@ -1,5 +1,6 @@
 """The config tree is the test list: every option of every group makes a model that learns."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch import nn
 from ablate import model as models
 from ablate.config.composition import compose
 from ablate.config.facts import CAPTIONS, GRAPH, IMAGES, LABELLED, PAIRS, SERIES, Facts
-from ablate.config.keys import option_content
+from ablate.config.keys import locate, option_content, parts_in
+from ablate.config.schema import BASES
 from ablate.data import Request
 from ablate.kernel import chunked
 from ablate.model.base import outputs
@@ -200,3 +202,10 @@ def test_a_trainer_is_that_of_the_cpu_but_for_what_its_file_says(name):
         assert own.trainer[key] == content[key] != cpu[key]
     assert own.trainer.max_steps == cpu.max_steps > 0  # the model's wins over both files
     assert own.trainer.log_every_n_steps == 7  # and the command line over all
+
+
+@pytest.mark.parametrize("group", BASES)
+def test_every_part_of_ours_has_the_base_that_is_asked_of_others(group):
+    base = locate(BASES[group])
+    parts = [locate(part["_target_"]) for part in parts_in(group)]
+    assert all(issubclass(part, base) for part in parts if inspect.isclass(part))

@@ -77,7 +77,8 @@ REFUSED = """
 3 model=dit model.residual=false model.cross_attention=dot model.patch=5
 3 data=text_files task=classification model.tie_embeddings=false task.mixup=0.2 kernel=sparse
 4 init_from=x model.pretrained='hf:y' kernel=sdpa model.attention=additive model.mixer=convolution
-2 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true trainer.check_val_every_n_epoch=2
+1 optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true
+1 trainer.check_val_every_n_epoch=2 trainer.val_check_interval=9
 3 trainer.max_steps=50 schedule.warmup=100 trainer=ddp model.norm_type=batch model.mask=neighbours
 3 +trainer.sync_batchnorm=true trainer.precision=16-mixed model.mixer=fixed model.attention=dot
 4 trainer=fsdp +trainer.sync_batchnorm=true trainer.precision=64-true compile=true task=masked_lm

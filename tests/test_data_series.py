@@ -113,8 +113,10 @@ def test_another_series_is_measured_with_the_runs_normalisation(counting, tmp_pa
 HAET = r"no column 'haet' in its first row; allowed: heat, y; did you mean 'heat'\?"
 # Content of a file, the columns, and what the line says.
 WRONG_FILES = [
-    ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y"),
+    ("x,y\n1,2\n", None, r"data\.columns=null: name the columns of data\.path=.*allowed: x, y$"),
     ("heat,y\n1,2\n", ["haet"], HAET),
+    ("0.0844\n0.1\n", None, r"allowed: 0\.0844; the first line holds numbers, so .*no header: add"),
+    ("2020-01-01,1e3\n", ["x"], r"no column 'x' .*allowed: 2020-01-01, 1e3; .*seems to have no h"),
     ("\n\n", ["x"], r"the first row must name the columns"),
     ("x;y\n1,5;2\n", ["x"], r"columns are separated by ';'; use commas, and write numbers"),
     ("when,x\n2020-01,2\n", ["when"], r"line 2, column 'when': '2020-01' is not a number"),

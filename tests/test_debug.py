@@ -1,6 +1,7 @@
 """debug=fast, overfit, profile: a quick look at any composition."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
+from ablate.cli.summary import show_result
 from ablate.data import Data
 from ablate.errors import RunFailed, UserError
 from ablate.training.build import build_data
@@ -97,8 +99,13 @@ ROUGH = "schedule=constant optimizer=sgd optimizer.lr=300 trainer.gradient_clip_
 @pytest.mark.usefixtures("no_figures")
 def test_overfit_passes_where_one_batch_is_learned(tmp_path, capsys):
     more = (*OVERFIT[:1], "trainer.max_steps=60", "trainer.val_check_interval=60")
-    assert look(tmp_path, *more, "optimizer.lr=0.02")["status"] == "finished"
+    result = look(tmp_path, *more, "optimizer.lr=0.02")
+    assert result["status"] == "finished"
     assert f"ablate: {FAILS} fell from 2." in capsys.readouterr().out
+    show_result(result, looked_at(tmp_path), "ablate.task.causal_lm.CausalLM")
+    said = capsys.readouterr().out
+    assert re.search(r"loss of the one batch +│ +2\.\d+ -> [01]\.\d+ ", said)
+    assert not any(word in said for word in ("val/", " *", "best weights"))
 
 
 @pytest.mark.usefixtures("no_figures")

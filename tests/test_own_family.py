@@ -161,3 +161,25 @@ def test_it_is_refused_like_ours(typed: str, line: str, folder: Path) -> None:
     with pytest.raises(UserError) as refused:
         compose(*typed.split(), config_dir=folder / "own")
     assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "base"),
+    [
+        ("model.attention", "ablate.model.attention.Score"),
+        ("model", "ablate.model.base.Model"),
+        ("data", "ablate.data.Data"),
+        ("task", "ablate.task.Task"),
+        ("model.layers.attention", "ablate.model.attention.Score"),
+    ],
+)
+def test_a_class_without_the_base_of_its_group_is_refused(key, base, folder: Path) -> None:
+    (folder / "bags.py").write_text("class Plain:\n    def forward(self, q, k): ...\n")
+    option = folder / "own/model.attention/plain.yaml"
+    option.parent.mkdir()
+    option.write_text("_target_: bags.Plain\n_partial_: true\n")
+    layers = ["model.layers.attention=[plain,dot]", "model.depth=2"]
+    typed = layers if "layers" in key else [f"{key}._target_=bags.Plain"]
+    with pytest.raises(UserError) as refused:
+        compose(*typed, config_dir=folder / "own")
+    assert f"_target_=bags.Plain: must be a subclass of {base} (docs/" in str(refused.value)

@@ -39,7 +39,7 @@ MISTAKES = [
      ["the baseline is not among the cells that can be run", "excluded by"]),
     # seeds
     ("{factors: {pos_enc: [none]}, seeds: [1, 2, 1]}", "", ["holds the seed 1 twice"]),
-    (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds=[..]"]),
+    (ONE, "seed=3", ["'seed=3': the seeds of a study are study.seeds; write study.seeds=[3]"]),
     # plans
     ("{design: factorial}", "", ["study.design needs study.factors"]),
     ("{factors: {model.heads: [3]}, on_invalid: skip}", "", ["no arm is left beside the baseline"]),
@@ -61,10 +61,11 @@ OF_THE_COMMAND = [
     ("{factors: {pos_enc: [none]}, match: flops, match_by: model.ffn_dm}", "", ["'model.ffn_dim'"]),
     (ONE, "study.match_by=model.dim", ["study.match_by=model.dim has no effect without"]),
     (ONE, "hydra.launcher.slots=0", ["slots=0: must be a whole number from 1 to 10,000, or"]),
-    (ONE, "study.pack=8", ["no key study.pack; ", "; hydra.launcher.slots=N trains N runs at"]),
+    (ONE, "study.pack=8", ["no key study.pack (hydra.launcher.slots=N trains N runs at"]),
     (ONE, "+hydra.launcher.slot=2", ["launcher.slot: no such key", "did you mean 'slots'?"]),
     (ONE, "~hydra.launcher.grace", ["hydra.launcher.grace is missing"]),
     (ONE, "model.norm=pre,post", ["'model.norm=pre,post' names several values in a study"]),
+    (ONE, "seed=range(3)", ["the seeds of a study are study.seeds; write study.seeds=[0,1,2]"]),
     (ONE, "study.seeds=1,2", ["write study.seeds=[1,2]"]),
     (ONE, "hydra/launcher=joblib", ["no such option", "pip install hydra-joblib-launcher"]),
     (ONE, "hydra.mode=RUN", ["study.factors is a plan of several runs"]),
@@ -73,8 +74,8 @@ OF_THE_COMMAND = [
     ("", "-m seed=1,2 study.seeds=3", ["give one"]),
     ("", "-m optimizer.lr=interval(0,1)", ["has no separate values"]),
     ("", "-m pos_enc=glob(q*)", ["matches no option"]),
-    ("", "study.seeds=3", ["study.seeds says how several runs are planned"]),
-    ("", "hydra/launcher=slurm", ["hydra/launcher says where several runs are trained"]),
+    ("", "study.seeds=3", ["study.seeds applies to multi-run studies only"]),
+    ("", "hydra/launcher=slurm", ["hydra/launcher applies to multi-run studies only"]),
 ]  # fmt: skip
 
 

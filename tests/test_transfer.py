@@ -158,3 +158,12 @@ def test_what_is_frozen_stays_and_all_else_learns(part: str, first: Path, tmp_pa
     assert {name for name in same - frozen if not name.endswith("key.bias")} == set()
     trained = sum(value.numel() for name, value in after.items() if name not in frozen)
     assert result["parameters"]["trainable"] == trained
+
+
+@pytest.mark.parametrize("inside", ["checkpoints/last.ckpt", "result.json", "checkpoints"])
+def test_of_what_lies_in_the_folder_of_a_run_the_run_is_named(inside, first, tmp_path):
+    line = f"is not the folder of a run: it has no config.yaml; the run is {first}"
+    with refused(f"init_from={first / inside} {line}"):
+        build(ablate.compose(*overrides(tmp_path), f"init_from={first / inside}"))
+    with refused(f"{first / inside} {line}"):
+        ablate.load(first / inside)

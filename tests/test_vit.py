@@ -7,7 +7,9 @@ import torch
 from make_model import SIZES, normal, options, random_parts, vit
 from torch.testing import assert_close
 
+from ablate.config.composition import Composition, compose
 from ablate.model.vit import patch_grid
+from ablate.training.preflight import many_tokens
 
 CHANNELS, CLASSES, SIDE = SIZES["vit"]["channels"], SIZES["vit"]["classes"], 6
 
@@ -53,3 +55,32 @@ def test_the_class_token_starts_as_almost_nothing():
     model = vit()
     model.initialise(0)
     assert model.class_token.weight.std().item() == pytest.approx(1e-6, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        (
+            "",
+            ["1,025 tokens (model.patch=2)", "=4 (256 patches), or a smaller data.size"],
+        ),
+        ("debug=fast", ["1,025 tokens"]),
+        ("model.stride=1", ["3,970 tokens", "model.patch=4 model.stride=null"]),
+        ("model.pool=mean data.size=67 model.patch=1", ["4,489", "memory; for fewer: a smaller"]),
+        ("data=cifar10 model.patch=1", ["1,025 tokens", "for fewer: model.patch=2 (256 patches)"]),
+    ],
+)
+def test_a_large_image_in_small_patches_is_said(keys, parts):
+    line = many_tokens(composed(keys))
+    assert line is not None
+    assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize("keys", ["data=digits", "data=cifar10", "model.patch=4"])
+def test_an_image_of_few_tokens_is_not(keys):
+    assert many_tokens(composed(keys)) is None
+
+
+def composed(keys):
+    own = [] if "data=" in keys else ["data=image_folder", "data.root=x"]
+    return Composition(compose("model=vit", *own, *keys.split()))

@@ -2,13 +2,16 @@
 
 python -m ablate.diff "model.attention=dot" "model.attention=cosine"
 python -m ablate.diff "model=vit" "model=vit model.norm=post"
+python -m ablate.diff RUN_DIR RUN_DIR
 
-Each argument is a list of overrides, separated by spaces. Both models start from the same seed.
+Each argument is a list of overrides, separated by spaces, or the folder of a run, whose config.yaml
+it is. Models are built as at the start of training, each from its seed.
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +19,16 @@ from omegaconf import DictConfig
 from rich.table import Column, Table
 from torch import Tensor, nn
 
-from ablate.cli.command import Arguments, command
+from ablate.cli.command import Arguments, add_allow, command
 from ablate.config.composition import compose
 from ablate.config.keys import changed_keys
 from ablate.config.overrides import value_text
+from ablate.config.saved import read_config
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import outputs
 from ablate.model.layers.stack import kernels
+from ablate.run_files import require_run
 from ablate.study.plan.budget import DataSets
 from ablate.terminal.console import Console
 from ablate.training.build import build, count_cache, count_flops, make_task
@@ -142,10 +147,25 @@ def show(difference: Difference) -> None:
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.diff", description=__doc__.split("\n")[0])
-    parser.add_argument("first", help='overrides in one string: "model=vit pos_enc=none"')
+    parser.add_argument(
+        "first", help='overrides in one string, "model=vit pos_enc=none", or the folder of a run'
+    )
     parser.add_argument("second")
+    add_allow(parser)
     args = parser.parse_args()
-    show(difference(*(compose(*words(text)) for text in (args.first, args.second))))
+    show(difference(*(configuration(text, args.allow) for text in (args.first, args.second))))
+
+
+def configuration(text: str, allow: Collection[str] = ()) -> DictConfig:
+    """The configuration of a run's folder, or composed of overrides. Raises UserError.
+
+    allow: modules beside ablate whose classes a run's config may name. Their code is run.
+    """
+    folder = Path(text).expanduser()
+    if text and ("=" not in text or folder.is_dir()):
+        require_run(folder, text)
+        return read_config(folder / "config.yaml", allow)
+    return compose(*words(text))
 
 
 def words(text: str) -> list[str]:

@@ -30,6 +30,11 @@ class Arguments(ArgumentParser):
 def add_run_dir(parser: ArgumentParser) -> None:
     """Add the folder of a finished run, and what its config may name beside parts of ours."""
     parser.add_argument("run_dir", help="folder of a finished run")
+    add_allow(parser)
+
+
+def add_allow(parser: ArgumentParser) -> None:
+    """Add what the config of a run may name beside parts of ours."""
     parser.add_argument(
         "--allow",
         action="append",

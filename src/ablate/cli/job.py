@@ -29,7 +29,7 @@ def job(cfg: DictConfig) -> float | None:
     hydra = HydraConfig.get()
     try:
         with full_error(TYPED):  # Lightning starts its worker processes with this environment
-            complete(cfg, hydra.runtime)  # type: ignore[arg-type]
+            complete(cfg, hydra)  # type: ignore[arg-type]
             alone = hydra.overrides.hydra if hydra.mode == RunMode.RUN else []
             searched = hydra.mode == RunMode.MULTIRUN and cfg.study.arm is None
             check_alone(cfg.study, [*alone, *hydra.overrides.task], searched=searched)

@@ -16,16 +16,21 @@ PARTS = 8
 def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
     """Print the summary of a finished run. task: the path of its task's class."""
     sample = run_dir / "sample.txt"
+    one_batch = result.get("one_batch")  # of debug=overfit, where no validation counts
     table = Table(
         title=f"{_names(result)}, seed {result['seed']}",
-        caption="* chose the best weights, which are measured here",
+        caption=None if one_batch else "* chose the best weights, which are measured here",
         title_justify="left",
         caption_justify="left",
     )
     table.add_column("measure")
     table.add_column("value", justify="right")
-    parts = [name for name in result["metrics"] if name.count("/") > 1]
-    for name, value in result["metrics"].items():
+    metrics = {} if one_batch else result["metrics"]
+    if one_batch:
+        losses = f"{one_batch['first_loss']:.4g} -> {one_batch['last_loss']:.4g}"
+        table.add_row("loss of the one batch", losses)
+    parts = [name for name in metrics if name.count("/") > 1]
+    for name, value in metrics.items():
         if name not in parts or len(parts) <= PARTS:
             best = " *" if name == result["metric"]["name"] else ""
             table.add_row(name + best, "-" if value is None else f"{value:.4f}")
@@ -38,7 +43,8 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
     if cache := result.get("cache_bytes"):
         state = f" and {cache['state']:,} bytes of state" if cache["state"] else ""
         table.add_row("decoding keeps", f"{cache['per_token']:,} bytes a token{state}")
-    table.add_row("steps", f"{result['steps']:,} (best weights: step {result['best_step']:,})")
+    best = "" if one_batch else f" (best weights: step {result['best_step']:,})"
+    table.add_row("steps", f"{result['steps']:,}{best}")
     throughput = result["throughput"]
     table.add_row("rate", f"{throughput['value']:,.0f} {throughput['unit']}")
     table.add_row(

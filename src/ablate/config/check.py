@@ -27,7 +27,7 @@ from ablate.config.keys import (
 from ablate.config.layers import compositions, wrong_patterns
 from ablate.config.overrides import MOST, value_text
 from ablate.config.rules import Rule, names_run, refusal
-from ablate.config.schema import rule_of
+from ablate.config.schema import lacks_base, rule_of
 from ablate.errors import UserError
 
 OF_ONE_RUN = {"study.name", "study.arm"}
@@ -89,8 +89,8 @@ def seeds_of(seeds: int | Sequence[int], where: str = "study.seeds") -> tuple[in
 
 def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every node that cannot be built: one that is a value, as a file that names
-    an option writes it (`model: {ffn: relu}`), or whose class is none or is built in another way
-    than the group's."""
+    an option writes it (`model: {ffn: relu}`), or whose class is none, is built in another way than
+    the group's or is no subclass of their base."""
     for group, node in nodes_of_groups(cfg):
         if not isinstance(node, dict):
             yield (
@@ -98,10 +98,17 @@ def wrong_parts(cfg: Mapping[str, Any]) -> Iterator[str]:
                 f" `- override /{group}: {value_text(node)}` in its defaults list"
             )
         elif "_target_" in node:
+            lines = []
             for key, default in (("_target_", None), ("_partial_", False)):
                 value, rule = node.get(key, default), rule_of(f"{group}.{key}")
                 if rule is not None and not rule.allows(value):
-                    yield refusal(f"{group}.{key}", value, rule)
+                    lines.append(refusal(f"{group}.{key}", value, rule))
+            if not lines and (base := lacks_base(group, node["_target_"])):
+                lines.append(
+                    f"{group}._target_={node['_target_']}: must be a subclass of {base}"
+                    " (docs/add_a_part.md)"
+                )
+            yield from lines
 
 
 def wrong_values(cfg: Mapping[str, Any], node: str = "") -> Iterator[str]:
@@ -165,7 +172,8 @@ def wrong_layers(values: Mapping[str, Any]) -> list[str]:
     """A line for every unread key and wrong value of model.layers."""
     lines: dict[str, None] = {}
     for _, composition in compositions(values):
-        lines |= dict.fromkeys([*unknown_keys(composition), *wrong_values(composition)])
+        wrong = [*wrong_parts(composition)]
+        lines |= dict.fromkeys(wrong or [*unknown_keys(composition), *wrong_values(composition)])
     return [f"model.layers: {line}" for line in lines]
 
 

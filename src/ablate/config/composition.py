@@ -13,6 +13,7 @@ from ablate.config.keys import resolved
 from ablate.config.layers import expand, folders
 from ablate.config.make import make_data
 from ablate.config.override_errors import COMPOSITION_ERRORS, explain, refuse_unread
+from ablate.config.overrides import key_of
 from ablate.config.run_id import NO_DATA, content, digest, folder_name, readable, run_id
 from ablate.config.tree import open_tree
 from ablate.errors import UserError
@@ -32,10 +33,14 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         try:
             cfg = tree.load(overrides)
         except COMPOSITION_ERRORS as error:
-            raise explain(error, overrides, tree, many=False) from error
-    complete(cfg, cfg.hydra.runtime)
+            raise explain(error, overrides, tree, many=False) from None
+    complete(cfg, cfg.hydra)
     check(cfg)
     return cfg
+
+
+# When to validate: a file gives one of them, and the other may be typed.
+BY_STEP_OR_EPOCH = ("trainer.val_check_interval", "trainer.check_val_every_n_epoch")
 
 
 class Composition:
@@ -70,7 +75,7 @@ class Composition:
         """Check a configuration that still holds Hydra's node, and name its folder."""
         cfg = cfg.copy()
         OmegaConf.set_readonly(cfg, False)
-        complete(cfg, cfg.hydra.runtime)
+        complete(cfg, cfg.hydra)
         cls._named = named = cls.of(cfg)
         return named.folder_name
 
@@ -104,17 +109,22 @@ class Composition:
         return self.values["choices"].get("debug") is not None
 
 
-def complete(cfg: DictConfig, runtime: DictConfig) -> None:
-    """Store the option of every group in the node `choices`, expand the values by layer, and leave
-    Hydra's node out.
+def complete(cfg: DictConfig, hydra: DictConfig) -> None:
+    """Store the option of every group in the node `choices`, expand the values by layer, set null
+    what a typed key takes the place of, and leave Hydra's node out.
 
-    runtime: `hydra.runtime`. Hydra's own groups are left out, and those that an option brings in:
-    the sizes of debug=fast.
+    hydra: that node. Of the options Hydra's own groups are left out, and those that an option
+    brings in: the sizes of debug=fast.
     """
+    choices, files = hydra.runtime.choices, folders(hydra.runtime)
+    typed = {key_of(text): text.partition("=")[2] for text in hydra.overrides.task}
     with open_dict(cfg):
-        cfg.choices = {g: o for g, o in runtime.choices.items() if "/" not in g and "@" not in g}
+        cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}
         cfg.pop("hydra", None)
-    expand(OmegaConf.select(cfg, "model.layers"), folders(runtime))
+        for key, other in (BY_STEP_OR_EPOCH, BY_STEP_OR_EPOCH[::-1]):
+            if typed.get(key, "null") != "null" and other not in typed:
+                OmegaConf.update(cfg, other, None)
+    expand(OmegaConf.select(cfg, "model.layers"), files)
 
 
 def run_folder(*, _root_: DictConfig) -> str:

@@ -99,7 +99,7 @@ def resolved(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return plain(cfg)
     except OmegaConfBaseException as error:
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(" ".join(str(error).split())) from None
 
 
 def unknown_keys(cfg: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ def make(node: Any, *arguments: Any, **more: Any) -> Any:
         return instantiate(node, *arguments, **more)
     except InstantiationException as error:
         if ours := unwrap(error):
-            raise ours from error
+            raise ours from None
         for target in targets(node):
             locate(target)
         raise

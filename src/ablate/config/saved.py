@@ -78,4 +78,5 @@ def names_file(path: Path) -> Iterator[None]:
         kind = "" if ours else f"{type(error).__name__}: "
         more = "" if ours else " (HYDRA_FULL_ERROR=1 shows where)"
         line = " ".join(str(error).split())
-        raise UserError(f"{path} cannot be used: {kind}{line}{more}") from error
+        cause = None if ours else error
+        raise UserError(f"{path} cannot be used: {kind}{line}{more}") from cause

@@ -4,12 +4,13 @@ the run, its study and trainer, and of the optimizers that others wrote, what st
 A key without a rule here takes the type of its default.
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ablate.config.keys import OURS, default_of, parts_in
+from ablate.config.keys import OURS, default_of, locate, parts_in
 from ablate.config.rules import (
     COUNT,
     NOT_NEGATIVE,
@@ -115,6 +116,40 @@ class ClassOf:
 @cache
 def classes_in(group: str) -> frozenset[str]:
     return frozenset(part["_target_"] for part in parts_in(group))
+
+
+# What the parts of a group are subclasses of. A group that is not here takes any module.
+BASES = {
+    "data": "ablate.data.Data",
+    "kernel": "ablate.kernel.Kernel",
+    "model": "ablate.model.base.Model",
+    "model.attention": "ablate.model.attention.Score",
+    "model.cell": "ablate.model.cell.Cell",
+    "model.condition": "ablate.model.condition.Condition",
+    "model.connection": "ablate.model.connection.Connection",
+    "model.cross_attention": "ablate.model.attention.Score",
+    "model.decoder": "ablate.model.decoder.Decoder",
+    "model.ffn": "ablate.model.layers.layer.Layer",
+    "model.gate": "ablate.model.gate.Gate",
+    "model.mask": "ablate.model.mask.Mask",
+    "model.mixer": "ablate.model.layers.layer.Layer",
+    "model.normalizer": "ablate.model.normalizer.Normalizer",
+    "model.window": "ablate.model.window.Window",
+    "pos_enc": "ablate.pos_enc.PosEnc",
+    "task": "ablate.task.Task",
+    "task.noise": "ablate.task.noise.Noise",
+}
+
+
+@cache
+def lacks_base(group: str, target: str) -> str | None:
+    """The base of a group's parts that somebody else's class does not have; None where it has, or
+    is a function. Raises UserError if it cannot be imported."""
+    base = BASES.get(group)
+    if base is None or target.startswith(OURS):
+        return None
+    part = locate(target)
+    return base if inspect.isclass(part) and not issubclass(part, locate(base)) else None
 
 
 @cache

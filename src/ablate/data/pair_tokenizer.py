@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from ablate.data.tokenizer import DEFAULT_BPE, Bpe, printable
 from ablate.data.tokenizer import UNKNOWN as STRANGE
+from ablate.data.tokenizer import Bpe, printable
 
 PAD, BOS, EOS, UNKNOWN = range(4)  # UNKNOWN: absent from the training split
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -140,8 +140,7 @@ class Subwords(PairTokenizer):
     ) -> None:
         super().__init__(lower=lower)
         spaced = (" " + (text.lower() if lower else text).strip() for text in training)
-        size = DEFAULT_BPE if vocab_size is None else vocab_size
-        self.bpe = Bpe(spaced, vocab_size=size, reserved=len(SPECIALS))
+        self.bpe = Bpe(spaced, vocab_size=vocab_size, reserved=len(SPECIALS))
         self.vocab_size = self.bpe.vocab_size
 
     def _encode(self, text: str) -> list[int]:

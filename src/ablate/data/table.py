@@ -51,7 +51,21 @@ def _rows(text: str, path: str) -> Iterator[Row]:
 
 
 def _named(header: Sequence[str]) -> str:
-    return f"allowed: {', '.join(header)}"
+    allowed = f"allowed: {', '.join(header)}"
+    if all(map(_is_number, header[1:] or header)):  # the first may be a date
+        return (
+            f"{allowed}; the first line holds numbers, so the file seems to have no header: add a"
+            " line that names its columns"
+        )
+    return allowed
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _place(name: str, header: Sequence[str], path: str) -> int:

@@ -95,7 +95,8 @@ class TextData(Data):
     """Base of the texts: a subclass reads the text.
 
     tokenizer: char, byte or bpe, made from the training split alone, or hf:NAME_OR_PATH.
-    vocab_size: of bpe, null for 1024; must be null for the others, whose vocabulary is fixed.
+    vocab_size: of bpe, null for 1024 or as many as the training text gives; must be null for the
+    others, whose vocabulary is fixed.
     seq_len: tokens of a window.
     val_fraction: share of the characters, taken from the end, for validation.
 

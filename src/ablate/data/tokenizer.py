@@ -88,29 +88,33 @@ class Bpe(Tokenizer):
 
     training: one text or more, across which nothing is merged.
     reserved: the number of first token ids left to others; vocab_size counts them.
+    vocab_size: None for 1024, or as many as the training text gives.
     """
 
-    def __init__(self, training: Iterable[str], *, vocab_size: int, reserved: int = 0) -> None:
+    def __init__(
+        self, training: Iterable[str], *, vocab_size: int | None, reserved: int = 0
+    ) -> None:
         from tokenizers import Tokenizer as Model
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        if vocab_size < 256 + reserved:
-            more = f" and {reserved} special tokens" if reserved else ""
-            raise UserError(f"data.vocab_size={vocab_size}: bpe starts from the 256 bytes{more}")
+        least = 256 + reserved
+        size = DEFAULT_BPE if vocab_size is None or vocab_size < least else vocab_size
         model: Any = Model(models.BPE())
         model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size - reserved, initial_alphabet=alphabet, show_progress=False
+            vocab_size=size - reserved, initial_alphabet=alphabet, show_progress=False
         )
         model.train_from_iterator(training, trainer)
         self.model, self.reserved = model, reserved
         self.vocab_size = int(model.get_vocab_size()) + reserved
-        if self.vocab_size < vocab_size:
+        if vocab_size not in (None, self.vocab_size):
+            special = f" and {reserved} special tokens" if reserved else ""
+            more = " or more" if self.vocab_size == size else ""
             raise UserError(
-                f"data.vocab_size={vocab_size}: the training text gives at most {self.vocab_size}; "
-                "give that or less"
+                f"data.vocab_size={vocab_size}: allowed: {least} (the 256 bytes{special}) to"
+                f" {self.vocab_size}{more}, which the training text gives"
             )
 
     def array(self, text: str) -> NDArray[np.int32]:
@@ -164,7 +168,7 @@ def _byte(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
 
 
 def _bpe(training: str, validation: str, vocab_size: int | None) -> Tokenizer:
-    return Bpe([training], vocab_size=DEFAULT_BPE if vocab_size is None else vocab_size)
+    return Bpe([training], vocab_size=vocab_size)
 
 
 # Enough merges for common words, and small compared with models that train on a CPU.

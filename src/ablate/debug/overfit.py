@@ -24,7 +24,7 @@ class Overfit(Callback):
     def __init__(self, *, ratio: Fraction):
         self.ratio = ratio
         self.batch: Batch = {}
-        self.first = 0.0
+        self.first = self.last = 0.0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         assert isinstance(pl_module, Task)
@@ -38,7 +38,7 @@ class Overfit(Callback):
             self.first = self._loss(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        last = self._loss(trainer, pl_module)
+        self.last = last = self._loss(trainer, pl_module)
         change = "fell" if last < self.first else "stayed" if last == self.first else "rose"
         line = f"debug=overfit: the loss of one batch {change} from {self.first:.4g} to {last:.4g}"
         line += f" in {trainer.global_step} steps"
@@ -46,6 +46,10 @@ class Overfit(Callback):
         if not last <= most:  # true for NaN, too
             raise RunFailed(f"{line}; it has to fall to {most:.4g} (debug.ratio={self.ratio:g})")
         on_first_process(say)(line)
+
+    def notes(self) -> dict[str, Any]:
+        """What result.json tells of it."""
+        return {"one_batch": {"first_loss": self.first, "last_loss": self.last}}
 
     @torch.no_grad()
     def _loss(self, trainer: L.Trainer, task: L.LightningModule) -> float:

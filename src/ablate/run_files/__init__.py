@@ -34,6 +34,19 @@ class Damaged(UserError):
         super().__init__(f"{path} cannot be read: {why}")
 
 
+def require_run(path: Path, typed: str) -> None:
+    """Raise UserError for what is not the folder of a run; of a file or folder in one it names that
+    run. typed: how the path was given."""
+    if (path / "config.yaml").exists():
+        return
+    why = "it has no config.yaml" if path.exists() else "it does not exist"
+    # Nothing in a run's folder lies deeper than checkpoints/last.ckpt.
+    run = next((above for above in path.parents[:2] if (above / "config.yaml").exists()), None)
+    raise UserError(
+        f"{typed} is not the folder of a run: {why}" + (f"; the run is {run}" if run else "")
+    )
+
+
 def best_weights(run_dir: Path) -> Path:
     """Return the path of a run's best weights, which may not exist yet."""
     first = run_dir / "checkpoints" / FIRST_BEST

@@ -13,7 +13,7 @@ from ablate.config.saved import names_file, read_config
 from ablate.data import Data
 from ablate.errors import UserError
 from ablate.model.base import Model
-from ablate.run_files import BEST, RESULT, best_weights
+from ablate.run_files import BEST, RESULT, best_weights, require_run
 from ablate.run_files.records import read_result
 from ablate.run_files.sealed import read_weights
 from ablate.task import Task
@@ -61,8 +61,7 @@ def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:
     from ablate.training.build import make_task, read_data
 
     path = Path(run_dir)
-    if not (path / "config.yaml").exists():
-        raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
+    require_run(path, str(path))
     weights = best_weights(path)
     if not weights.exists():
         raise UserError(f"{path} has no weights yet: checkpoints/{BEST} is missing")

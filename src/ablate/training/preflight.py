@@ -1,4 +1,4 @@
-"""Check the machine before a run: devices, a compiler, a writable folder."""
+"""Check the machine before a run: devices, a compiler, a writable folder; say what will be slow."""
 
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -7,8 +7,11 @@ import torch
 
 from ablate.config.check import conflicts
 from ablate.config.composition import Composition
+from ablate.config.facts import Facts, Unreadable
 from ablate.errors import UserError
 from ablate.kernel import chunked
+
+MANY, FEWER = 512, 256  # tokens of an image: the most without a word, and what is offered instead
 
 
 def check_devices(composition: Composition) -> None:
@@ -70,3 +73,29 @@ def check_output(run_dir: Path) -> None:
         raise UserError(
             f"output_dir: cannot write to {run_dir} ({error.strerror}); choose another folder"
         ) from error
+
+
+def many_tokens(composition: Composition) -> str | None:
+    """A line on how to have fewer tokens, if the model reads more than MANY of an image."""
+    facts = Facts(composition.values)
+    try:
+        if not facts.states("model", "has_grid") or facts.positions <= MANY:
+            return None
+        side, patch = facts.side, int(facts("model.patch"))
+    except Unreadable:  # no model of square images in patches
+        return None
+    stride = facts.get("model.stride", None)
+    larger = range(patch + 1, side // 4 + 1)
+    better = next((p for p in larger if side % p == 0 and (side // p) ** 2 <= FEWER), None)
+    fewer = []
+    if better:
+        whole = " model.stride=null" if stride else ""
+        fewer.append(f"model.patch={better}{whole} ({(side // better) ** 2} patches)")
+    if "size" in composition.values["data"]:
+        fewer.append("a smaller data.size")
+    overlap = f", model.stride={stride}" if stride else ""
+    return (
+        f"an image of {side} pixels a side is {facts.positions:,} tokens (model.patch={patch}"
+        f"{overlap}), which takes much time and memory"
+        + (f"; for fewer: {', or '.join(fewer)}" if fewer else "")
+    )

@@ -38,7 +38,7 @@ from ablate.training.ignored import refuse_ignored
 from ablate.training.load import Run, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.predictions import write_predictions
-from ablate.training.preflight import check_devices, check_output
+from ablate.training.preflight import check_devices, check_output, many_tokens
 from ablate.training.progress import ProgressFile
 from ablate.training.record import (
     log_finished,
@@ -155,6 +155,8 @@ def open_run(composition: Composition, run_dir: Path) -> Iterator[RunContext]:
             "evaluate: several processes measure under one condition alone; leave it out, and use"
             " python -m ablate.evaluate RUN_DIR KEY=VALUE afterwards"
         )
+    if line := many_tokens(composition):
+        on_first_process(say)(line)
     flops, cache = count_flops(cfg, task), count_cache(cfg, task)
     with (
         only_one(run_dir, trainer),
@@ -182,6 +184,8 @@ def finish(run: RunContext) -> None:
         )
     measured = measure(run.trainer, run.task, run.data, run.curves, run.checkpoints)
     run.result.update(measured)
+    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+        run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
     if wanted := conditions(run.composition.cfg):
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
     run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)

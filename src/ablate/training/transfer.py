@@ -21,7 +21,7 @@ from ablate.config.overrides import value_text
 from ablate.config.saved import TOKENS, read_config
 from ablate.config.stated import Unreadable, stated
 from ablate.errors import UserError
-from ablate.run_files import BEST, best_weights, write_text
+from ablate.run_files import BEST, best_weights, require_run, write_text
 from ablate.run_files.records import read_result
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ class Source:
     @property
     def folder(self) -> Path:
         folder = Path(self.init_from).expanduser()
-        if not (folder / "config.yaml").exists():
-            what = "has no config.yaml" if folder.exists() else "does not exist"
-            raise UserError(f"init_from={self.init_from} is not the folder of a run: it {what}")
+        require_run(folder, f"init_from={self.init_from}")
         if not best_weights(folder).exists():
             raise UserError(
                 f"init_from={self.init_from} has no weights yet: checkpoints/{BEST} is missing"

@@ -53,7 +53,7 @@ class Composer:
         except COMPOSITION_ERRORS as error:
             line = explain(error, overrides, self._tree, many=True)
             raise NoComposition(str(line)) from error
-        complete(cfg, cfg.hydra.runtime)
+        complete(cfg, cfg.hydra)
         return cfg
 
 

@@ -107,6 +107,12 @@ def _by_factors(
 ) -> StudyRequest:
     factors = tuple(read_factor(str(name), options) for name, options in node["factors"].items())
     for override in typed:
+        if override.key_or_group == "seed":
+            seeds = ",".join(map(str, _typed_seeds(override)))
+            raise UserError(
+                f"'{override.input_line}': the seeds of a study are study.seeds; write"
+                f" study.seeds=[{seeds}]"
+            )
         if override.is_sweep_override():
             raise UserError(
                 f"'{override.input_line}' names several values in a study with study.factors; make"
@@ -118,8 +124,6 @@ def _by_factors(
             raise UserError(
                 f"'{override.input_line}': the study changes it (study.factors: {owner[0]})"
             )
-        if override.key_or_group == "seed":
-            raise UserError(f"'{override.input_line}': the seeds of a study are study.seeds=[..]")
     baseline = [parse_one(text, "study.baseline").input_line or "" for text in node["baseline"]]
     options = {factor.name: factor.options for factor in factors}
     exclude = [
