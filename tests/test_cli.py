@@ -208,6 +208,16 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "[]\n", 1)
 
 
+@pytest.mark.parametrize(("own", "other"), [("additive", "dot"), ("scaled_dot", "additive")])
+def test_another_score_is_offered_next(own, other, tmp_path):
+    from ablate.cli.summary import next_commands
+
+    result = {"choices": {"model": "rnn_seq2seq", "model.attention": own}}
+    task = "ablate.task.seq2seq.SequenceToSequence"
+    offered = " ".join(next_commands(result, tmp_path, task))
+    assert f"model=rnn_seq2seq model.attention={other} " in offered
+
+
 def test_the_stand_in_has_the_real_signature():
     from ablate.training.train import train
 

@@ -4,7 +4,7 @@ import json
 from functools import cache
 
 import pytest
-from tiny import images, overrides, pairs, write_text
+from tiny import images, in_a_process, overrides, pairs, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
@@ -58,6 +58,15 @@ def test_longer_than_trained(finished, measured, name):
     trained = json.loads((run / "result.json").read_text())["metrics"]["val/loss"]
     assert rows[0]["val/loss"] == pytest.approx(trained, abs=1e-6)
     assert all(row["val/perplexity"] > 1 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_interpreter")
+def test_evaluate_prints_its_table_alone(finished):
+    done = in_a_process(
+        "-m", "ablate.evaluate", finished("rotary"), "data.batch_size=2,4", "--json"
+    )
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 2)
 
 
 def test_one_row_that_is_refused_leaves_the_others(finished, measured, capsys):

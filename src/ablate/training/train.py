@@ -1,7 +1,5 @@
 """One run: build, fit, measure, record."""
 
-import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -49,18 +47,6 @@ from ablate.training.record import (
 )
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer
-
-# Hide Lightning's messages about its own settings.
-for _part in ("lightning.pytorch", "lightning.fabric"):
-    logging.getLogger(_part).setLevel(logging.WARNING)
-# Hide torch.compile's message on a CPU that the CUDA compiler is installed without a GPU.
-logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-# Issued where Slurm is installed; hydra/launcher=slurm uses srun, and other runs do not need it.
-warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
-# torchmetrics reduces over the processes before a metric is logged.
-warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
