@@ -7,6 +7,7 @@ import pytest
 from make_rules import rules_of_keys
 from tiny import in_a_process, overrides
 
+from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
 from ablate.cli.help import help_text
 from ablate.config.composition import Composition, compose
@@ -193,6 +194,10 @@ def test_a_compiled_run_prints_nothing_but_what_we_say(tmp_path):
         pytest.param("--cfg hydra", "output_dir", marks=pytest.mark.slow),
         pytest.param("--info searchpath", "/conf", marks=pytest.mark.slow),
         pytest.param("--hydra-help", "Hydra", marks=pytest.mark.slow),
+        *(
+            pytest.param(f"{word} --help", f"ablate.{word}", marks=pytest.mark.slow)
+            for word in COMMANDS
+        ),
     ],
 )
 def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):

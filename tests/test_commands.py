@@ -9,6 +9,7 @@ from tiny import images, in_a_process, overrides, pairs, write_text
 import ablate
 from ablate import diff, evaluate, generate
 from ablate.config.composition import Composition
+from ablate.difference import difference as difference_of
 from ablate.errors import UserError
 from ablate.run_files import Damaged, open_file
 
@@ -171,7 +172,7 @@ def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, meas
 
 def difference(base, *more):
     """Of a composition, and of the same with more overrides."""
-    return diff.difference(ablate.compose(*base), ablate.compose(*base, *more))
+    return difference_of(ablate.compose(*base), ablate.compose(*base, *more))
 
 
 def test_diff_says_what_a_change_does(tmp_path):

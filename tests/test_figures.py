@@ -242,7 +242,7 @@ def show_command(tmp_path, monkeypatch, capsys):
 
     def run(task, *arguments):
         loaded = SimpleNamespace(path=tmp_path, task=task, model=task.model, data=task.data)
-        monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
+        monkeypatch.setattr("ablate.training.load.load", lambda run_dir, allow=(): loaded)
         monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])
         with pytest.raises(SystemExit) as exited:
             show.command(show.main)

@@ -1,13 +1,15 @@
 """Attention maps of a finished run, or the gates of its LSTM: python -m ablate.show RUN_DIR."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
-from ablate.task.attention import attention_figures
-from ablate.task.experts import expert_figures
-from ablate.training.load import Run, load
+
+if TYPE_CHECKING:
+    from ablate.training.load import Run
 
 
 def text_example(run: Run, text: str) -> dict[str, Any]:
@@ -43,6 +45,10 @@ def main() -> None:
     chosen.add_argument("--index", type=int, help="which validation example, from 0")
     parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
     args = parser.parse_args()
+    from ablate.task.attention import attention_figures
+    from ablate.task.experts import expert_figures
+    from ablate.training.load import load
+
     run = load(args.run_dir, allow=args.allow)
     options: dict[str, Any] = {"layer": args.layer, "head": args.head}
     if args.text is not None:
