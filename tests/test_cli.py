@@ -163,6 +163,22 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         "optimizer=adamw": "  lr: ",
     }.items():
         assert any(text.startswith(line) for text in help_text(None, [typed]).splitlines()), typed
+    for key, texts in {
+        "optimizer.lr": [
+            "a number more than 0",
+            "2e-3 (optimizer=adamw,",
+            "set to 5e-3 by model=gat",
+        ],
+        "model.heads": ["a whole number of at least 1", "each of width dim / heads", "= 4 ("],
+        "study.seeds": ["how many (0, 1, ...), or a list", "= 1 (config.yaml)"],
+        "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
+    }.items():
+        text = help_text(None, [key])
+        assert text.startswith(f"{key}\n")
+        assert [part for part in texts if part not in text] == [], key
+    sweeps = help_text(None, ["sweep"])
+    assert "reading from left to right, reading near tokens alone" in " ".join(sweeps.split())
+    assert "python -m" not in sweeps
     assert help_text(own, ["pos_enc=spiral"]).startswith("pos_enc=spiral\n  # Round and round.")
     assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
     code, _, line = ablate_command("--help", "atention")
