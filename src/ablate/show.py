@@ -43,6 +43,7 @@ def main() -> None:
     chosen.add_argument("--text", help="text to read; default: an example of the validation split")
     chosen.add_argument("--source", help="source to write the target of, as the model does")
     chosen.add_argument("--index", type=int, help="which validation example, from 0")
+    parser.add_argument("--raw", action="store_true", help="write attention.npz, the weights, too")
     parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
     args = parser.parse_args()
     from ablate.task.attention import attention_figures
@@ -59,7 +60,7 @@ def main() -> None:
     elif args.index is not None:
         options["examples"] = [run.task.numbered(args.index)]
     folder = args.out or run.path / "figures"
-    paths = attention_figures(run.task, folder, **options)
+    paths = attention_figures(run.task, folder, run=run.title, raw=args.raw, **options)
     if all(value is None for value in options.values()):
         paths += expert_figures(run.task, folder)
     if not paths:

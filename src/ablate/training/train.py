@@ -33,7 +33,7 @@ from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
-from ablate.training.load import Run, load, load_weights, require_fitting
+from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_devices, check_output
@@ -170,7 +170,9 @@ def finish(run: RunContext) -> None:
     run.result.update(measured)
     if wanted := conditions(run.composition.cfg):
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
-    run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
+    choices = run.composition.values["choices"]
+    title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
+    run.result["artefacts"] = show(run.task, run.run_dir, run.trainer, title)
     if run.logger and run.logger.log_predictions:
         measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)
         write_predictions(measured_run)
@@ -265,14 +267,14 @@ def measure(
     }
 
 
-def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:
+def show(task: Task, run_dir: Path, trainer: L.Trainer, title: str) -> list[str]:
     """Write attention maps of fixed validation examples, curves, and the artefacts of the task,
     whose places in the folder are returned."""
     if not trainer.is_global_zero:
         return []
 
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
-    attention_figures(task, folder)
+    attention_figures(task, folder, run=title)
     expert_figures(task, folder)
     draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
     return [str(path.relative_to(run_dir)) for path in task.artefacts(run_dir)]
