@@ -47,6 +47,8 @@ MISTAKES = {
     "+trainer.max_time=1": "no key trainer.max_time: would cut training or measuring short",
     "trainer.limit_val_batches=3": "no key trainer.limit_val_batches: | debug=fast",
     "+trainer.profiler=simple": ": its table would go nowhere; debug=profile shows",
+    "logger.watch=all": "no key logger.watch: histograms of every gradient slow training",
+    "logger.mode=disabled": "must be auto, online or offline; logger=none logs nothing",
     "tags=[a]": "did you mean logger.tags=[a]?",
     "hparams_search=optuna": "(-m hydra/sweeper=optuna)",
     "early_stopping=true": "(callbacks=early_stopping)",

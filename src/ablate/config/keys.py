@@ -38,6 +38,7 @@ MISSING = "???"
 CUT = "would cut training or measuring short, so that result.json would not hold what it says"
 INSTEAD = {
     "study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too",
+    "logger.watch": "histograms of every gradient slow training; a callback can log what you need",
     "trainer.max_time": f"{CUT}; trainer.max_steps=N",
     "trainer.min_steps": "a run trains trainer.max_steps",
     "trainer.min_epochs": "a run trains trainer.max_epochs",
