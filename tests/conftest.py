@@ -106,7 +106,7 @@ def shared_data() -> Path:
 
 
 def undraw(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("ablate.training.train.show", lambda task, run_dir, trainer: None)
+    patch.setattr("ablate.training.train.show", lambda *_: None)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,6 +7,7 @@ import pytest
 from make_rules import rules_of_keys
 from tiny import in_a_process, overrides
 
+from ablate.__main__ import COMMANDS
 from ablate.cli import command as commands
 from ablate.cli.help import help_text
 from ablate.config.composition import Composition, compose
@@ -162,6 +163,22 @@ def test_help_finds_options_and_keys_by_a_word(own, ablate_command):
         "optimizer=adamw": "  lr: ",
     }.items():
         assert any(text.startswith(line) for text in help_text(None, [typed]).splitlines()), typed
+    for key, texts in {
+        "optimizer.lr": [
+            "a number more than 0",
+            "2e-3 (optimizer=adamw,",
+            "set to 5e-3 by model=gat",
+        ],
+        "model.heads": ["a whole number of at least 1", "each of width dim / heads", "= 4 ("],
+        "study.seeds": ["how many (0, 1, ...), or a list", "= 1 (config.yaml)"],
+        "hydra.launcher.slots": ["runs at once", "auto (hydra/launcher=local)"],
+    }.items():
+        text = help_text(None, [key])
+        assert text.startswith(f"{key}\n")
+        assert [part for part in texts if part not in text] == [], key
+    sweeps = help_text(None, ["sweep"])
+    assert "reading from left to right, reading near tokens alone" in " ".join(sweeps.split())
+    assert "python -m" not in sweeps
     assert help_text(own, ["pos_enc=spiral"]).startswith("pos_enc=spiral\n  # Round and round.")
     assert help_text(own, ["helix"]) == "pos_enc.turns\n    of the helix"
     code, _, line = ablate_command("--help", "atention")
@@ -193,6 +210,10 @@ def test_a_compiled_run_prints_nothing_but_what_we_say(tmp_path):
         pytest.param("--cfg hydra", "output_dir", marks=pytest.mark.slow),
         pytest.param("--info searchpath", "/conf", marks=pytest.mark.slow),
         pytest.param("--hydra-help", "Hydra", marks=pytest.mark.slow),
+        *(
+            pytest.param(f"{word} --help", f"ablate.{word}", marks=pytest.mark.slow)
+            for word in COMMANDS
+        ),
     ],
 )
 def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
@@ -206,6 +227,16 @@ def test_quick_answers_hydras_own_among_them_do_not_import_torch(argv, part):
     assert part in done.stdout
     if not part:  # it is refused
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "[]\n", 1)
+
+
+@pytest.mark.parametrize(("own", "other"), [("additive", "dot"), ("scaled_dot", "additive")])
+def test_another_score_is_offered_next(own, other, tmp_path):
+    from ablate.cli.summary import next_commands
+
+    result = {"choices": {"model": "rnn_seq2seq", "model.attention": own}}
+    task = "ablate.task.seq2seq.SequenceToSequence"
+    offered = " ".join(next_commands(result, tmp_path, task))
+    assert f"model=rnn_seq2seq model.attention={other} " in offered
 
 
 def test_the_stand_in_has_the_real_signature():

@@ -50,6 +50,20 @@ def test_a_command_refuses_in_one_line(ablate_command, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("module", [diff, evaluate, export, generate, report, show])
+def test_every_argument_of_a_command_is_explained(module, monkeypatch):
+    def parsed(parser, *_):
+        unexplained.extend(action.dest for action in parser._actions if not action.help)
+        raise SystemExit
+
+    unexplained = []
+    for name in ("parse_args", "parse_intermixed_args"):
+        monkeypatch.setattr(commands.Arguments, name, parsed)
+    with pytest.raises(SystemExit):
+        module.main()
+    assert unexplained == []
+
+
 def test_help_and_version(ablate_command):
     assert ablate_command("help", "pos_enc") == ablate_command("--help", "pos_enc")
     assert ablate_command("--version") == (0, f"{described()}\n", "")

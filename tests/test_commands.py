@@ -6,11 +6,12 @@ from functools import cache
 
 import pytest
 from refusals import refused
-from tiny import images, overrides, pairs, write_text
+from tiny import images, in_a_process, overrides, pairs, write_text
 
 import ablate
 from ablate import diff, evaluate, generate
 from ablate.config.composition import Composition
+from ablate.difference import difference as difference_of
 from ablate.errors import UserError
 from ablate.run_files import Damaged, open_file
 
@@ -60,6 +61,15 @@ def test_longer_than_trained(finished, measured, name):
     trained = json.loads((run / "result.json").read_text())["metrics"]["val/loss"]
     assert rows[0]["val/loss"] == pytest.approx(trained, abs=1e-6)
     assert all(row["val/perplexity"] > 1 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_interpreter")
+def test_evaluate_prints_its_table_alone(finished):
+    done = in_a_process(
+        "-m", "ablate.evaluate", finished("rotary"), "data.batch_size=2,4", "--json"
+    )
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 2)
 
 
 def test_one_row_that_is_refused_leaves_the_others(finished, measured, capsys):
@@ -164,7 +174,7 @@ def test_pairs_of_other_lengths_are_measured_with_the_runs_tokens(tmp_path, meas
 
 def difference(base, *more):
     """Of a composition, and of the same with more overrides."""
-    return diff.difference(ablate.compose(*base), ablate.compose(*base, *more))
+    return difference_of(ablate.compose(*base), ablate.compose(*base, *more))
 
 
 def test_diff_says_what_a_change_does(tmp_path):

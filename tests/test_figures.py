@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy
 import pytest
 import tiny
 import torch
@@ -82,6 +83,27 @@ def ticks(axis):
     return [[t.get_text() for t in of()] for of in (axis.get_xticklabels, axis.get_yticklabels)]
 
 
+def test_a_figure_says_of_which_run_it_is(gpt, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
+    attention_figures(gpt, tmp_path, layer=1, run="gpt, dot attention, on pydoc, seed 0: 1f")
+    above, *below = seen[0].get_suptitle().split("\n")
+    assert above == "gpt, dot attention, on pydoc, seed 0: 1f"
+    assert below[0] == "Attention weights, layer 1 of 2"
+
+
+def test_the_window_that_is_drawn_has_few_blanks(tmp_path):
+    lines = ["a   " * 30, "b  " * 40, "cd " * 40, "e    " * 30] * 20
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    typed = ("data=text", f"data.path={tmp_path}/text.txt", "data.seq_len=24", "model.dim=16")
+    data = built(*typed).data
+    (best,) = data.drawn(1)
+    blanks = [
+        data.example(index)["labels"].count("␣") for index in range(min(64, data.length("val")))
+    ]
+    assert blanks[best] == min(blanks) < max(blanks)
+
+
 def test_tokens_are_drawn_as_they_are():
     labels = ["␣", "$a$", "\\frac", "語"]
     weights, allowed = torch.eye(4), torch.ones(4, 4).bool()
@@ -89,6 +111,10 @@ def test_tokens_are_drawn_as_they_are():
     axis = draw_panels([panel], "layer 1 of 1", 1.0, query="the query", key="the key").axes[0]
     assert (axis.get_title(), ticks(axis)) == ("head 1", [labels, labels])
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("the key", "the query")
+    assert {text.get_rotation() for text in axis.get_xticklabels()} == {90}
+    letters = Panel("head 1", weights, "a␣bc", "a␣bc", allowed)
+    upright = draw_panels([letters], "layer 1 of 1", 1.0, query="", key="").axes[0]
+    assert {text.get_rotation() for text in upright.get_xticklabels()} == {0}
     (outline,) = axis.patches
     assert outline.get_bbox().bounds == (-0.5, 0.5, 3, 2)
     assert to_hex(outline.get_edgecolor()) == OUTLINE
@@ -241,8 +267,10 @@ def show_command(tmp_path, monkeypatch, capsys):
     """`python -m ablate.show RUN_DIR` on a run that is in memory: exit code, output, errors."""
 
     def run(task, *arguments):
-        loaded = SimpleNamespace(path=tmp_path, task=task, model=task.model, data=task.data)
-        monkeypatch.setattr(show, "load", lambda run_dir, allow=(): loaded)
+        loaded = SimpleNamespace(
+            path=tmp_path, task=task, model=task.model, data=task.data, title="a run"
+        )
+        monkeypatch.setattr("ablate.training.load.load", lambda run_dir, allow=(): loaded)
         monkeypatch.setattr("sys.argv", ["show", str(tmp_path), *arguments])
         with pytest.raises(SystemExit) as exited:
             show.command(show.main)
@@ -259,6 +287,12 @@ def test_show_draws_and_prints_paths(gpt, tmp_path, show_command):
     elsewhere = tmp_path / "elsewhere"
     assert show_command(gpt, "--layer", "1", "--out", str(elsewhere))[0] == 0
     assert [path.name for path in elsewhere.iterdir()] == ["attention_layer_01.png"]
+    raw = tmp_path / "raw"
+    assert show_command(gpt, "--text", "the cat", "--head", "2", "--raw", "--out", str(raw))[0] == 0
+    with numpy.load(raw / "attention.npz") as held:
+        assert list(held["labels"]) == list("the␣cat")
+        first = attention_maps(gpt, gpt.data.from_text("the cat"))[0]
+        assert_close(torch.from_numpy(held[first.name]), first.weights[1:])
 
 
 def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):

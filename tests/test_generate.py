@@ -35,7 +35,7 @@ class Command:
             task.beam, task.length_penalty = 1, 0.0
             return run
 
-        monkeypatch.setattr(generate, "load", load)
+        monkeypatch.setattr("ablate.training.load.load", load)
 
     def __call__(self, *arguments: Any) -> tuple[int, str, str]:
         """Exit code, what was printed, and the errors."""

@@ -10,11 +10,13 @@ import pytest
 import yaml
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 from tiny import overrides
 
 import ablate
 from ablate import report
 from ablate.config.composition import compose
+from ablate.config.short_name import short_name
 from ablate.errors import UserError
 from ablate.logger import RunLogger
 from ablate.logger.role import Role
@@ -82,7 +84,7 @@ def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
         (folder,) = tmp_path.glob(logger.where.rpartition(f"{tmp_path}/")[2])
         run = offline_wandb.read(folder)
         assert (run.run_id, run.group, run.project) == (name * 12, "a_study", "ablate")
-        assert run.name == "gpt dot none text seed 3"
+        assert run.name == "gpt attention=dot pos_enc=none data=text dim=16 seed 3"
         assert all(run.config[key] == CONFIG[key] for key in ("model", "choices"))
         assert run.config["data"] == {
             "path": "https://example.org/text.txt",
@@ -94,6 +96,30 @@ def test_offline_runs_of_one_process_hold_everything_of_their_own(tmp_path):
         assert run.exit_code == 0
         (image,) = (r["figures/map"] for r in run.history if "figures/map" in r)
         assert (folder / "files" / image["path"]).read_bytes()[1:4] == b"PNG"
+
+
+def named(*typed: str) -> str:
+    return short_name(OmegaConf.to_container(compose(*typed), resolve=True))  # type: ignore[arg-type]
+
+
+def test_a_run_is_named_by_what_differs_from_its_models_defaults():
+    assert named() == "gpt seed 0"
+    assert named("optimizer.lr=3e-3", "seed=2", "logger=none") == "gpt lr=0.003 seed 2"
+    assert named("model=vit", "model.norm=post") == "vit norm=post seed 0"
+    assert named("model.attention=additive", "pos_enc=rotary") == (
+        "gpt attention=additive pos_enc=rotary seed 0"
+    )
+    assert named("experiment=recall", "model.depth=3") == "gpt experiment=recall depth=3 seed 0"
+    assert named("model.layers.mask=[window,causal]").startswith("gpt mask=[window(size=")
+
+
+def test_what_a_model_writes_is_logged(tmp_path):
+    logger = make("wandb", tmp_path)
+    (tmp_path / "sample.txt").write_text("a < b")
+    logger.finish(RESULT)
+    (sample,) = (row["sample"] for row in only_run(tmp_path).history if "sample" in row)
+    (file,) = tmp_path.rglob(sample["path"])
+    assert "<pre>a &lt; b</pre>" in file.read_text()
 
 
 def test_a_failed_run_is_marked(tmp_path):
@@ -321,6 +347,16 @@ def test_wandb_has_the_steps_of_metrics_csv(tmp_path, capsys, later):
     assert again == done
     assert only_run(folder).series("val/loss")  # and no second one
     assert capsys.readouterr().out.count("logged the finished run") <= 1
+
+
+def test_a_finished_run_is_not_said_to_be_logged_where_wandb_is_off(tmp_path, capsys, monkeypatch):
+    typed = [text for text in overrides(tmp_path) if not text.startswith("logger=")]
+    ablate.run(compose(*typed, "logger=none"), tmp_path / "run")
+    monkeypatch.setattr("ablate.logger.wandb._auto_mode", lambda: "disabled")
+    ablate.run(compose(*typed, "logger=wandb"), tmp_path / "run")
+    out = capsys.readouterr().out
+    assert "not logged: W&B is switched off (WANDB_MODE)" in out
+    assert "logged the finished run" not in out
 
 
 MAP = "figures/attention_layer_01"

@@ -44,15 +44,28 @@ MISTAKES = {
     "model.pos_enc=rotary": "did you mean pos_enc=rotary?",
     "data.path=x.txt": "data=pydoc; it is a key of data=",
     "data.window=3": "it is a key of data=series",
-    "+trainer.max_time=1": "would cut training or measuring short",
-    "+trainer.limit_val_batches=3": "debug=fast",
-    "+trainer.profiler=simple": "debug=profile shows where the time goes",
+    "+trainer.max_time=1": "no key trainer.max_time: would cut training or measuring short",
+    "trainer.limit_val_batches=3": "no key trainer.limit_val_batches: | debug=fast",
+    "+trainer.profiler=simple": ": its table would go nowhere; debug=profile shows",
+    "logger.watch=all": "no key logger.watch: histograms of every gradient slow training",
+    "logger.mode=disabled": "must be auto, online or offline; logger=none logs nothing",
+    "tags=[a]": "did you mean logger.tags=[a]?",
+    "hparams_search=optuna": "(-m hydra/sweeper=optuna)",
+    "early_stopping=true": "(callbacks=early_stopping)",
+    "print_config=true": "(--cfg job prints the composition)",
+    "task_name=x": "(study.name=NAME,",
     # options of other names
     "pos_enc=rope": "did you mean pos_enc=rotary?",
     "model.attention=bahdanau": "did you mean model.attention=additive?",
     "model.attention=flex": "did you mean kernel=flex?",
     "logger=off": "did you mean logger=none?",
     "logger=csv": "every run writes metrics.csv",
+    "logger=many_loggers": "did you mean logger=many?",
+    "model.attention=flash": "kernel=auto or kernel=sdpa",
+    "model.attention=a": "no such option; allowed: ",
+    "trainer=mps": "did you mean trainer=gpu?",
+    "trainer=ddp_sim": "(trainer=ddp trainer.accelerator=cpu trainer.devices=2)",
+    "debug=fdr": "did you mean debug=fast?",
     # spaces
     "model.attention = additive": "write model.attention=additive, without spaces",
     "model.heads= 4": "write model.heads=4, without spaces",
@@ -214,6 +227,9 @@ def test_a_path_needs_no_quotes(typed: str, value: str) -> None:
 
 def test_a_study_is_narrowed_and_widened_by_its_factors() -> None:
     typed = ("study.factors.model.attention=[dot,general]", "study.factors.model.heads=[1]")
+    for names in ("[baseline,model.attention=dot]", "[baseline, 'model.attention=dot']"):
+        only = compose(f"study.only={names}").study.only
+        assert only == ["baseline", "model.attention=dot"]
     factors = compose("sweep=attention_scores", *typed).study.factors
     assert factors["model.attention"] == ["dot", "general"]
     assert factors["model.heads"] == [1]

@@ -83,7 +83,10 @@ def test_runs_of_a_study_are_told_apart_at_wandb(tmp_path):
             "is_baseline": counts and cell["arm"] == DOT,
             "parameters": result["parameters"]["total"],
             "flops": result["flops_per_step"],
+            "commit": run.config["ablate"]["commit"],
         }
+        git = json.loads((folder / "provenance.json").read_text())["git"]
+        assert (run.config["ablate"]["commit"] or "").startswith(git["commit"] if git else "")
 
     # One printed command sends them all.
     (sync,) = [line for line in printed.splitlines() if line.startswith("  wandb sync ")]

@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import offline_wandb
 import pytest
+import yaml
+from tiny import SMALL, overrides
 from wandb_server import KEY, running
 
 ROOT = Path(__file__).parents[1]
@@ -98,6 +102,37 @@ def test_a_dead_server_does_not_stop_the_run(tmp_path: Path) -> None:
     assert "writing offline" in errors
     assert "offline" in lines[0]
     assert metrics_of(tmp_path) == [(7, 2.0)]
+
+
+@pytest.mark.slow
+def test_an_agent_trains_the_sweep_of_the_documentation(tmp_path: Path) -> None:
+    """`wandb agent` runs the command of docs/wandb.md; a trial that is given again is logged."""
+    block = re.search(r"(?:^    .*\n)+", (ROOT / "docs" / "wandb.md").read_text(), re.MULTILINE)
+    assert block is not None
+    sweep = yaml.safe_load(dedent(block[0]))
+    tiny = [text for text in overrides(tmp_path, *SMALL) if text != "logger=none"]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    home = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": path}
+    scores = sweep["parameters"]["model.attention"]["values"]
+    with running() as server:
+        server.sweep = sweep | {"command": [*sweep["command"], *tiny]}
+        server.trials = [{"model.attention": score, "seed": 1} for score in (*scores, scores[0])]
+        done = subprocess.run(
+            [sys.executable, "-m", "wandb", "agent", "me/ablate/sweep"],
+            env=kept | home | server.environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        configs = {name: json.loads(run["config"]) for name, run in server.runs.items()}
+        losses = [server.summary(f"trial{n}")["val/loss"] for n in range(3)]
+    chosen = [configs[f"trial{n}"]["choices"]["value"]["model.attention"] for n in (2, 1, 0)]
+    assert chosen == [*scores, scores[0]]
+    assert losses[2] == losses[0] != losses[1]
+    assert len(list((tmp_path / "outputs" / "runs").iterdir())) == 2
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@
         server.runs["0123456789ab"]["summary"]
 
 It knows the requests that wandb 0.31 and wandb-workspaces 0.4 make for runs, views and reports, and
-answers any other with an error. Kept in memory: `runs` by id, `views` by id, `unknown` requests.
+for an agent of the one `sweep`, which gets `trials`; it answers any other with an error. Kept in
+memory: `runs` by id, `views` by id, `unknown` requests.
 """
 
 import json
@@ -32,6 +33,8 @@ class Server:
         self.url = ""
         self.runs: dict[str, dict[str, Any]] = {}
         self.views: dict[str, dict[str, Any]] = {}
+        self.sweep: dict[str, Any] = {}
+        self.trials: list[dict[str, Any]] = []
         self.unknown: list[str] = []
         self.lock = Lock()
 
@@ -146,6 +149,26 @@ class Server:
                 self.run(run)["summaryMetrics"] = json.dumps(lines[-1])
         if content.get("complete"):
             self.run(run)["exit_code"] = content["exitcode"]
+
+    # An agent of the sweep.
+
+    def on_SweepWithRuns(self, _: dict[str, Any]) -> Answer:
+        held = {"config": json.dumps(self.sweep), "runs": {"edges": []}}
+        return {"project": {"sweep": held}}
+
+    def on_CreateAgent(self, _: dict[str, Any]) -> Answer:
+        return {"createAgent": {"agent": {"id": "agent"}}}
+
+    def on_Heartbeat(self, variables: dict[str, Any]) -> Answer:
+        """Starts a trial when none is running; ends the agent after the last."""
+        commands: list[dict[str, Any]] = []
+        if not json.loads(variables["runState"]):
+            trial = self.trials.pop(0) if self.trials else None
+            args = {key: {"value": value} for key, value in (trial or {}).items()}
+            run = {"run_id": f"trial{len(self.trials)}", "program": self.sweep.get("program")}
+            commands = [{"type": "run", "args": args, **run} if trial else {"type": "exit"}]
+        agent = {"agent": {"id": "agent"}, "commands": json.dumps(commands)}
+        return {"agentHeartbeat": agent}
 
     # Views and reports.
 

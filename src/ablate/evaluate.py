@@ -5,8 +5,10 @@ encoding reaches beyond the lengths of training (pos_enc.scaling) may be changed
 list (data.seq_len=64,128,256) makes one column each.
 """
 
+from __future__ import annotations
+
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 
@@ -14,21 +16,24 @@ from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.config.overrides import value_text, values_of, variants
 from ablate.errors import UserError
 from ablate.terminal.console import Console
-from ablate.training.load import Run, load
-from ablate.training.measure import measured_with
+
+if TYPE_CHECKING:
+    from ablate.training.load import Run
 
 WIDEST = 4  # variants side by side
 
 
 def evaluate(run: Run, changes: dict[str, Any]) -> dict[str, float]:
     """Validation and test of a run's best weights with some keys of its data or search changed."""
+    from ablate.training.measure import measured_with
+
     return measured_with(run.task, run.data, run.config, changes)
 
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.evaluate", description=__doc__)
     add_run_dir(parser)
-    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE[,VALUE...]")
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE[,VALUE...]", help="what to change")
     parser.add_argument("--json", action="store_true", help="print JSON lines, not a table")
     parser.add_argument(
         "--predictions",
@@ -36,6 +41,8 @@ def main() -> None:
         help="write RUN_DIR/predictions.csv: the loss and the prediction of each test example",
     )
     args = parser.parse_intermixed_args()  # options may stand between the changes
+    from ablate.training.load import load
+
     run = load(args.run_dir, allow=args.allow)
     if args.predictions:
         from ablate.training.predictions import write_predictions

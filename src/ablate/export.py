@@ -14,7 +14,6 @@ from shutil import rmtree
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
-from ablate.training.load import load
 
 FORMATS = ("hf", "torch", "onnx")
 
@@ -23,13 +22,14 @@ def main() -> None:
     parser = Arguments(prog="python -m ablate.export", description=__doc__)
     add_run_dir(parser)
     parser.add_argument("out", type=Path, help="folder (hf) or file (torch, onnx) to write")
-    parser.add_argument("--format", choices=FORMATS, required=True)
+    parser.add_argument("--format", choices=FORMATS, required=True, help="for which programs")
     args = parser.parse_args()
     if args.out.exists():
         raise UserError(f"{args.out} exists; choose another name")
-    run = load(args.run_dir, allow=args.allow)
     from ablate.training import exported
+    from ablate.training.load import load
 
+    run = load(args.run_dir, allow=args.allow)
     written = args.out.with_name(f".part.{args.out.name}")
     try:
         written.parent.mkdir(parents=True, exist_ok=True)

@@ -4,13 +4,17 @@ Masked tokens: --prompt "wh[MASK]t". Translations: --source "...", or --input FI
 Captions: --image FILE. Speech: --text "..." --audio FILE.wav. Forecasts: --steps N.
 Masks: --image FILE --point X,Y. Images: --prompt "3 1" --image OUT.png."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
 from ablate.terminal.say import put
-from ablate.training.load import Run, load
+
+if TYPE_CHECKING:
+    from ablate.training.load import Run
 
 COLDEST = 1e-6  # logits divided by less overflow
 
@@ -128,6 +132,8 @@ def option(name: str) -> str:
 def main() -> None:
     options = arguments()
     check_values(options)
+    from ablate.training.load import load
+
     run = load(options.pop("run_dir"), allow=options.pop("allow"))
     if not run.task.generates:
         raise UserError(

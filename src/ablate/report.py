@@ -7,16 +7,20 @@ of runs without a plan, such as outputs/runs, it prints a table of what differs 
 --wandb of the folder of one run sends that run.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ablate.cli.command import Arguments, command
 from ablate.errors import RunFailed, UserError
 from ablate.run_files import RESULT
-from ablate.study.analysis.claims import REFUTED
 from ablate.study.analysis.collect import PLAN, not_a_study
 from ablate.study.analysis.comparable import RULES
-from ablate.study.report.rows import Report
 from ablate.terminal.console import Console
+
+if TYPE_CHECKING:
+    from ablate.study.report.rows import Report
 
 
 def main() -> None:
@@ -88,6 +92,8 @@ def main() -> None:
 
 def check(report: Report) -> None:
     """Raise RunFailed, which ends the command with 1, if a claim is refuted."""
+    from ablate.study.analysis.claims import REFUTED
+
     if not report.claims:
         raise UserError(f"--check: {report.study.folder} has no claims (study.claims)")
     refuted = [entry.sentence for entry in report.claims if entry.verdict == REFUTED]

@@ -1,13 +1,15 @@
 """Attention maps of a finished run, or the gates of its LSTM: python -m ablate.show RUN_DIR."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
-from ablate.task.attention import attention_figures
-from ablate.task.experts import expert_figures
-from ablate.training.load import Run, load
+
+if TYPE_CHECKING:
+    from ablate.training.load import Run
 
 
 def text_example(run: Run, text: str) -> dict[str, Any]:
@@ -41,8 +43,13 @@ def main() -> None:
     chosen.add_argument("--text", help="text to read; default: an example of the validation split")
     chosen.add_argument("--source", help="source to write the target of, as the model does")
     chosen.add_argument("--index", type=int, help="which validation example, from 0")
+    parser.add_argument("--raw", action="store_true", help="write attention.npz, the weights, too")
     parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
     args = parser.parse_args()
+    from ablate.task.attention import attention_figures
+    from ablate.task.experts import expert_figures
+    from ablate.training.load import load
+
     run = load(args.run_dir, allow=args.allow)
     options: dict[str, Any] = {"layer": args.layer, "head": args.head}
     if args.text is not None:
@@ -53,7 +60,7 @@ def main() -> None:
     elif args.index is not None:
         options["examples"] = [run.task.numbered(args.index)]
     folder = args.out or run.path / "figures"
-    paths = attention_figures(run.task, folder, **options)
+    paths = attention_figures(run.task, folder, run=run.title, raw=args.raw, **options)
     if all(value is None for value in options.values()):
         paths += expert_figures(run.task, folder)
     if not paths:

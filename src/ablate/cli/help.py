@@ -22,7 +22,7 @@ ablate: which part of an attention model makes the difference?
 
   python -m ablate [GROUP=OPTION ...] [KEY=VALUE ...]     trains one model and measures it
   python -m ablate --help GROUP                           says what each option of a group is
-  python -m ablate --help GROUP=OPTION                    shows the keys of an option
+  python -m ablate --help GROUP=OPTION  or KEY            shows the keys of an option, or one key
   python -m ablate --help WORD                            finds options and keys, as in --help RoPE
 """
 
@@ -115,4 +115,5 @@ def _options(group: str, tree: Tree, folders: list[Path]) -> Iterator[str]:
     for option in tree.options(group):
         files = [folder / group / f"{option}.yaml" for folder in folders]
         text = next((file.read_text() for file in files if file.is_file()), "")
-        yield f"{group}={option}\n    {header(text)}"
+        yield f"{group}={option}"
+        yield fill(header(text), WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)

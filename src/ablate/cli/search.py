@@ -8,13 +8,19 @@ from textwrap import fill
 from typing import NamedTuple
 
 from ablate.config.keys import OURS
+from ablate.config.schema import rule_of
 from ablate.config.tree import Tree, config_dir, header
 from ablate.errors import UserError, suggest
 from ablate.version import PACKAGE
 
 WIDTH = 100
 # A key of a YAML file with its comment, or a choice in a defaults list.
-LINE = re.compile(r"^( *)(?:- (?:override )?/?)?([\w./]+): *[^#\n]*?(?: # *(.*))?$", re.MULTILINE)
+LINE = re.compile(
+    r"^( *)(?:- (?:override )?/?)?([\w./]+): *([^#\n]*?)(?: +# *(.*))?$", re.MULTILINE
+)
+# Groups of which an option sets keys of others that are not its own.
+SETS = ("experiment", "sweep", "debug")
+BLOCKS, OF_BLOCKS = "models of blocks", "ablate.model.gpt.GPT"  # _block.yaml, one of them
 
 
 class Entry(NamedTuple):
@@ -43,12 +49,13 @@ def search_text(words: list[str], tree: Tree, folders: list[Path]) -> str:
 
 
 def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
-    """The keys of an option, GROUP=OPTION, or of a node of config.yaml such as study, with their
-    values and comments; "" if it is neither. Raises UserError for an option that is not there."""
+    """The keys of an option, GROUP=OPTION, or of a node of config.yaml such as study, or a key by
+    its dotted path, with values and comments; "" if it is none of them. Raises UserError for an
+    option that is not there."""
     config = (config_dir() / "config.yaml").read_text()
     if "=" not in word:
         node = re.search(rf"^{re.escape(word)}:.*\n(?: +.*\n)+", config, re.MULTILINE)
-        return node[0].rstrip() if node else ""
+        return node[0].rstrip() if node else _key_text(word, tree, folders)
     group, _, option = word.partition("=")
     if group not in (*tree.groups, *tree.hydra_groups):
         return ""
@@ -66,6 +73,35 @@ def keys_text(word: str, tree: Tree, folders: list[Path]) -> str:
     return "\n".join([word, *(f"  {line}".rstrip() for line in lines)])
 
 
+def _key_text(word: str, tree: Tree, folders: list[Path]) -> str:
+    """A key with what it may be, its comments with the values of the options that it is a key of,
+    and what other options set it to; "" if there is none."""
+    own: dict[str, dict[str, list[str]]] = {}  # comment -> value -> options
+    others: dict[str, list[str]] = {}  # value -> options
+    rules: dict[str, list[str]] = {}  # what it may be -> options
+    for option, prefix, text in _files(tree, folders):
+        group = option.partition("=")[0]
+        node = prefix.removesuffix(".") or group
+        for name, value, comment in _in_file(text, prefix):
+            if name == word and (prefix or comment or "=" not in option):
+                own.setdefault(comment, {}).setdefault(value or "a node", []).append(option)
+                target = re.search(r"^ *_target_: (\S+)$", text, re.MULTILINE)
+                if rule := rule_of(word, target[1] if target else OF_BLOCKS, node):
+                    rules.setdefault(str(rule), []).append(option)
+            elif name == word and group not in SETS:
+                others.setdefault(value, []).append(option)
+    if not own:
+        return ""
+    lines = [f"must be {rule}" for rule in rules]
+    if len(rules) > 1:
+        lines = [f"{line} ({', '.join(rules[line[8:]])})" for line in lines]
+    for comment, values in own.items():
+        lines += filter(None, [comment])
+        lines.append("= " + ", ".join(f"{v} ({', '.join(names)})" for v, names in values.items()))
+    lines += [f"set to {value} by {', '.join(names)}" for value, names in others.items()]
+    return "\n".join([word, *map(_indented, lines)])
+
+
 def meanings() -> dict[str, str]:
     """The comment of each group in the defaults list of config.yaml."""
     text = (config_dir() / "config.yaml").read_text()
@@ -77,10 +113,11 @@ def _shown(entry: Entry, words: list[str]) -> str:
     if not entry._replace(docstring="").matches(words):
         documented = entry.docstring.splitlines()
         lines += [line for line in documented if Entry("", line).matches(words[:1])][:1]
-    indent = " " * 4
-    texts = (fill(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=indent)
-             for line in lines)  # fmt: skip
-    return "\n".join([entry.name, *filter(None, texts)])
+    return "\n".join([entry.name, *filter(None, map(_indented, lines))])
+
+
+def _indented(text: str) -> str:
+    return fill(text.strip(), WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
 
 
 def _groups(tree: Tree) -> Iterator[Entry]:
@@ -98,23 +135,31 @@ def _options(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
 
 
 def _keys(tree: Tree, folders: list[Path]) -> Iterator[Entry]:
-    yield from _in_file((config_dir() / "config.yaml").read_text(), "")
-    yield from _in_file((config_dir() / "_block.yaml").read_text(), "model.")
+    for _, prefix, text in _files(tree, folders):
+        for name, _, comment in _in_file(text, prefix):
+            if comment:
+                yield Entry(name, comment)
+
+
+def _files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str, str]]:
+    """Every file with keys: what it is, what stands before its keys, and its text."""
+    yield "config.yaml", "", (config_dir() / "config.yaml").read_text()
+    yield BLOCKS, "model.", (config_dir() / "_block.yaml").read_text()
     for option, text in option_files(tree, folders):
         group = option.partition("=")[0].replace("/", ".")
-        yield from _in_file(text, "" if "@package _global_" in text else f"{group}.")
+        yield option, "" if "@package _global_" in text else f"{group}.", text
 
 
-def _in_file(text: str, prefix: str) -> Iterator[Entry]:
-    """The keys of a file that have a comment, by their dotted path."""
+def _in_file(text: str, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """The keys of a file by their dotted path, with their values and comments."""
     outer: list[tuple[int, str]] = []  # indentation and name of the nodes around a line
-    for indent, name, comment in LINE.findall(text):
+    for indent, name, value, comment in LINE.findall(text):
         while outer and outer[-1][0] >= len(indent):
             outer.pop()
         outer.append((len(indent), name))
         path = [node for _, node in outer]
-        if comment and path[0] != "defaults":
-            yield Entry(prefix + ".".join(path), comment)
+        if path[0] != "defaults":
+            yield prefix + ".".join(path), value, comment
 
 
 def option_files(tree: Tree, folders: list[Path]) -> Iterator[tuple[str, str]]:

@@ -65,7 +65,7 @@ def show_result(result: dict[str, Any], run_dir: Path, task: str) -> None:
     if result["logged_to"]:
         console.print(f"  {result['logged_to']}", markup=False)
     console.print("What to run next:", style="bold")
-    for command in _next_commands(result, run_dir, task):
+    for command in next_commands(result, run_dir, task):
         console.print(f"  {command}", markup=False)
 
 
@@ -77,15 +77,14 @@ def _names(result: dict[str, Any]) -> str:
     return ", ".join(f"{name}={choices[name]}" for name in shown if choices.get(name) not in silent)
 
 
-def _next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
+def next_commands(result: dict[str, Any], run_dir: Path, task: str) -> list[str]:
     """Commands that make sense for this run."""
     model = result["choices"]["model"]
     commands = [f"python -m ablate.evaluate {run_dir}"]
-    if result["choices"].get("model.attention", "none") != "none":
+    if (score := result["choices"].get("model.attention", "none")) != "none":
+        other = "dot" if score == "additive" else "additive"
         commands.insert(0, f"python -m ablate.show {run_dir}")
-        commands.append(
-            f"python -m ablate model={model} model.attention=additive   # another score"
-        )
+        commands.append(f"python -m ablate model={model} model.attention={other}   # another score")
     if (run_dir / "sample.txt").exists() or result.get("artefacts"):
         command = f"python -m ablate.generate {run_dir} {stated(task, 'example_options')}"
         commands.insert(0, command.rstrip())

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -32,50 +32,35 @@ Loader.add_implicit_resolver(
 )
 EVERYWHERE = {"_target_", "_partial_"}
 ROOT = {"choices", "hydra"}
-# Arguments of the Trainer that are not config keys: training/trainer.py passes its own values.
-GIVEN = {
-    "lightning.pytorch.Trainer": {
-        "callbacks",
-        "barebones",
-        "default_root_dir",
-        "enable_progress_bar",
-        "fast_dev_run",
-        "limit_test_batches",
-        "limit_train_batches",
-        "limit_val_batches",
-        "max_time",
-        "min_epochs",
-        "min_steps",
-        "overfit_batches",
-        "profiler",
-        "reload_dataloaders_every_n_epochs",
-        "enable_checkpointing",
-        "enable_model_summary",
-        "inference_mode",
-        "logger",
-        "num_sanity_val_steps",
-        "use_distributed_sampler",
-    }
-}
-
-
 MISSING = "???"
 
-# What does the job of a key that is gone.
+# Why there is no such key, or what does its job.
 CUT = "would cut training or measuring short, so that result.json would not hold what it says"
 INSTEAD = {
     "study.pack": "hydra.launcher.slots=N trains N runs at once, on one device too",
+    "logger.watch": "histograms of every gradient slow training; a callback can log what you need",
     "trainer.max_time": f"{CUT}; trainer.max_steps=N",
     "trainer.min_steps": "a run trains trainer.max_steps",
     "trainer.min_epochs": "a run trains trainer.max_epochs",
-    "trainer.fast_dev_run": "debug=fast",
+    "trainer.fast_dev_run": "debug=fast does a few steps of everything",
     "trainer.overfit_batches": "debug=overfit",
     **{f"trainer.limit_{s}_batches": f"{CUT}; debug=fast" for s in ("train", "val", "test")},
     "trainer.callbacks": "the group callbacks, +callbacks.NAME._target_=CLASS",
     "trainer.logger": "the group logger",
     "trainer.profiler": "its table would go nowhere; debug=profile shows where the time goes",
+    "trainer.barebones": "a run is measured and logged",
+    "trainer.default_root_dir": "output_dir=DIR",
     "trainer.enable_checkpointing": "a run always keeps its best and last weights",
+    "trainer.enable_model_summary": "the first line of a run counts its parameters",
+    "trainer.enable_progress_bar": "a terminal has a bar, a file a line for each validation",
+    "trainer.inference_mode": "validation needs no gradients",
+    "trainer.num_sanity_val_steps": "debug=fast validates after a few steps",
+    "trainer.reload_dataloaders_every_n_epochs": "training is one pass over a stream of batches",
+    "trainer.use_distributed_sampler": "data is shared among the processes in any case",
 }
+# Arguments of the Trainer that are no keys: training/trainer.py passes its own values.
+TRAINER = "lightning.pytorch.Trainer"
+GIVEN = {TRAINER: {key.partition(".")[2] for key in INSTEAD if key.startswith("trainer.")}}
 
 
 def plain(cfg: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,7 +144,9 @@ def _in_node(node: Mapping[str, Any], path: str) -> Iterator[str]:
         return
     written = keys_of(target)
     rest = [str(key) for key in node if str(key) not in written]
-    if rest:
+    if rest and target in GIVEN and GIVEN[target].issuperset(rest):
+        yield from _wrong(node, path, written)  # before the class is imported, which takes seconds
+    elif rest:
         ours = target.startswith(OURS) and written and not path.startswith("optimizer")
         allowed = written if ours else written | parameters(target)  # of ByRole's, any role
         if "**" not in allowed:
@@ -180,9 +167,8 @@ def _no_value(path: str, value: Any, inside: Set[str]) -> str:
     return f"{path}={value_text(value)}: is no value; set {shown}"
 
 
-def nearest(key: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error line on an unknown key: what to write instead, if known."""
-    return f"; {INSTEAD[key]}" if key in INSTEAD else suggest(key, allowed)
+def gone(key: str) -> str:
+    return f"no key {key}: {INSTEAD[key]}"
 
 
 def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[str]:
@@ -190,8 +176,11 @@ def _wrong(node: Mapping[str, Any], path: str, allowed: Set[str]) -> Iterator[st
     for key in node:
         if str(key) not in allowed:
             full = f"{path}.{key!s}".lstrip(".")
+            if full in INSTEAD:
+                yield gone(full)
+                continue
             known = f"allowed: {', '.join(shown)}" if shown else "it has no keys to set"
-            yield f"no key {full}; {known}{nearest(full, shown)}"
+            yield f"no key {full}; {known}{suggest(full, shown)}"
 
 
 @cache

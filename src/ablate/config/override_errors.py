@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from ablate.config.keys import nearest, option_content
+from ablate.config.keys import INSTEAD, gone, option_content
 from ablate.config.overrides import parse, require_few
 from ablate.config.synonyms import key_hint, leaf_hint, option_hint
 from ablate.config.tree import Tree, config_dir
@@ -229,10 +229,12 @@ def _no_key(part: str, path: str, node: DictConfig, tree: Tree, hint: str, elsew
     named = [f"{path}.{key!s}" for key in node if not str(key).startswith("_")]
     known = f"allowed: {', '.join(named)}" if named else "it has no keys to set"
     full = f"{path}.{part}"
+    if full in INSTEAD:
+        return gone(full)
     others = [name for name in tree.options(path) if part in _keys_of_option(path, name)]
     if others:
         hint = f"it is a key of {', '.join(f'{path}={other}' for other in others[:4])}"
-    near = _first(f"{path}={option}" if option else "", hint or nearest(full, named) or elsewhere)
+    near = _first(f"{path}={option}" if option else "", hint or suggest(full, named) or elsewhere)
     return f"no key {full}{near}; {known}"
 
 

@@ -16,6 +16,8 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _SPECIAL = re.compile(r"[\\()\[\]{}:=, \t]")
 _PATH = re.compile(r"[^\s'\"\\,\[\]{}()$]*/[^\s'\"\\,\[\]{}()$]*")
 MOST = 10_000  # values of one key, and seeds of a study
+# study.only=[model.attention=dot]: the names of arms have = in them.
+_ARMS = re.compile(r"(\+*study\.only)=\[([^\[\]{}'\"]*)\]")
 # study.factors.model.attention=[dot]: keys of these nodes are keys of the config, dots included.
 _DOTTED = re.compile(r"\+*(study\.(?:factors|blocks|tune))\.([\w.]+)=(\[.*\])")
 _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without quotes
@@ -23,10 +25,13 @@ _NOT_TEXT = {"null", "true", "false", "inf", "nan"}  # where they stand without 
 
 def readable(text: str) -> str:
     """An override as Hydra's grammar wants it: a path with = or ~ in it, such as a run's folder, in
-    quotes; a factor of a study as the item of a mapping."""
+    quotes, and so the name of an arm; a factor of a study as the item of a mapping."""
     if dotted := _DOTTED.fullmatch(text):
         node, name, options = dotted.groups()
         return f"++{node}={{{name}:{options}}}"  # of one that is not there, too
+    if arms := _ARMS.fullmatch(text):
+        quoted = re.sub(r"[^\s,][^,]*=[^,]*", r"'\g<0>'", arms[2])
+        return f"{arms[1]}=[{quoted}]"
     key, _, value = text.partition("=")
     return f"{key}='{value}'" if {"=", "~"} & {*value} and _PATH.fullmatch(value) else text
 

@@ -216,12 +216,19 @@ def single(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+# Values of other tools, and what does their job here.
+MEANT = {"logger.mode=disabled": "logger=none logs nothing"}
+
+
 def refusal(path: str, value: object, rule: Rule) -> str:
     """Return the error for a value that its rule does not allow, with the nearest valid name."""
     near = suggest(str(value), _names(rule)) if isinstance(value, str) else ""
     if isinstance(value, float) and value != (rounded := single(value)) in (0, 1, math.inf):
         near = f", and this is {rounded:g} in single precision"
-    return f"{path}={value_text(value)}: must be {rule}{near}"
+    text = f"{path}={value_text(value)}"
+    if text in MEANT:
+        near = f"; {MEANT[text]}"
+    return f"{text}: must be {rule}{near}"
 
 
 def _names(rule: Rule) -> Sequence[str]:

@@ -21,6 +21,7 @@ KEYS = {
     **dict.fromkeys(("d_model", "hidden_size", "embed_dim", "n_embd", "hidden_dim"), "model.dim"),
     **dict.fromkeys(("context_length", "block_size", "max_length"), "data.seq_len"),
     **dict.fromkeys(("amp", "fp16", "bf16"), "trainer.precision"),
+    "tags": "logger.tags",
 }
 # The same for what is no key with another name.
 OTHERWISE = {
@@ -28,9 +29,21 @@ OTHERWISE = {
     **dict.fromkeys(("device", "gpu", "gpus", "cuda"), "trainer=gpu or trainer=cpu"),
     **dict.fromkeys(("wandb", "use_wandb"), "logger=wandb or logger=none"),
     "seeds": "study.seeds=N of a study; seed=N of a run",
+    "hparams_search": "-m hydra/sweeper=optuna",
+    "early_stopping": "callbacks=early_stopping",
+    **dict.fromkeys(("print_config", "extras"), "--cfg job prints the composition"),
+    "task_name": "study.name=NAME, whose runs are in OUTPUT_DIR/NAME; hydra.run.dir=DIR of one run",
 }
 OFF = ("off", "no", "false", "null", "None", "disabled")
-OPTIONS = {("logger", "csv"): "every run writes metrics.csv, with logger=none too"}
+OPTIONS = {
+    ("logger", "csv"): "every run writes metrics.csv, with logger=none too",
+    ("logger", "many_loggers"): "did you mean logger=many?",
+    ("model.attention", "flash"): "an implementation of every score: kernel=auto or kernel=sdpa",
+    ("trainer", "mps"): "did you mean trainer=gpu?",
+    ("trainer", "default"): "did you mean trainer=cpu?",
+    ("trainer", "ddp_sim"): "trainer=ddp trainer.accelerator=cpu trainer.devices=2",
+    **{("debug", name): "did you mean debug=fast?" for name in ("default", "fdr", "limit")},
+}
 NOT_OF_A_RUN = ("hydra", "study", "choices")
 
 
@@ -38,8 +51,9 @@ def key_hint(typed: str, value: str, groups: Sequence[str]) -> str:
     """What to write in place of an unknown key with a name of other tools, or of a group elsewhere;
     "" if nothing is known."""
     leaf = typed.rpartition(".")[2]
-    if leaf in OTHERWISE:
-        return OTHERWISE[leaf]
+    for name in (leaf, typed.partition(".")[0]):
+        if name in OTHERWISE:
+            return OTHERWISE[name]
     names = [group for group in groups if leaf == group.rpartition(".")[2] and group != typed]
     names += [KEYS[leaf]] if leaf in KEYS else []
     return _question(f"{name}={value}" for name in names[:3])
@@ -60,6 +74,8 @@ def option_hint(
     in another group. folder: holds the files of the group's options."""
     if (group, typed) in OPTIONS:
         return OPTIONS[group, typed]
+    if len(typed) < 2:
+        return ""  # would be found in a formula
     if typed in OFF and "none" in options:
         return _question([f"{group}=none"])
     word = re.compile(rf"(?<![a-z0-9]){re.escape(typed)}(?![a-z0-9])", re.IGNORECASE)

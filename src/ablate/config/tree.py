@@ -2,11 +2,13 @@
 
 import os
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from hydra import initialize_config_dir
@@ -36,9 +38,14 @@ def config_dir() -> Path:
 
 
 def header(text: str) -> str:
-    """The comment at the top of an option's file."""
-    lines = text.splitlines()[:2]
-    return next((line[2:] for line in lines if line.startswith("# ") and "@pack" not in line), "")
+    """The comment at the top of an option's file, to the end of the sentence that its first line
+    has or begins."""
+    lines = (line for line in text.splitlines() if "@package" not in line)
+    comment = re.compile("# (?!python -m )")  # ends before commands
+    block = [line[2:] for line in takewhile(comment.match, lines)]
+    whole, first = " ".join(block), len(block[0]) if block else 0
+    ends = (end.start() for end in re.finditer(r"(?<=[.?!])(?= [A-Z]|$)", whole))
+    return whole[: next((end for end in ends if end >= first), None)]
 
 
 class Repository(ConfigRepository):

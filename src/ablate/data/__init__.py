@@ -144,6 +144,10 @@ class Data(LightningDataModule):
         """A validation example, as a batch of size 1."""
         return dict(self.splits["val"][Request(0, torch.tensor([index]))])
 
+    def drawn(self, count: int) -> list[int]:
+        """The numbers of the validation examples that figures show, at most `count`."""
+        return list(range(min(count, self.length("val"))))
+
     def from_text(self, text: str) -> dict[str, Any]:
         """A user's text as a batch of size 1."""
         raise NotImplementedError

@@ -19,7 +19,7 @@ from ablate import memory
 from ablate.config.rules import Count, Fraction, Vocabulary
 from ablate.data import IGNORED, Data, digest, source
 from ablate.data.loader import Batch, Order, Request, Share, Windows
-from ablate.data.tokenizer import Tokenizer, TokenizerName, tokenizer_maker
+from ablate.data.tokenizer import BLANKS, Tokenizer, TokenizerName, tokenizer_maker
 from ablate.errors import UserError
 
 
@@ -89,6 +89,9 @@ class Cut:
     def from_text(self, text: str, tokenizer: Tokenizer) -> Batch:
         """A user's text as the model reads it: a batch of size 1."""
         return {"tokens": torch.tensor([tokenizer.encode(text)])}
+
+
+SEARCHED = 64  # validation windows, for one to draw
 
 
 class TextData(Data):
@@ -194,6 +197,14 @@ class TextData(Data):
     def example(self, index: int = 0) -> dict[str, Any]:
         """A validation window, with `labels`: its tokens in printable characters."""
         return self._labelled(super().example(index))
+
+    def drawn(self, count: int) -> list[int]:
+        """Of the first windows those with the fewest blanks, such as indentation."""
+
+        def blanks(index: int) -> int:
+            return sum(not label.strip(BLANKS) for label in self.example(index)["labels"])
+
+        return sorted(super().drawn(SEARCHED), key=blanks)[:count]
 
     def from_text(self, text: str) -> dict[str, Any]:
         """A user's text as the model reads it, a batch of size 1 with `labels`."""

@@ -13,6 +13,7 @@ from ablate.version import install
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 SIGNS = {"\n": "⏎", "\t": "⇥", " ": "␣"}
+BLANKS = "".join(SIGNS.values())
 
 
 def printable(text: str) -> str:

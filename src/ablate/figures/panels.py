@@ -79,7 +79,8 @@ def draw_panels(
         shown = draw_panel(axis, panel, top)
         if not same or number + abreast >= len(panels):
             positions, names, size = ticks(panel.keys)
-            axis.set_xticks(positions, names, rotation=90, fontsize=size, parse_math=False)
+            turned = 90 if any(len(name) > 1 for name in names) else 0
+            axis.set_xticks(positions, names, rotation=turned, fontsize=size, parse_math=False)
             axis.set_xlabel(key)
         if not same or number % abreast == 0:
             positions, names, size = ticks(panel.queries)
@@ -149,6 +150,13 @@ def entitle(figure: Figure, title: str) -> None:
     columns = int(figure.get_figwidth() / CHARACTER)
     lines = [part for line in title.splitlines() for part in wrap(line, columns)]
     figure.suptitle("\n".join(lines), fontsize=TITLE)
+    figure.set_figheight(figure.get_figheight() + LINE * len(lines))
+
+
+def put_above(figure: Figure, line: str) -> None:
+    """Put a line over the title of a figure, which grows by it."""
+    lines = wrap(line, int(figure.get_figwidth() / CHARACTER))
+    figure.suptitle("\n".join([*lines, figure.get_suptitle()]), fontsize=TITLE)
     figure.set_figheight(figure.get_figheight() + LINE * len(lines))
 
 

@@ -49,7 +49,9 @@ class Role:
             tunes=tunes,
         )
 
-    def block(self, *, seed: int, parameters: int, flops: int) -> dict[str, Any]:
+    def block(
+        self, *, seed: int, parameters: int, flops: int, commit: str | None
+    ) -> dict[str, Any]:
         """Return the flat block `ablate` of a run's config. flops: of one optimizer step."""
         return {
             "study": self.study,
@@ -60,6 +62,7 @@ class Role:
             "is_baseline": self.is_baseline,
             "parameters": parameters,
             "flops": flops,
+            "commit": commit,
         }
 
 

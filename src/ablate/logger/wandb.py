@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 from textwrap import shorten
@@ -22,10 +23,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from ablate.config.rules import ListOf, Text
+from ablate.config.short_name import short_name
 from ablate.errors import UserError, suggest
 from ablate.logger import OFF, RunLogger, first_line
 from ablate.redact import without_credentials
-from ablate.run_files import PREDICTIONS, RESULT, best_weights
+from ablate.run_files import PREDICTIONS, RESULT, best_weights, read_text
 
 if TYPE_CHECKING:
     import wandb
@@ -50,6 +52,7 @@ VARIABLES = {
     "dir": "WANDB_DIR",
 }
 
+SAMPLE = "sample.txt"  # what a language model writes
 TRAIN = "train"  # the job type of a run that does not tune
 
 Mode = Literal["online", "offline", "disabled"]
@@ -59,7 +62,8 @@ class WandB(RunLogger):
     """One W&B run with our run id, so that a resumed run continues in it; grouped by study and arm.
 
     project, entity: where it goes; without an entity, to the user's default one.
-    name, group, job_type: None is the run's own: its parts, or its arm, and seed; study/arm; train.
+    name, group, job_type: None is the run's own: its model and what
+    differs from its defaults, or its arm, and the seed; study/arm; train.
     Runs of a study that tune keep the job type tune.
     tags: a list, or a text with commas; added to those of a study.
     dir: holds W&B's folder; None: the run's folder.
@@ -165,6 +169,8 @@ class WandB(RunLogger):
         finished = result.get("status") == "finished"
         if finished and self.log_predictions:
             self._send(self._predictions)
+        if finished and (self.run_dir / SAMPLE).exists():
+            self._send(self._sample)
         if finished and self.log_model:
             self._send(self._model)
         self.run.summary.update(
@@ -188,6 +194,12 @@ class WandB(RunLogger):
             names, *rows = csv.reader(file)
         values: list[list[object]] = [[float(value) for value in row] for row in rows]
         self.run.log({"predictions": wandb.Table(columns=list(names), data=values)})
+
+    def _sample(self) -> None:
+        import wandb
+
+        text = escape(read_text(self.run_dir / SAMPLE))
+        self.run.log({"sample": wandb.Html(f"<pre>{text}</pre>", inject=False)})
 
     def _model(self) -> None:
         import wandb
@@ -228,7 +240,7 @@ class WandB(RunLogger):
     def _open(self, mode: Mode) -> wandb.Run:
         role = self.role
         if role.arm is None:
-            name, group, tags = _name(self.config), role.study, list[str]()
+            name, group, tags = short_name(self.config), role.study, list[str]()
         else:
             name, group = f"{role.arm} seed {self.config['seed']}", f"{role.study}/{role.arm}"
             tags = [role.study, role.arm, *(["baseline"] if role.is_baseline else [])]
@@ -351,10 +363,3 @@ def settings() -> wandb.Settings:
 
     # Silent from the first call on, since the login prints otherwise.
     return wandb.setup(wandb.Settings(silent=True)).settings
-
-
-def _name(config: dict[str, Any]) -> str:
-    """Name a run after the parts of its model and its data, so that users can tell runs apart."""
-    choices = config["choices"]
-    shown = [g for g in choices if g in ("model", "pos_enc", "data") or g.startswith("model.")]
-    return " ".join([*(str(choices[group]) for group in shown), f"seed {config['seed']}"])

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ablate.data import Batch
+from ablate.errors import UserError
 from ablate.figures.maps import ALIGNMENT, Map
-from ablate.figures.panels import chosen
+from ablate.figures.panels import chosen, put_above
 from ablate.figures.save import save
 from ablate.model.base import Seq2Seq
 from ablate.model.layers.multi_head import recording
 from ablate.model.mask import Mask
 from ablate.model.mask.none import NoMask
 from ablate.task import Task
+
+RAW = "attention.npz"
 
 
 @torch.no_grad()
@@ -73,20 +77,23 @@ def attention_figures(
     layer: int | None = None,
     head: int | None = None,
     caption: str = "the target is the reference",
+    run: str = "",
+    raw: bool = False,
 ) -> list[Path]:
     """Draw the attention weights of each head in an example: a PNG per layer.
 
-    examples: batches of size 1, by default the first of validation; several are drawn if every
+    examples: batches of size 1, by default of validation (`Data.drawn`); several are drawn if every
     layer has one head. kinds: only these of `Map.kind`. layer, head: that one only, counted from 1;
-    UserError if it does not exist. caption: what the targets of pairs are. For an LSTM language
-    model, which has no attention, the gates are drawn; other models without attention yield no
-    path.
+    UserError if it does not exist. caption: what the targets of pairs are. run: a line above each
+    figure. raw: write `RAW`, too. For an LSTM language model, which has no attention, the gates are
+    drawn; other models without attention yield no path.
     """
     if examples is None:
-        count = min(task.drawn_examples, task.data.length("val"))
-        examples = [task.data.example(index) for index in range(count)]
+        examples = [task.data.example(index) for index in task.data.drawn(task.drawn_examples)]
     maps = attention_maps(task, examples[0])
     maps = [m for m in maps if kinds is None or m.kind in kinds]
+    if raw and not maps:
+        raise UserError("--raw: this model has no attention weights")
     if not maps:
         return [] if kinds is not None else task.model.figures(examples[0], folder, layer)
     numbers = chosen("layer", layer, max(m.layer for m in maps))
@@ -97,4 +104,26 @@ def attention_figures(
         heads = {
             name: range(head, head + 1) for name, of_layer in heads.items() if head in of_layer
         }
-    return [save(draw(m, heads[m.name]), folder / f"{m.name}.png") for m in maps if m.name in heads]
+    paths = []
+    for m in maps:
+        if m.name in heads:
+            figure = draw(m, heads[m.name])
+            if run:
+                put_above(figure, run)
+            paths.append(save(figure, folder / f"{m.name}.png"))
+    return [*paths, write_raw(folder / RAW, maps, heads, examples[0])] if raw else paths
+
+
+def write_raw(
+    path: Path, maps: Sequence[Map], heads: Mapping[str, Sequence[int]], example: dict[str, Any]
+) -> Path:
+    """Write the weights of the heads with these numbers, from 1, under the names of the maps (h i
+    j), and the example's `labels`, if it has any, as NumPy's .npz."""
+    held = {
+        m.name: m.weights[[n - 1 for n in heads[m.name]]].numpy() for m in maps if m.name in heads
+    }
+    if "labels" in example:
+        held["labels"] = np.array(example["labels"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, allow_pickle=False, **held)
+    return path

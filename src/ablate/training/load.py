@@ -35,13 +35,20 @@ class Run:
     def model(self) -> Model:
         return self.task.model
 
-    def show(self, index: int = 0, folder: str | Path | None = None) -> list[Path]:
+    @property
+    def title(self) -> str:
+        """What stands above its figures."""
+        return figure_title(self.config.choices, self.config.seed, self.path)
+
+    def show(self, index: int | None = None, folder: str | Path | None = None) -> list[Path]:
         """Draw what every head attends to in a validation example, a PNG for each layer; return
-        their paths. folder: where they are written; None: figures/ of the run."""
+        their paths. index: None: as after training. folder: where they are written; None: figures/
+        of the run."""
         from ablate.task.attention import attention_figures
 
         where = Path(folder) if folder is not None else self.path / "figures"
-        return attention_figures(self.task, where, examples=[self.task.numbered(index)])
+        examples = None if index is None else [self.task.numbered(index)]
+        return attention_figures(self.task, where, examples=examples, run=self.title)
 
     def __repr__(self) -> str:
         choices, metric = self.config.choices, self.result.get("metric") or {}
@@ -51,6 +58,13 @@ class Run:
             f"Run({choices.model} on {choices.data}, seed {self.config.seed}, {measured},"
             f" {self.path})"
         )
+
+
+def figure_title(choices: Mapping[str, Any], seed: int, run_dir: Path) -> str:
+    """Model, score, data, seed and folder of a run, in one line."""
+    score = choices.get("model.attention")
+    model = f"{choices['model']}, {score} attention" if score else choices["model"]
+    return f"{model}, on {choices['data']}, seed {seed}: {run_dir.resolve().name}"
 
 
 def load(run_dir: str | Path, *, allow: Collection[str] = ()) -> Run:

@@ -7,6 +7,7 @@ import lightning.pytorch as L
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
+import ablate.training.quiet  # noqa: F401
 from ablate.config.keys import locate, plain
 from ablate.config.make import make_data
 from ablate.config.rules import refusal

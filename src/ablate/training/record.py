@@ -290,11 +290,20 @@ def log_finished(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None
         values = {name: float(value) for name, value in row.items() if name != "step" and value}
         for each in logger.loggers:
             each.log_metrics(values, step=int(row["step"]))
-    result["logged_to"] = logger.where
+    result["logged_to"] = where = logger.where
     write_config(run_dir, cfg)
     logger.finish(result, sorted((run_dir / "figures").glob("*.png")))
     write_json(run_dir / RESULT, result)
-    say(f"logged the finished run: {result['logged_to']}")
+    say(f"not logged: {OFF}" if where == OFF else f"logged the finished run: {where}")
+
+
+def _commit(run_dir: Path) -> str | None:
+    """That of the checkout which trains, or trained, a run; None outside a checkout."""
+    made = read_mapping(run_dir / "provenance.json")
+    if misfit(made, {"git": {"commit": str, "dirty": bool}}):
+        return None
+    git = made["git"]
+    return f"{git['commit']}-dirty" if git["dirty"] else git["commit"]
 
 
 def send_run(run_dir: Path) -> None:
@@ -322,6 +331,7 @@ def start_logger(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> RunL
         seed=cfg.seed,
         parameters=result["parameters"]["total"],
         flops=result["flops_per_step"],
+        commit=_commit(run_dir),
     )
     # Not by keyword to `instantiate`, since its own first parameter is called config.
     open_logger = instantiate(cfg.logger, _partial_=True, _recursive_=False, _convert_="all")

@@ -1,7 +1,5 @@
 """One run: build, fit, measure, record."""
 
-import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ from ablate.training.checkpoint import Checkpoints, name_in_errors, resumable
 from ablate.training.compile import Compiled, refusing
 from ablate.training.curves import Curves
 from ablate.training.ignored import refuse_ignored
-from ablate.training.load import Run, load, load_weights, require_fitting
+from ablate.training.load import Run, figure_title, load, load_weights, require_fitting
 from ablate.training.measure import conditions, full_pass, measure_under
 from ablate.training.predictions import write_predictions
 from ablate.training.preflight import check_devices, check_output, many_tokens
@@ -49,18 +47,6 @@ from ablate.training.record import (
 )
 from ablate.training.trainer import make_trainer
 from ablate.training.transfer import describe_transfer
-
-# Hide Lightning's messages about its own settings.
-for _part in ("lightning.pytorch", "lightning.fabric"):
-    logging.getLogger(_part).setLevel(logging.WARNING)
-# Hide torch.compile's message on a CPU that the CUDA compiler is installed without a GPU.
-logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-# Issued where Slurm is installed; hydra/launcher=slurm uses srun, and other runs do not need it.
-warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
-# torchmetrics reduces over the processes before a metric is logged.
-warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
 
 
 def run(cfg: DictConfig, run_dir: Path | None = None) -> dict[str, Any]:
@@ -188,7 +174,9 @@ def finish(run: RunContext) -> None:
         run.result.update(getattr(callback, "notes", dict)())  # of debug=overfit
     if wanted := conditions(run.composition.cfg):
         measure_under(run.result, run.task.eval(), run.data, run.composition.cfg, wanted)
-    run.result["artefacts"] = show(run.task, run.run_dir, run.trainer)
+    choices = run.composition.values["choices"]
+    title = figure_title(choices, run.composition.cfg.seed, run.run_dir)
+    run.result["artefacts"] = show(run.task, run.run_dir, run.trainer, title)
     if run.logger and run.logger.log_predictions:
         measured_run = Run(run.run_dir, run.composition.cfg, run.result, run.data, run.task)
         write_predictions(measured_run)
@@ -283,14 +271,14 @@ def measure(
     }
 
 
-def show(task: Task, run_dir: Path, trainer: L.Trainer) -> list[str]:
+def show(task: Task, run_dir: Path, trainer: L.Trainer, title: str) -> list[str]:
     """Write attention maps of fixed validation examples, curves, and the artefacts of the task,
     whose places in the folder are returned."""
     if not trainer.is_global_zero:
         return []
 
     task, folder = task.to("cpu", torch.float32).eval(), run_dir / "figures"
-    attention_figures(task, folder)
+    attention_figures(task, folder, run=title)
     expert_figures(task, folder)
     draw_curves(run_dir / "metrics.csv", folder / "curves.png", unit=task.loss_unit)
     return [str(path.relative_to(run_dir)) for path in task.artefacts(run_dir)]

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.utilities import rank_zero_only as on_first_process
 from omegaconf import DictConfig, OmegaConf
 
+import ablate.training.quiet  # noqa: F401
 from ablate.config.conflicts import TOO_LONG
 from ablate.config.make import make
 from ablate.data import Data

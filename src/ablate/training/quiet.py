@@ -1,0 +1,18 @@
+"""Imported beside Lightning's Trainer: hides messages about settings that are ours to choose."""
+
+import logging
+import warnings
+
+import lightning.pytorch  # noqa: F401  # sets the levels that are changed here
+
+# Hide Lightning's messages about its own settings.
+for _part in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(_part).setLevel(logging.WARNING)
+# Hide torch.compile's message on a CPU that the CUDA compiler is installed without a GPU.
+logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+# Issued where Slurm is installed; hydra/launcher=slurm uses srun, and other runs do not need it.
+warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
+# torchmetrics reduces over the processes before a metric is logged.
+warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
