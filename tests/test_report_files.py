@@ -205,16 +205,49 @@ def test_names_are_no_commands_of_tex(latex):
     rows = [line for line in latex.read_text().splitlines() if line.endswith(r" \\")][1:]
     assert [row.partition(" & ")[0] for row in rows] == [
         "baseline",
-        r"data.path=a\_b \& 50\%\$x\textasciicircum{}2\#\{\textbackslash{}\textasciitilde{}\}"
-        r"\textless{}\textgreater{}",
-        "a=2",
+        r"path=\allowbreak{}data.\allowbreak{}path=\allowbreak{}a\_\allowbreak{}b \& 50\%\$x"
+        r"\textasciicircum{}2\#\{\textbackslash{}\textasciitilde{}\}\textless{}\textgreater{}",
+        r"a=\allowbreak{}2",
     ]
+
+
+# Widths of Computer Modern's letters, in hundredths of its size; all others have less than 85.
+LETTERS = dict(zip("abcdefghijklmnopqrstuvwxyz",
+    (50, 56, 44, 56, 44, 31, 50, 56, 28, 31, 53, 28, 83, 56, 50, 56, 53, 39, 40, 39, 56, 53, 72, 53,
+     53, 44), strict=True)) | dict.fromkeys("0123456789_", 50) | dict.fromkeys(".,:;[]/", 28) | {
+    " ": 33, "-": 33, "(": 39, ")": 39}  # fmt: skip
+
+
+def points(cell):
+    """The width of a cell in \\small, whose letters are of 9 points and 1.03 times as wide."""
+    text = re.sub(r"\$.*?\$|\\text\w+{}", "+", cell).replace("\\", "")
+    return 9 * 1.03 * sum(LETTERS.get(letter, 83) for letter in text) / 100
+
+
+def test_the_table_fits_the_text_of_an_article(tmp_path):
+    """345 pt, with the names, numbers and verdicts that studies have."""
+    changes = ("model.attention=additive", "model.norm_type=rms", "pos_enc=relative_bias")
+    kept = [f"failed: {n}" for n in range(2)]
+    arms = {"baseline": arm(BASE), " ".join(changes[:2]): arm(shifted(0.1))}
+    arms |= {name: arm(shifted(0.001), no_effect=True) for name in changes}
+    arms["model.attention=general"] = arm([*BASE[:3], *kept])
+    write(make_study(tmp_path / "s", arms))
+    text = (tmp_path / "s" / "table.tex").read_text()
+    rows = [line[:-3].split(" & ") for line in text.splitlines() if line.endswith(r" \\")]
+    assert [row[-1] for row in rows] == [
+        "verdict", "--", "worse", *["not shown"] * 3, "not compared"
+    ]  # fmt: skip
+    first, *others = zip(*rows, strict=True)
+    parts = [part for cell in first for part in re.split(r" |\\allowbreak{}", cell)]
+    widths = [max(map(points, column)) for column in (parts, *others)]
+    assert sum(widths) + 10 * 4 <= 345, widths
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_the_table_compiles(latex):
     (latex.parent / "paper.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{table}\\end{document}"
+        "\\documentclass{article}\\usepackage{booktabs,tabularx}\\begin{document}"
+        "\\input{table}\\end{document}"
     )
     typed = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
     done = subprocess.run(typed, cwd=latex.parent, capture_output=True, text=True)

@@ -127,7 +127,9 @@ class Report:
         for row in self.rows:
             changes = row.arm.changes.items()
             parts = [str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes]
-            labels[row.arm.name] = " ".join(parts) or row.arm.name
+            # The baseline of a factor given as a list is named by it: model.attention=dot.
+            own = row.arm.name.removeprefix(f"{''.join(factors)}=")
+            labels[row.arm.name] = " ".join(parts) or own
         return labels
 
     @cached_property
