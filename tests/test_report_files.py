@@ -284,9 +284,14 @@ def test_what_has_nothing_to_show_is_not_drawn(tmp_path):
     for curve in study.glob("*/metrics.csv"):
         curve.unlink()
     (study / "figures").mkdir()
-    (study / "figures" / "forest.png").write_bytes(b"of an earlier report")
-    figures = [path for path in write(study).files if path.suffix == ".png"]
-    assert figures == [*(study / "figures").iterdir()] == [study / "figures" / "cost.png"]
+    for name in ("forest.png", "forest.pdf"):
+        (study / "figures" / name).write_bytes(b"of an earlier report")
+    figures = [path.name for path in write(study).files if path.parent.name == "figures"]
+    assert figures == ["cost.png", "cost.pdf"]
+    assert sorted(path.name for path in (study / "figures").iterdir()) == sorted(figures)
+    pdf = (study / "figures" / "cost.pdf").read_bytes()
+    write(study)
+    assert (study / "figures" / "cost.pdf").read_bytes() == pdf  # no date in it
 
 
 @pytest.mark.parametrize(

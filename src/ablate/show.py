@@ -5,6 +5,7 @@ from typing import Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
+from ablate.figures.save import FORMATS, saved_as
 from ablate.task.attention import attention_figures
 from ablate.task.experts import expert_figures
 from ablate.training.load import Run, load
@@ -31,7 +32,7 @@ def source_example(run: Run, source: str) -> dict[str, Any]:
 def main() -> None:
     parser = Arguments(
         prog="python -m ablate.show",
-        description="Draw what every head of a finished run attends to, a PNG per layer; of"
+        description="Draw what every head of a finished run attends to, a file per layer; of"
         " model=rnn_lm model.cell=lstm its gates.",
     )
     add_run_dir(parser)
@@ -41,7 +42,10 @@ def main() -> None:
     chosen.add_argument("--text", help="text to read; default: an example of the validation split")
     chosen.add_argument("--source", help="source to write the target of, as the model does")
     chosen.add_argument("--index", type=int, help="which validation example, from 0")
-    parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
+    parser.add_argument("--out", type=Path, help="folder for the files; default: RUN_DIR/figures")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="png", help="pdf or svg for a paper; default: png"
+    )
     args = parser.parse_args()
     run = load(args.run_dir, allow=args.allow)
     options: dict[str, Any] = {"layer": args.layer, "head": args.head}
@@ -53,9 +57,10 @@ def main() -> None:
     elif args.index is not None:
         options["examples"] = [run.task.numbered(args.index)]
     folder = args.out or run.path / "figures"
-    paths = attention_figures(run.task, folder, **options)
-    if all(value is None for value in options.values()):
-        paths += expert_figures(run.task, folder)
+    with saved_as(args.format):
+        paths = attention_figures(run.task, folder, **options)
+        if all(value is None for value in options.values()):
+            paths += expert_figures(run.task, folder)
     if not paths:
         raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")
     for path in paths:

@@ -1,7 +1,7 @@
 """The figures: forest plot, learning curves, main effects, interactions, cost against quality.
 
-Each is a matplotlib figure, saved as a PNG and drawn in the page; of many arms the page's forest
-plot has those with the largest differences.
+Each is a matplotlib figure, saved as PNG and PDF and drawn in the page; of many arms the page's
+forest plot has those with the largest differences.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from ablate.figures.save import save
+from ablate.figures.save import save, saved_as
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
@@ -72,7 +72,7 @@ class Spot(NamedTuple):
 def draw(
     report: Report, points: Points, crossed: Effects | str | None, folder: Path
 ) -> tuple[list[Path], dict[str, list[Markup]]]:
-    """Write a PNG of each figure that has data, and delete old files of the others.
+    """Write PNG and PDF of each figure that has data, and delete old files of the others.
 
     Return the files, and by the name of a figure its charts for the page.
     """
@@ -94,10 +94,13 @@ def draw(
         for name, make in figures.items():
             file = folder / f"{name}.png"
             if not callable(make):
-                file.unlink(missing_ok=True)  # of an earlier report
+                for kind in ("png", "pdf"):
+                    file.with_suffix(f".{kind}").unlink(missing_ok=True)  # of an earlier report
                 continue
             drawing = make()
             files.append(save(drawing.figure, file))
+            with saved_as("pdf"):
+                files.append(save(drawing.figure, file))
             if name == "forest" and len(report.compared) > FEW:
                 charts["all_arms"] = inline(drawing, "all_arms")
                 drawing = _forest(report, report.largest(FEW))
