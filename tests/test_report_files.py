@@ -7,12 +7,15 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from make_study import BASE, arm, make_study, shifted
 from matplotlib.colors import to_rgb
-from matplotlib.image import imread
+from matplotlib.image import imread, imsave
 
+from ablate.study.analysis.collect import collect
 from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
 from ablate.study.report import write
 from ablate.study.report.figures import VERDICTS
@@ -116,6 +119,36 @@ def test_the_same_study_makes_the_same_page_and_no_id_twice(everything):
     assert set(re.findall(r'(?:href="|url\()#(\w+)', page)) <= set(ids)
 
 
+def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
+    """Of the first finished seed, small, with links to the files; damaged ones are left out."""
+    failed = ["failed: x", *BASE[1:]]
+    arms = {"baseline": arm(failed), "a=1": arm(BASE), "a=2": arm(BASE), "a=3": arm([None] * 5)}
+    study = make_study(tmp_path / "s", arms)
+    for folder in study.glob("*-*"):
+        (folder / "figures").mkdir()
+        (folder / "sample.txt").write_text(f"{folder.name} {'x' * 700}")
+        for name in ("attention_layer_01.png", "curves.png"):
+            imsave(folder / "figures" / name, np.random.rand(1200, 1200))
+        address = {"logged_to": f"https://wandb.ai/me/it/runs/{folder.name[-12:]}"}
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(result | address))
+    for folder in study.glob("a=2-*"):
+        (folder / "figures" / "attention_layer_01.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
+    write(study, allow=["seeds"])
+    page = Page((study / "report.html").read_text())
+    images = [to for to in page.links if to.startswith("data:image")]
+    assert len(images) == 2
+    assert max(map(len, images)) < 400_000
+    whole = {to for to in page.links if to.endswith(("png", "txt"))}
+    first = {run.arm: run.folder.name for run in reversed(collect(study).runs) if run.finished}
+    assert whole == {
+        *(f"{first[arm]}/figures/attention_layer_01.png" for arm in ("baseline", "a=1")),
+        *(f"{folder}/sample.txt" for folder in first.values()),
+    }
+    of_wandb = {to for to in page.links if to.startswith("https:")}
+    assert len(of_wandb) == 15
+
+
 # Texts that are markup, code or a formula where they are not escaped.
 HOSTILE = (
     "<script>hacked = 1</script>",
@@ -126,7 +159,7 @@ HOSTILE = (
 )
 OURS = """html head meta link title style body main div script h1 h2 p section ul li b dl dt dd
     details summary pre code table thead tbody tr th td button span wbr figure
-    svg g path use defs clippath rect circle line polygon text tspan"""
+    a h3 img figcaption svg g path use defs clippath rect circle line polygon text tspan"""
 
 
 class Page(HTMLParser):
@@ -172,12 +205,18 @@ def test_no_text_becomes_markup(tmp_path, hostile):
         excluded={f"{hostile}g": {hostile: hostile}},
         validations=3,
     )
+    for result in folder.glob("*/result.json"):
+        (result.parent / "sample.txt").write_text(hostile)
+        told = json.loads(result.read_text()) | {"logged_to": f"javascript:1 {hostile}"}
+        result.write_text(json.dumps(told))
     write(folder, allow=["seeds", "data", "code", "budget"])
     text = (folder / "report.html").read_text()
     page = Page(text)
     assert page.tags <= set(OURS.split())
     assert page.events == []
-    assert [to for to in page.links if not to.startswith("#")] == ["data:,"]
+    links = {to for to in page.links if not to.startswith("#")} - {"data:,"}
+    assert {(folder / unquote(to)).exists() for to in links} == {True}
+    assert not [to for to in links if ":" in to or to.startswith("/")]
     assert not re.search(r"url\((?!#\w+\))|@import", re.sub(r">[^<]*<|=\"[^\"]*\"", "", text))
     drawn = unescape("".join(re.findall(r"<text [^>]*>([^<]*)</text>", text)))
     assert hostile[:20].replace("\x1b", "\ufffd") in drawn
