@@ -223,7 +223,8 @@ def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys)
     difference = judged(study).rows[1].difference
     assert ran(monkeypatch, study, "--baseline", ADDITIVE) == 0
     assert "the baseline of the plan is baseline" in " ".join(capsys.readouterr().out.split())
-    told = json.loads((study / "report.json").read_text())
+    assert not (study / "report.json").exists()  # that of the plan's baseline
+    told = json.loads((study / f"report-{ADDITIVE}.json").read_text())
     assert told["baseline"] == ADDITIVE
     (row,) = [row for row in told["arms"] if row["name"] == "baseline"]
     assert (row["difference"], row["verdict"]) == (pytest.approx(-difference), "better")

@@ -149,6 +149,23 @@ def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
     assert len(of_wandb) == 15
 
 
+def test_another_metric_or_baseline_has_files_of_its_own(tmp_path):
+    both = [{"val/loss": v, "val/perplexity": 2 * v} for v in BASE]
+    study = make_study(tmp_path / "s", {"baseline": arm(both), "a=b/c": arm(both)})
+    first = {path: path.read_bytes() for path in write(study).files}
+    choices = [{"metric": "val/perplexity"}, {"baseline": "a=b/c"}, {"mode": "max"}]
+    for options, name in zip(choices, ("val_perplexity", "a=b_c", "max"), strict=True):
+        other = write(study, **options).files
+        assert {*other} & {*first} == {study / "runs.csv"}
+        assert len(other) == len(first)
+        assert all(name in path.name for path in other if path.name != "runs.csv")
+        ((option, value),) = options.items()
+        text = (study / f"report-{name}.md").read_text()
+        assert f"python -m ablate.report {study} --{option} {value}" in text
+        assert f"(figures/forest-{name}.png)" in text
+    assert first == {path: path.read_bytes() for path in first}
+
+
 # Texts that are markup, code or a formula where they are not escaped.
 HOSTILE = (
     "<script>hacked = 1</script>",

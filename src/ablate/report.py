@@ -1,7 +1,8 @@
 """What a study found: python -m ablate.report outputs/attention_scores.
 
 Writes report.html, report.md, report.json, table.tex, runs.csv and figures/ into the study's
-folder, and prints the table. --wandb sends the report to Weights & Biases, too. --status only says
+folder, and prints the table; with --metric or --baseline under names of their own, such as
+report-val_perplexity.html. --wandb sends the report to Weights & Biases, too. --status only says
 how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted. Of a folder
 of runs without a plan, such as outputs/runs, it prints a table of what differs and what came out.
 """

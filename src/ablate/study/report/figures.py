@@ -92,7 +92,7 @@ def draw(
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts may have it
         for name, make in figures.items():
-            file = folder / f"{name}.png"
+            file = folder / report.named(f"{name}.png")
             if not callable(make):
                 for kind in ("png", "pdf"):
                     file.with_suffix(f".{kind}").unlink(missing_ok=True)  # of an earlier report

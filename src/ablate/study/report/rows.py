@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -114,12 +115,31 @@ class Report:
         largest = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
         return [row for row in self.compared if row in largest]
 
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What was chosen for this report in place of the plan's: metric, mode, baseline."""
+        study = self.study
+        own = self.metric == study.metric
+        choices = {
+            "metric": "" if own else self.metric,
+            "mode": self.mode if own and self.mode != study.mode else "",
+            "baseline": study.baseline.name * (study.baseline.name != study.planned_baseline),
+        }
+        return {option: value for option, value in choices.items() if value}
+
+    def named(self, file: str) -> str:
+        """Return the name of a file of this report, which leaves that of the plan's report alone:
+        report-val_perplexity.html."""
+        stem, dot, kind = file.partition(".")
+        parts = (re.sub(r"[^\w.=+-]+", "_", value)[:80] for value in self.chosen.values())
+        return "-".join([stem, *parts]) + dot + kind
+
     @cached_property
     def labels(self) -> dict[str, str]:
         """Arm -> its name in charts: only the option if all arms change one factor, and only the
         last part of each key if that is enough to tell factors apart.
         """
-        factors = {factor for row in self.others for factor in row.arm.changes}
+        factors = {factor for row in self.rows for factor in row.arm.changes}
         ends = {factor: factor.rpartition(".")[2] for factor in factors}
         if len(set(ends.values())) < len(factors):
             ends = {factor: factor for factor in factors}
@@ -149,10 +169,10 @@ class Report:
             for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        if (planned := self.study.planned_baseline) != self.study.baseline.name:
+        if "baseline" in self.chosen:
             lines.append(
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
-                f" baseline of the plan is {planned}."
+                f" baseline of the plan is {self.study.planned_baseline}."
             )
         return lines + never(self) + unsettled(self) + undertrained(self)
 

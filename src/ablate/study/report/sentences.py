@@ -1,5 +1,6 @@
 """The sentences of the page and report.md: the question, the results and their certainty."""
 
+import shlex
 from collections.abc import Sequence
 from math import prod
 
@@ -256,7 +257,8 @@ def commands(report: Report) -> Sequence[str]:
     """Return the commands that run the study, and that make this report again."""
     words = " ".join(report.study.plan.get("command") or [])
     run = [f"python -m ablate {words}"] if words else []
-    return [*run, f"python -m ablate.report {report.study.folder}"]
+    own = "".join(f" --{option} {shlex.quote(value)}" for option, value in report.chosen.items())
+    return [*run, f"python -m ablate.report {report.study.folder}{own}"]
 
 
 EXAMPLES = ("arm", "loss minus the baseline's", "smaller loss", "examples", "seeds")

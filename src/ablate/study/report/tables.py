@@ -36,8 +36,8 @@ TEX = {
     "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
 FIGURES = {
-    "figures/forest.png": "difference from the baseline",
-    "figures/curves.png": "learning curves",
+    "forest.png": "difference from the baseline",
+    "curves.png": "learning curves",
 }
 HEADS = ("arm", "n", "metric", "difference (95 % interval)", "relative", "p (Holm)", "verdict")
 
@@ -96,7 +96,8 @@ def markdown(
         lines += [*_grid(blocks.also_heads(report), blocks.also_rows(report)), ""]
     lines += _blocks(report)
     for name, words in FIGURES.items():
-        lines += [f"![{words}]({name})", ""] if name in figures else []
+        file = f"figures/{report.named(name)}"
+        lines += [f"![{words}]({file})", ""] if file in figures else []
     lines += [_escaped(curve_words(report, points)), ""] if points else []
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
