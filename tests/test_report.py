@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
 
 from ablate import report as command_line
@@ -201,7 +202,7 @@ def test_the_command_prints_the_table_and_its_path(study, monkeypatch, capsys):
         (["{}/scores/" + "x", "--status"], "did you mean '{}/scores'?"),
         (["{}/scores", "--metric", "val/los"], "did you mean 'val/loss'? (there: val/loss,"),
         (["{}/scores", "--allow", "sedes"], "did you mean 'seeds'?"),
-        (["{}/scores", "--baseline", "additive"], "--baseline additive: there is no such arm"),
+        (["{}/scores", "--baseline", "additive"], f"did you mean '{ADDITIVE}'? (there: baseline,"),
         (["{}/scores", "--status", "--wandb"], "--wandb: not allowed with argument --status"),
         (["{}/empty"], "has no finished run yet (2 missing)"),
         (["{}/broken"], "is not the plan of a study"),
@@ -244,5 +245,30 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.index("pos_enc=rotary") < out.index("pos_enc=learned")
     assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
+    assert "2 finished runs" in out
     with pytest.raises(UserError, match=r"did you mean 'val/loss'"):
         show_runs(runs, "val/los")
+
+
+def test_runs_of_no_study_differ_by_what_only_one_of_them_has(tmp_path, capsys, monkeypatch):
+    """init_from and callbacks, which are null or missing in the others."""
+    runs = make_study(tmp_path / "runs", {"baseline": arm([2.5, 2.4, 2.3])})
+    (runs / "plan.json").unlink()
+    own = ({"init_from": "elsewhere"}, {"callbacks": {"mine": {"_target_": "my.Own"}}}, {})
+    for content, file in zip(own, sorted(runs.glob("*/config.yaml")), strict=True):
+        config = {"init_from": None, "callbacks": None} | yaml.safe_load(file.read_text())
+        file.write_text(yaml.safe_dump(config | content))
+    monkeypatch.setenv("COLUMNS", "160")
+    show_runs(runs)
+    out = capsys.readouterr().out
+    assert (out.count("init_from=elsewhere"), out.count("callbacks=mine")) == (1, 1)
+    assert "null" not in out
+
+
+def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
+    (study.parent / "outputs").mkdir()
+    study.rename(study.parent / "outputs" / "scores")
+    monkeypatch.chdir(study.parent)
+    assert ran(monkeypatch, "scores", "--status") == 0
+    assert ran(monkeypatch, "scors", "--status") == 2
+    assert "did you mean 'scores'?" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 from ablate.cli.command import Arguments, command
 from ablate.errors import RunFailed, UserError
 from ablate.study.analysis.claims import REFUTED
-from ablate.study.analysis.collect import PLAN, not_a_study
+from ablate.study.analysis.collect import PLAN, found, not_a_study
 from ablate.study.analysis.comparable import RULES
 from ablate.study.report.rows import Report
 from ablate.terminal.console import Console
@@ -20,7 +20,7 @@ from ablate.terminal.console import Console
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.report", description=__doc__)
-    parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME")
+    parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME or NAME")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--status", action="store_true", help="progress of the runs, no report")
     group.add_argument("--wandb", action="store_true", help="send the report to Weights & Biases")
@@ -45,6 +45,7 @@ def main() -> None:
         help=f"compare arms in spite of a rule, and mark them: {', '.join(RULES)}",
     )
     args = parser.parse_args()
+    args.study_dir = found(args.study_dir)
     if args.status:
         from ablate.study.launch.live import status_table
 
