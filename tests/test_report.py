@@ -101,6 +101,16 @@ def test_arms_that_needed_more_steps_are_marked(study, losses, said):
     assert all(line.startswith(said) and "additive" in line for line in found)
 
 
+def test_a_training_that_is_too_short_to_judge_is_marked(study):
+    """Its loss was logged once: at the last step, as of ten steps."""
+    one = "(1 value, at step 400)."
+    for name, whose in ((ADDITIVE, "additive"), ("*", "every arm")):
+        rewrite(study, name, lambda n, row, last: row if int(row[0]) == last else [row[0], "", ""])
+        (said,) = judged(study).marks
+        assert said.startswith("Too short to judge: ")
+        assert said.endswith(f"{whose} {one}")
+
+
 @pytest.mark.parametrize(
     ("rule", "other"),
     [

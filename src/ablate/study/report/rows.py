@@ -16,7 +16,7 @@ from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
-from ablate.study.numbers import certain, decimals, listed, signed
+from ablate.study.numbers import certain, counted, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
     TRAINING,
@@ -305,9 +305,11 @@ HARDLY = 0.05  # share of the training loss below which its whole fall is report
 
 
 def undertrained(report: Report) -> list[str]:
-    """Return a sentence on arms whose training loss was still falling, and one on those where it
-    has hardly fallen. A loss below zero, as that of task=rlhf, is a surrogate and not judged."""
+    """Return a sentence on arms whose training loss was still falling, one on those where it has
+    hardly fallen, and one on those where it was logged too seldom to say. A loss below zero, as
+    that of task=rlhf, is a surrogate and not judged."""
     falling, flat = [], []
+    seldom: dict[str, list[str]] = {}
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
     for row in judged:
         curve = curve_of(report.study, row.arm.name, TRAINING)
@@ -315,9 +317,14 @@ def undertrained(report: Report) -> list[str]:
         points = list(zip(share, curve.means, strict=True))
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
-        if not before or not last or min(curve.means) < 0:  # a surrogate: its value says nothing
+        if curve.means and min(curve.means) < 0:  # a surrogate: its value says nothing
             continue
-        name, first, end = report.labels[row.arm.name], curve.means[0], fmean(last)
+        name = report.labels[row.arm.name]
+        if not before or not last:
+            logged = f", at step {curve.steps[0]:,}" if len(points) == 1 else ""
+            seldom.setdefault(f"{counted(len(points), 'value')}{logged}", []).append(name)
+            continue
+        first, end = curve.means[0], fmean(last)
         if first - end < HARDLY * abs(first):
             flat.append(
                 f"{name} ({certain(first)} at step {curve.steps[0]:,}, {certain(end)} at the end)"
@@ -330,6 +337,15 @@ def undertrained(report: Report) -> list[str]:
         sentences.append(
             f"Still falling in the last quarter of training, by more than {STILL:.0%} of its whole"
             f" fall, so that more steps may say otherwise: the training loss of {whose}."
+        )
+    if seldom:
+        arms = "; ".join(
+            f"{'every arm' if len(names) == len(judged) > 1 else listed(names)} ({logged})"
+            for logged, names in seldom.items()
+        )
+        sentences.append(
+            "Too short to judge: too few values of the training loss were logged to say whether it"
+            f" was still falling, so that more steps may say otherwise: {arms}."
         )
     if flat:
         sentences.append(
