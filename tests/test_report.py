@@ -14,6 +14,7 @@ from ablate.study.analysis.comparable import RULES, lines, objections
 from ablate.study.analysis.compare import compare
 from ablate.study.report.any_runs import show_runs
 from ablate.study.report.rows import assemble
+from ablate.study.report.sentences import answers
 
 
 @pytest.fixture
@@ -35,14 +36,15 @@ def change(file, **content):
 
 
 def test_verdicts_are_those_of_the_statistics(study):
-    """Of runs that are paired by seed, wherever they stand in the plan."""
+    """Of runs that are paired by seed, wherever they stand in the plan; from the best to the worst,
+    with what is not compared at the end."""
     cells = json.loads((study / "plan.json").read_text())["cells"]
     change(study / "plan.json", cells=cells[::-1])
     report = judged(study)
-    assert list(kinds(report).values()) == ["base", "worse", "open", "refused"]
+    assert list(kinds(report).values()) == ["base", "open", "worse", "refused"]
     arms = {"b": BASE, "a": shifted(0.1), "c": shifted(0.0)}  # Holm runs over both
     values = {name: dict(enumerate(v)) for name, v in arms.items()}
-    found = report.rows[1].comparison
+    found = report.rows[2].comparison
     assert found.tests == compare(values, baseline="b", mode="min").arms[0].tests
     assert found.difference == pytest.approx(0.1, abs=0.002)
 
@@ -60,6 +62,15 @@ def rewrite(study, arm, change):
         head, *rows = [line.split(",") for line in path.read_text().splitlines()]
         rows = [change(n, row, int(rows[-1][0])) for n, row in enumerate(rows)]
         path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+
+
+def test_what_came_out_begins_with_the_largest_differences(tmp_path):
+    arms = {f"a={n}": arm(shifted(n / 10)) for n in range(1, 11)}
+    report = judged(make_study(tmp_path / "s", {"baseline": arm(BASE)} | arms))
+    ((_, _, said),) = answers(report)
+    assert said.startswith("10 (+1.000), 9 (+0.900), ")
+    assert said.endswith("3 (+0.300) and 2 more")
+    assert [row.arm.name for row in report.others] == [*arms]
 
 
 @pytest.mark.parametrize(("by", "marked"), [(0.02, False), (0.03, True), (-0.03, True)])
@@ -126,7 +137,7 @@ def test_a_broken_rule_is_refused_until_it_is_allowed(tmp_path, rule, other):
     match = {"budget": "parameters", "by": "model.ffn_dim"}
     study = make_study(tmp_path / "s", arms, match=match)
     refused = judged(study)
-    assert list(kinds(refused).values()) == ["base", "refused", "worse"]
+    assert list(kinds(refused).values()) == ["base", "worse", "refused"]
     (said,) = lines(refused.objections)
     assert said.startswith(f"{rule}: not compared: a=1: ")
     assert f"--allow {rule}" in said
@@ -231,7 +242,7 @@ def test_a_mistake_is_one_line(study, arguments, says, monkeypatch, capsys):
 
 
 def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys):
-    difference = judged(study).rows[1].difference
+    difference = judged(study).rows[2].difference
     assert ran(monkeypatch, study, "--baseline", ADDITIVE) == 0
     assert "the baseline of the plan is baseline" in " ".join(capsys.readouterr().out.split())
     assert not (study / "report.json").exists()  # that of the plan's baseline

@@ -82,7 +82,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """A study on one metric. `decimals`: digits after the point of the metric's numbers."""
+    """A study on one metric. rows: the baseline, then from the best to the worst. decimals: digits
+    after the point of the metric's numbers."""
 
     study: Study
     metric: str
@@ -111,7 +112,7 @@ class Report:
         return [row for row in self.rows if row.comparison]
 
     def largest(self, count: int) -> list[Row]:
-        """The compared arms with the largest differences, in the order of the plan."""
+        """The compared arms with the largest differences, from the best to the worst."""
         largest = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
         return [row for row in self.compared if row in largest]
 
@@ -198,7 +199,8 @@ def assemble(
     refusals = tuple(objections(study, name, allow))
     compared = _compare(study, name, better, refusals, allow)
     by_arm = {cost.arm: cost for cost in costs(study, name)}
-    rows = tuple(_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms)
+    planned = [_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms]
+    rows = tuple(sorted(planned, key=_place))
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
     claims, dropped = entries(study, allow)
@@ -239,6 +241,14 @@ def _compare(
     return compare(
         values, baseline=names[0], mode=mode, margin=margin, allow_missing="seeds" in allow
     )
+
+
+def _place(row: Row) -> tuple[int, float]:
+    """Put the baseline first, then the arms from the best to the worst, then those without a
+    comparison, in the order of the plan."""
+    if row.comparison is None:
+        return (0, 0.0) if row.arm.is_baseline else (2, 0.0)
+    return 1, row.comparison.verdict.loss
 
 
 def _row(
