@@ -18,8 +18,9 @@ from matplotlib.image import imread, imsave
 from ablate.study.analysis.collect import collect
 from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
 from ablate.study.report import write
-from ablate.study.report.figures import VERDICTS
+from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLOURS
+from ablate.study.report.points import robust
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +349,40 @@ def test_what_has_nothing_to_show_is_not_drawn(tmp_path):
     pdf = (study / "figures" / "cost.pdf").read_bytes()
     write(study)
     assert (study / "figures" / "cost.pdf").read_bytes() == pdf  # no date in it
+
+
+@pytest.mark.parametrize(
+    ("values", "high"),
+    [
+        ([1.5, 1.52, 1.49, 1.51, 11.5], 1.52),
+        ([1.5, 1.52, 1.49, 1.51, -9.0], 1.52),
+        ([1.5, 1.52, 1.49, 1.51, 1.7], 1.7),  # it leaves room for the rest
+        ([1.5, 1.52, 11.5, 11.6], 11.6),  # as many as the rest
+        ([1.5, 1.5, 1.5], 1.5),
+    ],
+)
+def test_outliers_do_not_flatten_a_chart(values, high):
+    ends = robust(values)
+    held = [value for value in values if ends.inside(value)]
+    assert max(held) == high
+    assert ends.high - high <= 0.1 * max(max(held) - min(held), high)
+
+
+def test_an_outlier_is_a_triangle_with_its_number(tmp_path):
+    """In main effects, interactions and costs; the others keep the room, and nothing is said where
+    there is none."""
+    arms = {"baseline": arm(BASE, seconds=10), "a=1": arm(shifted(0.05)), "b=1": arm(shifted(0.02)),
+            "a=1 b=1": arm(shifted(0.06))}  # fmt: skip
+    far = {"a=none": arm(shifted(10)), "a=none b=1": arm(shifted(10.2))}
+    for name, more, said in (("s", {}, 0), ("far", far, 3)):
+        study = make_study(tmp_path / name, arms | more, design="factorial")
+        write(study)
+        page = (study / "report.html").read_text()
+        assert page.count("A triangle lies beyond the axis") == said
+        charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+        marked = {re.search('aria-label="([^"]*)', c)[1] for c in charts if BEYOND in c}
+        by = ("a: baseline, 1 and none", "b: baseline and 1", "a \u00d7 b", "training time (s)")
+        assert marked == {f"validation loss by {what}" for what in by if said}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
 from ablate.study.report import blocks, claims, grid, runs
 from ablate.study.report.crossed import TESTS, in_short, ranked
+from ablate.study.report.figures import BEYOND
 from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
@@ -221,6 +222,11 @@ def _charts(charts: Sequence[Markup]) -> Markup:
     return tag("div", *(tag("figure", chart) for chart in charts), class_="panels")
 
 
+def _triangles(charts: Sequence[Markup]) -> str:
+    """Explain the marks of outliers, if there are any."""
+    return f" A triangle lies {BEYOND}, at its number." if any(BEYOND in c for c in charts) else ""
+
+
 def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> Markup:
     if "effects" not in charts:
         return Markup()
@@ -228,7 +234,7 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
     over = " over all settings of the other factors" if several else ""
     words = (
         f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
-        f"{over}; * is the baseline's option."
+        f"{over}; * is the baseline's option.{_triangles(charts['effects'])}"
     )
     parts = [_paragraph(words, class_="note"), _charts(charts["effects"])]
     if isinstance(crossed, str):
@@ -240,6 +246,7 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
         parts.append(tag("ul", *(tag("li", f"{effect.words()}.") for effect in main)))
         if pairs:
             note = "Interactions: means that are not on parallel lines. The surest come first."
+            note += _triangles(charts["interactions"])
             lines = [tag("li", f"{effect.words()}.") for effect in pairs]
             parts += [_paragraph(note, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
@@ -251,7 +258,7 @@ def _cost(charts: Sequence[Markup]) -> Markup:
         return Markup()
     words = (
         "Means over the finished seeds, with one standard deviation up and down; colours are those"
-        " of the table."
+        f" of the table.{_triangles(charts)}"
     )
     return _section("Cost against quality", _paragraph(words, class_="note"), _charts(charts))
 

@@ -177,7 +177,8 @@ def curve_words(report: Report, points: Points) -> str:
     beyond = [f"above {number(high, report.decimals)}"] if max(values) > high else []
     beyond += [f"below {number(low, report.decimals)}"] if min(values) < low else []
     if beyond:
-        words += f"; values {listed(beyond)}, at the start, are not shown"
+        early = all(map(points.limits.inside, points.settled()))
+        words += f"; values {listed(beyond)}{', at the start,' * early} are not shown"
     return f"{words}."
 
 
