@@ -295,6 +295,19 @@ def test_show_draws_and_prints_paths(gpt, tmp_path, show_command):
         assert_close(torch.from_numpy(held[first.name]), first.weights[1:])
 
 
+@pytest.mark.parametrize(("kind", "begins"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_show_draws_for_a_paper(gpt, tmp_path, show_command, kind, begins):
+    """With the same bytes each time, and letters that are text."""
+    made = []
+    for _ in range(2):
+        code, out, _ = show_command(gpt, "--layer", "1", "--format", kind)
+        assert (code, out) == (0, f"{tmp_path / 'figures' / f'attention_layer_01.{kind}'}\n")
+        made.append(Path(out.strip()).read_bytes())
+    assert made[0] == made[1]
+    assert made[0].startswith(begins)
+    assert (b"/Type3" if kind == "pdf" else b"matplotlib.org/font") not in made[0]
+
+
 def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):
     task = built(*RNN)
     path = tmp_path / "figures" / "alignment.png"

@@ -107,7 +107,7 @@ def test_the_report_is_one_run_and_three_views_beside_differences(server, made):
     assert (run["group"], run["jobType"]) == ("scores", "report")
     (line,) = run["history"]  # the second time there was nothing new
     table = json.loads(run["files"][line["report/table"]["path"]])
-    assert [row[0] for row in table["data"]] == ["baseline", ADDITIVE, COSINE, GENERAL]
+    assert [row[0] for row in table["data"]] == ["baseline", COSINE, ADDITIVE, GENERAL]
     folder = made.report.study.folder
     for file in ("report.html", "report.md", "table.tex", "runs.csv", "figures/forest.png"):
         assert run["files"][file] == (folder / file).read_bytes()

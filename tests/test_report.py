@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 from make_study import ADDITIVE, BASE, arm, make_study, scores, shifted
 
 from ablate import report as command_line
@@ -13,6 +14,7 @@ from ablate.study.analysis.comparable import RULES, lines, objections
 from ablate.study.analysis.compare import compare
 from ablate.study.report.any_runs import show_runs
 from ablate.study.report.rows import assemble
+from ablate.study.report.sentences import answers
 
 
 @pytest.fixture
@@ -34,14 +36,15 @@ def change(file, **content):
 
 
 def test_verdicts_are_those_of_the_statistics(study):
-    """Of runs that are paired by seed, wherever they stand in the plan."""
+    """Of runs that are paired by seed, wherever they stand in the plan; from the best to the worst,
+    with what is not compared at the end."""
     cells = json.loads((study / "plan.json").read_text())["cells"]
     change(study / "plan.json", cells=cells[::-1])
     report = judged(study)
-    assert list(kinds(report).values()) == ["base", "worse", "open", "refused"]
+    assert list(kinds(report).values()) == ["base", "open", "worse", "refused"]
     arms = {"b": BASE, "a": shifted(0.1), "c": shifted(0.0)}  # Holm runs over both
     values = {name: dict(enumerate(v)) for name, v in arms.items()}
-    found = report.rows[1].comparison
+    found = report.rows[2].comparison
     assert found.tests == compare(values, baseline="b", mode="min").arms[0].tests
     assert found.difference == pytest.approx(0.1, abs=0.002)
 
@@ -59,6 +62,15 @@ def rewrite(study, arm, change):
         head, *rows = [line.split(",") for line in path.read_text().splitlines()]
         rows = [change(n, row, int(rows[-1][0])) for n, row in enumerate(rows)]
         path.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+
+
+def test_what_came_out_begins_with_the_largest_differences(tmp_path):
+    arms = {f"a={n}": arm(shifted(n / 10)) for n in range(1, 11)}
+    report = judged(make_study(tmp_path / "s", {"baseline": arm(BASE)} | arms))
+    ((_, _, said),) = answers(report)
+    assert said.startswith("10 (+1.000), 9 (+0.900), ")
+    assert said.endswith("3 (+0.300) and 2 more")
+    assert [row.arm.name for row in report.others] == [*arms]
 
 
 @pytest.mark.parametrize(("by", "marked"), [(0.02, False), (0.03, True), (-0.03, True)])
@@ -100,6 +112,16 @@ def test_arms_that_needed_more_steps_are_marked(study, losses, said):
     assert all(line.startswith(said) and "additive" in line for line in found)
 
 
+def test_a_training_that_is_too_short_to_judge_is_marked(study):
+    """Its loss was logged once: at the last step, as of ten steps."""
+    one = "(1 value, at step 400)."
+    for name, whose in ((ADDITIVE, "additive"), ("*", "every arm")):
+        rewrite(study, name, lambda n, row, last: row if int(row[0]) == last else [row[0], "", ""])
+        (said,) = judged(study).marks
+        assert said.startswith("Too short to judge: ")
+        assert said.endswith(f"{whose} {one}")
+
+
 @pytest.mark.parametrize(
     ("rule", "other"),
     [
@@ -115,7 +137,7 @@ def test_a_broken_rule_is_refused_until_it_is_allowed(tmp_path, rule, other):
     match = {"budget": "parameters", "by": "model.ffn_dim"}
     study = make_study(tmp_path / "s", arms, match=match)
     refused = judged(study)
-    assert list(kinds(refused).values()) == ["base", "refused", "worse"]
+    assert list(kinds(refused).values()) == ["base", "worse", "refused"]
     (said,) = lines(refused.objections)
     assert said.startswith(f"{rule}: not compared: a=1: ")
     assert f"--allow {rule}" in said
@@ -201,7 +223,7 @@ def test_the_command_prints_the_table_and_its_path(study, monkeypatch, capsys):
         (["{}/scores/" + "x", "--status"], "did you mean '{}/scores'?"),
         (["{}/scores", "--metric", "val/los"], "did you mean 'val/loss'? (there: val/loss,"),
         (["{}/scores", "--allow", "sedes"], "did you mean 'seeds'?"),
-        (["{}/scores", "--baseline", "additive"], "--baseline additive: there is no such arm"),
+        (["{}/scores", "--baseline", "additive"], f"did you mean '{ADDITIVE}'? (there: baseline,"),
         (["{}/scores", "--status", "--wandb"], "--wandb: not allowed with argument --status"),
         (["{}/empty"], "has no finished run yet (2 missing)"),
         (["{}/broken"], "is not the plan of a study"),
@@ -220,10 +242,11 @@ def test_a_mistake_is_one_line(study, arguments, says, monkeypatch, capsys):
 
 
 def test_another_arm_may_be_the_baseline_of_a_report(study, monkeypatch, capsys):
-    difference = judged(study).rows[1].difference
+    difference = judged(study).rows[2].difference
     assert ran(monkeypatch, study, "--baseline", ADDITIVE) == 0
     assert "the baseline of the plan is baseline" in " ".join(capsys.readouterr().out.split())
-    told = json.loads((study / "report.json").read_text())
+    assert not (study / "report.json").exists()  # that of the plan's baseline
+    told = json.loads((study / f"report-{ADDITIVE}.json").read_text())
     assert told["baseline"] == ADDITIVE
     (row,) = [row for row in told["arms"] if row["name"] == "baseline"]
     assert (row["difference"], row["verdict"]) == (pytest.approx(-difference), "better")
@@ -243,5 +266,30 @@ def test_runs_of_no_study_make_a_table(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.index("pos_enc=rotary") < out.index("pos_enc=learned")
     assert (out.count("val/loss"), out.count("no verdicts")) == (2, 1)
+    assert "2 finished runs" in out
     with pytest.raises(UserError, match=r"did you mean 'val/loss'"):
         show_runs(runs, "val/los")
+
+
+def test_runs_of_no_study_differ_by_what_only_one_of_them_has(tmp_path, capsys, monkeypatch):
+    """init_from and callbacks, which are null or missing in the others."""
+    runs = make_study(tmp_path / "runs", {"baseline": arm([2.5, 2.4, 2.3])})
+    (runs / "plan.json").unlink()
+    own = ({"init_from": "elsewhere"}, {"callbacks": {"mine": {"_target_": "my.Own"}}}, {})
+    for content, file in zip(own, sorted(runs.glob("*/config.yaml")), strict=True):
+        config = {"init_from": None, "callbacks": None} | yaml.safe_load(file.read_text())
+        file.write_text(yaml.safe_dump(config | content))
+    monkeypatch.setenv("COLUMNS", "160")
+    show_runs(runs)
+    out = capsys.readouterr().out
+    assert (out.count("init_from=elsewhere"), out.count("callbacks=mine")) == (1, 1)
+    assert "null" not in out
+
+
+def test_a_study_is_found_by_its_name(study, monkeypatch, capsys):
+    (study.parent / "outputs").mkdir()
+    study.rename(study.parent / "outputs" / "scores")
+    monkeypatch.chdir(study.parent)
+    assert ran(monkeypatch, "scores", "--status") == 0
+    assert ran(monkeypatch, "scors", "--status") == 2
+    assert "did you mean 'scores'?" in capsys.readouterr().err

@@ -3,7 +3,11 @@
 Debian: apt-get install chromium. Any Chromium or Chrome on the path is used.
 """
 
+import csv
+import re
 import shutil
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 from make_study import BASE, arm, make_study, shifted
@@ -112,6 +116,60 @@ def test_pointing_shows_the_numbers_and_brings_out_the_arm(page):
     assert set(fades) == {"0.15"}
     page.locator("h1").hover()
     assert not page.locator("#tip").is_visible()
+
+
+def test_every_mark_is_reached_by_keyboard_and_touch(browser, page, study):
+    """A chart or table is one stop of Tab; the arrow keys lead to each of its marks."""
+    for group in ("svg.chart >> nth=0", "#arms"):
+        marks = page.locator(group).locator("[data-tip]")
+        tips = marks.evaluate_all("all => all.map(one => one.dataset.tip)")
+        assert marks.and_(page.locator('[tabindex="0"]')).count() == 1
+        marks.first.focus()
+        for tip in [*tips, tips[0]]:
+            assert page.locator("#tip").text_content() == tip
+            page.keyboard.press("ArrowRight")
+    page.keyboard.press("Escape")
+    assert not page.locator("#tip").is_visible()
+    finger = browser.new_context(has_touch=True).new_page()
+    finger.goto((study / "report.html").as_uri())
+    finger.locator("#arms td[data-tip]").nth(3).tap()
+    assert finger.locator("#tip").is_visible()
+    finger.context.close()
+
+
+def test_every_seed_is_on_paper_with_a_link_to_its_run(page, study):
+    values = page.locator("#seeds tr.base a").all_text_contents()
+    assert [float(value) for value in values] == BASE
+    links = page.locator("#seeds a").evaluate_all("all => all.map(one => one.pathname)")
+    assert {unquote(link) for link in links} == {
+        str(path.parent) for path in study.glob("*/result.json")
+    }
+    assert not page.locator("#seeds td").first.is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#seeds td").first.is_visible()
+
+
+def test_tables_are_copied_and_charts_saved(browser, study, tmp_path):
+    page = browser.new_context(permissions=["clipboard-read", "clipboard-write"]).new_page()
+    page.goto((study / "report.html").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    copied = "navigator.clipboard.readText()"
+    page.locator("button", has_text="Copy as CSV").last.click()
+    page.locator("button", has_text="copied").wait_for()
+    head, first, *_ = csv.reader(page.evaluate(copied).splitlines())
+    assert head == ["arm", *(f"seed {n}" for n in range(5))]
+    assert (first[0], [float(value) for value in first[1:]]) == ("baseline", BASE)
+    page.locator("button", has_text="Copy LaTeX").click()
+    page.locator("button", has_text="copied").last.wait_for()
+    assert page.evaluate(copied).strip() == (study / "table.tex").read_text().strip()
+    for button in page.locator("button", has_text="Save as SVG").all():
+        with page.expect_download() as saved:
+            button.click()
+        text = saved.value.path().read_text()
+        ElementTree.fromstring(text)
+        assert "var(" not in text
+        assert set(re.findall(r"#([mp]\w{10})\b", text)) <= set(re.findall(r' id="(\w+)"', text))
+    page.context.close()
 
 
 def test_the_page_may_ask_for_nothing_and_run_nothing_else(browser, study):

@@ -7,16 +7,20 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from make_study import BASE, arm, make_study, shifted
 from matplotlib.colors import to_rgb
-from matplotlib.image import imread
+from matplotlib.image import imread, imsave
 
+from ablate.study.analysis.collect import collect
 from ablate.study.numbers import NOTHING, amount, decimals, duration, number, share, signed
 from ablate.study.report import write
-from ablate.study.report.figures import VERDICTS
+from ablate.study.report.figures import BEYOND, VERDICTS
 from ablate.study.report.inline import COLOURS
+from ablate.study.report.points import robust
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +120,53 @@ def test_the_same_study_makes_the_same_page_and_no_id_twice(everything):
     assert set(re.findall(r'(?:href="|url\()#(\w+)', page)) <= set(ids)
 
 
+def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
+    """Of the first finished seed, small, with links to the files; damaged ones are left out."""
+    failed = ["failed: x", *BASE[1:]]
+    arms = {"baseline": arm(failed), "a=1": arm(BASE), "a=2": arm(BASE), "a=3": arm([None] * 5)}
+    study = make_study(tmp_path / "s", arms)
+    for folder in study.glob("*-*"):
+        (folder / "figures").mkdir()
+        (folder / "sample.txt").write_text(f"{folder.name} {'x' * 700}")
+        for name in ("attention_layer_01.png", "curves.png"):
+            imsave(folder / "figures" / name, np.random.rand(1200, 1200))
+        address = {"logged_to": f"https://wandb.ai/me/it/runs/{folder.name[-12:]}"}
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(result | address))
+    for folder in study.glob("a=2-*"):
+        (folder / "figures" / "attention_layer_01.png").write_bytes(b"\x89PNG\r\n\x1a\n damaged")
+    write(study, allow=["seeds"])
+    page = Page((study / "report.html").read_text())
+    images = [to for to in page.links if to.startswith("data:image")]
+    assert len(images) == 2
+    assert max(map(len, images)) < 400_000
+    whole = {to for to in page.links if to.endswith(("png", "txt"))}
+    first = {run.arm: run.folder.name for run in reversed(collect(study).runs) if run.finished}
+    assert whole == {
+        *(f"{first[arm]}/figures/attention_layer_01.png" for arm in ("baseline", "a=1")),
+        *(f"{folder}/sample.txt" for folder in first.values()),
+    }
+    of_wandb = {to for to in page.links if to.startswith("https:")}
+    assert len(of_wandb) == 15
+
+
+def test_another_metric_or_baseline_has_files_of_its_own(tmp_path):
+    both = [{"val/loss": v, "val/perplexity": 2 * v} for v in BASE]
+    study = make_study(tmp_path / "s", {"baseline": arm(both), "a=b/c": arm(both)})
+    first = {path: path.read_bytes() for path in write(study).files}
+    choices = [{"metric": "val/perplexity"}, {"baseline": "a=b/c"}, {"mode": "max"}]
+    for options, name in zip(choices, ("val_perplexity", "a=b_c", "max"), strict=True):
+        other = write(study, **options).files
+        assert {*other} & {*first} == {study / "runs.csv"}
+        assert len(other) == len(first)
+        assert all(name in path.name for path in other if path.name != "runs.csv")
+        ((option, value),) = options.items()
+        text = (study / f"report-{name}.md").read_text()
+        assert f"python -m ablate.report {study} --{option} {value}" in text
+        assert f"(figures/forest-{name}.png)" in text
+    assert first == {path: path.read_bytes() for path in first}
+
+
 # Texts that are markup, code or a formula where they are not escaped.
 HOSTILE = (
     "<script>hacked = 1</script>",
@@ -126,7 +177,7 @@ HOSTILE = (
 )
 OURS = """html head meta link title style body main div script h1 h2 p section ul li b dl dt dd
     details summary pre code table thead tbody tr th td button span wbr figure
-    svg g path use defs clippath rect circle line polygon text tspan"""
+    a h3 img figcaption svg g path use defs clippath rect circle line polygon text tspan"""
 
 
 class Page(HTMLParser):
@@ -172,12 +223,18 @@ def test_no_text_becomes_markup(tmp_path, hostile):
         excluded={f"{hostile}g": {hostile: hostile}},
         validations=3,
     )
+    for result in folder.glob("*/result.json"):
+        (result.parent / "sample.txt").write_text(hostile)
+        told = json.loads(result.read_text()) | {"logged_to": f"javascript:1 {hostile}"}
+        result.write_text(json.dumps(told))
     write(folder, allow=["seeds", "data", "code", "budget"])
     text = (folder / "report.html").read_text()
     page = Page(text)
     assert page.tags <= set(OURS.split())
     assert page.events == []
-    assert [to for to in page.links if not to.startswith("#")] == ["data:,"]
+    links = {to for to in page.links if not to.startswith("#")} - {"data:,"}
+    assert {(folder / unquote(to)).exists() for to in links} == {True}
+    assert not [to for to in links if ":" in to or to.startswith("/")]
     assert not re.search(r"url\((?!#\w+\))|@import", re.sub(r">[^<]*<|=\"[^\"]*\"", "", text))
     drawn = unescape("".join(re.findall(r"<text [^>]*>([^<]*)</text>", text)))
     assert hostile[:20].replace("\x1b", "\ufffd") in drawn
@@ -205,16 +262,49 @@ def test_names_are_no_commands_of_tex(latex):
     rows = [line for line in latex.read_text().splitlines() if line.endswith(r" \\")][1:]
     assert [row.partition(" & ")[0] for row in rows] == [
         "baseline",
-        r"data.path=a\_b \& 50\%\$x\textasciicircum{}2\#\{\textbackslash{}\textasciitilde{}\}"
-        r"\textless{}\textgreater{}",
-        "a=2",
+        r"path=\allowbreak{}data.\allowbreak{}path=\allowbreak{}a\_\allowbreak{}b \& 50\%\$x"
+        r"\textasciicircum{}2\#\{\textbackslash{}\textasciitilde{}\}\textless{}\textgreater{}",
+        r"a=\allowbreak{}2",
     ]
+
+
+# Widths of Computer Modern's letters, in hundredths of its size; all others have less than 85.
+LETTERS = dict(zip("abcdefghijklmnopqrstuvwxyz",
+    (50, 56, 44, 56, 44, 31, 50, 56, 28, 31, 53, 28, 83, 56, 50, 56, 53, 39, 40, 39, 56, 53, 72, 53,
+     53, 44), strict=True)) | dict.fromkeys("0123456789_", 50) | dict.fromkeys(".,:;[]/", 28) | {
+    " ": 33, "-": 33, "(": 39, ")": 39}  # fmt: skip
+
+
+def points(cell):
+    """The width of a cell in \\small, whose letters are of 9 points and 1.03 times as wide."""
+    text = re.sub(r"\$.*?\$|\\text\w+{}", "+", cell).replace("\\", "")
+    return 9 * 1.03 * sum(LETTERS.get(letter, 83) for letter in text) / 100
+
+
+def test_the_table_fits_the_text_of_an_article(tmp_path):
+    """345 pt, with the names, numbers and verdicts that studies have."""
+    changes = ("model.attention=additive", "model.norm_type=rms", "pos_enc=relative_bias")
+    kept = [f"failed: {n}" for n in range(2)]
+    arms = {"baseline": arm(BASE), " ".join(changes[:2]): arm(shifted(0.1))}
+    arms |= {name: arm(shifted(0.001), no_effect=True) for name in changes}
+    arms["model.attention=general"] = arm([*BASE[:3], *kept])
+    write(make_study(tmp_path / "s", arms))
+    text = (tmp_path / "s" / "table.tex").read_text()
+    rows = [line[:-3].split(" & ") for line in text.splitlines() if line.endswith(r" \\")]
+    assert [row[-1] for row in rows] == [
+        "verdict", "--", *["not shown"] * 3, "worse", "not compared"
+    ]  # fmt: skip
+    first, *others = zip(*rows, strict=True)
+    parts = [part for cell in first for part in re.split(r" |\\allowbreak{}", cell)]
+    widths = [max(map(points, column)) for column in (parts, *others)]
+    assert sum(widths) + 10 * 4 <= 345, widths
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_the_table_compiles(latex):
     (latex.parent / "paper.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{table}\\end{document}"
+        "\\documentclass{article}\\usepackage{booktabs,tabularx}\\begin{document}"
+        "\\input{table}\\end{document}"
     )
     typed = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
     done = subprocess.run(typed, cwd=latex.parent, capture_output=True, text=True)
@@ -251,9 +341,48 @@ def test_what_has_nothing_to_show_is_not_drawn(tmp_path):
     for curve in study.glob("*/metrics.csv"):
         curve.unlink()
     (study / "figures").mkdir()
-    (study / "figures" / "forest.png").write_bytes(b"of an earlier report")
-    figures = [path for path in write(study).files if path.suffix == ".png"]
-    assert figures == [*(study / "figures").iterdir()] == [study / "figures" / "cost.png"]
+    for name in ("forest.png", "forest.pdf"):
+        (study / "figures" / name).write_bytes(b"of an earlier report")
+    figures = [path.name for path in write(study).files if path.parent.name == "figures"]
+    assert figures == ["cost.png", "cost.pdf"]
+    assert sorted(path.name for path in (study / "figures").iterdir()) == sorted(figures)
+    pdf = (study / "figures" / "cost.pdf").read_bytes()
+    write(study)
+    assert (study / "figures" / "cost.pdf").read_bytes() == pdf  # no date in it
+
+
+@pytest.mark.parametrize(
+    ("values", "high"),
+    [
+        ([1.5, 1.52, 1.49, 1.51, 11.5], 1.52),
+        ([1.5, 1.52, 1.49, 1.51, -9.0], 1.52),
+        ([1.5, 1.52, 1.49, 1.51, 1.7], 1.7),  # it leaves room for the rest
+        ([1.5, 1.52, 11.5, 11.6], 11.6),  # as many as the rest
+        ([1.5, 1.5, 1.5], 1.5),
+    ],
+)
+def test_outliers_do_not_flatten_a_chart(values, high):
+    ends = robust(values)
+    held = [value for value in values if ends.inside(value)]
+    assert max(held) == high
+    assert ends.high - high <= 0.1 * max(max(held) - min(held), high)
+
+
+def test_an_outlier_is_a_triangle_with_its_number(tmp_path):
+    """In main effects, interactions and costs; the others keep the room, and nothing is said where
+    there is none."""
+    arms = {"baseline": arm(BASE, seconds=10), "a=1": arm(shifted(0.05)), "b=1": arm(shifted(0.02)),
+            "a=1 b=1": arm(shifted(0.06))}  # fmt: skip
+    far = {"a=none": arm(shifted(10)), "a=none b=1": arm(shifted(10.2))}
+    for name, more, said in (("s", {}, 0), ("far", far, 3)):
+        study = make_study(tmp_path / name, arms | more, design="factorial")
+        write(study)
+        page = (study / "report.html").read_text()
+        assert page.count("A triangle lies beyond the axis") == said
+        charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+        marked = {re.search('aria-label="([^"]*)', c)[1] for c in charts if BEYOND in c}
+        by = ("a: baseline, 1 and none", "b: baseline and 1", "a \u00d7 b", "training time (s)")
+        assert marked == {f"validation loss by {what}" for what in by if said}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What a study found: python -m ablate.report outputs/attention_scores.
 
 Writes report.html, report.md, report.json, table.tex, runs.csv and figures/ into the study's
-folder, and prints the table. --wandb sends the report to Weights & Biases, too. --status only says
+folder, and prints the table; with --metric or --baseline under names of their own, such as
+report-val_perplexity.html. --wandb sends the report to Weights & Biases, too. --status only says
 how far a study is, from anywhere. --check ends with 1 if one of its claims is refuted. Of a folder
 of runs without a plan, such as outputs/runs, it prints a table of what differs and what came out.
 --wandb of the folder of one run sends that run.
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from ablate.cli.command import Arguments, command
 from ablate.errors import RunFailed, UserError
 from ablate.run_files import RESULT
-from ablate.study.analysis.collect import PLAN, not_a_study
+from ablate.study.analysis.collect import PLAN, found, not_a_study
 from ablate.study.analysis.comparable import RULES
 from ablate.terminal.console import Console
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     parser = Arguments(prog="python -m ablate.report", description=__doc__)
-    parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME")
+    parser.add_argument("study_dir", type=Path, help="folder of a study, outputs/NAME or NAME")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--status", action="store_true", help="progress of the runs, no report")
     group.add_argument("--wandb", action="store_true", help="send it to Weights & Biases")
@@ -50,6 +51,7 @@ def main() -> None:
         help=f"compare arms in spite of a rule, and mark them: {', '.join(RULES)}",
     )
     args = parser.parse_args()
+    args.study_dir = found(args.study_dir)
     if args.status:
         from ablate.study.launch.live import status_table
 

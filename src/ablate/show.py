@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.cli.command import Arguments, add_run_dir, command
 from ablate.errors import UserError
+from ablate.figures.save import FORMATS, saved_as
 
 if TYPE_CHECKING:
     from ablate.training.load import Run
@@ -33,7 +34,7 @@ def source_example(run: Run, source: str) -> dict[str, Any]:
 def main() -> None:
     parser = Arguments(
         prog="python -m ablate.show",
-        description="Draw what every head of a finished run attends to, a PNG per layer; of"
+        description="Draw what every head of a finished run attends to, a file per layer; of"
         " model=rnn_lm model.cell=lstm its gates.",
     )
     add_run_dir(parser)
@@ -44,7 +45,10 @@ def main() -> None:
     chosen.add_argument("--source", help="source to write the target of, as the model does")
     chosen.add_argument("--index", type=int, help="which validation example, from 0")
     parser.add_argument("--raw", action="store_true", help="write attention.npz, the weights, too")
-    parser.add_argument("--out", type=Path, help="folder for the PNGs; default: RUN_DIR/figures")
+    parser.add_argument("--out", type=Path, help="folder for the files; default: RUN_DIR/figures")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="png", help="pdf or svg for a paper; default: png"
+    )
     args = parser.parse_args()
     from ablate.task.attention import attention_figures
     from ablate.task.experts import expert_figures
@@ -60,9 +64,10 @@ def main() -> None:
     elif args.index is not None:
         options["examples"] = [run.task.numbered(args.index)]
     folder = args.out or run.path / "figures"
-    paths = attention_figures(run.task, folder, run=run.title, raw=args.raw, **options)
-    if all(value is None for value in options.values()):
-        paths += expert_figures(run.task, folder)
+    with saved_as(args.format):
+        paths = attention_figures(run.task, folder, run=run.title, raw=args.raw, **options)
+        if all(value is None for value in options.values()):
+            paths += expert_figures(run.task, folder)
     if not paths:
         raise UserError(f"{run.path}: this model has no attention of ours to draw, and no LSTM")
     for path in paths:

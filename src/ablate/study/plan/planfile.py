@@ -53,7 +53,8 @@ def refuse_other(folder: Path, question: Mapping[str, Any], data: Mapping[str, s
         more = f", and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
         raise UserError(
             f"{folder} belongs to a study with another baseline ({', '.join(lines)}{more}); choose"
-            " another study.name="
+            " another study.name=, or, where the baseline is an arm of that study, write"
+            f" python -m ablate.report {folder} --baseline ARM"
         )
     for seed, fingerprint in data.items():
         # Without data no run begins.

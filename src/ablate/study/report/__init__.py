@@ -20,7 +20,6 @@ from ablate.study.report.printed import show
 from ablate.study.report.rows import Report, assemble
 from ablate.study.report.tables import latex, markdown, runs_csv
 
-PAGE = "report.html"
 Losses = Callable[[Path], Sequence[float]]
 
 
@@ -59,7 +58,8 @@ def write(
     baseline: str | None = None,
     losses: Losses | None = None,
 ) -> Written:
-    """Write the files, each atomically. baseline: an arm in place of the study's. losses: of the
+    """Write the files, each atomically; of another metric or baseline beside those of the plan's
+    (`Report.named`). baseline: an arm in place of the study's. losses: of the
     examples, by the folder of a run, for differences over examples. UserError: no study, no
     finished run, unknown metric or arm."""
     study = collect(study_dir)
@@ -72,13 +72,14 @@ def write(
     crossed = crossed_effects(report, allow)
     drawn, charts = figures.draw(report, points, crossed, study.folder / "figures")
     paths = [path.relative_to(study.folder).as_posix() for path in drawn]
-    texts = {
-        PAGE: page(report, points, crossed, charts),
+    named = {
+        "report.html": page(report, points, crossed, charts),
         "report.md": markdown(report, crossed, points, paths),
         "table.tex": latex(report),
-        "runs.csv": runs_csv(report),
         "report.json": json.dumps(machine(report, crossed), indent=1, allow_nan=False) + "\n",
     }
+    texts = {report.named(file): text for file, text in named.items()}
+    texts["runs.csv"] = runs_csv(report)  # of every metric
     for name, text in texts.items():
         write_text(study.folder / name, text)
     files = (*(study.folder / name for name in texts), *drawn)

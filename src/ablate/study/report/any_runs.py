@@ -15,7 +15,7 @@ from ablate.config.saved import read_yaml
 from ablate.errors import UserError, suggest
 from ablate.run_files import Damaged
 from ablate.run_files.records import read_result
-from ablate.study.numbers import certain, duration
+from ablate.study.numbers import certain, counted, duration
 from ablate.terminal.console import Console
 
 CONFIG = "config.yaml"
@@ -41,7 +41,9 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
             continue
         if result.get("status") == "finished":
             chosen = config.pop("choices", None) or result["choices"]
-            runs.append((path.name, result, _counted({**flatten(config), **chosen})))
+            # Those of one's own have no option's name.
+            called = {"callbacks": ",".join(config.get("callbacks") or ()) or None}
+            runs.append((path.name, result, _counted({**flatten(config), **chosen, **called})))
     if not runs:
         raise UserError(f"{folder} has no finished run")
     names = {name for _, result, _ in runs for name in result["metrics"]}
@@ -54,7 +56,7 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         Column("value", justify="right"),
         Column("steps", justify="right"),
         Column("time", justify="right"),
-        title=f"{len(runs)} finished runs in {folder}",
+        title=f"{counted(len(runs), 'finished run')} in {folder}",
         caption="Runs of no study: no baseline, no verdicts. python -m ablate -m KEY=A,B compares.",
         title_justify="left",
         caption_justify="left",
@@ -65,7 +67,8 @@ def show_runs(folder: Path, metric: str | None = None) -> None:
         value = of_run["metrics"].get(of)
         table.add_row(
             name,
-            " ".join(f"{k}={value_text(keys[k])}" for k in differ if k in keys) or "-",
+            " ".join(f"{k}={value_text(keys[k])}" for k in differ if keys.get(k) is not None)
+            or "-",
             of,
             "-" if value is None else certain(value),
             f"{of_run['steps']:,}",
@@ -78,7 +81,10 @@ def _counted(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in keys.items()
-        if value is not None and not key.startswith(BESIDE) and "_target_" not in key
+        # Without a dot: init_from, callbacks, of which none is a choice, too.
+        if (value is not None or "." not in key)
+        and not key.startswith(BESIDE)
+        and "_target_" not in key
     }
 
 

@@ -1,7 +1,7 @@
 """The figures: forest plot, learning curves, main effects, interactions, cost against quality.
 
-Each is a matplotlib figure, saved as a PNG and drawn in the page; of many arms the page's forest
-plot has those with the largest differences.
+Each is a matplotlib figure, saved as PNG and PDF and drawn in the page; of many arms the page's
+forest plot has those with the largest differences.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from ablate.figures.save import save
+from ablate.figures.save import save, saved_as
 from ablate.study.analysis.effects import Effect, Effects
 from ablate.study.metric_words import direction, metric_words
 from ablate.study.numbers import amount, duration, interval, listed, number, shortened, signed
@@ -31,7 +31,7 @@ from ablate.study.report.inline import (
     colour_of,
     inline,
 )
-from ablate.study.report.points import COLOURS, Cost, Limits, Panel, Points, limits_of
+from ablate.study.report.points import COLOURS, Cost, Limits, Panel, Points, limits_of, robust
 from ablate.study.report.rows import Report, Row
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Spot(NamedTuple):
 def draw(
     report: Report, points: Points, crossed: Effects | str | None, folder: Path
 ) -> tuple[list[Path], dict[str, list[Markup]]]:
-    """Write a PNG of each figure that has data, and delete old files of the others.
+    """Write PNG and PDF of each figure that has data, and delete old files of the others.
 
     Return the files, and by the name of a figure its charts for the page.
     """
@@ -92,12 +92,15 @@ def draw(
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's fonts may have it
         for name, make in figures.items():
-            file = folder / f"{name}.png"
+            file = folder / report.named(f"{name}.png")
             if not callable(make):
-                file.unlink(missing_ok=True)  # of an earlier report
+                for kind in ("png", "pdf"):
+                    file.with_suffix(f".{kind}").unlink(missing_ok=True)  # of an earlier report
                 continue
             drawing = make()
             files.append(save(drawing.figure, file))
+            with saved_as("pdf"):
+                files.append(save(drawing.figure, file))
             if name == "forest" and len(report.compared) > FEW:
                 charts["all_arms"] = inline(drawing, "all_arms")
                 drawing = _forest(report, report.largest(FEW))
@@ -268,15 +271,53 @@ def _effects(report: Report, panels: Sequence[Panel]) -> Drawing:
         min(max(2.6, SIDE + len(panel.options) * _label_width(panel)), WIDEST) for panel in panels
     ]
     drawing, grid = _grid(widths, 2.3)
+    _level(drawing, (v for panel in panels for values in panel.values for v in values), report)
     for axes, panel, width in zip(grid, panels, widths, strict=True):
         _panel(drawing, axes, panel, (width - SIDE) / len(panel.options), report)
-    _level(drawing, (v for panel in panels for values in panel.values for v in values), report)
     return drawing
+
+
+BEYOND = "beyond the axis"
+
+
+def _beyond(
+    drawing: Drawing,
+    axes: "Axes",
+    x: float,
+    values: Iterable[float],
+    mark: Mark,
+    report: Report,
+    *,
+    named: bool = False,
+) -> None:
+    """Mark values beyond the vertical axis by a triangle at its edge, with their mean beside it
+    unless a name has it. mark: with the head of the tip."""
+    every, limits = list(values), Limits(*axes.get_ylim())
+    sides = (("^", limits.high, [v for v in every if v > limits.high], -2),
+             ("v", limits.low, [v for v in every if v < limits.low], 2))  # fmt: skip
+    for shape, edge, far, down in sides:
+        if not far:
+            continue
+        words = listed(number(value, report.decimals) for value in far)
+        mark = mark._replace(tip=f"{mark.tip}{BEYOND}: {words}")
+        drawing.plot(axes, [x], [edge], shape, mark, clip_on=False, markersize=6, markeredgewidth=0)
+        if named:
+            continue
+        name = axes.annotate(
+            number(fmean(far), report.decimals), (x, edge), (6, down), textcoords="offset points",
+            va="top" if edge == limits.high else "bottom", fontsize=8, color=colour_of(mark.kind),
+        )  # fmt: skip
+        drawing.mark(name, Mark(f"label {mark.kind}", mark.arm))
+
+
+def _far(value: float, limits: Limits, report: Report) -> str:
+    """Return what a name has of a value beyond the axis."""
+    return "" if limits.inside(value) else f" ({number(value, report.decimals)})"
 
 
 def _level(drawing: Drawing, values: Iterable[float], report: Report) -> None:
     """Give all axes one vertical scale."""
-    limits = limits_of(values)
+    limits = robust(values)
     for axes in drawing.figure.axes:
         axes.set_ylim(limits)
         axes.locator_params(axis="y", nbins=5)
@@ -298,10 +339,13 @@ def _panel(drawing: Drawing, axes: "Axes", panel: Panel, each: float, report: Re
         kind = "base" if x == panel.baseline else "c1"
         # Side by side, so that equal values can be told apart.
         step = min(0.28 / each, 0.5) / max(len(values) - 1, 1)
-        aside = [x + step * (n - (len(values) - 1) / 2) for n in range(len(values))]
-        tips = [head + number(value, report.decimals) for value in values]
-        drawing.plot(axes, aside, values, "o", Mark(kind, tips=tips), alpha=0.5, markersize=4,
-                     markeredgewidth=0)  # fmt: skip
+        limits = Limits(*axes.get_ylim())
+        seen = {x + step * (n - (len(values) - 1) / 2): value for n, value in enumerate(values)
+                if limits.inside(value)}  # fmt: skip
+        tips = [head + number(value, report.decimals) for value in seen.values()]
+        drawing.plot(axes, [*seen], [*seen.values()], "o", Mark(kind, tips=tips), alpha=0.5,
+                     markersize=4, markeredgewidth=0)  # fmt: skip
+        _beyond(drawing, axes, x, values, Mark(kind, tip=head), report)
         bar = min(0.2 / each, 0.4)
         tip = f"{head}mean of {len(values)} runs: {number(mean, report.decimals)}"
         drawing.plot(axes, [x - bar, x + bar], [mean, mean], "-", Mark(kind, tip=tip),
@@ -325,17 +369,25 @@ def _interactions(report: Report, pairs: Sequence[Effect]) -> Drawing:
     _level(drawing, (mean for effect in pairs for mean in effect.means.values()), report)
     for axes, effect in zip(grid, pairs, strict=True):
         (first, second), (along, apart) = effect.factors, effect.options
-        ends = []
+        ends, limits = [], Limits(*axes.get_ylim())
         for index, other in enumerate(apart):
             kind = f"c{(index - 1) % COLOURS + 1}" if index else "base"
             means = {n: effect.means[option, other] for n, option in enumerate(along)
                      if (option, other) in effect.means}  # fmt: skip
             if not means:
                 continue
-            tips = [f"{first}={along[n]}\n{second}={other}\nmean {number(mean, report.decimals)}"
-                    for n, mean in means.items()]  # fmt: skip
-            drawing.plot(axes, [*means], [*means.values()], "-o", Mark(kind, tips=tips))
-            ends.append(Spot(max(means), means[max(means)], shortened(other, 14), kind))
+            heads = {n: f"{first}={along[n]}\n{second}={other}\nmean " for n in means}
+            seen = [at for at, mean in enumerate(means.values()) if limits.inside(mean)]
+            tips = [head + number(means[n], report.decimals) for n, head in heads.items()
+                    if limits.inside(means[n])]  # fmt: skip
+            drawing.plot(axes, [*means], [*means.values()], "-o", Mark(kind, tips=tips),
+                         markevery=seen)  # fmt: skip
+            for n, mean in means.items():
+                last = n == max(means)
+                _beyond(drawing, axes, n, [mean], Mark(kind, tip=heads[n]), report, named=last)
+            end = means[max(means)]
+            words = shortened(other, 14) + _far(end, limits, report)
+            ends.append(Spot(max(means), end, words, kind))
         letters = max(int(width / 2 / len(along) / LETTER), 4)
         axes.set_xticks(range(len(along)), [_wrapped(option, letters) for option in along])
         axes.set_xlim(-0.35, len(along) - 0.75)
@@ -363,9 +415,11 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
     from matplotlib.ticker import EngFormatter
 
     height, sides, name = 3.4, _sides(costs), metric_words(report.metric)
+    limits = robust(end for c in costs for end in (c.value - c.spread, c.value + c.spread))
     drawing, grid = _grid([WIDEST / 2] * len(sides), height)
     for axes, (what, of, show) in zip(grid, sides, strict=True):
         spots = []
+        axes.set_ylim(limits)
         for cost in sorted(costs, key=lambda c: _rank(c.arm, report)):
             if (at := of(cost)) is None:
                 continue
@@ -377,11 +431,17 @@ def _costs(report: Report, costs: Sequence[Cost]) -> Drawing:
                 Mark(kind, arm, f"{tip}\n{what}: {show(at)}"),
                 [mean - spread, mean + spread],
             )
-            drawing.plot(axes, [at, at], ends, "-", mark, linewidth=1.2)
-            face = BACK if kind == "base" else None
-            drawing.plot(axes, [at], [mean], "o", mark, markersize=7, markerfacecolor=face)
+            if limits.inside(mean):
+                drawing.plot(axes, [at, at], ends, "-", mark, linewidth=1.2)
+                face = BACK if kind == "base" else None
+                drawing.plot(axes, [at], [mean], "o", mark, markersize=7, markerfacecolor=face)
+            else:
+                named = kind != "rest"
+                mark = Mark(kind, arm, f"{arm}\n")
+                _beyond(drawing, axes, at, [mean], mark, report, named=named)
             if kind != "rest":
-                spots.append(Spot(at, mean, shortened(report.labels[arm], 24), kind, arm))
+                words = shortened(report.labels[arm], 24) + _far(mean, limits, report)
+                spots.append(Spot(at, mean, words, kind, arm))
         if show is amount:
             axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
         axes.set(xlabel=what, ylabel=_words(report), label=f"{name} by {what}")

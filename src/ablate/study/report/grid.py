@@ -16,6 +16,7 @@ from ablate.study.numbers import (
     probability,
     signed,
 )
+from ablate.study.report import runs
 from ablate.study.report.rows import Report, Row
 from ablate.study.report.sentences import relative
 
@@ -174,6 +175,37 @@ def _cost(row: Row) -> Markup:
 def _number(body: str, value: float | None, tip: str | None = None) -> Markup:
     key = "" if value is None else repr(value)
     return tag("td", body, class_="number", data_value=key, data_tip=tip)
+
+
+MOST_SEEDS = 8  # columns that fit on paper
+
+
+def seeds(report: Report) -> list[Markup]:
+    """Make tables of every run's value by arm and seed, each a link to the run's folder."""
+    every = report.study.seeds
+    parts = [every[at : at + MOST_SEEDS] for at in range(0, len(every), MOST_SEEDS)]
+    return [_of_seeds(report, part) for part in parts]
+
+
+def _of_seeds(report: Report, part: Sequence[int]) -> Markup:
+    heads = [_head("arm"), *(_head(f"seed {seed}", number=True) for seed in part)]
+    body = [
+        tag("tr", _name(row, report), *(_of_run(row, seed, report) for seed in part),
+            class_="base" if row.arm.is_baseline else None, data_arm=row.arm.name)
+        for row in report.rows
+    ]  # fmt: skip
+    return _scrollable(tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body)))
+
+
+def _of_run(row: Row, seed: int, report: Report) -> Markup:
+    if (run := report.study.runs_of(row.arm.name).get(seed)) is None:
+        return _number(NOTHING, None)
+    value = row.values.get(seed)
+    words = run.state if value is None else number(value, report.decimals)
+    body = tag("a", words, href=runs.link(report, run.folder)) if run.result else words
+    if page := runs.wandb_page(run):
+        body += tag("span", tag("a", "W&B", href=page, rel="noreferrer"), class_="small")
+    return _number(body, value)
 
 
 def breakable(words: str) -> Markup:

@@ -8,9 +8,11 @@ from string import Template
 
 from markupsafe import Markup
 
+from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
-from ablate.study.report import blocks, claims, grid
+from ablate.study.report import blocks, claims, grid, runs
 from ablate.study.report.crossed import TESTS, in_short, ranked
+from ablate.study.report.figures import BEYOND
 from ablate.study.report.grid import tag
 from ablate.study.report.points import Points
 from ablate.study.report.rows import Report
@@ -28,6 +30,7 @@ from ablate.study.report.sentences import (
     reference,
     sure,
 )
+from ablate.study.report.tables import latex
 from ablate.study.report.trouble import TUNED, TUNING, differing, troubles, tuned, tuning
 
 HERE = Path(__file__).parent
@@ -46,11 +49,13 @@ def page(report: Report, points: Points, crossed: Effects | str | None, charts: 
         tag("div", _answer(report, crossed), _overview(report, points, charts), class_="glance"),
         _blocks(report),
         _table(report, charts),
+        _copies(report),
         _also(report),
         _examples(report),
         _plan(report),
         _effects(report, crossed, charts),
         _cost(charts.get("cost", ())),
+        _pictures(report),
         _troubles(report),
         _differing(report),
         _tuning(report),
@@ -149,7 +154,8 @@ def _plan(report: Report) -> Markup:
 
 def _table(report: Report, charts: Charts) -> Markup:
     words = (
-        "Click a heading to sort; point at a number for more. In the forest plot a dot is the mean "
+        "Click a heading to sort; point at a number, or tap it, for more; arrow keys lead from one"
+        " to the next. In the forest plot a dot is the mean "
         "difference, its line the 95 % t interval, the pale bar the bootstrap interval; a triangle "
         "lies beyond the axis."
     )
@@ -164,6 +170,48 @@ def _table(report: Report, charts: Charts) -> Markup:
     return _section("Every arm against the baseline", *parts)
 
 
+def _copies(report: Report) -> Markup:
+    """Write the value of every run, and the table for a paper, both folded."""
+    seeds = tag("details", tag("summary", "Every seed"), *grid.seeds(report), id="seeds")
+    source = tag("pre", latex(report), class_="copied")
+    return seeds + tag("details", tag("summary", "LaTeX table"), source)
+
+
+def _pictures(report: Report) -> Markup:
+    """Draw and write side by side what the first runs of the arms drew and wrote."""
+    chosen = runs.shown(report)
+    parts = []
+    for name in runs.figures([*chosen.values()]):
+        drawn = [_picture(report, arm, run, name) for arm, run in chosen.items()]
+        if any(drawn):
+            parts += [tag("h3", name), tag("div", *drawn, class_="panels")]
+    written = [
+        tag("div", _caption(report, arm, run.folder / "sample.txt"), tag("pre", text))
+        for arm, run, text in runs.samples(chosen)
+    ]
+    if written:
+        parts += [tag("h3", "sample.txt"), tag("div", *written, class_="samples")]
+    if not parts:
+        return Markup()
+    words = "Of the first finished seed of each arm, in small; a name leads to the whole file."
+    return _section(
+        "What the arms drew and wrote", _paragraph(words, class_="note"), *parts, id="pictures"
+    )
+
+
+def _picture(report: Report, arm: str, run: Run, name: str) -> Markup:
+    path = run.folder / "figures" / name
+    if (small := runs.embedded(path)) is None:
+        return Markup()
+    words = f"{name} of {report.labels[arm]}"
+    caption = tag("figcaption", _caption(report, arm, path))
+    return tag("figure", caption, tag("img", src=small, alt=words))
+
+
+def _caption(report: Report, arm: str, path: Path) -> Markup:
+    return tag("a", report.labels[arm], href=runs.link(report, path))
+
+
 def _overview(report: Report, points: Points, charts: Charts) -> Markup:
     """Draw what stands beside the verdicts: the forest plot and the learning curves."""
     figures = [tag("figure", *charts[name]) for name in ("forest", "curves") if name in charts]
@@ -174,6 +222,11 @@ def _charts(charts: Sequence[Markup]) -> Markup:
     return tag("div", *(tag("figure", chart) for chart in charts), class_="panels")
 
 
+def _triangles(charts: Sequence[Markup]) -> str:
+    """Explain the marks of outliers, if there are any."""
+    return f" A triangle lies {BEYOND}, at its number." if any(BEYOND in c for c in charts) else ""
+
+
 def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> Markup:
     if "effects" not in charts:
         return Markup()
@@ -181,7 +234,7 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
     over = " over all settings of the other factors" if several else ""
     words = (
         f"Upwards: {metric_name(report)}. Every dot is a run, every bar the mean of an option"
-        f"{over}; * is the baseline's option."
+        f"{over}; * is the baseline's option.{_triangles(charts['effects'])}"
     )
     parts = [_paragraph(words, class_="note"), _charts(charts["effects"])]
     if isinstance(crossed, str):
@@ -193,6 +246,7 @@ def _effects(report: Report, crossed: Effects | str | None, charts: Charts) -> M
         parts.append(tag("ul", *(tag("li", f"{effect.words()}.") for effect in main)))
         if pairs:
             note = "Interactions: means that are not on parallel lines. The surest come first."
+            note += _triangles(charts["interactions"])
             lines = [tag("li", f"{effect.words()}.") for effect in pairs]
             parts += [_paragraph(note, class_="note"), _charts(charts["interactions"])]
             parts.append(tag("ul", *lines))
@@ -204,7 +258,7 @@ def _cost(charts: Sequence[Markup]) -> Markup:
         return Markup()
     words = (
         "Means over the finished seeds, with one standard deviation up and down; colours are those"
-        " of the table."
+        f" of the table.{_triangles(charts)}"
     )
     return _section("Cost against quality", _paragraph(words, class_="note"), _charts(charts))
 
@@ -234,8 +288,8 @@ def _made_with(report: Report) -> Markup:
     return _section("Made with", grid.versions(report))
 
 
-def _section(title: str, *parts: str) -> Markup:
-    return tag("section", tag("h2", title), *parts)
+def _section(title: str, *parts: str, **attributes: object) -> Markup:
+    return tag("section", tag("h2", title), *parts, **attributes)
 
 
 def _paragraph(words: str, **attributes: object) -> Markup:

@@ -97,7 +97,7 @@ def inline(drawing: Drawing, name: str) -> list[Markup]:
         attributes = {
             "class": "chart",
             "viewBox": " ".join(f"{side:.1f}" for side in sides),
-            "role": "img",
+            "role": "group",  # an image has no parts that can be reached
             "aria-label": str(axes.get_label()),
             "style": f"width: {wide:.0f}px; min-width: {LEAST * wide:.0f}px",
         }

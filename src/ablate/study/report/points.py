@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from ablate.study.analysis import derived
@@ -34,6 +34,21 @@ def limits_of(values: Iterable[float], margin: float = 0.06) -> Limits:
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     room = (high - low) * margin or abs(high) * 0.1 or 1.0
     return Limits(low - room, high + room)
+
+
+FAR = 8  # times the usual distance from the median, beyond which a value may be an outlier
+FLAT = 0.1  # share of the axis to which outliers press the rest before they are left out
+
+
+def robust(values: Iterable[float]) -> Limits:
+    """Return the ends of an axis for all the values, or, if outliers would flatten the rest, for
+    the rest."""
+    known = [value for value in values if isfinite(value)]
+    middle = median(known) if known else 0.0
+    usual = median([abs(value - middle) for value in known if value != middle] or [0.0])
+    near = [value for value in known if abs(value - middle) <= FAR * usual]
+    flat = near and max(near) - min(near) < FLAT * (max(known) - min(known))
+    return limits_of(near if flat else known)
 
 
 @dataclass(frozen=True)
@@ -83,9 +98,9 @@ class Points:
     @cached_property
     def limits(self) -> Limits:
         """The vertical axis of the curves, for what follows their steep start."""
-        return limits_of(self._settled())
+        return robust(self.settled())
 
-    def _settled(self) -> Iterator[float]:
+    def settled(self) -> Iterator[float]:
         """Yield the values after the steep start; all values of a curve that ends before."""
         after = SETTLED * max((curve.steps[-1] for curve in self.curves), default=0)
         for curve in self.curves:

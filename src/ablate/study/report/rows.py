@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from ablate.study.analysis.comparable import Objection, objections
 from ablate.study.analysis.compare import Comparison, Comparisons, Summary, compare, summary
 from ablate.study.analysis.examples import OverExamples
 from ablate.study.analysis.verdict import BETTER, EQUIVALENT, NONE, WORSE
-from ablate.study.numbers import certain, decimals, listed, signed
+from ablate.study.numbers import certain, counted, decimals, listed, signed
 from ablate.study.report.claims import Entry, entries
 from ablate.study.report.points import (
     TRAINING,
@@ -81,7 +82,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """A study on one metric. `decimals`: digits after the point of the metric's numbers."""
+    """A study on one metric. rows: the baseline, then from the best to the worst. decimals: digits
+    after the point of the metric's numbers."""
 
     study: Study
     metric: str
@@ -110,16 +112,35 @@ class Report:
         return [row for row in self.rows if row.comparison]
 
     def largest(self, count: int) -> list[Row]:
-        """The compared arms with the largest differences, in the order of the plan."""
+        """The compared arms with the largest differences, from the best to the worst."""
         largest = sorted(self.compared, key=lambda row: -abs(row.difference or 0.0))[:count]
         return [row for row in self.compared if row in largest]
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What was chosen for this report in place of the plan's: metric, mode, baseline."""
+        study = self.study
+        own = self.metric == study.metric
+        choices = {
+            "metric": "" if own else self.metric,
+            "mode": self.mode if own and self.mode != study.mode else "",
+            "baseline": study.baseline.name * (study.baseline.name != study.planned_baseline),
+        }
+        return {option: value for option, value in choices.items() if value}
+
+    def named(self, file: str) -> str:
+        """Return the name of a file of this report, which leaves that of the plan's report alone:
+        report-val_perplexity.html."""
+        stem, dot, kind = file.partition(".")
+        parts = (re.sub(r"[^\w.=+-]+", "_", value)[:80] for value in self.chosen.values())
+        return "-".join([stem, *parts]) + dot + kind
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """Arm -> its name in charts: only the option if all arms change one factor, and only the
         last part of each key if that is enough to tell factors apart.
         """
-        factors = {factor for row in self.others for factor in row.arm.changes}
+        factors = {factor for row in self.rows for factor in row.arm.changes}
         ends = {factor: factor.rpartition(".")[2] for factor in factors}
         if len(set(ends.values())) < len(factors):
             ends = {factor: factor for factor in factors}
@@ -127,7 +148,9 @@ class Report:
         for row in self.rows:
             changes = row.arm.changes.items()
             parts = [str(o) if len(factors) == 1 else f"{ends[f]}={o}" for f, o in changes]
-            labels[row.arm.name] = " ".join(parts) or row.arm.name
+            # The baseline of a factor given as a list is named by it: model.attention=dot.
+            own = row.arm.name.removeprefix(f"{''.join(factors)}=")
+            labels[row.arm.name] = " ".join(parts) or own
         return labels
 
     @cached_property
@@ -147,10 +170,10 @@ class Report:
             for caution in {str(run.result["caution"]) for run in runs if "caution" in run.result}:
                 cautions.setdefault(caution, []).append(self.labels[row.arm.name])
         lines += [f"{listed(arms)}: {caution}." for caution, arms in cautions.items()]
-        if (planned := self.study.planned_baseline) != self.study.baseline.name:
+        if "baseline" in self.chosen:
             lines.append(
                 f"Compared with {self.study.baseline.name}, which was chosen for this report; the"
-                f" baseline of the plan is {planned}."
+                f" baseline of the plan is {self.study.planned_baseline}."
             )
         return lines + never(self) + unsettled(self) + undertrained(self)
 
@@ -176,7 +199,8 @@ def assemble(
     refusals = tuple(objections(study, name, allow))
     compared = _compare(study, name, better, refusals, allow)
     by_arm = {cost.arm: cost for cost in costs(study, name)}
-    rows = tuple(_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms)
+    planned = [_row(study, arm, name, compared, refusals, by_arm) for arm in study.arms]
+    rows = tuple(sorted(planned, key=_place))
     spreads = [c.sd for c in compared.summaries.values()] if compared else []
     effects = {row.arm.name: row.difference or 0.0 for row in rows if row.comparison}
     claims, dropped = entries(study, allow)
@@ -217,6 +241,14 @@ def _compare(
     return compare(
         values, baseline=names[0], mode=mode, margin=margin, allow_missing="seeds" in allow
     )
+
+
+def _place(row: Row) -> tuple[int, float]:
+    """Put the baseline first, then the arms from the best to the worst, then those without a
+    comparison, in the order of the plan."""
+    if row.comparison is None:
+        return (0, 0.0) if row.arm.is_baseline else (2, 0.0)
+    return 1, row.comparison.verdict.loss
 
 
 def _row(
@@ -283,9 +315,11 @@ HARDLY = 0.05  # share of the training loss below which its whole fall is report
 
 
 def undertrained(report: Report) -> list[str]:
-    """Return a sentence on arms whose training loss was still falling, and one on those where it
-    has hardly fallen. A loss below zero, as that of task=rlhf, is a surrogate and not judged."""
+    """Return a sentence on arms whose training loss was still falling, one on those where it has
+    hardly fallen, and one on those where it was logged too seldom to say. A loss below zero, as
+    that of task=rlhf, is a surrogate and not judged."""
     falling, flat = [], []
+    seldom: dict[str, list[str]] = {}
     judged = [row for row in report.rows if row.arm.is_baseline or row.comparison]
     for row in judged:
         curve = curve_of(report.study, row.arm.name, TRAINING)
@@ -293,9 +327,14 @@ def undertrained(report: Report) -> list[str]:
         points = list(zip(share, curve.means, strict=True))
         before = [mean for share, mean in points if 0.5 <= share <= SINCE]
         last = [mean for share, mean in points if share > SINCE]
-        if not before or not last or min(curve.means) < 0:  # a surrogate: its value says nothing
+        if curve.means and min(curve.means) < 0:  # a surrogate: its value says nothing
             continue
-        name, first, end = report.labels[row.arm.name], curve.means[0], fmean(last)
+        name = report.labels[row.arm.name]
+        if not before or not last:
+            logged = f", at step {curve.steps[0]:,}" if len(points) == 1 else ""
+            seldom.setdefault(f"{counted(len(points), 'value')}{logged}", []).append(name)
+            continue
+        first, end = curve.means[0], fmean(last)
         if first - end < HARDLY * abs(first):
             flat.append(
                 f"{name} ({certain(first)} at step {curve.steps[0]:,}, {certain(end)} at the end)"
@@ -308,6 +347,15 @@ def undertrained(report: Report) -> list[str]:
         sentences.append(
             f"Still falling in the last quarter of training, by more than {STILL:.0%} of its whole"
             f" fall, so that more steps may say otherwise: the training loss of {whose}."
+        )
+    if seldom:
+        arms = "; ".join(
+            f"{'every arm' if len(names) == len(judged) > 1 else listed(names)} ({logged})"
+            for logged, names in seldom.items()
+        )
+        sentences.append(
+            "Too short to judge: too few values of the training loss were logged to say whether it"
+            f" was still falling, so that more steps may say otherwise: {arms}."
         )
     if flat:
         sentences.append(

@@ -1,5 +1,6 @@
 """The sentences of the page and report.md: the question, the results and their certainty."""
 
+import shlex
 from collections.abc import Sequence
 from math import prod
 
@@ -176,7 +177,8 @@ def curve_words(report: Report, points: Points) -> str:
     beyond = [f"above {number(high, report.decimals)}"] if max(values) > high else []
     beyond += [f"below {number(low, report.decimals)}"] if min(values) < low else []
     if beyond:
-        words += f"; values {listed(beyond)}, at the start, are not shown"
+        early = all(map(points.limits.inside, points.settled()))
+        words += f"; values {listed(beyond)}{', at the start,' * early} are not shown"
     return f"{words}."
 
 
@@ -256,7 +258,8 @@ def commands(report: Report) -> Sequence[str]:
     """Return the commands that run the study, and that make this report again."""
     words = " ".join(report.study.plan.get("command") or [])
     run = [f"python -m ablate {words}"] if words else []
-    return [*run, f"python -m ablate.report {report.study.folder}"]
+    own = "".join(f" --{option} {shlex.quote(value)}" for option, value in report.chosen.items())
+    return [*run, f"python -m ablate.report {report.study.folder}{own}"]
 
 
 EXAMPLES = ("arm", "loss minus the baseline's", "smaller loss", "examples", "seeds")

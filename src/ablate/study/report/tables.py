@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.study.analysis.collect import Run
 from ablate.study.analysis.effects import Effects
-from ablate.study.numbers import MINUS, NOTHING, number, probability
+from ablate.study.numbers import MINUS, NOTHING, number, probability, signed
 from ablate.study.report import blocks, claims
 from ablate.study.report.crossed import TESTS, in_short, ranked
 from ablate.study.report.points import Points
@@ -36,27 +36,37 @@ TEX = {
     "→": r"$\rightarrow$", "…": r"\ldots{}", "\u00d7": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$",
 }  # fmt: skip
 FIGURES = {
-    "figures/forest.png": "difference from the baseline",
-    "figures/curves.png": "learning curves",
+    "forest.png": "difference from the baseline",
+    "curves.png": "learning curves",
 }
 HEADS = ("arm", "n", "metric", "difference (95 % interval)", "relative", "p (Holm)", "verdict")
 
 
 def _cells(row: Row, report: Report) -> list[str]:
-    """Return the columns of report.md and table.tex."""
-    summary = row.summary
-    spread = f" ± {number(summary.sd, report.decimals)}" if summary.sd is not None else ""
-    marks = f" [{', '.join(row.allowed)}]" if row.allowed else ""
-    badges = "".join(f" ({badge})" for badge in row.badges if badge != row.arm.name)
+    """Return the columns of report.md."""
     return [
-        row.arm.name + badges,
-        str(summary.n),
-        number(summary.mean, report.decimals) + spread,
+        row.arm.name + _badges(row),
+        str(row.summary.n),
+        _mean(row, report),
         difference_words(row, report),
         relative(row, report) or NOTHING,
         probability(row.comparison.tests.p_holm if row.comparison else None),
-        row.verdict + marks,
+        row.verdict + _allowed(row),
     ]
+
+
+def _badges(row: Row) -> str:
+    return "".join(f" ({badge})" for badge in row.badges if badge != row.arm.name)
+
+
+def _mean(row: Row, report: Report) -> str:
+    mean, sd = (number(value, report.decimals) for value in (row.summary.mean, row.summary.sd))
+    return mean if row.summary.sd is None else f"{mean} ± {sd}"
+
+
+def _allowed(row: Row) -> str:
+    """Return the rules in spite of which an arm is compared."""
+    return f" [{', '.join(row.allowed)}]" if row.allowed else ""
 
 
 def markdown(
@@ -86,7 +96,8 @@ def markdown(
         lines += [*_grid(blocks.also_heads(report), blocks.also_rows(report)), ""]
     lines += _blocks(report)
     for name, words in FIGURES.items():
-        lines += [f"![{words}]({name})", ""] if name in figures else []
+        file = f"figures/{report.named(name)}"
+        lines += [f"![{words}]({file})", ""] if file in figures else []
     lines += [_escaped(curve_words(report, points)), ""] if points else []
     lines += [*_factors(crossed), "## The plan", ""]
     lines += [f"- {what}: {_escaped(words)}" for what, words in plan_lines(report)]
@@ -142,26 +153,46 @@ def _fenced(words: str) -> list[str]:
 
 
 def latex(report: Report) -> str:
-    """Write a table for \\usepackage{booktabs}."""
-    heads = [report.metric if head == "metric" else head for head in HEADS]
-    body = [[tex(cell) for cell in _cells(row, report)] for row in report.rows]
+    """Write a table as wide as the text of an article. Its first column wraps; verdicts are a word
+    each, since the other columns have their evidence."""
+    heads = ["arm", "n", report.metric, r"difference [95 % interval]", "p", "verdict"]
     lines = [
-        "% needs \\usepackage{booktabs}; made by python -m ablate.report",
+        r"% needs \usepackage{booktabs,tabularx}; made by python -m ablate.report",
         r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{tex(plan_sentence(report))}}}",
+        r"\centering\small\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{tex(f'{plan_sentence(report)} {OF_TABLE}')}}}",
         rf"\label{{tab:{_label(report.study.name)}}}",
-        r"\begin{tabular}{@{}lrrrrrl@{}}",
+        r"\begin{tabularx}{\linewidth}{@{}>{\raggedright\arraybackslash}Xrrrrl@{}}",
         r"\toprule",
-        " & ".join(tex(head) for head in heads) + r" \\",
+        " & ".join(map(tex, heads)) + r" \\",
         r"\midrule",
-        *(" & ".join(cells) + r" \\" for cells in body),
+        *(" & ".join(_cells_of_tex(row, report)) + r" \\" for row in report.rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabularx}",
         r"\end{table}",
     ]
     notes = [rf"% {' '.join(line.split())}" for line in [*report.marks, *sure(report)]]
     return "\n".join([*lines, *notes]) + "\n"
+
+
+OF_TABLE = (
+    "Means ± standard deviation over n seeds, differences from the baseline with 95 % t intervals,"
+    " and p after Holm."
+)
+VERDICTS = {"open": "not shown", "refused": "not compared", "base": NOTHING}
+
+
+def _cells_of_tex(row: Row, report: Report) -> list[str]:
+    name = re.sub(r"[=.]|\\_", r"\g<0>\\allowbreak{}", tex(report.labels[row.arm.name]))
+    reach = row.comparison.t_interval if row.comparison else None
+    difference = signed(row.difference, report.decimals)
+    if reach is not None:
+        low, high = (signed(end, report.decimals) for end in (reach.low, reach.high))
+        difference += f" [{low}, {high}]"
+    p = probability(row.comparison.tests.p_holm if row.comparison else None)
+    cells = [str(row.summary.n), _mean(row, report), difference, p]
+    verdict = VERDICTS.get(row.kind, row.kind) + _allowed(row)
+    return [name + tex(_badges(row)), *map(tex, [*cells, verdict])]
 
 
 def tex(words: str) -> str:

@@ -1,0 +1,79 @@
+"""The runs behind the arms: links to their folders and W&B pages, and what they drew and wrote."""
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import quote
+
+from ablate.run_files import Damaged, open_file, read_text
+from ablate.study.analysis.collect import Run
+from ablate.study.report.rows import Report
+
+MOST_ARMS = 8  # side by side
+MOST_FIGURES = 4
+WIDE = 480  # pixels of a figure in the page
+MOST_PIXELS = 1 << 25
+LONGEST = 1 << 24  # bytes of a figure that is read
+LETTERS = 600  # of a sample in the page
+W_AND_B = re.compile(r"https?://[^\s;,]+/runs/[\w-]+")
+
+
+def link(report: Report, path: Path) -> str:
+    """Return the address of a file or folder, relative to the page."""
+    # A folder's name may have a colon, and must not become a scheme.
+    return quote(Path(os.path.relpath(path, report.study.folder)).as_posix(), safe="/=")
+
+
+def wandb_page(run: Run) -> str | None:
+    found = W_AND_B.search(str(run.result.get("logged_to")))
+    return found[0] if found else None
+
+
+def shown(report: Report) -> dict[str, Run]:
+    """Map arms to their first finished run: the baseline and the largest differences, each once."""
+    names = [report.study.baseline.name, *(row.arm.name for row in report.largest(MOST_ARMS - 1))]
+    same = {row.arm.name for row in report.rows if row.arm.same_as}
+    first = {
+        name: next((run for run in report.study.runs_of(name).values() if run.finished), None)
+        for name in names
+        if name not in same
+    }
+    return {name: run for name, run in first.items() if run is not None}
+
+
+def figures(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the PNGs that the runs drew, but for their curves; of many layers the
+    first and last."""
+    drawn = {path.name for run in runs for path in (run.folder / "figures").glob("*.png")}
+    names = sorted(drawn - {"curves.png"})
+    half = MOST_FIGURES // 2
+    return names if len(names) <= MOST_FIGURES else names[:half] + names[-half:]
+
+
+def embedded(path: Path) -> str | None:
+    """Return a small copy of a PNG as a data: address; None if there is none or it is damaged."""
+    from PIL import Image
+
+    try:
+        with open_file(path, longest=LONGEST) as file, Image.open(file, formats=["PNG"]) as image:
+            if image.width * image.height > MOST_PIXELS:
+                return None
+            small = image.convert("RGB")
+            small.thumbnail((WIDE, 2 * WIDE))
+            small.quantize(64).save(out := BytesIO(), "PNG", optimize=True)
+    except (Damaged, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+    return f"data:image/png;base64,{b64encode(out.getvalue()).decode()}"
+
+
+def samples(runs: dict[str, Run]) -> Iterator[tuple[str, Run, str]]:
+    """Yield arm, run and the beginning of what it wrote (sample.txt)."""
+    for arm, run in runs.items():
+        try:
+            text = read_text(run.folder / "sample.txt", longest=LONGEST)
+        except (Damaged, OSError):
+            continue
+        yield arm, run, text[:LETTERS] + " …" * (len(text) > LETTERS)
