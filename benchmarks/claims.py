@@ -1,8 +1,9 @@
-"""Make docs/claims.md from finished studies.
+"""Put the claims of finished studies into docs/claims.md; those of other studies stay.
 
-python benchmarks/claims.py outputs/recall_mixers outputs/claims/* > docs/claims.md
+python benchmarks/claims.py outputs/recall_mixers outputs/claims/*
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from ablate.study.analysis.collect import Study, collect
 from ablate.study.report.claims import entries
 
+PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 HEAD = """# Claims
 
 What papers and lectures say of attention models, said before the first run of a study
@@ -38,8 +40,22 @@ def rows(study: Study) -> Iterator[tuple[str, ...]]:
         )
 
 
-def page(studies: list[Study]) -> str:
-    every = [row for study in studies for row in rows(study)]
+def earlier(text: str) -> Iterator[tuple[str, ...]]:
+    """The rows of a page that was made before."""
+    for line in text.splitlines():
+        if line.startswith("| ") and "`python -m ablate sweep=" in line:
+            cells = re.split(r" (?<!\\)\| ", line.removeprefix("| ").removesuffix(" |"))
+            yield tuple(cell.replace("\\|", "|") for cell in cells)
+
+
+def page(studies: list[Study], before: str) -> str:
+    by_command: dict[str, list[tuple[str, ...]]] = {}
+    for row in earlier(before):
+        by_command.setdefault(row[2], []).append(row)
+    for study in studies:
+        made = [*rows(study)]
+        by_command[made[0][2]] = made
+    every = [row for of_study in by_command.values() for row in of_study]
     verdicts = [row[3].strip("*") for row in every]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts))
     heads = ("claim", "source", "command", "verdict", "evidence", "date, commit")
@@ -60,4 +76,5 @@ def reasons(every: list[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    print(page([collect(Path(name)) for name in sys.argv[1:]]), end="")
+    studies = [collect(Path(name)) for name in sys.argv[1:]]
+    PAGE.write_text(page(studies, PAGE.read_text()))
