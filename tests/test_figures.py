@@ -141,7 +141,8 @@ def test_everything_written_fits_into_the_figure(overrides, tmp_path, monkeypatc
     examples = [task.data.example(index) for index in range(count)]
     seen = []
     monkeypatch.setattr(attention, "save", lambda figure, path: seen.append(figure))
-    attention_figures(task, tmp_path, examples=examples, layer=1)
+    title = "transformer, scaled_dot attention, on dates, seed 0: model.attention=dot-0123456789ab"
+    attention_figures(task, tmp_path, examples=examples, layer=1, run=title)
     assert seen
     for figure in seen:
         figure.draw_without_rendering()
