@@ -79,8 +79,9 @@ def draw_panels(
         shown = draw_panel(axis, panel, top)
         if not same or number + abreast >= len(panels):
             positions, names, size = ticks(panel.keys)
-            turned = 90 if any(len(name) > 1 for name in names) else 0
-            axis.set_xticks(positions, names, rotation=turned, fontsize=size, parse_math=False)
+            axis.set_xticks(positions, names, fontsize=size, parse_math=False)
+            for label, name in zip(axis.get_xticklabels(), names, strict=True):
+                label.set_rotation(90 if len(name) > 1 else 0)
             axis.set_xlabel(key)
         if not same or number % abreast == 0:
             positions, names, size = ticks(panel.queries)
