@@ -115,7 +115,9 @@ def test_every_command_composes(tmp_path, every):
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=str)
 def test_every_link_to_a_file_leads_somewhere(page):
     for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / link).exists(), link
+        assert link.startswith("options/") or (page.parent / link).exists(), (
+            link
+        )  # made for the site
 
 
 def test_every_path_in_contributing_is_there():

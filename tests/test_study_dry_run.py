@@ -54,6 +54,18 @@ def test_the_plan_is_printed_and_nothing_runs(ablate_command, runs, tmp_path, mo
     assert found["model.depth=2"][1:] == found["again=x"][1:] != found["baseline"][1:]
 
 
+def test_the_plan_leaves_out_what_study_only_does(ablate_command, tmp_path):
+    plan = "{factors: {model.depth: [2, 3]}, seeds: 3}"
+    argv = [*write_sweep(tmp_path, plan), *tiny_for(plan, tmp_path), "study.dry_run=true"]
+    _, out, _ = ablate_command(*argv, "study.only=[model.depth=3]")
+    assert "6 runs in" in out
+    assert {arm: cells[-1] for arm, cells in rows(out).items()} == {
+        "baseline": ["0/3"], "model.depth=2": ["left out"], "model.depth=3": ["0/3"],
+    }  # fmt: skip
+    code, _, err = ablate_command(*argv, "study.only=[model.depth=4]")
+    assert (code, "study.only: there is no arm model.depth=4" in err) == (2, True)
+
+
 FRACTION = """{design: fractional, factors: {model.norm: [post], pos_enc: [none],
     width: {wide: [model.ffn_dim=24]}}}"""
 

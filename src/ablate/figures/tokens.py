@@ -37,7 +37,7 @@ def token_drawer(
             )
             for head in heads
         ]
-        title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}grey: hidden by the mask"
+        title = f"Attention weights, layer {m.layer} of {m.layers}\n{sums}grey: masked"
         query, key = f"query: the {item} that looks", f"key: the {item} that is looked at"
         return draw_panels(panels, title, top, query=query, key=key)
 

@@ -63,16 +63,16 @@ def sweep(
         study.check_claims(request.node["claims"], blocks)
         study.plan_trials()
     blocks.require_alike({study.block: study.layout for study in studies})
+    for study in studies:
+        study.chosen([])  # refused before anything is written
+    if request.node["only"] and studies[0].tuning:
+        raise UserError("study.only with study.tune: every arm is tuned, or none; leave one out")
     if request.node["dry_run"]:
         Output.trains = False
         at_once = settings.at_once(os.environ) if settings else _jobs(config.hydra.launcher)
         for study in studies:
             study.show(slots=at_once)
         return []
-    for study in studies:
-        study.chosen([])  # refused before anything is written
-    if request.node["only"] and studies[0].tuning:
-        raise UserError("study.only with study.tune: every arm is tuned, or none; leave one out")
     launcher = launcher_of(config, context, task)
     for study in studies:
         study.tune(launcher)
@@ -255,7 +255,8 @@ class Study:
         cells = self.trials.cells
         if self.tuning and all(state(self.folder / c.folder).name == "finished" for c in cells):
             self.trials.choose(self.folder, self.metric)
-        cells = [*cells, *self.cells.by_seed(self.layout.arms, self.layout.seeds)]
+        counting = self.cells.by_seed(self.layout.arms, self.layout.seeds)
+        cells = [*cells, *self.chosen(counting)]
         preview.show(
             self.request,
             self.layout,

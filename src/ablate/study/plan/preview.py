@@ -81,7 +81,7 @@ def _arms(
             f"{budget.parameters:,}",
             f"{budget.flops_per_step:.3g}",
             "?" if time is None else duration(round(time)),
-            f"{ended}/{len(layout.seeds)}",
+            f"{ended}/{len(layout.seeds)}" if cells_of_arm else "left out",
         )
     return table
 
