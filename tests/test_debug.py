@@ -9,13 +9,16 @@ import pytest
 import torch
 from make_model import CONF, options
 from omegaconf import OmegaConf
-from tiny import overrides
+from tiny import overrides, write_text
+from torch.profiler import ProfilerActivity, profile
 
 import ablate
 from ablate.cli.summary import show_result
 from ablate.data import Data
+from ablate.debug.parts import Marks, times
 from ablate.errors import RunFailed, UserError
-from ablate.training.build import build_data
+from ablate.model.base import outputs
+from ablate.training.build import build, build_data, make_task
 
 WITH_FIGURES = True  # tests/conftest.py
 
@@ -91,6 +94,7 @@ def test_a_look_starts_anew_each_time(tmp_path, capsys):
     assert "resuming from" not in said
 
 
+WIDE = ("model.depth=1", "model.dim=64", "model.ffn_dim=16384", "data.tokenizer=byte")
 OVERFIT = ("debug=overfit", "trainer.max_steps=3", "trainer.val_check_interval=3")
 FAILS = "debug=overfit: the loss of one batch"
 ROUGH = "schedule=constant optimizer=sgd optimizer.lr=300 trainer.gradient_clip_val=9"
@@ -146,8 +150,9 @@ def test_one_batch_is_the_first_again_and_again(choice: str) -> None:
 def test_profile_writes_a_table_and_a_trace(tmp_path, capsys):
     look(tmp_path, "debug=profile", "debug.steps=3", "debug.rows=100")
     said, trace = capsys.readouterr().out, looked_at(tmp_path) / "trace.json"
-    for part in ("Where a step of", "aten::addmm", "share of CPU", str(trace)):
+    for part in ("Where a step of", " addmm ", "share of CPU", str(trace)):
         assert part in said
+    assert max(len(line) for line in said.splitlines() if line[:1] in "│┃") <= 80
     names = [event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]]
     assert "aten::addmm" in names
     assert sum(name.startswith("Optimizer.step#") for name in names) == 3
@@ -158,3 +163,45 @@ def test_profile_needs_as_many_steps_as_it_skips_and_records(tmp_path):
     line = r"debug\.steps=7 needs 14 training batches, .* there are 12"
     with pytest.raises(UserError, match=line):
         look(tmp_path, "debug=profile", "debug.steps=7")
+
+
+PARTS = ["embedding", "attention", "feed-forward", "norm", "head and loss", "optimizer", "data"]
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ("model=gpt", PARTS),
+        ("model=transformer data=reverse model.norm=pre", [*PARTS, "cross-attention"]),
+        ("model=gpt model.mixer=convolution pos_enc=none", ["mixer", "feed-forward"]),
+        ("model=rnn_seq2seq data=reverse", ["attention", "embedding", "optimizer"]),
+    ],
+)
+def test_profile_shows_the_share_of_each_part(more, parts, tmp_path, capsys):
+    cfg = ablate.compose(
+        *more.split(), "debug=profile", "debug.steps=2", "model.dim=16", "trainer.max_steps=4",
+        "trainer.val_check_interval=4", f"output_dir={tmp_path}", "debug.rows=1",
+    )  # fmt: skip
+    ablate.run(cfg)
+    table = capsys.readouterr().out.partition("operations that took")[0]
+    share = {part: int(n) for part, n in re.findall(r"│ (.+?) +│ +[\d.]+ │ +(\d+)%", table)}
+    assert set(parts) <= {*share}
+    assert 90 <= sum(share.values()) <= 110  # each is rounded
+
+
+def test_the_backward_pass_counts_as_the_part_whose_gradient_it_is(tmp_path):
+    """Of a feed-forward network that is most of the model, whose backward is most of the time."""
+    cfg = ablate.compose(
+        "data=text", "data.seq_len=32", *WIDE, f"data.path={write_text(tmp_path / 't')}"
+    )
+    task = make_task(cfg, data := build_data(cfg), build(cfg, data))
+    inputs = task.inputs(task.prepared(data.typical_batch()))
+    marks = Marks(task)
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        outputs(task.model(*inputs))[0].sum().backward()
+    marks.remove()
+    spent = {part: cpu for part, (cpu, _) in times(recorded).items()}
+    assert spent["feed-forward"] > 0.5 * sum(spent.values())
+    assert not any(module._forward_hooks for module in task.modules())
+    assert "training_step" not in vars(task)
