@@ -14,9 +14,13 @@ import pytest
 # torch reads it when it is imported; a process that is forked from one with threads blocks.
 os.environ["OMP_NUM_THREADS"] = "1"
 import torch
+from hypothesis import settings
 from shapes import install
 
 install()
+# A busy machine breaks any time limit for one example.
+settings.register_profile("ablate", deadline=None)
+settings.load_profile("ablate")
 
 SHARED_DATA = Path(
     os.environ.get("ABLATE_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data")

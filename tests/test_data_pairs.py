@@ -59,7 +59,7 @@ def tokenizers(texts):
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(), min_size=1, max_size=5))
 @example(["a ￭ ￭b c￭"])
 def test_a_text_comes_back(texts):
@@ -77,7 +77,7 @@ KNOWN = tokenizers(TEXTS)
 
 @pytest.mark.parametrize("kind", KNOWN)
 @given(st.text())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_text_makes_a_special_token(kind, text):
     tokenizer = KNOWN[kind]
     for strange in (text, *SPECIALS, "<s>a</s>", ""):

@@ -48,7 +48,6 @@ def try_all(count: int, inputs: st.SearchStrategy[Any], act: Callable[[Any], Non
         max_examples=count,
         derandomize=count < 1000,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(inputs)

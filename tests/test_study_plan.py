@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
@@ -93,7 +93,6 @@ def test_fractions_are_as_small_as_the_tables(asked, cells):
     assert len(fraction(*asked)) == cells
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(3, 5))
 def test_a_fraction_confuses_no_effects_below_its_resolution(factors, least):
     """The product of fewer than `least` columns is never constant: no word is shorter."""
