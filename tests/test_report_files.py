@@ -124,7 +124,7 @@ def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
     """Of the first finished seed, small, with links to the files; damaged ones are left out."""
     failed = ["failed: x", *BASE[1:]]
     arms = {"baseline": arm(failed), "a=1": arm(BASE), "a=2": arm(BASE), "a=3": arm([None] * 5)}
-    study = make_study(tmp_path / "s", arms)
+    study = make_study(tmp_path / "s", arms | {"a=4": arm(BASE, fingerprint="other data")})
     for folder in study.glob("*-*"):
         (folder / "figures").mkdir()
         (folder / "sample.txt").write_text(f"{folder.name} {'x' * 700}")
@@ -138,16 +138,16 @@ def test_the_page_has_what_the_arms_drew_and_wrote(tmp_path):
     write(study, allow=["seeds"])
     page = Page((study / "report.html").read_text())
     images = [to for to in page.links if to.startswith("data:image")]
-    assert len(images) == 2
+    assert len(images) == 3
     assert max(map(len, images)) < 400_000
     whole = {to for to in page.links if to.endswith(("png", "txt"))}
     first = {run.arm: run.folder.name for run in reversed(collect(study).runs) if run.finished}
     assert whole == {
-        *(f"{first[arm]}/figures/attention_layer_01.png" for arm in ("baseline", "a=1")),
+        *(f"{first[arm]}/figures/attention_layer_01.png" for arm in ("baseline", "a=1", "a=4")),
         *(f"{folder}/sample.txt" for folder in first.values()),
     }
     of_wandb = {to for to in page.links if to.startswith("https:")}
-    assert len(of_wandb) == 15
+    assert len(of_wandb) == 20
 
 
 def test_another_metric_or_baseline_has_files_of_its_own(tmp_path):

@@ -5,6 +5,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,15 +34,17 @@ def wandb_page(run: Run) -> str | None:
 
 
 def shown(report: Report) -> dict[str, Run]:
-    """Map arms to their first finished run: the baseline and the largest differences, each once."""
+    """Map arms to their first finished run, each run once: the baseline, the largest differences,
+    then arms that are not compared."""
     names = [report.study.baseline.name, *(row.arm.name for row in report.largest(MOST_ARMS - 1))]
+    names += [row.arm.name for row in report.others if row.comparison is None]
     same = {row.arm.name for row in report.rows if row.arm.same_as}
     first = {
         name: next((run for run in report.study.runs_of(name).values() if run.finished), None)
         for name in names
         if name not in same
     }
-    return {name: run for name, run in first.items() if run is not None}
+    return dict(islice(((name, run) for name, run in first.items() if run), MOST_ARMS))
 
 
 def figures(runs: Sequence[Run]) -> list[str]:
