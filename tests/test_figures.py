@@ -294,8 +294,9 @@ def test_show_draws_and_prints_paths(gpt, tmp_path, show_command):
 
 
 @pytest.mark.parametrize(("kind", "begins"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_show_draws_for_a_paper(gpt, tmp_path, show_command, kind, begins):
+def test_show_draws_for_a_paper(gpt, tmp_path, show_command, kind, begins, caplog):
     """With the same bytes each time, and letters that are text."""
+    caplog.set_level("INFO")  # as in a command of Hydra's
     made = []
     for _ in range(2):
         code, out, _ = show_command(gpt, "--layer", "1", "--format", kind)
@@ -304,6 +305,7 @@ def test_show_draws_for_a_paper(gpt, tmp_path, show_command, kind, begins):
     assert made[0] == made[1]
     assert made[0].startswith(begins)
     assert (b"/Type3" if kind == "pdf" else b"matplotlib.org/font") not in made[0]
+    assert "fontTools" not in {record.name.partition(".")[0] for record in caplog.records}
 
 
 def test_show_writes_the_target_of_a_source_and_draws_it(tmp_path, show_command):

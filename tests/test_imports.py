@@ -5,6 +5,7 @@ import ast
 import re
 import shlex
 import subprocess
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import AREAS, areas
 
+from ablate.cli.command import Arguments
 from ablate.config.composition import compose
 from ablate.version import PACKAGE
 
@@ -108,8 +110,31 @@ def test_every_command_composes(tmp_path, every):
         words = shlex.split(overrides.replace("FILE", str(file)).replace("DIR", str(tmp_path)))
         if not any(word.startswith("--") for word in words):
             compose(*words)
-    for name in set(re.findall(r"python -m ablate\.(\w+)", PROMISES)):
-        assert callable(import_module(f"ablate.{name}").main)
+
+
+class Parsed(Exception):
+    """The arguments of a command were understood."""
+
+
+def test_every_other_command_is_parsed(monkeypatch):
+    """One that is cut by the end of a line, or refers to some of its arguments alone, is not."""
+
+    def parse(self, *_):
+        ArgumentParser.parse_intermixed_args(self)
+        raise Parsed
+
+    monkeypatch.setattr(Arguments, "parse_args", parse)
+    monkeypatch.setattr(Arguments, "parse_intermixed_args", parse)
+    commands = set(re.findall(r"python -m ablate\.(\w+)((?: (?!`)[^`\n#|]*)?)`?", PROMISES))
+    whole = {
+        (name, words) for name, words in commands if words.strip() and words.count('"') % 2 == 0
+    }
+    assert len(whole) > 25
+    for name, words in whole:
+        monkeypatch.setattr("sys.argv", ["ablate", *shlex.split(words)])
+        if name != "diff" or len(shlex.split(words)) > 1:
+            with pytest.raises(Parsed):
+                import_module(f"ablate.{name}").main()
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 Format = Literal["png", "pdf", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+# It would report every table of a font that is embedded.
+logging.getLogger("fontTools").setLevel(logging.WARNING)
 # Letters stay letters, and the same figure makes the same file.
 VECTOR: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "ablate"}
 _format: ContextVar[Format] = ContextVar("format", default="png")
