@@ -3,7 +3,7 @@
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -117,7 +117,9 @@ def complete(cfg: DictConfig, hydra: DictConfig) -> None:
     brings in: the sizes of debug=fast.
     """
     choices, files = hydra.runtime.choices, folders(hydra.runtime)
-    typed = {key_of(text): text.partition("=")[2] for text in hydra.overrides.task}
+    # As typed: what a person writes may be an interpolation.
+    texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    typed = {key_of(text): text.partition("=")[2] for text in map(str, texts)}
     with open_dict(cfg):
         cfg.choices = {g: o for g, o in choices.items() if "/" not in g and "@" not in g}
         cfg.pop("hydra", None)
