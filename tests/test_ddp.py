@@ -5,9 +5,11 @@ trainer=ddp, whose processes have a whole model each, and trainer=fsdp, which sp
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -254,10 +256,16 @@ def test_when_one_process_dies_the_other_does_not_wait_for_ever(started, tmp_pat
     assert (tmp_path / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
 
 
+# Else torch 2.15 gives a worker that is started again the addresses of those before it, from the
+# store that its agent keeps, and it waits for them, or is refused.
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
 def torchrun(line, folder, *options, disaster="none", nodes=1):
     """The same started by torchrun, an agent for each node: their exit codes, and all errors."""
     path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    environment |= OWN_STORE
     if disaster != "none":
         environment["ACCIDENT"] = disaster
     agents = [
@@ -270,7 +278,12 @@ def torchrun(line, folder, *options, disaster="none", nodes=1):
         )
         for rank in range(nodes)
     ]  # fmt: skip
-    errors = [agent.communicate(timeout=300)[1] for agent in agents]
+    try:
+        errors = [agent.communicate(timeout=300)[1] for agent in agents]
+    finally:
+        for agent in agents:
+            with suppress(ProcessLookupError):
+                os.killpg(agent.pid, signal.SIGKILL)
     return [agent.returncode for agent in agents], "".join(errors)
 
 
@@ -278,12 +291,11 @@ def torchrun(line, folder, *options, disaster="none", nodes=1):
     ("name", "restarts", "disaster"),
     [
         ("straight", 0, "none"),
-        ("straight", 3, "die-once 1 6"),
-        ("split straight", 3, "die-once 1 6"),
+        ("straight", 1, "die-once 1 6"),
+        ("split straight", 1, "die-once 1 6"),
     ],
 )
 def test_torchrun_starts_the_same_run_and_restarts_it(started, tmp_path, name, restarts, disaster):
-    """restarts: more than one, since gloo's connection fails in some restarts on a busy machine."""
     straight, _ = started(name)
     tiny, more, _ = RUNS[name]
     options = ("--standalone", f"--max-restarts={restarts}")
