@@ -11,9 +11,9 @@ from tiny import images, in_a_process, overrides, pairs, write_text
 import ablate
 from ablate import diff, evaluate, generate
 from ablate.config.composition import Composition
-from ablate.difference import difference as difference_of
 from ablate.errors import UserError
 from ablate.run_files import Damaged, open_file
+from ablate.study.plan.difference import difference as difference_of
 
 
 @pytest.fixture(scope="module")

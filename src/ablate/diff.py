@@ -28,7 +28,7 @@ from ablate.terminal.console import Console
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from ablate.difference import Difference
+    from ablate.study.plan.difference import Difference
 
 
 def show(difference: Difference) -> None:
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("second", help="and those of the other")
     add_allow(parser)
     args = parser.parse_args()
-    from ablate.difference import difference
+    from ablate.study.plan.difference import difference
 
     show(difference(*(configuration(text, args.allow) for text in (args.first, args.second))))
 

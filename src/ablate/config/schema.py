@@ -5,6 +5,7 @@ A key without a rule here takes the type of its default.
 """
 
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -118,38 +119,33 @@ def classes_in(group: str) -> frozenset[str]:
     return frozenset(part["_target_"] for part in parts_in(group))
 
 
-# What the parts of a group are subclasses of. A group that is not here takes any module.
-BASES = {
-    "data": "ablate.data.Data",
-    "kernel": "ablate.kernel.Kernel",
-    "model": "ablate.model.base.Model",
-    "model.attention": "ablate.model.attention.Score",
-    "model.cell": "ablate.model.cell.Cell",
-    "model.condition": "ablate.model.condition.Condition",
-    "model.connection": "ablate.model.connection.Connection",
-    "model.cross_attention": "ablate.model.attention.Score",
-    "model.decoder": "ablate.model.decoder.Decoder",
-    "model.ffn": "ablate.model.layers.layer.Layer",
-    "model.gate": "ablate.model.gate.Gate",
-    "model.mask": "ablate.model.mask.Mask",
-    "model.mixer": "ablate.model.layers.layer.Layer",
-    "model.normalizer": "ablate.model.normalizer.Normalizer",
-    "model.window": "ablate.model.window.Window",
-    "pos_enc": "ablate.pos_enc.PosEnc",
-    "task": "ablate.task.Task",
-    "task.noise": "ablate.task.noise.Noise",
-}
+@cache
+def base_of(group: str) -> type | None:
+    """The class of ours that all options of a group inherit from; None where they have none, or one
+    of them is a function or another package's."""
+    targets = [part["_target_"] for part in parts_in(group)]
+    if not targets or not all(target.startswith(OURS) for target in targets):
+        return None
+    parts = [locate(target) for target in targets]
+    if not all(map(inspect.isclass, parts)):
+        return None
+    bases: list[type] = [base for base in parts[0].__mro__ if base.__module__.startswith(OURS)]
+    return next((base for base in bases if all(issubclass(part, base) for part in parts)), None)
 
 
 @cache
 def lacks_base(group: str, target: str) -> str | None:
-    """The base of a group's parts that somebody else's class does not have; None where it has, or
+    """The base of a group's options that somebody else's class does not have; None where it has, or
     is a function. Raises UserError if it cannot be imported."""
-    base = BASES.get(group)
-    if base is None or target.startswith(OURS):
+    if target.startswith(OURS) or (base := base_of(group)) is None:
         return None
     part = locate(target)
-    return base if inspect.isclass(part) and not issubclass(part, locate(base)) else None
+    if not inspect.isclass(part) or issubclass(part, base):
+        return None
+    # As the group's own package exports it, if it does.
+    package = sys.modules.get(f"ablate.{group}")
+    home = f"ablate.{group}" if getattr(package, base.__name__, None) is base else base.__module__
+    return f"{home}.{base.__name__}"
 
 
 @cache
