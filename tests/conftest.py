@@ -48,7 +48,7 @@ AREAS = {
         override_errors run_id schema""",
     "model": """activation_checkpoints around_scores attention autoencoder axes bert
         block captioner dit draws dropout embedding flops forecasters formulas gpt
-        gpt_seq2seq graph hugging_face init knobs layers linear_mixers local_attention
+        gpt_seq2seq graph hugging_face init knobs layers linear_mixers local_attention loop
         mask mixer moe multi_head mup normalizer one_position pairs pos_enc precision
         pretrained properties recurrent resnet rnn_* sam shapes timm transformer vit""",
     "kernel": "chunked compiled devices flex gpu kernel triton",

@@ -21,6 +21,7 @@ from ablate.errors import UserError
 KEYS = {
     "model.dropout": 2,  # since 2026-11-23 draws belong to the step, the module and the place
     "model.drop_path": 2,
+    "model.input_feeding": 2,  # since 2026-11-26 dropout between layers differs by step
 }
 
 

@@ -24,6 +24,7 @@ from ablate.config.facts import Conflict
 from ablate.errors import UserError
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.loop import AttendsBefore, unroll
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
@@ -46,6 +47,7 @@ class Bahdanau(Decoder):
         Conflict(lambda c: c("model.input_feeding"), FED.format(decoder="{model.decoder}")),
     )
     halves = True
+    revision = 2  # since 2026-11-26 dropout between layers differs by step
 
     def __init__(
         self,
@@ -72,13 +74,26 @@ class Bahdanau(Decoder):
     def forward(
         self, embedded: Float[Tensor, "b i e"], state: RNNState
     ) -> Float[Tensor, "b i {self.width}"]:
+        own = (first := self.recurrent.output(state.hidden),)
+        if made := unroll(AttendsBefore, self.recurrent, self.context, embedded, state, own):
+            states, seen = made
+            return self._read(torch.cat([first[:, None], states[:, :-1]], 1), embedded, seen)
         before, contexts = [], []
         for step in embedded.split(1, dim=1):
             s = self.recurrent.output(state.hidden)[:, None]
             context = self.context(s, state.memory, state.position)
-            _, state.hidden = self.recurrent(torch.cat([step, context], dim=-1), state.hidden)
+            x = torch.cat([step, context], dim=-1)
+            _, state.hidden = self.recurrent(x, state.hidden, start=state.position)
             state.position += 1
             before.append(s)
             contexts.append(context)
-        read = torch.cat([torch.cat(before, 1), embedded, torch.cat(contexts, 1)], dim=-1)
+        return self._read(torch.cat(before, 1), embedded, torch.cat(contexts, 1))
+
+    def _read(
+        self,
+        before: Float[Tensor, "b i d"],
+        embedded: Float[Tensor, "b i e"],
+        contexts: Float[Tensor, "b i d"],
+    ) -> Float[Tensor, "b i {self.width}"]:
+        read = torch.cat([before, embedded, contexts], dim=-1)
         return rearrange(self.maxout(read), "b i (w pair) -> b i w pair", pair=2).max(-1).values

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.loop import AttendsAfter, unroll
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
@@ -49,6 +50,12 @@ class Luong(Decoder):
     ) -> Float[Tensor, "b i {self.width}"]:
         if not self.input_feeding:
             return self._attend(embedded, state)
+        assert state.feed is not None
+        own = state.feed[:, 0], self.combine.weight
+        if made := unroll(AttendsAfter, self.recurrent, self.context, embedded, state, own):
+            (states,) = made
+            state.feed = states[:, -1:]
+            return states
         steps = []
         for step in embedded.split(1, dim=1):
             assert state.feed is not None
@@ -58,7 +65,7 @@ class Luong(Decoder):
 
     def _attend(self, x: Float[Tensor, "b i inputs"], state: RNNState) -> Float[Tensor, "b i d"]:
         """Inputs of the cell -> attentional states."""
-        s, state.hidden = self.recurrent(x, state.hidden)
+        s, state.hidden = self.recurrent(x, state.hidden, start=state.position)
         context = self.context(s, state.memory, state.position)
         state.position += x.shape[1]
         return torch.tanh(self.combine(torch.cat([context, s], dim=-1)))

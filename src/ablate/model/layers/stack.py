@@ -225,9 +225,10 @@ def _norm(dim: int, keys: Mapping[str, Any]) -> nn.Module:
 
 
 def kernels(model: nn.Module) -> dict[str, str]:
-    """Name of each attention layer -> the kernel that computes it."""
+    """Name of each attention layer -> the kernel that computes it, or `loop` if an RNN decoder's
+    loop does."""
     return {
-        name: module.kernel.describe()
+        name: "loop" if getattr(module, "unrolled", False) else module.kernel.describe()
         for name, module in model.named_modules()
         if isinstance(getattr(module, "kernel", None), Kernel)
     }

@@ -64,15 +64,18 @@ class Recurrent(nn.Module):
         x: Float[Tensor, "b i inputs"],
         hidden: list[Hidden] | None = None,
         keep: Bool[Tensor, "b i"] | None = None,
+        start: int = 0,
     ) -> tuple[Float[Tensor, "b i dim"], list[Hidden]]:
         """The output, and the state of each layer after the last step.
 
         hidden: the initial state; None: zeros. keep: True = real; padding stands at the end of
-        its row, is not read, and has an output of 0.
+        its row, is not read, and has an output of 0. start: the position of the first step.
         """
         # On the meta device, where FLOPs are counted, lengths are unknown: all positions are read.
         if keep is None or x.is_meta:
-            return self._layers(x, hidden, lambda steps: steps, self.dropout)
+            return self._layers(
+                x, hidden, lambda steps: steps, lambda y, layer: self.dropout(y, layer, start)
+            )
         lengths = keep.sum(1).cpu()
         pack = partial(
             pack_padded_sequence, lengths=lengths, batch_first=True, enforce_sorted=False

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ablate.kernel import Attend, Kernel, Parts, attention_weights
-from ablate.model.attention import Score
+from ablate.model.attention import Score, Stepped
 from ablate.model.normalizer import Normalizer
 from ablate.model.window import Window
 from ablate.pos_enc.none import NoPosEnc
@@ -29,6 +29,7 @@ class Memory:
     keep: Bool[Tensor, "b j"]  # True = a real token
     last: Float[Tensor, "b d"]  # the last output of the encoder
     keys: Float[Tensor, "b 1 j p"] | None = None  # Score.keys, computed once per source
+    stepped: Stepped | None = None  # Score.stepped, computed once per source
 
     def select(self, rows: Int[Tensor, " rows"]) -> Memory:
         """The memory of these rows of the batch."""
@@ -37,6 +38,7 @@ class Memory:
             keep=self.keep[rows],
             last=self.last[rows],
             keys=None if self.keys is None else self.keys[rows],
+            stepped=None if self.stepped is None else self.stepped._replace(k=self.stepped.k[rows]),
         )
 
 
@@ -81,12 +83,25 @@ class RNNAttention(nn.Module):
                 ranges=self.mask.ranges,
             )
         )
+        self.chosen = not kernel.chooses  # by name: its steps are not to be computed by a loop
+        self.unrolled = False  # whether a loop computed them: loop.py
         # A list while `recording` collects the attention weights, else None.
         self.recorded: list[Tensor] | None = None
 
     def prepare(self, memory: Memory) -> Memory:
         """The memory with its prepared keys, which do not depend on the decoder."""
         return replace(memory, keys=self.score.keys(self._keys(memory)))
+
+    def stepped(self, memory: Memory) -> Stepped | None:
+        """The scores as loop.py computes them; None where it does not."""
+        if self.chosen or self.kernel.compiled or self.recorded is not None:
+            return None
+        if not self.normalizer.fused or self.window.weighs:
+            return None
+        if memory.stepped is None:
+            assert memory.keys is not None
+            memory.stepped = self.score.stepped(memory.keys)
+        return memory.stepped
 
     def forward(
         self, query: Float[Tensor, "b i d"], memory: Memory, start: int

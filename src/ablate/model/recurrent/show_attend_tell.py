@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ablate.model.decoder import Decoder, RNNState, Start
 from ablate.model.layers.linear import Linear, width_std
+from ablate.model.recurrent.loop import AttendsBefore, unroll
 from ablate.model.recurrent.recurrent import Hidden
 from ablate.model.recurrent.rnn_attention import Memory
 
@@ -45,6 +46,10 @@ class ShowAttendTellDecoder(Decoder):
     def forward(
         self, embedded: Float[Tensor, "b i e"], state: RNNState
     ) -> Float[Tensor, "b i {self.width}"]:
+        gate = [] if self.beta is None else [self.beta.weight, self.beta.bias]
+        own = [self.recurrent.output(state.hidden), *gate]
+        if made := unroll(AttendsBefore, self.recurrent, self.context, embedded, state, own):
+            return self._read(embedded, *made)
         outputs, contexts = [], []
         for step in embedded.split(1, dim=1):
             before = self.recurrent.output(state.hidden)[:, None]
@@ -55,5 +60,12 @@ class ShowAttendTellDecoder(Decoder):
             state.position += 1
             outputs.append(h)
             contexts.append(context)
-        states, seen = torch.cat(outputs, dim=1), torch.cat(contexts, dim=1)
+        return self._read(embedded, torch.cat(outputs, dim=1), torch.cat(contexts, dim=1))
+
+    def _read(
+        self,
+        embedded: Float[Tensor, "b i {self.width}"],
+        states: Float[Tensor, "b i d"],
+        seen: Float[Tensor, "b i d"],
+    ) -> Float[Tensor, "b i {self.width}"]:
         return embedded + self.from_state(states) + self.from_context(seen)
