@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from scipy.ndimage import distance_transform_edt
 from test_figures import built
-from torchmetrics.functional.segmentation import mean_iou
 
 import ablate
 from ablate import generate, show
@@ -93,12 +92,6 @@ def test_losses_are_their_formulas(tmp_path):
     focal, dice = (torch.stack(values).mean() for values in zip(*best, strict=True))
     expected = {"focal": focal, "dice": dice, "iou": 2 * torch.stack(errors).mean()}
     torch.testing.assert_close(task.measured_losses(logits, iou, masks), expected)
-
-
-def test_overlap_is_that_of_torchmetrics():
-    masks, other = blobs(seed=1), blobs(seed=2)
-    expected = mean_iou(other[:, None].long(), masks[:, None].long(), num_classes=1)
-    torch.testing.assert_close(overlap(other, masks), expected.flatten())
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,6 @@ from ablate.training.train import prepare
 @pytest.mark.parametrize(
     ("task", "tiny", "more", "looked_at", "bad"),
     [
-        (CausalLM, overrides, ["trainer.val_check_interval=8"], 8, math.nan),  # before validation
         (CausalLM, overrides, ["trainer.log_every_n_steps=3"], 3, math.inf),  # before it is logged
         # The accuracy is a number whatever the weights are, and no best.safetensors may come of it.
         (Classification, images, [], 2, math.nan),
