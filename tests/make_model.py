@@ -125,7 +125,7 @@ def build(name: str, /, **keys: Any) -> Any:
     return get_class(node.pop("_target_"))(**node)
 
 
-def tiny(name: str, **changes: Any) -> Any:
+def tiny(name: str, /, **changes: Any) -> Any:
     """The model of conf/model/NAME.yaml, tiny; a window is 2 positions to each side."""
     return build(name, **(SIZES[name] | changes))
 

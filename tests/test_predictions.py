@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from make_study import arm, make_study
+from test_figures import built
 
 import ablate
 from ablate.errors import UserError
@@ -48,12 +49,9 @@ def test_means_are_over_the_targets_of_each_example():
     assert found["right"].tolist() == [0.5, 1.0]
 
 
-def test_a_task_without_losses_of_examples_refuses(tmp_path):
-    cfg = ablate.compose("model=rnn_forecaster", "debug=fast", "logger=none")
-    ablate.run(cfg, tmp_path / "run")
+def test_a_task_without_losses_of_examples_refuses():
     with pytest.raises(UserError, match="Forecasting has no loss of single examples"):
-        write_predictions(load(tmp_path / "run"))
-    assert not (tmp_path / "run" / "predictions.csv").exists()
+        built("model=rnn_forecaster").predictions({})
 
 
 def test_the_interval_over_examples_is_that_of_their_differences(tmp_path):

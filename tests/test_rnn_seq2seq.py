@@ -1,7 +1,6 @@
 """RNN encoder-decoder: naive references, how often it reads; test_properties.py has the rest."""
 
 from collections import Counter
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from ablate.errors import UserError
 from ablate.model.attention.additive import Additive
 from ablate.model.layers.stack import kernels
 from ablate.model.window.local_m import LocalM
-from ablate.training.flops import flops_per_step
 
 D = 12
 I, J = (SIZES["rnn_seq2seq"][f"{side}_length"] for side in ("target", "source"))  # noqa: E741
@@ -149,21 +147,6 @@ def test_a_source_is_read_once_and_all_steps_attend_in_one_call_unless_fed_back(
     beam_search(model, source(), size=3, max_length=I)
     assert (calls["encoder"], calls["keys"]) == (1, 1)
     assert calls["decoder.context"] <= I
-
-
-def test_flops_are_those_of_the_products():
-    """A unidirectional rnn, its dot product and its maps, counted by hand; each step reads what the
-    step before said."""
-    e, v, b = 5, 11, 3
-    encoder = 3 * J * D * e + 3 * J * D * D - D * D  # no gradient for the state of zeros
-    decoder = 3 * I * D * (e + D) + 3 * I * D * D
-    attention = 3 * 2 * I * J * D
-    maps = 3 * I * 2 * D * D + 3 * I * v * D
-    products = b * (encoder + decoder + attention + maps)
-    inputs = torch.ones(b, J, dtype=torch.long), torch.ones(b, I, dtype=torch.long)
-    sizes = {"attention": "dot", "cell": "rnn", "bidirectional": False, "embedding_dim": e}
-    make = partial(rnn_seq2seq, input_feeding=True, **sizes)
-    assert flops_per_step(make, *inputs) == 2 * products
 
 
 def test_a_tied_output_map_is_the_table_of_the_target():

@@ -97,7 +97,7 @@ def test_losses_are_their_formulas(tmp_path):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masks")
-    ablate.run(ablate.compose(*tiny.masks(folder)), folder / "run")
+    ablate.run(ablate.compose(*tiny.masks(folder, "data.test_examples=4")), folder / "run")
     return folder / "run"
 
 
