@@ -8,9 +8,9 @@ import pytest
 import sacrebleu
 import torch
 import torch.nn.functional as F
-from make_data import ready
+from make_model import random_parts
+from test_figures import built
 from tiny import pairs
-from torch import nn
 from torchmetrics import Metric
 
 import ablate
@@ -19,8 +19,7 @@ from ablate.data import IGNORED
 from ablate.data.pairs import EOS, PAD
 from ablate.decode.search import Hypothesis
 from ablate.errors import UserError
-from ablate.model.base import Seq2Seq
-from ablate.task.seq2seq import SequenceToSequence
+from ablate.model.layers.multi_head import recording
 from ablate.task.text_metrics import Written
 from ablate.training.build import build, build_data, count_flops, make_task
 
@@ -81,126 +80,66 @@ def test_every_state_adds_up_over_processes():
     assert values(first) == pytest.approx(values(written()))
 
 
-class Attention(nn.Module):
-    recorded = None
+@pytest.fixture
+def task(tmp_path):
+    """Untrained; its decoder attends twice with the same layer."""
+    model = ("model=transformer", "model.heads=2", "model.share_layers=true")
+    made = built(*pairs(tmp_path, *model, "task.label_smoothing=0.1")).eval()
+    random_parts(made.model)
+    return made.float()
 
 
-class Stub(Seq2Seq):
-    """Says and looks at what the test wants: `logits` and `weights`."""
-
-    applications = 1  # of its last layer: those before look elsewhere
-
-    def __init__(self):
-        super().__init__()
-        self.parameter = nn.Parameter(torch.zeros(()))
-        self.attention = Attention()
-
-    @property
-    def cross(self):
-        return [Attention(), self.attention]
-
-    def forward(self, source, target_in):
-        if self.attention.recorded is not None:
-            self.attention.recorded += [self.weights.flip(3)] * (self.applications - 1)
-            self.attention.recorded += self.weights.split(1, dim=2)
-        return self.logits
-
-    def encode(self, source):
-        raise NotImplementedError
-
-    def step(self, tokens, state):
-        raise NotImplementedError
-
-
-DATES = {"train_examples": 30, "val_examples": 9, "test_examples": 8, "batch_size": 4}
-KEYS = {"label_smoothing": 0.0, "beam": 1, "length_penalty": 0.0, "max_length": None}
-
-
-def stub(fn="validate"):
-    """On dates, as a Trainer would hold it that does `fn`."""
-    model, data = Stub(), ready("dates", **DATES)
-    task = SequenceToSequence(model, data=data, optimizer=None, schedule=None, seed=0, **KEYS)
-    state, testing = SimpleNamespace(fn=fn), fn == "test"
-    task.trainer = SimpleNamespace(state=state, testing=testing, world_size=1)
-    return model, task
-
-
-def random_logits(task, batch):
-    batch["targets"][0, -3:] = IGNORED  # dates are all of one length
-    task.model.logits = torch.randn(*batch["targets"].shape, task.data.sizes["target_vocab"])
-
-
-def look(data, split, batch, *, shift=0):
-    """b h i j; the mean of two heads looks `shift` tokens beside the field, each head elsewhere."""
-    size = (len(batch["source"]), 2, batch["targets"].shape[1], batch["source"].shape[1])
-    weights = torch.full(size, 0.01)
-    for row, index in zip(weights, batch["index"].tolist(), strict=True):
-        for target, source in data.alignment(split, index):
-            for head, elsewhere in enumerate((-1, -2)):
-                row[head, list(target), elsewhere] = 0.5
-                row[head, list(target), (source.start + shift) % (size[3] - 2)] = 0.4
-    return weights
-
-
-@pytest.mark.parametrize(("split", "applications"), [("test", 1), ("val", 3)])
-def test_measures_are_those_of_a_whole_split(split, applications, monkeypatch):
-    model, task = stub("test" if split == "test" else "validate")
-    model.applications = applications
-    task.label_smoothing = 0.3  # of training alone
-    data = task.data
-    everything = data.alignment  # of which sentences have more or less here
-    monkeypatch.setattr(data, "alignment", lambda *of: everything(*of)[: 1 + of[1] % 3])
-    losses, right, same, short, wrong = [], [], [], [], []
-    for number, batch in enumerate(getattr(data, f"{split}_dataloader")()):
-        torch.manual_seed(number)
-        random_logits(task, batch)
+@torch.no_grad()
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_measures_are_those_of_a_whole_split(task, split, monkeypatch):
+    """Every second text is written as it should be; the loss is not smoothed."""
+    task.trainer = SimpleNamespace(state=SimpleNamespace(fn=None), testing=split == "test")
+    losses, right, same, wrong = [], [], [], []
+    for batch in getattr(task.data, f"{split}_dataloader")():
         counted = batch["targets"] != IGNORED
-        logits, targets = model.logits[counted], batch["targets"][counted]
+        with recording(task.model):
+            logits, targets = task(*task.inputs(batch))[counted], batch["targets"][counted]
+            weights = task.model.cross[-1].recorded[-1].mean(1)
         losses.append(F.cross_entropy(logits, targets, reduction="none"))
         right.append(logits.argmax(-1) == targets)
-        model.weights = look(data, split, batch, shift=-40 if number == 0 else 0)
         found = []
-        for row, index in zip(model.weights.mean(1), batch["index"].tolist(), strict=True):
-            pair = data.texts[split][index]
-            tokens = data.target_tokenizer.encode(pair.target if index % 2 else pair.target[:-1])
+        for row, index in zip(weights, batch["index"].tolist(), strict=True):
+            pair = task.data.texts[split][index]
+            tokens = task.data.target_tokenizer.encode(pair.target if index % 2 else "0")
             found.append([Hypothesis(tokens, -1.0, -1.0)])
             same.append(index % 2)
-            if 5 < len(data.source_tokenizer.encode(pair.source)) <= 10:
-                short.append(index % 2)
-            for target, source in data.alignment(split, index):
+            for target, source in task.data.alignment(split, index):
                 wrong += [int(row[place].argmax()) not in source for place in target]
         monkeypatch.setattr(task, "search", lambda source, found=found: found)
         task.evaluate(batch)
-    assert len(same) == data.length(split)
-    assert short
-    assert sum(wrong) > 0
+    assert len(same) == task.data.length(split)
+    assert 0 < sum(wrong) < len(wrong)
+    found = {name: float(value) for name, value in task.measures(split).items()}
     expected = {
         "loss": float(torch.cat(losses).mean()),
         "token_accuracy": float(torch.cat(right).float().mean()),
         "exact_match": sum(same) / len(same),
-        "accuracy/length_6-10": sum(short) / len(short),
+        "accuracy/length_1-5": sum(same) / len(same),
         "aer": sum(wrong) / len(wrong),
     }
-    found = {name: float(value) for name, value in task.measures(split).items()}
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
 
 
-def test_the_loss_is_smoothed_over_real_target_tokens():
-    model, task = stub("fit")
-    task.label_smoothing = 0.1
+@torch.no_grad()
+def test_the_loss_is_smoothed_over_real_target_tokens(task):
+    task.trainer = SimpleNamespace(world_size=1)
     batch = next(iter(task.data.train_dataloader()))
-    random_logits(task, batch)
     counted = batch["targets"] != IGNORED
-    log_probs, targets = model.logits.log_softmax(-1)[counted], batch["targets"][counted]
-    right = log_probs.gather(1, targets[:, None])[:, 0]
+    assert not counted.all()
+    log_probs = task(*task.inputs(batch)).log_softmax(-1)[counted]
+    right = log_probs.gather(1, batch["targets"][counted][:, None])[:, 0]
     expected = -(0.9 * right + 0.1 * log_probs.mean(1)).mean()
     torch.testing.assert_close(task.loss(batch), expected)
     assert int(task.units(batch)) == counted.sum()
 
 
-def test_a_text_is_read_as_the_data_reads_it():
-    _, task = stub()
+def test_a_text_is_read_as_the_data_reads_it(task):
     batch = next(iter(task.data.val_dataloader()))
     texts = [task.data.texts["val"][index].source for index in batch["index"].tolist()]
     assert torch.equal(task.read(texts), batch["source"])
