@@ -12,6 +12,7 @@ from make_data import make, ready
 from make_files import FILES, write_preferences
 from make_model import normal
 from test_resume import assert_equal, strike
+from tiny import four_steps
 from torch import nn
 
 import ablate
@@ -39,16 +40,16 @@ KNOBS = [
     ("rlhf", "task.clip", "0.001"),
     ("rlhf", "task.minibatches", "2"),
 ]
-SMALL = ["model.dim=8", "model.depth=1", "model.heads=2", "logger=none", "schedule.warmup=1"]
+MODEL = ("model.dim=8", "model.depth=1", "model.heads=2")
 
 
 def composed(folder, *more, kind="rlhf"):
     data = FILES["preferences"] | {"seq_len": 12, "prompt": 4}
+    often = ("checkpoint_every=2", "trainer.log_every_n_steps=1", "optimizer.lr=0.01")
     return ablate.compose(
-        *("data=preferences", f"task={kind}", *SMALL, "checkpoint_every=2", "optimizer.lr=0.01"),
+        *("data=preferences", f"task={kind}", *MODEL, *often, *four_steps(folder)),
         *(f"data.{key}={value}" for key, value in data.items()),
-        *("trainer.max_steps=6", "trainer.val_check_interval=3", "trainer.log_every_n_steps=1"),
-        *(f"output_dir={folder}", *more),
+        *more,
     )
 
 
@@ -66,11 +67,10 @@ def first(data, count, split="train"):
 def runs(tmp_path_factory):
     """A language model, and a reward model on what it writes."""
     folder = tmp_path_factory.mktemp("runs")
-    steps = ("trainer.max_steps=2", "trainer.val_check_interval=2")
     text = ("data.seq_len=12", "data.batch_size=2", "data.val_fraction=0.002")
-    writer = ablate.compose(*SMALL, *steps, *text, f"output_dir={folder}")
+    writer = ablate.compose(*MODEL, *text, *four_steps(folder))
     place = Composition(writer).folder
-    reward = composed(folder, *steps, f"data.writer={place}", f"init_from={place}", kind="reward")
+    reward = composed(folder, f"data.writer={place}", f"init_from={place}", kind="reward")
     with pytest.MonkeyPatch.context() as patch:
         undraw(patch)
         ablate.run(writer)
@@ -323,8 +323,7 @@ def test_a_reward_model_gives_the_chosen_text_the_higher_score(tmp_path, monkeyp
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
-    steps = ("trainer.max_steps=4", "trainer.val_check_interval=2")
-    cfg = composed(tmp_path, "task.algorithm=ppo", *steps)
+    cfg = composed(tmp_path, "task.algorithm=ppo")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     ablate.run(cfg, whole)
     place = {"place": (RLHF, "loss"), "when": lambda task, *_: task.global_step == 3}

@@ -26,10 +26,6 @@ def random_transformer(**changes):
     return random_parts(transformer(**changes)).eval()
 
 
-def random_prefix(**changes):
-    return random_parts(gpt_seq2seq(**changes)).eval()
-
-
 def sentences(lengths, vocab, *, first=None, seed=0):
     """Sentences of these lengths as tokens, padded; `first` stands first in each."""
     rng = torch.Generator().manual_seed(seed)
@@ -172,7 +168,8 @@ def test_an_error_names_the_slot_of_the_score():
 
 def test_one_stack_of_both_sides_is_a_gpt_with_a_prefix():
     """Of whole sources: a GPT that has the tokens of both sides, and another size of prefix."""
-    model, prefix = random_prefix(pos_enc="learned"), part("model.mask", "prefix", size=IN)
+    model = random_parts(gpt_seq2seq(pos_enc="learned")).eval()
+    prefix = part("model.mask", "prefix", size=IN)
     sizes = {"vocab_size": SOURCE_VOCAB + VOCAB, "length": IN + OUT, "tie_embeddings": False}
     one = random_parts(gpt(mask=prefix, pos_enc="learned", **sizes)).eval()
     one.stack.load_state_dict(model.stack.state_dict())
