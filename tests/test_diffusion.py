@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from conftest import undraw
 from make_model import options, part
 from PIL import Image
 from test_figures import built
@@ -23,11 +22,10 @@ from ablate.errors import UserError
 from ablate.evaluate import evaluate
 from ablate.random.draws import Source, normal
 from ablate.random.seeding import derive
+from ablate.task.attention import attention_figures
 from ablate.task.diffusion import FIXED, Diffusion, one_by_one, without_caption
 from ablate.task.judge import Judge
 from ablate.task.noise.ddpm import DDPM
-
-WITH_FIGURES = True  # tests/conftest.py
 
 WIDE = (-math.inf, math.inf)
 
@@ -188,9 +186,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def judge(folder):
     cfg = ablate.compose(*tiny.captions(folder))
-    with pytest.MonkeyPatch.context() as patch:
-        undraw(patch)
-        ablate.run(cfg)
+    ablate.run(cfg)
     return Composition(cfg).folder
 
 
@@ -198,10 +194,14 @@ def judge(folder):
 def run(folder, judge):
     cfg = ablate.compose(*tiny.drawings(folder, f"task.judge={judge}"))
     ablate.run(cfg)
-    made = ablate.load(Composition(cfg).folder)
-    for name in ("samples", "denoising", "inpainting", "attention_layer_01", "text_layer_01"):
-        assert (made.path / "figures" / f"{name}.png").exists()
-    return made
+    return ablate.load(Composition(cfg).folder)
+
+
+def test_what_is_drawn(run, tmp_path):
+    drawn = [path.stem for path in run.task.artefacts(run.path) if path.is_file()]
+    assert drawn == ["samples", "denoising", "inpainting"]
+    maps = {path.stem for path in attention_figures(run.task, tmp_path)}
+    assert maps == {"attention_layer_01", "text_layer_01"}
 
 
 def test_a_run_is_measured_by_its_judge(run):

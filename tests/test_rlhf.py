@@ -259,13 +259,15 @@ def test_the_divergence_is_that_of_whole_responses(tmp_path):
 
 
 def test_rollouts_continue_their_prompts_as_one_by_one():
-    """Greedy draws do not depend on the other rows, nor on the padding of a prompt."""
-    policy = Table(3)
+    """Drawn in evaluation, the likeliest depend neither on the other rows nor on the padding."""
+    policy, training = Table(3), []
+    policy.register_forward_pre_hook(lambda *_: training.append(policy.training))
     with torch.no_grad():
         policy.logits.mul_(1e3)
     prompts, lengths = torch.tensor([[1, 2, 0], [2, 0, 0], [0, 1, 2]]), torch.tensor([2, 1, 3])
     rng = torch.Generator().manual_seed(0)
     tokens, written = rollout(policy, prompts, lengths, tokens=4, rng=rng)
+    assert policy.training > any(training)
     for row, length in enumerate(lengths.tolist()):
         expected = prompts[row, :length].tolist()
         for _ in range(4):
