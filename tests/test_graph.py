@@ -3,6 +3,7 @@
 import io
 import pickle
 import pickletools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,10 @@ def test_the_public_files_are_read_alike(tmp_path, monkeypatch, caplog):
     assert torch.equal(ours, theirs)
     make("planetoid", root=str(tmp_path / "public")).setup()
     assert not caplog.text  # the files hold both directions of an edge
+    twice = replace(read, edges=np.concatenate([packed.edges, packed.edges[:3]]))
+    monkeypatch.setattr(Planetoid, "read", lambda self: twice)
+    make("planetoid", root=str(tmp_path / "public")).setup()
+    assert "the graph has 3 edge(s) that repeat another: each counts once" in caplog.text
 
 
 class Trap:

@@ -134,3 +134,12 @@ def test_ties_and_their_widths():
     assert untied.head.weight.shape == untied.embedding.weight.shape
     with pytest.raises(UserError, match=r"set model.embedding_dim=12$"):
         language_model(embedding_dim=5)
+
+
+def test_the_gates_of_every_layer_are_drawn(tmp_path):
+    model, example = language_model(cell="lstm", depth=2), {"tokens": tokens(1, LENGTH)}
+    paths = model.float().figures(example, tmp_path, None)
+    assert [path.name for path in paths] == ["gates_layer_01.png", "gates_layer_02.png"]
+    assert all(path.is_file() for path in paths)
+    assert model.figures(example, tmp_path, 2) == paths[1:]
+    assert language_model(cell="gru").figures(example, tmp_path, None) == []
